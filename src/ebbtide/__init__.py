@@ -1,0 +1,1 @@
+"""Ebbtide: retention and garbage collection for versioned data on object storage."""

@@ -1,0 +1,30 @@
+"""Small helpers over pyarrow that several layers need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def make_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    """A schema from names and types."""
+    return pa.schema([pa.field(name, kind) for name, kind in columns])
+
+
+def texts(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[str]:
+    """A text column without nulls as a list."""
+    return cast("list[str]", column.to_pylist())
+
+
+def counts(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[int]:
+    """A column of whole numbers without nulls as a list."""
+    return cast("list[int]", column.to_pylist())
+
+
+def split_by(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of `table` for each value of a text column, in order of first appearance."""
+    for value in texts(pc.unique(table.column(column))):
+        yield value, table.filter(pc.equal(table.column(column), pa.scalar(value, pa.string())))

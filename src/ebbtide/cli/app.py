@@ -1,0 +1,138 @@
+"""The program: its groups of commands, its exit codes, and how errors are shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ebbtide.cli import (
+    commits,
+    files,
+    gc,
+    history,
+    holds,
+    policies,
+    refs,
+    repositories,
+    runs,
+    stores,
+)
+from ebbtide.cli.command import StoreOption
+from ebbtide.cli.output import print_error
+from ebbtide.errors import EbbtideError, ExitCode
+
+INTERRUPTED = 130
+"""What shells expect of a program that Ctrl-C ended."""
+
+app = typer.Typer(
+    name="ebbtide",
+    help="Retention and garbage collection for versioned data on object storage.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _program(
+    context: typer.Context,
+    store: StoreOption = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    show_traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where in the program an error arose.")
+    ] = False,
+) -> None:
+    context.obj = store
+    # `--traceback` is looked up by `run`, which meets errors of the command line itself too.
+    del show_traceback
+    if version:
+        from importlib.metadata import version as version_of
+
+        print(f"ebbtide {version_of('ebbtide')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit
+
+
+stores.register(app)
+app.add_typer(repositories.app, name="repo")
+app.add_typer(refs.branch_app, name="branch")
+app.add_typer(refs.tag_app, name="tag")
+app.add_typer(files.app, name="fs")
+commits.register(app)
+history.register(app)
+app.add_typer(policies.app, name="retention")
+app.add_typer(holds.app, name="hold")
+runs.register(gc.app)
+app.add_typer(gc.app, name="gc")
+
+
+def main() -> None:
+    """Run the program on the arguments of this process, and end it."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the program; the exit code. Every error is shown, none is raised."""
+    as_json = "--json" in arguments
+    show_traceback = "--traceback" in arguments
+    try:
+        code: Any = app(list(arguments), standalone_mode=False, prog_name="ebbtide")
+        # Whatever is still in the buffer may find that nobody reads it: now, not after this.
+        sys.stdout.flush()
+        return code if isinstance(code, int) else ExitCode.DONE
+    except EbbtideError as error:
+        return _failed(error, as_json=as_json, show_traceback=show_traceback)
+    except typer.TyperException as error:
+        hint = _usage_hint(error)
+        print_error("invalid_argument", error.format_message(), as_json=as_json, hint=hint)
+        return ExitCode.USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        print("\ninterrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Nothing may be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
+    except OSError as error:
+        if show_traceback:
+            traceback.print_exc()
+        print_error("invalid_argument", _os_error_text(error), as_json=as_json)
+        return ExitCode.FAILED
+    except Exception as error:  # noqa: BLE001 - the last resort of the whole program
+        return _unexpected(error, as_json=as_json, show_traceback=show_traceback)
+
+
+def _failed(error: EbbtideError, *, as_json: bool, show_traceback: bool) -> int:
+    if show_traceback:
+        traceback.print_exc()
+    print_error(error.kind, error.message, as_json=as_json)
+    return error.exit_code
+
+
+def _unexpected(error: Exception, *, as_json: bool, show_traceback: bool) -> int:
+    if show_traceback:
+        traceback.print_exc()
+    hint = "" if show_traceback else "put --traceback behind 'ebbtide' to see where it arose"
+    message = f"a defect in this program: {type(error).__name__}: {str(error)[:500]}"
+    print_error("internal", message, as_json=as_json, hint=hint)
+    return ExitCode.FAILED
+
+
+def _usage_hint(error: typer.TyperException) -> str:
+    context: typer.Context | None = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    return f"{context.get_usage()}\n'{context.command_path} --help' says more"
+
+
+def _os_error_text(error: OSError) -> str:
+    where = "" if error.filename is None else f"{Path(os.fsdecode(error.filename))}: "
+    return f"{where}{error.strerror or error}"

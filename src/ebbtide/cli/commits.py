@@ -1,0 +1,181 @@
+"""`commit`, `merge`, `revert`, `reset`: what changes a branch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.command import (
+    BranchArgument,
+    Cli,
+    RefArgument,
+    RepositoryArgument,
+    YesOption,
+    command,
+)
+from ebbtide.cli.text import clean, count_text, one_line, parse_date, parse_pairs, short_id
+from ebbtide.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ebbtide.store.metadata.commits import CommitRecord
+
+MessageOption = Annotated[
+    str | None,
+    typer.Option("--message", "-m", metavar="TEXT", help="What it does.", show_default=False),
+]
+MetaOption = Annotated[
+    list[str] | None,
+    typer.Option("--meta", metavar="NAME=VALUE", help="Metadata; repeatable.", show_default=False),
+]
+DateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--date",
+        metavar="ISO",
+        help="Date, for imported histories: not in the future, nor before the parent's, and with "
+        "its zone, such as 2026-03-01T12:30:00Z.",
+        show_default=False,
+    ),
+]
+CommitterOption = Annotated[
+    str, typer.Option("--committer", metavar="NAME", help="Who commits.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    for name, function in (
+        ("commit", commit),
+        ("merge", merge),
+        ("revert", revert),
+        ("reset", reset),
+    ):
+        command(app, name)(function)
+
+
+def commit(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    message: Annotated[
+        str,
+        typer.Option("--message", "-m", metavar="TEXT", help="What it does.", show_default=False),
+    ],
+    meta: MetaOption = None,
+    date: DateOption = None,
+    committer: CommitterOption = "",
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Commit even if nothing is staged.")
+    ] = False,
+) -> None:
+    """Make what is staged on a branch its next version."""
+    made = cli.repository(repository).commits.commit(
+        branch,
+        message,
+        metadata=parse_pairs(meta or [], option="--meta"),
+        date=None if date is None else parse_date(date),
+        committer=committer,
+        allow_empty=allow_empty,
+    )
+    _answer(cli, made, branch)
+
+
+def merge(
+    cli: Cli,
+    repository: RepositoryArgument,
+    source: RefArgument,
+    branch: BranchArgument,
+    message: MessageOption = None,
+    strategy: Annotated[
+        Literal["source-wins", "dest-wins"] | None,
+        typer.Option(
+            help="Who wins where both changed a path; without it, such a merge is refused.",
+            show_default=False,
+        ),
+    ] = None,
+    meta: MetaOption = None,
+    date: DateOption = None,
+    committer: CommitterOption = "",
+) -> None:
+    """Merge what a ref changed into a branch."""
+    made = cli.repository(repository).commits.merge(
+        source,
+        branch,
+        message=message,
+        strategy=strategy,
+        metadata=parse_pairs(meta or [], option="--meta"),
+        date=None if date is None else parse_date(date),
+        committer=committer,
+    )
+    _answer(cli, made, branch)
+
+
+def revert(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    ref: RefArgument,
+    message: MessageOption = None,
+    parent: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Which parent's side of a merge to go back to, from 1."
+        ),
+    ] = 1,
+    date: DateOption = None,
+    committer: CommitterOption = "",
+) -> None:
+    """Undo on a branch what one commit changed, by a new commit."""
+    made = cli.repository(repository).commits.revert(
+        branch,
+        ref,
+        parent_number=parent,
+        message=message,
+        date=None if date is None else parse_date(date),
+        committer=committer,
+    )
+    _answer(cli, made, branch)
+
+
+def reset(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    path: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Only this path.", show_default=False)
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(metavar="PREFIX", help="Only paths that begin so.", show_default=False),
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """Drop what is staged on a branch; its commit stays. This cannot be undone."""
+    if path is not None and prefix is not None:
+        raise InvalidInput("invalid_argument", "give --path or --prefix, not both")
+    commits = cli.repository(repository).commits
+    where = "" if path is None and prefix is None else f" at {clean(path or prefix or '')!r}"
+    staged = sum(
+        1
+        for change in commits.diff_staged(branch, prefix=path or prefix or "")
+        if path is None or change.path == path
+    )
+    if not cli.may(f"drop {count_text(staged, 'staged change')} on {branch}{where}?", yes=yes):
+        return
+    if path is not None:
+        dropped = commits.reset_path(branch, path)
+    elif prefix is not None:
+        dropped = commits.reset_prefix(branch, prefix)
+    else:
+        dropped = commits.reset(branch)
+    cli.output.answer(
+        {"branch": branch, "dropped_count": dropped},
+        lambda: cli.output.line(f"dropped {count_text(dropped, 'staged change')} on {branch}"),
+    )
+
+
+def _answer(cli: Cli, made: CommitRecord, branch: str) -> None:
+    text = f"{branch} is at commit {short_id(made.commit_id)}: {one_line(made.message)}"
+    cli.output.answer(documents.commit(made), lambda: cli.output.line(text))

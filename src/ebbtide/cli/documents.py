@@ -1,0 +1,92 @@
+"""The store's values as JSON documents: names, shapes and units that programs can rely on.
+
+Times are ISO 8601 in UTC, sizes are bytes. Fields are added, never renamed.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ebbtide.store.branches import Branch
+    from ebbtide.store.content.entries import Entry
+    from ebbtide.store.metadata.commits import CommitRecord, Hold
+    from ebbtide.store.metadata.repositories import RepositoryInfo
+    from ebbtide.store.tags import Tag
+
+Document = dict[str, Any]  # JSON-ready
+
+
+def instant(value: datetime | None) -> str | None:
+    """An instant, or null."""
+    return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def repository(info: RepositoryInfo) -> Document:
+    """A repository."""
+    return {
+        "repository_id": info.repository_id,
+        "name": info.name,
+        "storage_url": info.storage_url,
+        "default_branch": info.default_branch,
+        "created_at": instant(info.created_at),
+    }
+
+
+def ref(found: Branch | Tag) -> Document:
+    """A branch or tag."""
+    return {
+        "name": found.name,
+        "commit_id": found.commit_id,
+        "created_at": instant(found.created_at),
+        "expires_at": instant(found.expires_at),
+        "state": found.state.value,
+    }
+
+
+def commit(record: CommitRecord) -> Document:
+    """A commit. `run_id` names the collector run that let its data go."""
+    return {
+        "commit_id": record.commit_id,
+        "parent_ids": list(record.parent_ids),
+        "created_at": instant(record.created_at),
+        "written_at": instant(record.written_at),
+        "tree_id": record.tree_id,
+        "message": record.message,
+        "committer": record.committer,
+        "metadata": dict(record.metadata),
+        "state": commit_state(record),
+        "run_id": record.forgotten_by or record.tombstoned_by,
+    }
+
+
+def commit_state(record: CommitRecord) -> str:
+    """`intact`, or what became of it: `expired`, `forgotten`, `given up`."""
+    if record.given_up_at is not None:
+        return "given up"
+    if record.forgotten_by is not None:
+        return "forgotten"
+    return "intact" if record.tombstoned_by is None else "expired"
+
+
+def entry(found: Entry) -> Document:
+    """An object as a revision shows it."""
+    return {
+        "path": found.path,
+        "address": found.address,
+        "size_bytes": found.size_bytes,
+        "checksum": found.checksum,
+        "mtime": instant(found.mtime),
+        "content_type": found.content_type,
+        "metadata": dict(found.metadata),
+    }
+
+
+def hold(found: Hold) -> Document:
+    """A hold."""
+    return {
+        "commit_id": found.commit_id,
+        "reason": found.reason,
+        "created_at": instant(found.created_at),
+    }

@@ -1,0 +1,92 @@
+"""A run's figures as people read them: what was found, what would go, what went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbtide.cli.output import Output
+from ebbtide.cli.text import count_text, size_text
+
+if TYPE_CHECKING:
+    from ebbtide.gc.plan import Plan
+    from ebbtide.gc.report import RunReport
+    from ebbtide.gc.subtract import Count
+
+FOUND: Final = {
+    "listed": "all files",
+    "live": "needed by commits",
+    "protected": "being written, or staged",
+    "young": "younger than the grace",
+    "candidate": "would go",
+}
+OUTCOMES: Final = {
+    "deleted": "deleted",
+    "missing": "already gone",
+    "revived": "came back to life, kept",
+    "failed": "failed",
+}
+
+
+def refs_table(output: Output, by_ref: Iterable[Mapping[str, Any]]) -> None:
+    """Per branch: its rule, and how many commits that keeps and lets go."""
+    output.table(
+        ["branch", "rule", "commits", "kept", "let go"],
+        [
+            [
+                str(summary["name"]),
+                str(summary["rule"]),
+                count_text(summary["commit_count"]),
+                count_text(summary["kept_count"]),
+                count_text(summary["expired_count"]),
+            ]
+            for summary in by_ref
+        ],
+        right=["commits", "kept", "let go"],
+        none="no branches",
+    )
+
+
+def show_plan(output: Output, plan: Plan) -> None:
+    """What a plan found, and what it would let go."""
+    refs_table(output, plan.by_ref)
+    output.line()
+    output.line(
+        f"{count_text(plan.active_count, 'commit')} kept, {count_text(plan.expired_count)} let go "
+        f"({count_text(plan.forgettable_count)} of them with their records, for nothing reaches "
+        "them)"
+    )
+    output.line()
+    rows = [[FOUND[name], *_texts(plan.counts[name])] for name in FOUND]
+    rows += [[f"  {kind}", *_texts(count)] for kind, count in candidate_kinds(plan).items()]
+    output.table(["files", "count", "size"], rows, right=["count", "size"])
+    foreign = plan.kinds.get("foreign")
+    if foreign is not None and foreign.objects:
+        output.line()
+        output.line(f"kept: {count_text(foreign.objects, 'file')} that Ebbtide did not write")
+    for warning in plan.warnings:
+        output.warn(warning)
+
+
+def show_outcome(output: Output, report: RunReport) -> None:
+    """What became of a plan's candidates."""
+    rows = [[text, *_texts(report.counts[name])] for name, text in OUTCOMES.items()]
+    output.table(["outcome", "count", "size"], rows, right=["count", "size"])
+    forgotten = report.commits.get("forgotten", 0)
+    if forgotten:
+        output.line()
+        output.line(f"{count_text(forgotten, 'commit')} that nothing reaches forgotten")
+
+
+def candidate_kinds(plan: Plan) -> dict[str, Count]:
+    """The candidates of a plan by kind of file."""
+    from ebbtide.gc.subtract import Count
+
+    kinds: dict[str, Count] = {}
+    for part in plan.candidates:
+        kinds[part.group] = kinds.get(part.group, Count()) + Count(part.rows, part.bytes_total)
+    return kinds
+
+
+def _texts(count: Count) -> tuple[str, str]:
+    return count_text(count.objects), size_text(count.bytes_total)

@@ -1,0 +1,278 @@
+"""`fs`: the objects of a repository."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ebbtide.cli import documents, uploading
+from ebbtide.cli.command import BranchArgument, Cli, RefArgument, RepositoryArgument, command, group
+from ebbtide.cli.text import clean, count_text, date_text, parse_pairs, size_text
+from ebbtide.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from ebbtide.store.content.entries import Entry
+    from ebbtide.store.objects import Objects
+
+PAGE: int = 1000
+MISSING_SHOWN: int = 5
+
+app = group("Read, list, write and delete objects. Writes are staged until 'ebbtide commit'.")
+
+PathArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="Path of the object.", show_default=False)
+]
+
+
+@command(app, "put")
+def put(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="Path of the object; with --recursive, what all paths begin with.",
+            show_default=False,
+        ),
+    ],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="File to upload, - for stdin; with --recursive, a directory.",
+            show_default=False,
+        ),
+    ],
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Upload all files below a directory.")
+    ] = False,
+    content_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="Media type.", show_default=False)
+    ] = None,
+    meta: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Metadata; repeatable.", show_default=False),
+    ] = None,
+) -> None:
+    """Upload a file, or all files below a directory, and stage them on a branch."""
+    metadata = parse_pairs(meta or [], option="--meta")
+    objects = cli.repository(repository).objects
+    if recursive:
+        uploading.put_tree(
+            cli, objects, branch, path, Path(source), content_type=content_type, metadata=metadata
+        )
+        return
+    with uploading.content_of(source) as content:
+        staged = objects.put(branch, path, content, content_type=content_type, metadata=metadata)
+    cli.output.answer(
+        documents.entry(staged),
+        lambda: cli.output.line(
+            f"staged {clean(staged.path)} on {branch} ({size_text(staged.size_bytes)})"
+        ),
+    )
+
+
+@command(app, "get")
+def get(
+    cli: Cli,
+    repository: RepositoryArgument,
+    ref: RefArgument,
+    path: PathArgument,
+    destination: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="Where to write it; - for stdout.", show_default=False),
+    ],
+) -> None:
+    """Download an object into a file. Its bytes are checked against its checksum."""
+    objects = cli.repository(repository).objects
+    if destination == "-":
+        _write_stdout(cli, objects, ref, path)
+        return
+    found = objects.stat(ref, path)
+    target = Path(destination)
+    # Under another name until all of it is there and checked.
+    partial = target.with_name(target.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            for piece in objects.stream(ref, path):
+                file.write(piece)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    cli.output.answer(
+        documents.entry(found) | {"file": str(target.resolve())},
+        lambda: cli.output.line(f"wrote {target} ({size_text(found.size_bytes)})"),
+    )
+
+
+@command(app, "cat")
+def cat(cli: Cli, repository: RepositoryArgument, ref: RefArgument, path: PathArgument) -> None:
+    """Write an object's bytes to stdout."""
+    _write_stdout(cli, cli.repository(repository).objects, ref, path)
+
+
+def _write_stdout(cli: Cli, objects: Objects, ref: str, path: str) -> None:
+    if cli.output.as_json:
+        raise InvalidInput(
+            "invalid_argument",
+            "an object's bytes are no JSON document: use 'fs get' with a file, or 'fs stat'",
+        )
+    for piece in objects.stream(ref, path):
+        sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+@command(app, "ls")
+def list_objects(
+    cli: Cli,
+    repository: RepositoryArgument,
+    ref: RefArgument,
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only paths that begin with this.")
+    ] = "",
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Every path, not one level of directories.")
+    ] = False,
+    after: Annotated[
+        str, typer.Option(metavar="PATH", help="Only what sorts behind this path.")
+    ] = "",
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="At most so many lines.", show_default=False),
+    ] = None,
+) -> None:
+    """List objects: of a branch with what is staged on it, or of any commit."""
+    objects = cli.repository(repository).objects
+    found = _listed(objects, ref, prefix, after, delimiter="" if recursive else "/", limit=limit)
+    if not cli.output.as_json:
+        # Printed as they come, for there may be millions.
+        for size, mtime, name in found:
+            size_shown = "" if size is None else size_text(size)
+            cli.output.line(f"{size_shown:>10}  {date_text(mtime):16}  {clean(name)}")
+        return
+    rows = [
+        {"path": name, "kind": "directory"}
+        if size is None
+        else {
+            "path": name,
+            "kind": "object",
+            "size_bytes": size,
+            "mtime": documents.instant(mtime),
+        }
+        for size, mtime, name in found
+    ]
+    cli.output.answer({"entries": rows}, lambda: None)
+
+
+Row = tuple[int | None, datetime | None, str]
+"""Size, time and path of an object; of a directory the path alone."""
+
+
+def _listed(
+    objects: Objects, ref: str, prefix: str, after: str, *, delimiter: str, limit: int | None
+) -> Iterator[Row]:
+    next_after: str | None = after
+    remaining = limit
+    while next_after is not None and remaining != 0:
+        amount = PAGE if remaining is None else min(PAGE, remaining)
+        page = objects.list(
+            ref, prefix=prefix, delimiter=delimiter, after=next_after, amount=amount
+        )
+        rows: list[Row] = [(None, None, name) for name in page.common_prefixes]
+        rows += [(entry.size_bytes, entry.mtime, entry.path) for entry in page.entries]
+        yield from sorted(rows, key=lambda row: row[2])
+        remaining = None if remaining is None else remaining - len(rows)
+        next_after = page.next_after
+
+
+@command(app, "stat")
+def stat(cli: Cli, repository: RepositoryArgument, ref: RefArgument, path: PathArgument) -> None:
+    """Show what is known of an object."""
+    found = cli.repository(repository).objects.stat(ref, path)
+    cli.output.answer(documents.entry(found), lambda: cli.output.fields(_fields(found)))
+
+
+def _fields(found: Entry) -> list[tuple[str, str]]:
+    return [
+        ("path", clean(found.path)),
+        ("size", f"{size_text(found.size_bytes)} ({count_text(found.size_bytes, 'byte')})"),
+        ("checksum", found.checksum),
+        ("modified", f"{date_text(found.mtime)} UTC"),
+        ("content type", clean(found.content_type or "")),
+        ("address", found.address),
+        *((clean(name), clean(value)) for name, value in sorted(found.metadata.items())),
+    ]
+
+
+@command(app, "rm")
+def remove(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH…", help="Paths of the objects.", show_default=False),
+    ],
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="All objects whose paths begin with PATH.")
+    ] = False,
+) -> None:
+    """Stage the deletion of objects. Earlier commits keep them."""
+    objects = cli.repository(repository).objects
+    chosen = list(paths)
+    if recursive:
+        chosen = [found.path for prefix in paths for found in objects.walk(branch, prefix=prefix)]
+    missing = objects.delete_many(branch, chosen)
+    deleted_count = len(set(chosen)) - len(missing)
+    if missing or not chosen:
+        shown = ", ".join(repr(path[:100]) for path in (missing or paths)[:MISSING_SHOWN])
+        raise NotFound(
+            "object_not_found",
+            f"there is no object {shown} on {branch!r}; {count_text(deleted_count)} deleted",
+            missing=missing,
+        )
+    cli.output.answer(
+        {"branch": branch, "deleted_count": deleted_count},
+        lambda: cli.output.line(
+            f"staged the deletion of {count_text(deleted_count, 'object')} on {branch}"
+        ),
+    )
+
+
+@command(app, "cp")
+def copy(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Path to copy.", show_default=False)
+    ],
+    destination: Annotated[
+        str, typer.Argument(metavar="DEST", help="Path of the copy.", show_default=False)
+    ],
+    from_ref: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="REF",
+            help="Branch, tag or commit to copy from; without it, the branch itself.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Copy an object onto a branch."""
+    objects = cli.repository(repository).objects
+    staged = objects.copy(branch, destination, from_ref or branch, source)
+    cli.output.answer(
+        documents.entry(staged),
+        lambda: cli.output.line(
+            f"staged {clean(staged.path)} on {branch} ({size_text(staged.size_bytes)})"
+        ),
+    )

@@ -1,0 +1,226 @@
+"""`gc plan`, `gc sweep`, `gc run`, `gc give-up`: collecting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.asking import confirm, require_answerable
+from ebbtide.cli.collecting import open_collector
+from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, YesOption, command, group
+from ebbtide.cli.figures import show_outcome, show_plan
+from ebbtide.cli.text import count_text, date_text, one_line, size_text
+
+if TYPE_CHECKING:
+    from ebbtide.gc.plan import Plan
+    from ebbtide.gc.report import RunReport
+
+app = group("Find and delete what nothing needs any more.")
+
+GraceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--grace",
+        metavar="PERIOD",
+        help="Nothing younger is deleted; without it, EBBTIDE_GRACE.",
+        show_default=False,
+    ),
+]
+UnsafeOption = Annotated[
+    bool, typer.Option("--unsafe", help="Allow a grace shorter than leases and clocks need.")
+]
+AllowShareOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-share", help="Allow more to go than EBBTIDE_SHARE_MAX of files or bytes."
+    ),
+]
+RunDirOption = Annotated[
+    str | None,
+    typer.Option(
+        "--run-dir",
+        metavar="DIR",
+        help="Directory or URL for the run's files, in place of the repository's own storage.",
+        show_default=False,
+    ),
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Spark master; without it, EBBTIDE_SPARK_MASTER.",
+        show_default=False,
+    ),
+]
+
+
+@command(app, "plan")
+def plan(
+    cli: Cli,
+    repository: RepositoryArgument,
+    grace: GraceOption = None,
+    unsafe: UnsafeOption = False,
+    run_dir: RunDirOption = None,
+    master: MasterOption = None,
+) -> None:
+    """Find what would go, and write it down. Deletes nothing; 'gc sweep' carries the plan out."""
+    run = open_collector(
+        cli, repository, grace=grace, unsafe=unsafe, run_dir=run_dir, master=master
+    )
+    with run.progress:
+        report = run.collector.plan()
+
+    def show() -> None:
+        if report.counts:
+            show_plan(cli.output, run.collector.plan_of(report.run_id))
+            cli.output.line()
+        if report.state == "planned":
+            cli.output.line(f"plan {report.run_id}: nothing has been deleted")
+            cli.output.line(f"to carry it out: ebbtide gc sweep {repository} {report.run_id}")
+
+    _finish(cli, report, show)
+
+
+@command(app, "sweep")
+def sweep(
+    cli: Cli,
+    repository: RepositoryArgument,
+    run_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Id of the run whose plan to carry out; without it, the newest not swept.",
+            show_default=False,
+        ),
+    ] = None,
+    grace: GraceOption = None,
+    unsafe: UnsafeOption = False,
+    allow_share: AllowShareOption = False,
+    run_dir: RunDirOption = None,
+    master: MasterOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Carry a plan out: delete what it names, less what came back to life since.
+
+    One that was interrupted or incomplete is taken up where it stopped.
+    """
+    require_answerable(yes=yes)
+    run = open_collector(
+        cli,
+        repository,
+        grace=grace,
+        unsafe=unsafe,
+        allow_share=allow_share,
+        run_dir=run_dir,
+        master=master,
+    )
+    run_id = run_id or run.newest_unswept(repository)
+    if not _agreed(cli, run.collector.plan_of(run_id), yes=yes):
+        cli.output.say("nothing was deleted; the plan stays")
+        return
+    with run.progress:
+        report = run.collector.sweep(run_id)
+    _finish_sweep(cli, report)
+
+
+@command(app, "run")
+def run_both(
+    cli: Cli,
+    repository: RepositoryArgument,
+    grace: GraceOption = None,
+    unsafe: UnsafeOption = False,
+    allow_share: AllowShareOption = False,
+    run_dir: RunDirOption = None,
+    master: MasterOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Plan, show the figures, ask, sweep."""
+    require_answerable(yes=yes)
+    run = open_collector(
+        cli,
+        repository,
+        grace=grace,
+        unsafe=unsafe,
+        allow_share=allow_share,
+        run_dir=run_dir,
+        master=master,
+    )
+
+    def agreed(plan: Plan) -> bool:
+        run.progress.pause()
+        return _agreed(cli, plan, yes=yes)
+
+    with run.progress:
+        report = run.collector.run(agreed)
+    if report.state == "planned":
+        cli.output.say(f"nothing was deleted; the plan stays: gc sweep {repository}")
+    elif report.state == "refused" and report.counts and not cli.output.as_json:
+        show_plan(cli.output, run.collector.plan_of(report.run_id))
+    _finish_sweep(cli, report)
+
+
+def _agreed(cli: Cli, plan: Plan, *, yes: bool) -> bool:
+    if not cli.output.as_json:
+        show_plan(cli.output, plan)
+        cli.output.line()
+    total = plan.candidate_total
+    question = (
+        f"delete {count_text(total.objects, 'file')} ({size_text(total.bytes_total)}) of "
+        f"{plan.identity.repository_name}, and let the data of "
+        f"{count_text(plan.expired_count, 'commit')} go?"
+    )
+    return confirm(question, yes=yes)
+
+
+def _finish_sweep(cli: Cli, report: RunReport) -> None:
+    def show() -> None:
+        if report.state in ("swept", "incomplete"):
+            show_outcome(cli.output, report)
+            cli.output.line()
+            cli.output.line(f"run {report.run_id} {report.state}; its files: {report.run_path}")
+
+    _finish(cli, report, show)
+
+
+def _finish(cli: Cli, report: RunReport, show: Callable[[], None]) -> None:
+    from ebbtide.gc.report import EXIT_CODES
+
+    cli.output.answer(report.to_json(), show)
+    if report.error is not None:
+        cli.output.error(report.error["message"])
+    raise typer.Exit(EXIT_CODES[report.state])
+
+
+@command(app, "give-up")
+def give_up(
+    cli: Cli,
+    repository: RepositoryArgument,
+    ref: RefArgument,
+    reason: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="Why, for those who come later.", show_default=False),
+    ],
+    yes: YesOption = False,
+) -> None:
+    """Declare a damaged commit lost, so that it stops no run any more.
+
+    For a commit whose tree or ranges cannot be read and that no backup brings back. It counts as
+    expired from then on, and what only it needs is garbage.
+    """
+    require_answerable(yes=yes)
+    found = cli.repository(repository)
+    record = found.commits.get(ref)
+    cli.output.say(
+        f"commit {record.commit_id} of {date_text(record.created_at)} UTC: "
+        f"{one_line(record.message)}"
+    )
+    if cli.may("declare it lost for good?", yes=yes):
+        given_up = found.give_up(record.commit_id, reason)
+        cli.output.answer(
+            documents.commit(given_up),
+            lambda: cli.output.line(f"commit {record.commit_id} is given up"),
+        )

@@ -1,0 +1,110 @@
+"""`log` and `diff`: looking back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, command
+from ebbtide.cli.text import age_text, clean, count_text, date_text, one_line, short_id, size_text
+
+if TYPE_CHECKING:
+    from ebbtide.store.content.diffing import Change
+
+MARKS = {"added": "+", "removed": "-", "changed": "~"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    command(app, "log")(log)
+    command(app, "diff")(diff)
+
+
+def log(
+    cli: Cli,
+    repository: RepositoryArgument,
+    ref: RefArgument,
+    first_parent: Annotated[
+        bool, typer.Option("--first-parent", help="Leave out what merges brought in.")
+    ] = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="COMMIT", help="Only what comes behind this id.", show_default=False),
+    ] = None,
+) -> None:
+    """List a commit and its ancestors, the youngest first; expired ones too."""
+    found = cli.repository(repository).commits.log(
+        ref, first_parent=first_parent, after=after, amount=limit
+    )
+
+    def show() -> None:
+        now = datetime.now(UTC)
+        cli.output.table(
+            ["commit", "created", "age", "state", "message"],
+            [
+                [
+                    short_id(record.commit_id),
+                    date_text(record.created_at),
+                    age_text(now - record.created_at),
+                    documents.commit_state(record),
+                    one_line(record.message),
+                ]
+                for record in found
+            ],
+            right=["age"],
+        )
+        if len(found) == limit:
+            cli.output.say(f"more may follow: --after {found[-1].commit_id}")
+
+    cli.output.answer({"commits": [documents.commit(record) for record in found]}, show)
+
+
+def diff(
+    cli: Cli,
+    repository: RepositoryArgument,
+    left: RefArgument,
+    right: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RIGHT",
+            help="The ref to compare with; without it, what is staged on the branch REF.",
+            show_default=False,
+        ),
+    ] = None,
+    prefix: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Only paths that begin so.", show_default=False)
+    ] = "",
+) -> None:
+    """Show the paths that differ between two refs, or that are staged on a branch."""
+    commits = cli.repository(repository).commits
+    changes = (
+        commits.diff_staged(left, prefix=prefix)
+        if right is None
+        else commits.diff(left, right, prefix=prefix)
+    )
+    if cli.output.as_json:
+        cli.output.answer({"changes": [_document(change) for change in changes]}, lambda: None)
+        return
+    count = 0
+    for change in changes:
+        count += 1
+        cli.output.line(f"{MARKS[change.kind]} {clean(change.path)}{_sizes(change)}")
+    cli.output.say(count_text(count, "path differs", "paths differ"))
+
+
+def _document(change: Change) -> documents.Document:
+    return {
+        "path": change.path,
+        "kind": change.kind,
+        "left": None if change.left is None else documents.entry(change.left),
+        "right": None if change.right is None else documents.entry(change.right),
+    }
+
+
+def _sizes(change: Change) -> str:
+    sizes = [size_text(side.size_bytes) for side in (change.left, change.right) if side is not None]
+    return f"  ({' → '.join(sizes)})"

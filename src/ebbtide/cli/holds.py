@@ -1,0 +1,60 @@
+"""`hold`: commits that are kept whatever the policy says."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, command, group
+from ebbtide.cli.text import date_text, one_line, short_id
+
+app = group("Keep commits whatever the policy says.")
+
+
+@command(app, "add")
+def add(
+    cli: Cli,
+    repository: RepositoryArgument,
+    ref: RefArgument,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why, for those who come later.")
+    ] = "",
+) -> None:
+    """Hold the commit that a ref means now. The ref may move on; the hold stays."""
+    made = cli.repository(repository).retention.hold(ref, reason)
+    cli.output.answer(
+        documents.hold(made),
+        lambda: cli.output.line(f"commit {short_id(made.commit_id)} is held until it is released"),
+    )
+
+
+@command(app, "list")
+def list_all(cli: Cli, repository: RepositoryArgument) -> None:
+    """List the holds."""
+    found = cli.repository(repository).retention.holds()
+
+    def show() -> None:
+        cli.output.table(
+            ["commit", "since", "reason"],
+            [
+                [short_id(hold.commit_id), date_text(hold.created_at), one_line(hold.reason)]
+                for hold in found
+            ],
+            none="no holds",
+        )
+
+    cli.output.answer({"holds": [documents.hold(hold) for hold in found]}, show)
+
+
+@command(app, "remove")
+def remove(cli: Cli, repository: RepositoryArgument, ref: RefArgument) -> None:
+    """Release the hold on a commit: from now on the policy decides again."""
+    found = cli.repository(repository)
+    commit_id = found.commits.resolve(ref)
+    found.retention.release(commit_id)
+    cli.output.answer(
+        {"commit_id": commit_id, "held": False},
+        lambda: cli.output.line(f"commit {short_id(commit_id)} is held no more"),
+    )

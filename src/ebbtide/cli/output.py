@@ -1,0 +1,112 @@
+"""What a command prints: its answer on stdout, everything else on stderr.
+
+With `--json` stdout gets exactly one JSON document. Without it, tables are drawn for a terminal
+and are plain columns where the output goes to a file or another program.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from ebbtide.cli.text import clean
+
+
+class Output:
+    """The two streams of one command."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def answer(self, document: Mapping[str, Any], show: Callable[[], None]) -> None:
+        """The command's answer: `document` (JSON-ready) with `--json`, else whatever `show`
+        prints."""
+        if self.as_json:
+            print(json.dumps(document, indent=2, ensure_ascii=False))
+        else:
+            show()
+
+    def line(self, text: str = "", *, style: str = "") -> None:
+        """A line of the answer for people."""
+        if style and sys.stdout.isatty():
+            _console().print(text, style=style, soft_wrap=True)
+        else:
+            print(text)
+
+    def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Names and values, one a line, the values below each other."""
+        listed = list(pairs)
+        width = max((len(name) for name, _ in listed), default=0)
+        for name, value in listed:
+            print(f"{name:<{width}}  {value}".rstrip())
+
+    def table(
+        self,
+        headers: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        right: Collection[str] = (),
+        none: str = "",
+    ) -> None:
+        """A table; `right` names the columns of figures. `none` is said where there is no row."""
+        cells = [[clean(cell) for cell in row] for row in rows]
+        if not cells and none:
+            print(none)
+        elif sys.stdout.isatty():
+            _print_drawn(headers, cells, right)
+        else:
+            _print_plain(headers, cells, right)
+
+    def say(self, text: str) -> None:
+        """A message about the work, on stderr; left out with `--json`."""
+        if not self.as_json:
+            print(text, file=sys.stderr, flush=True)
+
+    def error(self, text: str) -> None:
+        """An error that the answer tells of too, on stderr."""
+        print(f"error: {text}", file=sys.stderr)
+
+    def warn(self, text: str) -> None:
+        """A warning, on stderr; a `--json` document carries its warnings itself."""
+        self.say(f"warning: {text}")
+
+
+def print_error(kind: str, message: str, *, as_json: bool, hint: str = "") -> None:
+    """An error: a line on stderr, and with `--json` the document on stdout."""
+    print(f"error: {message}" + (f"\n{hint}" if hint else ""), file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": {"kind": kind, "message": message}}, indent=2))
+
+
+def _console() -> Any:  # rich.console.Console, imported only where it is used
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, emoji=False)
+
+
+def _print_drawn(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]
+) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for header in headers:
+        table.add_column(header, justify="right" if header in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    _console().print(table)
+
+
+def _print_plain(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]
+) -> None:
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    for row in (headers, *rows):
+        cells = [
+            cell.rjust(width) if header in right else cell.ljust(width)
+            for cell, width, header in zip(row, widths, headers, strict=True)
+        ]
+        print("  ".join(cells).rstrip())

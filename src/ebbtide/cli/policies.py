@@ -1,0 +1,243 @@
+"""`retention`: what a repository is to keep, and what that means for each branch and commit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.command import Cli, RepositoryArgument, command, group
+from ebbtide.cli.figures import refs_table
+from ebbtide.cli.text import age_text, count_text, date_text, one_line, parse_pairs, short_id
+from ebbtide.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ebbtide.model import Commit
+    from ebbtide.retention import Policy
+    from ebbtide.retention.decision import Decision, Roots
+    from ebbtide.store.metadata.commits import CommitRecord
+
+app = group("Show and set what a repository keeps.")
+
+LET_GO = "let go"
+
+
+@command(app, "set")
+def set_policy(
+    cli: Cli,
+    repository: RepositoryArgument,
+    default: Annotated[
+        str | None,
+        typer.Option(metavar="RULE", help="Rule for every branch without one.", show_default=False),
+    ] = None,
+    branch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=RULE",
+            help="Rule for a branch, or for those that a glob such as 'user-*' matches; "
+            "repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    tags: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE", help="Rule for tags; they keep by default.", show_default=False
+        ),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(metavar="MODE", help="age (the default) or rewrite.", show_default=False),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="The policy as JSON instead; - for stdin.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Set the policy, in place of the one before.
+
+    A RULE is a period with a unit (12h, 20d, 2w), or keep, or parts such as
+    keep_within:30d,keep_last:3,keep_monthly:12, of which each keeps what it names.
+    Nothing goes before a 'gc run' or 'gc sweep'.
+    """
+    given = {"default": default, "branches": branch, "tags": tags, "mode": mode}
+    written = {key: value for key, value in given.items() if value is not None}
+    if file is not None and written:
+        raise InvalidInput("invalid_argument", "give --file or rules, not both")
+    mapping = _read_file(file) if file is not None else _mapping(written)
+    from ebbtide.retention import Policy
+
+    policy = Policy.parse(mapping)
+    unmatched = cli.repository(repository).retention.set(policy)
+    warnings = [f"the rule for {pattern!r} matches no branch" for pattern in unmatched]
+    for warning in warnings:
+        cli.output.warn(warning)
+    document = {"repository": repository, "policy": policy.to_mapping(), "warnings": warnings}
+
+    def show() -> None:
+        _show_policy(cli, policy)
+        cli.output.line(f"what it means: ebbtide retention show {repository} --commits")
+
+    cli.output.answer(document, show)
+
+
+def _mapping(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The policy that the options write, in the form that a file has."""
+    mapping = {
+        key: parse_rule_text(value) if key in ("default", "tags") else value
+        for key, value in written.items()
+    }
+    if "branches" in mapping:
+        pairs = parse_pairs(mapping["branches"], option="--branch")
+        mapping["branches"] = {name: parse_rule_text(rule) for name, rule in pairs.items()}
+    return mapping
+
+
+def parse_rule_text(text: str) -> str | dict[str, str | int]:
+    """A rule as the command line has it, in the form that a policy file has.
+
+    `keep_last:3,keep_within:7d` is a mapping; anything else is handed on for the policy to judge.
+    """
+    if ":" not in text:
+        return text
+    parts: dict[str, str | int] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition(":")
+        if name in parts:
+            raise InvalidInput("invalid_policy", f"the rule {text[:80]!r} has {name!r} twice")
+        parts[name] = int(value) if value.isascii() and value.isdigit() else value
+    return parts
+
+
+def _read_file(file: str) -> object:
+    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInput("invalid_policy", f"{file} is not JSON: {error}") from None
+
+
+@command(app, "unset")
+def unset_policy(cli: Cli, repository: RepositoryArgument) -> None:
+    """Drop the policy: without one, nothing expires."""
+    cli.repository(repository).retention.unset()
+    cli.output.answer(
+        {"repository": repository, "policy": None},
+        lambda: cli.output.line(f"{repository} has no policy any more: everything is kept"),
+    )
+
+
+@command(app, "show")
+def show_policy(
+    cli: Cli,
+    repository: RepositoryArgument,
+    commits: Annotated[
+        bool, typer.Option("--commits", help="List every commit, with the reason why it is kept.")
+    ] = False,
+) -> None:
+    """Show the policy, and what it keeps and lets go of each branch now."""
+    from ebbtide.retention.decision import decide
+
+    found = cli.repository(repository)
+    policy = found.retention.get()
+    with cli.collected(repository).reading() as reading:
+        roots = reading.roots()
+    decision = decide(roots)
+    document = _document(repository, policy, roots, decision, with_commits=commits)
+
+    def show() -> None:
+        _show_policy(cli, policy)
+        cli.output.line()
+        refs_table(cli.output, document["by_ref"])
+        for warning in decision.warnings:
+            cli.output.warn(warning)
+        if commits:
+            cli.output.line()
+            records = {c.commit_id: found.commits.get(c.commit_id) for c in roots.commits}
+            _show_commits(cli, roots, decision, records)
+
+    cli.output.answer(document, show)
+
+
+def _show_policy(cli: Cli, policy: Policy | None) -> None:
+    if policy is None:
+        cli.output.line("no policy: everything is kept")
+        return
+    default = "keep" if policy.default is None else policy.default.describe()
+    rows = [("default", default)]
+    rows += [(pattern, policy.branches[pattern].describe()) for pattern in sorted(policy.branches)]
+    rows += [("(tags)", "keep" if policy.tags is None else policy.tags.describe())]
+    cli.output.table(["branches", "rule"], rows)
+    if policy.mode != "age":
+        cli.output.line(f"mode {policy.mode}")
+
+
+def _document(
+    repository: str,
+    policy: Policy | None,
+    roots: Roots,
+    decision: Decision,
+    *,
+    with_commits: bool,
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    document: dict[str, Any] = {
+        "repository": repository,
+        "policy": None if policy is None else policy.to_mapping(),
+        "now": documents.instant(roots.now),
+        "active_count": len(decision.active),
+        "expired_count": len(decision.expired),
+        "by_ref": [asdict(summary) for summary in decision.by_ref],
+        "warnings": list(decision.warnings),
+    }
+    if with_commits:
+        document["commits"] = [
+            {
+                "commit_id": commit.commit_id,
+                "created_at": documents.instant(commit.created_at),
+                "kept": commit.commit_id in decision.active,
+                "reason": decision.active.get(commit.commit_id),
+                "tombstoned": commit.tombstoned,
+            }
+            for commit in _youngest_first(roots)
+        ]
+    return document
+
+
+def _youngest_first(roots: Roots) -> list[Commit]:
+    return sorted(roots.commits, key=lambda commit: commit.created_at, reverse=True)
+
+
+def _show_commits(
+    cli: Cli, roots: Roots, decision: Decision, records: Mapping[str, CommitRecord]
+) -> None:
+    now = datetime.now(UTC)
+    rows = []
+    for commit in _youngest_first(roots):
+        reason = decision.active.get(commit.commit_id)
+        rows.append(
+            [
+                short_id(commit.commit_id),
+                date_text(commit.created_at),
+                age_text(now - commit.created_at),
+                "kept" if reason is not None else "gone" if commit.tombstoned else LET_GO,
+                reason or "",
+                one_line(records[commit.commit_id].message),
+            ]
+        )
+    cli.output.table(["commit", "created", "age", "fate", "reason", "message"], rows, right=["age"])
+    cli.output.line()
+    cli.output.line(
+        f"{count_text(len(decision.active), 'commit')} kept, "
+        f"{count_text(len(decision.expired))} let go"
+    )

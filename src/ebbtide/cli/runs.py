@@ -1,0 +1,131 @@
+"""`gc runs` and `gc show`: the runs on record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ebbtide.cli.collecting import open_collector
+from ebbtide.cli.command import Cli, RepositoryArgument, command
+from ebbtide.cli.documents import instant
+from ebbtide.cli.figures import show_outcome, show_plan
+from ebbtide.cli.gc import RunDirOption
+from ebbtide.cli.text import age_text, count_text, date_text, size_text
+from ebbtide.ids import instant_of
+
+if TYPE_CHECKING:
+    from ebbtide.gc.plan import Plan
+    from ebbtide.gc.report import RunReport
+
+LIMIT: Final = 100
+COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the group `gc`."""
+    command(app, "runs")(list_runs)
+    command(app, "show")(show_run)
+
+
+def list_runs(cli: Cli, repository: RepositoryArgument) -> None:
+    """List the runs, the newest first."""
+    found = open_collector(cli, repository).collector.runs()
+
+    def show() -> None:
+        now = datetime.now(UTC)
+        cli.output.table(
+            ["run", "age", "state", "candidates", "size", "deleted"],
+            [_row(report, now) for report in found],
+            right=["age", "candidates", "size", "deleted"],
+            none="no runs yet: 'ebbtide gc plan' makes a plan and deletes nothing",
+        )
+
+    cli.output.answer({"runs": [report.to_json() for report in found]}, show)
+
+
+def _row(report: RunReport, now: datetime) -> list[str]:
+    started_at = instant_of(report.run_id)
+    document = report.to_json()
+    return [
+        report.run_id,
+        "" if started_at is None else age_text(now - started_at),
+        report.state,
+        count_text(document["candidate_count"]),
+        size_text(document["candidate_bytes"]),
+        count_text(document["deleted_count"]),
+    ]
+
+
+def show_run(
+    cli: Cli,
+    repository: RepositoryArgument,
+    run_id: Annotated[
+        str, typer.Argument(metavar="RUN", help="Id of the run.", show_default=False)
+    ],
+    candidates: Annotated[
+        bool, typer.Option("--candidates", help="List the files that the plan lets go.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, help="At most so many of them.")
+    ] = LIMIT,
+    run_dir: RunDirOption = None,
+) -> None:
+    """Show what a run found and did."""
+    collector = open_collector(cli, repository, run_dir=run_dir).collector
+    report = collector.show(run_id)
+    # A run that was refused before it had a plan has no figures either.
+    plan = collector.plan_of(run_id) if report.counts else None
+    listed = list(islice(_candidates(report, plan), limit)) if candidates else None
+    document = report.to_json()
+    if listed is not None:
+        document["candidates"] = [
+            row | {"last_modified": instant(row["last_modified"])} for row in listed
+        ]
+
+    def show() -> None:
+        if plan is not None:
+            show_plan(cli.output, plan)
+            cli.output.line()
+        if report.state in ("swept", "incomplete"):
+            show_outcome(cli.output, report)
+            cli.output.line()
+        if listed is not None:
+            _show_candidates(cli, listed)
+            cli.output.line()
+        cli.output.line(f"run {report.run_id} {report.state}; its files: {report.run_path}")
+        if report.error is not None:
+            cli.output.line(f"{report.error['kind']}: {report.error['message']}")
+
+    cli.output.answer(document, show)
+
+
+def _candidates(report: RunReport, plan: Plan | None) -> Iterator[dict[str, Any]]:
+    """The candidates of a plan, part by part, as rows by column name."""
+    from ebbtide.gc.parts import read_part
+    from ebbtide.gc.runs import RunFolder
+
+    folder = RunFolder.at(report.run_path)
+    for part in plan.candidates if plan is not None else ():
+        assert part.name is not None  # candidates are written, not only counted
+        yield from read_part(folder, part.name, part.checksum).select(COLUMNS).to_pylist()
+
+
+def _show_candidates(cli: Cli, listed: list[dict[str, Any]]) -> None:
+    cli.output.table(
+        ["kind", "size", "modified", "address"],
+        [
+            [
+                row["kind"],
+                size_text(row["size_bytes"]),
+                date_text(row["last_modified"]),
+                row["address"],
+            ]
+            for row in listed
+        ],
+        right=["size"],
+        none="no candidates",
+    )

@@ -1,0 +1,88 @@
+"""Files of this machine as objects to upload: one, stdin, or a directory tree."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from ebbtide.cli.command import Cli
+from ebbtide.cli.progress import Bar
+from ebbtide.cli.text import count_text, size_text
+from ebbtide.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ebbtide.store.objects import Objects
+    from ebbtide.store.uploads import NewObject
+
+IN_ONE_PIECE_BYTES_MAX: Final = 1024 * 1024
+PIECE_BYTES: Final = 8 * 1024 * 1024
+
+
+def content_of(source: str) -> AbstractContextManager[BinaryIO]:
+    """The bytes of a file, or of stdin for `-`."""
+    return nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb")
+
+
+def put_tree(
+    cli: Cli,
+    objects: Objects,
+    branch: str,
+    prefix: str,
+    directory: Path,
+    *,
+    content_type: str | None,
+    metadata: Mapping[str, str],
+) -> None:
+    """Upload every file below `directory` to `prefix` and the file's path in it."""
+    from ebbtide.store.uploads import NewObject
+
+    if not directory.is_dir():
+        raise InvalidInput("invalid_argument", f"{directory} is no directory")
+    files = sorted(files_below(directory))
+    prefix = prefix.strip("/")
+    with Bar("uploading", total=len(files), quiet=cli.output.as_json) as bar:
+
+        def items() -> Iterator[NewObject]:
+            for file in files:
+                name = file.relative_to(directory).as_posix()
+                path = f"{prefix}/{name}" if prefix else name
+                yield NewObject(path, _data(file), content_type, metadata)
+                bar.advance()
+
+        totals = objects.put_many(branch, items())
+    document = {
+        "branch": branch,
+        "prefix": prefix,
+        "object_count": totals.object_count,
+        "bytes_total": totals.bytes_total,
+    }
+    text = f"staged {count_text(totals.object_count, 'object')} on {branch}"
+    cli.output.answer(
+        document, lambda: cli.output.line(f"{text} ({size_text(totals.bytes_total)})")
+    )
+
+
+def files_below(directory: Path) -> Iterator[Path]:
+    """The plain files below a directory. Symbolic links are left out: they are no objects."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder) / name
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _data(file: Path) -> bytes | Iterator[bytes]:
+    """What to send: small files in one piece, which is one request; others opened when read."""
+    if file.stat().st_size <= IN_ONE_PIECE_BYTES_MAX:
+        return file.read_bytes()
+    return _pieces(file)
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while piece := opened.read(PIECE_BYTES):
+            yield piece

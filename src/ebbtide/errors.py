@@ -1,0 +1,164 @@
+"""Every error of Ebbtide: few classes, by what the caller can do; many kinds, by what happened.
+
+`KINDS` is append-only: programs match on a kind, so none is renamed or given another meaning.
+Exit codes and HTTP statuses are class attributes here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, ClassVar, Final
+
+KINDS: Final[Mapping[str, str]] = {
+    # The caller's input.
+    "invalid_duration": "a period without a unit, negative, or absurdly long",
+    "invalid_policy": "a retention policy that is empty or cannot be understood",
+    "invalid_name": "a name of a repository, branch or tag that is not allowed",
+    "invalid_path": "an object path that is not allowed",
+    "invalid_date": "a commit date in the future, before its parents', or without a zone",
+    "invalid_setting": "a setting whose value cannot be understood",
+    "invalid_address": "an address that leads outside the storage root or cannot be stored",
+    "invalid_argument": "any other argument that cannot be understood",
+    "unsafe_grace": "a grace below the safe minimum without the unsafe flag",
+    # What was named is not there.
+    "store_not_found": "no store at the place named",
+    "repository_not_found": "no repository of that name",
+    "ref_not_found": "no branch, tag or commit of that name",
+    "branch_not_found": "no branch of that name",
+    "tag_not_found": "no tag of that name",
+    "commit_not_found": "no commit of that id",
+    "object_not_found": "no object at that path",
+    "run_not_found": "no collector run of that id",
+    "hold_not_found": "no hold on that commit",
+    # What is there stands in the way.
+    "store_exists": "a store is there already",
+    "repository_exists": "a repository of that name is there already",
+    "branch_exists": "a branch of that name is there already",
+    "tag_exists": "a tag of that name is there already",
+    "object_exists": "an object is at that address already",
+    "nested_root": "the storage root lies inside another repository's, or holds one",
+    "root_not_empty": "the storage root holds files already",
+    "merge_conflict": "both sides changed the same paths",
+    "nothing_to_commit": "the branch has no staged change",
+    "nothing_to_merge": "the source has nothing that the destination lacks",
+    "branch_moved": "another commit moved the branch meanwhile: try again",
+    "branch_dirty": "the branch has staged changes that the operation would mix with",
+    "branch_protected": "the default branch cannot be deleted",
+    "write_expired": "an upload or commit took longer than its registration lasts",
+    "ref_ambiguous": "a name or id prefix that several things share",
+    "commit_in_use": "a branch, tag or hold is on the commit",
+    "policy_mode": "the operation does not fit the repository's retention mode",
+    "plan_used": "the plan was swept already",
+    # What was there has been let go.
+    "commit_expired": "the commit's data was let go by a collector run",
+    # Gates: the collector refuses, and deletes nothing.
+    "zero_refs": "no refs over a storage that is not empty",
+    "zero_commits": "no commits over a storage that is not empty",
+    "missing_parent": "a commit's parent is missing and no run let it go",
+    "missing_tree": "a tree that is needed is not there",
+    "missing_node": "a range that is needed is not there",
+    "corrupt_tree": "a tree that is needed is damaged",
+    "corrupt_node": "a range that is needed is damaged",
+    "unknown_format_version": "a file or database of a version that this program does not know",
+    "plan_corrupt": "a plan that is not as it was written",
+    "plan_missing": "a plan that is not there",
+    "plan_foreign": "a plan of another repository or store",
+    "over_share": "candidates above the allowed share of the inventory",
+    "run_in_progress": "another run holds the repository",
+    "lease_lost": "another run took the repository over",
+    "clock_skew": "clocks further apart than allowed",
+    "storage_foreign": "a storage that is not this database's",
+    "no_policy": "no retention policy is set",
+    # Something broke.
+    "storage_error": "the object storage answered with an error",
+    "corrupt_object": "an object whose bytes are not those that were stored",
+    "schema_outdated": "a metadata database of an older version: upgrade it",
+    "database_error": "the metadata database answered with an error",
+    "spark_error": "the Spark job failed",
+    "java_not_found": "no Java that Spark can run on",
+    "incomplete": "some deletions failed: sweep again",
+    "internal": "a defect in this program",
+}
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the command line."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    REFUSED = 3
+    INCOMPLETE = 4
+
+
+class EbbtideError(Exception):
+    """Base of all. `message` says what happened and what to do; `details` is for programs."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, kind: str, message: str, **details: Any) -> None:  # JSON-ready values
+        if kind not in KINDS:
+            raise ValueError(f"unknown error kind {kind!r}")
+        super().__init__(kind, message, details)
+        self.kind = kind
+        self.message = message
+        self.details = details
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.kind, self.message, self.details))
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _rebuild(
+    cls: type[EbbtideError], kind: str, message: str, details: dict[str, Any]
+) -> EbbtideError:
+    return cls(kind, message, **details)
+
+
+class InvalidInput(EbbtideError):
+    """The caller must change what it asked for. Nothing was changed."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 400
+
+
+class NotFound(EbbtideError):
+    """What was named is not there."""
+
+    http_status = 404
+
+
+class Conflict(EbbtideError):
+    """What is there stands in the way; look at it, then decide or try again."""
+
+    http_status = 409
+
+
+class Gone(EbbtideError):
+    """What was named was let go on purpose; it will not come back."""
+
+    http_status = 410
+
+
+class Refused(EbbtideError):
+    """A gate of the collector closed: nothing was deleted. The message says what it found."""
+
+    exit_code = ExitCode.REFUSED
+    http_status = 409
+
+
+class Failed(EbbtideError):
+    """Something outside broke; trying again may help."""
+
+    http_status = 503
+
+
+class Incomplete(EbbtideError):
+    """Part of the work is done, and a record says which; doing it again finishes it."""
+
+    exit_code = ExitCode.INCOMPLETE
+    http_status = 500

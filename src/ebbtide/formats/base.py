@@ -1,0 +1,181 @@
+"""The narrow waist between the collector and the kinds of repository.
+
+The collector is written against these two protocols and never names a format. `Layout` is a
+picklable value that travels to Spark's executors; `RepositoryFormat` stays with the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from ebbtide.arrow import make_schema
+from ebbtide.retention.decision import Roots
+from ebbtide.storage import Storage
+
+NODES_SCHEMA: Final = make_schema(
+    ("node_id", pa.string()),
+    ("checksum", pa.string()),
+    ("entry_count", pa.int64()),
+)
+"""The relation tree → node: which nodes a tree has, with the checksum of each node's file and how
+many entries it holds, so that an empty node differs from one that was not read."""
+
+PROTECTED_SCHEMA: Final = make_schema(
+    ("address", pa.string()),
+    ("reason", pa.string()),
+    ("until", pa.timestamp("us", "UTC")),
+)
+"""The relation `protected`: addresses that no commit holds and that must stay all the same."""
+
+FOREIGN: Final = "foreign"
+"""The kind of a file that does not look like the format's own: reported and kept."""
+SYSTEM: Final = "system"
+"""The kind of files that are never candidates: runs, the index, ownership."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose repository a plan is for: two ids that never change, and a name for people."""
+
+    format_name: str
+    store_id: str
+    repository_id: str
+    repository_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListingItem:
+    """A unit of listing: all files under `prefix`, or only those directly under it."""
+
+    prefix: str
+    recursive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """What the three clocks that a run depends on said at about the same time (UTC)."""
+
+    host: datetime
+    database: datetime
+    storage: datetime
+
+
+class Layout(Protocol):
+    """How a format lays out its files, and how their contents are read. Picklable."""
+
+    @property
+    def delete_order(self) -> tuple[str, ...]:
+        """The kinds that may be collected, pointers before what they point at."""
+
+    def listing_items(self, storage: Storage) -> list[ListingItem]:
+        """The whole storage, once, split for listing in parallel."""
+
+    def classify(self, addresses: pa.StringArray) -> pa.StringArray:
+        """The kind of each address: one of `delete_order`, FOREIGN or SYSTEM."""
+
+    def slices(self, addresses: pa.StringArray) -> pa.StringArray:
+        """The slice of each address, null where it lies in none."""
+
+    def targets(self, addresses: pa.StringArray) -> pa.StringArray:
+        """For a temporary file the address that it is being written for; null for any other."""
+
+    def tree_address(self, tree_id: str) -> str:
+        """Where the tree lies."""
+
+    def node_address(self, node_id: str) -> str:
+        """Where the node lies."""
+
+    def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
+        """The nodes of a tree (NODES_SCHEMA). Refused `missing_tree`, `corrupt_tree`,
+        `unknown_format_version`."""
+
+    def read_node(
+        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
+    ) -> pa.StringArray:
+        """The addresses that a node refers to. Refused `missing_node`, `corrupt_node`,
+        `unknown_format_version`."""
+
+
+class Reading(Protocol):
+    """One consistent reading of a repository's metadata."""
+
+    def roots(self) -> Roots:
+        """Refs, commits, policy and the time."""
+
+    def protected(self) -> Iterator[pa.Table]:
+        """The relation `protected` (PROTECTED_SCHEMA) in batches."""
+
+
+class RunHold(Protocol):
+    """A run's hold on a repository, kept alive by a heartbeat."""
+
+    @property
+    def run_epoch(self) -> int:
+        """Grows with every run; executors compare it before they delete."""
+
+    def check(self) -> None:
+        """Refused `lease_lost` when another run has taken the repository."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fencing:
+    """What the fence of a run closes, chosen inside its transaction from a fresh reading."""
+
+    tombstone: Collection[str]
+
+
+class RepositoryFormat(Protocol):
+    """A repository as the collector sees it."""
+
+    @property
+    def identity(self) -> Identity:
+        """Whose it is."""
+
+    @property
+    def storage(self) -> Storage:
+        """Where its files lie."""
+
+    @property
+    def layout(self) -> Layout:
+        """How they lie there."""
+
+    def now(self) -> datetime:
+        """The time by the clock that decides."""
+
+    def hold(self, run_id: str) -> AbstractContextManager[RunHold]:
+        """Take the repository for one run. Refused `run_in_progress`."""
+
+    def check_storage(self) -> None:
+        """Refused `storage_foreign` unless the storage is this database's; moves its epoch."""
+
+    def clocks(self) -> Clocks:
+        """Read all three clocks; called after `check_storage`, whose write dates the storage's."""
+
+    def reading(self) -> AbstractContextManager[Reading]:
+        """One snapshot of the metadata."""
+
+    def record_run(
+        self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
+    ) -> None:
+        """Keep the run's state, and the plan's checksum once there is one."""
+
+    def plan_checksum(self, run_id: str) -> str | None:
+        """The recorded checksum of a run's plan; None when no plan was recorded."""
+
+    def run_paths(self) -> dict[str, str]:
+        """Where the folders of all recorded runs lie: run id to path, the newest first."""
+
+    def fence(self, hold: RunHold, run_id: str, choose: Callable[[Roots], Fencing]) -> Roots:
+        """In one transaction: read the roots, tombstone what `choose` names, drop what ended."""
+
+    def lift(self, run_id: str) -> None:
+        """Take back the tombstones of a run that has not deleted anything."""
+
+    def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
+        """Drop the records of commits that nothing reaches; stubs stay."""

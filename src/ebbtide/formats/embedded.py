@@ -1,0 +1,292 @@
+"""The embedded store as the collector sees it: the five relations over its database and files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.errors import EbbtideError, Refused
+from ebbtide.formats.base import (
+    NODES_SCHEMA,
+    PROTECTED_SCHEMA,
+    Clocks,
+    Fencing,
+    Identity,
+    ListingItem,
+    RunHold,
+)
+from ebbtide.retention.decision import Roots
+from ebbtide.settings import Settings
+from ebbtide.storage import Storage
+from ebbtide.store.collecting import (
+    drop_ended,
+    forget_commits,
+    lift_tombstones,
+    list_runs,
+    protected_addresses,
+    read_roots,
+    read_run,
+    set_tombstones,
+    write_run,
+)
+from ebbtide.store.content.layout import (
+    COLLECTOR_PREFIX,
+    DATA_PREFIX,
+    OWNER_ADDRESS,
+    classify,
+    final_addresses,
+    range_address,
+    tree_address,
+)
+from ebbtide.store.content.ranges import read_range_addresses
+from ebbtide.store.content.trees import read_tree
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.leases import Lease, beat, release_lease, take_lease
+from ebbtide.store.metadata.engine import Transaction
+
+FORMAT_NAME: Final = "ebbtide"
+_SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedLayout:
+    """Files of the embedded store: objects in slices, trees, ranges."""
+
+    delete_order: tuple[str, ...] = ("tree", "range", "object", "temporary")
+
+    def listing_items(self, storage: Storage) -> list[ListingItem]:
+        """A slice is a unit of listing; so is every other directory at the top."""
+        items = [ListingItem("", recursive=False)]
+        for top in storage.list_prefixes():
+            if top in (DATA_PREFIX, _SYSTEM_PREFIX):
+                items.append(ListingItem(top, recursive=False))
+                items += [
+                    ListingItem(prefix, recursive=True)
+                    for prefix in storage.list_prefixes(top)
+                    if prefix != COLLECTOR_PREFIX
+                ]
+            else:
+                items.append(ListingItem(top, recursive=True))
+        return items
+
+    def classify(self, addresses: pa.StringArray) -> pa.StringArray:
+        """By the address alone."""
+        return classify(addresses)
+
+    def slices(self, addresses: pa.StringArray) -> pa.StringArray:
+        """The directory under `data/`."""
+        found = pc.extract_regex(addresses, rf"^{DATA_PREFIX}(?P<slice>[^/]+)/")
+        return cast("pa.StringArray", pc.struct_field(found, "slice"))
+
+    def targets(self, addresses: pa.StringArray) -> pa.StringArray:
+        """Without the suffix of temporary files, where there is one."""
+        finals = final_addresses(addresses)
+        none = pa.scalar(None, pa.string())
+        return cast("pa.StringArray", pc.if_else(pc.equal(finals, addresses), none, finals))
+
+    def tree_address(self, tree_id: str) -> str:
+        """Under `_ebbtide/trees/`."""
+        return tree_address(tree_id)
+
+    def node_address(self, node_id: str) -> str:
+        """Under `_ebbtide/ranges/`: a node is a range."""
+        return range_address(node_id)
+
+    def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
+        """The ranges of a tree."""
+        ranges = read_tree(storage, tree_id, checksum).ranges
+        columns = [
+            [info.range_id for info in ranges],
+            [info.checksum for info in ranges],
+            [info.entry_count for info in ranges],
+        ]
+        return pa.table(columns, schema=NODES_SCHEMA)
+
+    def read_node(
+        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
+    ) -> pa.StringArray:
+        """The addresses of a range's entries."""
+        return read_range_addresses(storage, node_id, checksum, entry_count=entry_count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    tx: Transaction
+    repository_id: str
+    settings: Settings
+
+    def roots(self) -> Roots:
+        return read_roots(
+            self.tx,
+            self.repository_id,
+            lease_ttl=self.settings.lease_ttl,
+            trash_time=self.settings.trash_time,
+        )
+
+    def protected(self) -> Iterator[pa.Table]:
+        batches = protected_addresses(
+            self.tx, self.repository_id, trash_time=self.settings.trash_time
+        )
+        for batch in batches:
+            columns: list[Any] = [list(column) for column in zip(*batch, strict=True)]
+            yield pa.table(columns, schema=PROTECTED_SCHEMA)
+
+
+class _Hold:
+    """A lease with a thread that keeps it alive."""
+
+    def __init__(self, context: RepositoryContext, lease: Lease) -> None:
+        self._metadata = context.metadata
+        self._interval_seconds = context.settings.run_heartbeat.total_seconds()
+        self.lease = lease
+        self._ended = threading.Event()
+        self._lost: EbbtideError | None = None
+        self._thread = threading.Thread(target=self._keep, name="heartbeat", daemon=True)
+
+    @property
+    def run_epoch(self) -> int:
+        return self.lease.run_epoch
+
+    def check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        with self._metadata.snapshot() as tx:
+            self.lease.check(tx)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        release_lease(self._metadata, self.lease)
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self._interval_seconds):
+            try:
+                beat(self._metadata, self.lease)
+            except Refused as error:
+                self._lost = error
+                return
+            except EbbtideError:
+                # A beat that the database did not take is no loss yet: `check` finds out.
+                continue
+
+
+class EmbeddedRepository:
+    """A repository of the embedded store, for the collector."""
+
+    layout: EmbeddedLayout
+
+    def __init__(self, context: RepositoryContext, *, store_id: str) -> None:
+        self._context = context
+        self._metadata = context.metadata
+        self._repository_id = context.repository_id
+        self.layout = EmbeddedLayout()
+        self.storage = context.storage
+        self.identity = Identity(FORMAT_NAME, store_id, context.repository_id, context.info.name)
+
+    def now(self) -> datetime:
+        """The database's time."""
+        with self._metadata.snapshot() as tx:
+            return tx.now()
+
+    @contextmanager
+    def hold(self, run_id: str) -> Iterator[_Hold]:
+        """Take the lease, and keep it alive until the block ends."""
+        lease = take_lease(
+            self._metadata,
+            repository_id=self._repository_id,
+            run_id=run_id,
+            lease_ttl=self._context.settings.run_lease_ttl,
+        )
+        hold = _Hold(self._context, lease)
+        hold.start()
+        try:
+            yield hold
+        finally:
+            hold.stop()
+
+    def check_storage(self) -> None:
+        """Check OWNER and move its epoch."""
+        self._context.ownership.move()
+
+    def clocks(self) -> Clocks:
+        """The storage's time is the date that it gave the OWNER file just now."""
+        info = self.storage.head(OWNER_ADDRESS)
+        if info is None:
+            raise Refused("storage_foreign", f"{self.storage.url}/{OWNER_ADDRESS} went away")
+        clock = self._context.clock
+        return Clocks(
+            host=clock.host_now(),
+            database=self.now(),
+            storage=clock.storage_time(info.last_modified),
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[_Reading]:
+        """One snapshot of the database."""
+        with self._metadata.snapshot() as tx:
+            yield _Reading(tx, self._repository_id, self._context.settings)
+
+    def record_run(
+        self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
+    ) -> None:
+        """Keep the run in `gc_runs`."""
+        values = {"state": state, "run_url": run_path}
+        if plan_checksum is not None:
+            values["plan_checksum"] = plan_checksum
+        with self._metadata.transaction() as tx:
+            write_run(tx, self._repository_id, run_id, **values)
+
+    def plan_checksum(self, run_id: str) -> str | None:
+        """From `gc_runs`."""
+        with self._metadata.snapshot() as tx:
+            row = read_run(tx, self._repository_id, run_id)
+        return None if row is None else row.plan_checksum
+
+    def run_paths(self) -> dict[str, str]:
+        """From `gc_runs`."""
+        with self._metadata.snapshot() as tx:
+            return {row.run_id: row.run_url for row in list_runs(tx, self._repository_id)}
+
+    def fence(self, hold: RunHold, run_id: str, choose: Callable[[Roots], Fencing]) -> Roots:
+        """One transaction, with the repository's row taken exclusively."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            self._check_held(tx, hold)
+            roots = _Reading(tx, self._repository_id, self._context.settings).roots()
+            chosen = choose(roots)
+            set_tombstones(tx, self._repository_id, chosen.tombstone, run_id=run_id)
+            drop_ended(
+                tx,
+                self._repository_id,
+                lease_ttl=self._context.settings.lease_ttl,
+                trash_time=self._context.settings.trash_time,
+            )
+            write_run(tx, self._repository_id, run_id, state="sweeping", fenced_at=tx.now())
+        return roots
+
+    def lift(self, run_id: str) -> None:
+        """Take back the tombstones of `run_id`."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            lift_tombstones(tx, self._repository_id, run_id=run_id)
+
+    def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
+        """Empty the records of `commit_ids`, under the lease."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            self._check_held(tx, hold)
+            forget_commits(tx, self._repository_id, commit_ids, run_id=run_id)
+
+    def _check_held(self, tx: Transaction, hold: RunHold) -> None:
+        assert isinstance(hold, _Hold)
+        hold.lease.check(tx)

@@ -1,0 +1,219 @@
+"""The collector's front: plan, sweep, run, runs, show, over one repository."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import SparkSession
+
+from ebbtide.errors import InvalidInput, NotFound, Refused
+from ebbtide.formats.base import RepositoryFormat
+from ebbtide.gc.gates import check_grace
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.plan import Plan, read_commits, read_plan, write_plan
+from ebbtide.gc.planning import make_plan
+from ebbtide.gc.report import (
+    RunReport,
+    planned_report,
+    refused_report,
+    swept_report,
+)
+from ebbtide.gc.runs import (
+    FENCE_FILE,
+    PLAN_FILE,
+    REPORT_FILE,
+    RunFolder,
+    announce_epoch,
+)
+from ebbtide.gc.steps import Observer, Steps, silent
+from ebbtide.gc.sweep import Sweep
+from ebbtide.ids import descending_id
+from ebbtide.storage import open_storage
+
+Confirm = Callable[[Plan], bool]
+"""Asked between plan and sweep; False stops there."""
+
+
+def always(_plan: Plan) -> bool:
+    """The answer of one who has decided beforehand."""
+    return True
+
+
+class Collector:
+    """Collects one repository. `session` is called when Spark is needed, not before."""
+
+    def __init__(
+        self,
+        repository: RepositoryFormat,
+        *,
+        session: Callable[[], SparkSession],
+        options: RunOptions,
+        observer: Observer = silent,
+    ) -> None:
+        self._repository = repository
+        self._session = session
+        self._options = options
+        self._observer = observer
+
+    def plan(self) -> RunReport:
+        """Make a plan. A gate's refusal is a report with state `refused`; nothing is deleted.
+
+        Raises InvalidInput `unsafe_grace`, and Refused `run_in_progress` before there is a run.
+        """
+        self._check_options()
+        run_id = descending_id(self._repository.now())
+        folder = self._new_folder(run_id)
+        path = folder.path
+        with self._repository.hold(run_id) as hold:
+            announce_epoch(self._repository.storage, run_epoch=hold.run_epoch, run_id=run_id)
+            steps = Steps(hold, self._observer)
+            try:
+                plan = make_plan(
+                    self._session(),
+                    self._repository,
+                    run_id=run_id,
+                    folder=folder,
+                    options=self._options,
+                    steps=steps,
+                )
+                checksum = write_plan(folder, plan)
+            except Refused as error:
+                report = refused_report(
+                    run_id=run_id,
+                    repository=self._repository.identity.repository_name,
+                    run_path=path,
+                    error=error,
+                    seconds=steps.seconds(),
+                )
+                self._finish(folder, report)
+                return report
+            report = planned_report(plan, run_path=path)
+            self._repository.record_run(
+                run_id, state=report.state, run_path=path, plan_checksum=checksum
+            )
+            return report
+
+    def sweep(self, run_id: str | None = None) -> RunReport:
+        """Carry out a plan: the one named, or the newest that is not swept.
+
+        A gate's refusal is a report with state `refused`; the plan can be swept later. Raises
+        NotFound `run_not_found` and Conflict `plan_used`.
+        """
+        self._check_options()
+        if run_id is None:
+            run_id = self._newest_unswept()
+        folder = self._folder(run_id)
+        path = folder.path
+        with self._repository.hold(run_id) as hold:
+            announce_epoch(self._repository.storage, run_epoch=hold.run_epoch, run_id=run_id)
+            steps = Steps(hold, self._observer)
+            try:
+                plan = self._read_plan(folder, run_id)
+                swept = Sweep(
+                    self._session(), self._repository, plan, folder, hold, self._options, steps
+                ).execute()
+            except Refused as error:
+                return refused_report(
+                    run_id=run_id,
+                    repository=self._repository.identity.repository_name,
+                    run_path=path,
+                    error=error,
+                    seconds=steps.seconds(),
+                )
+            report = swept_report(plan, swept, run_path=path, seconds=steps.seconds())
+            self._finish(folder, report)
+            return report
+
+    def run(self, confirm: Confirm = always) -> RunReport:
+        """Plan, ask `confirm`, and sweep. The plan's report when the answer is no, or refused."""
+        report = self.plan()
+        if report.state != "planned" and not self._may_exceed(report):
+            return report
+        plan = self._read_plan(self._folder(report.run_id), report.run_id)
+        return self.sweep(report.run_id) if confirm(plan) else report
+
+    def runs(self) -> list[RunReport]:
+        """All runs on record, the newest first."""
+        return [self.show(run_id) for run_id in self._repository.run_paths()]
+
+    def show(self, run_id: str) -> RunReport:
+        """What is known of a run: its report, or else its plan. NotFound `run_not_found`."""
+        folder = self._folder(run_id)
+        report = folder.get_json(REPORT_FILE)
+        if report is not None:
+            return RunReport.from_json(report)
+        planned = planned_report(self._read_plan(folder, run_id), run_path=folder.path)
+        if folder.get_json(FENCE_FILE) is not None:
+            return planned.interrupted()
+        return planned
+
+    def plan_of(self, run_id: str) -> Plan:
+        """The plan of a run. NotFound `run_not_found`; Refused when it is damaged."""
+        return self._read_plan(self._folder(run_id), run_id)
+
+    def reasons(self, run_id: str) -> Mapping[str, str]:
+        """Why the plan of a run keeps the data of each commit that it keeps. Raises as above."""
+        folder = self._folder(run_id)
+        return read_commits(folder, self._read_plan(folder, run_id).commits).reasons
+
+    def _check_options(self) -> None:
+        options = self._options
+        check_grace(
+            options.grace,
+            lease_ttl=options.lease_ttl,
+            skew_max=options.skew_max,
+            unsafe=options.unsafe,
+        )
+        if not self._repository.storage.shared_between_processes:
+            raise InvalidInput(
+                "invalid_argument",
+                f"{self._repository.storage.url} lives in this process alone, where Spark's "
+                "executors cannot reach it: use a directory or an object store",
+            )
+
+    def _new_folder(self, run_id: str) -> RunFolder:
+        if self._options.run_dir is not None:
+            return RunFolder(open_storage(self._options.run_dir), f"{run_id}/")
+        return RunFolder.inside(self._repository.storage, run_id)
+
+    def _folder(self, run_id: str) -> RunFolder:
+        if self._options.run_dir is not None:
+            folder = self._new_folder(run_id)
+        else:
+            path = self._repository.run_paths().get(run_id)
+            inside = RunFolder.inside(self._repository.storage, run_id)
+            folder = inside if path is None or path == inside.path else RunFolder.at(path)
+        if folder.get_json(PLAN_FILE) is None and folder.get_json(REPORT_FILE) is None:
+            raise NotFound(
+                "run_not_found",
+                f"no run {run_id} of {self._repository.identity.repository_name} at "
+                f"{folder.path}: see 'ebbtide gc runs'",
+            )
+        return folder
+
+    def _newest_unswept(self) -> str:
+        for report in self.runs():
+            if report.state != "swept" and report.counts:
+                return report.run_id
+        raise NotFound(
+            "run_not_found",
+            f"{self._repository.identity.repository_name} has no plan to sweep: make one with "
+            "'ebbtide gc plan'",
+        )
+
+    def _read_plan(self, folder: RunFolder, run_id: str) -> Plan:
+        plan = read_plan(folder, recorded_checksum=self._repository.plan_checksum(run_id))
+        if plan.run_id != run_id:
+            raise Refused(
+                "plan_foreign", f"{folder.path} holds the plan of run {plan.run_id}, not {run_id}"
+            )
+        return plan
+
+    def _may_exceed(self, report: RunReport) -> bool:
+        """Whether the plan was refused for its share alone, and the caller allows that."""
+        refusal = report.error or {}
+        return refusal.get("kind") == "over_share" and self._options.allow_share
+
+    def _finish(self, folder: RunFolder, report: RunReport) -> None:
+        folder.put_json(REPORT_FILE, report.to_json())
+        self._repository.record_run(report.run_id, state=report.state, run_path=report.run_path)

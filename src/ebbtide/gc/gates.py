@@ -1,0 +1,102 @@
+"""The gates: what makes a run refuse before anything is deleted. Pure functions over figures.
+
+Each raises Refused (exit code 3) with what it found and what to do.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ebbtide.durations import format_duration
+from ebbtide.errors import InvalidInput, Refused
+from ebbtide.formats.base import Clocks, Identity
+from ebbtide.retention.decision import Roots
+
+
+def check_grace(
+    grace: timedelta, *, lease_ttl: timedelta, skew_max: timedelta, unsafe: bool
+) -> None:
+    """InvalidInput `unsafe_grace` when the grace is below what leases and clocks need."""
+    if grace < timedelta(0):
+        raise InvalidInput("unsafe_grace", "the grace must not be negative")
+    grace_min = max(lease_ttl, skew_max)
+    if grace < grace_min and not unsafe:
+        raise InvalidInput(
+            "unsafe_grace",
+            f"a grace of {format_duration(grace)} is shorter than {format_duration(grace_min)} "
+            "(the longest lease and the allowed clock skew): files that are being read or were "
+            "just written could go. Use a longer grace, or add --unsafe on a quiet repository",
+        )
+
+
+def check_clocks(clocks: Clocks, *, skew_max: timedelta) -> None:
+    """Refused `clock_skew` when any two clocks are further apart than `skew_max`."""
+    readings = {
+        "this host": clocks.host,
+        "the database": clocks.database,
+        "the storage": clocks.storage,
+    }
+    first = min(readings, key=lambda name: readings[name])
+    last = max(readings, key=lambda name: readings[name])
+    apart = readings[last] - readings[first]
+    if apart > skew_max:
+        raise Refused(
+            "clock_skew",
+            f"{last} ({readings[last]:%Y-%m-%d %H:%M:%S}) is {apart.total_seconds():.0f} s ahead "
+            f"of {first} ({readings[first]:%Y-%m-%d %H:%M:%S}), {format_duration(skew_max)} is "
+            "allowed: ages cannot be trusted; set the clocks right, then run again",
+        )
+
+
+def check_not_empty(roots: Roots, *, listed_count: int) -> None:
+    """Refused `zero_commits` or `zero_refs` over a storage that holds something."""
+    if not listed_count:
+        return
+    if not roots.commits:
+        raise Refused(
+            "zero_commits",
+            f"the database has no commits, but the storage holds {listed_count:,} files: "
+            "it is the wrong database or an emptied one; nothing is collected",
+        )
+    if not roots.refs:
+        raise Refused(
+            "zero_refs",
+            f"the repository has no branches or tags, but the storage holds {listed_count:,} "
+            "files: create or restore a branch first; nothing is collected",
+        )
+
+
+def check_share(
+    *, candidates: tuple[int, int], listed: tuple[int, int], share_max: float
+) -> Refused | None:
+    """Refused `over_share` (returned, for the plan to record) when too much would go.
+
+    `candidates` and `listed` are (objects, bytes).
+    """
+    for what, part, whole in zip(("files", "bytes"), candidates, listed, strict=True):
+        if whole and part / whole > share_max:
+            return Refused(
+                "over_share",
+                f"{part:,} of {whole:,} {what} ({part / whole:.0%}) would go, more than the "
+                f"allowed {share_max:.0%}: look at the plan, and if it is right, sweep it with "
+                "--allow-share",
+                share=part / whole,
+                share_max=share_max,
+            )
+    return None
+
+
+def check_identity(planned: Identity, actual: Identity) -> None:
+    """Refused `plan_foreign` when a plan was made for another repository or store."""
+    same = (planned.format_name, planned.store_id, planned.repository_id) == (
+        actual.format_name,
+        actual.store_id,
+        actual.repository_id,
+    )
+    if not same:
+        raise Refused(
+            "plan_foreign",
+            f"the plan was made for repository {planned.repository_name} "
+            f"({planned.store_id}/{planned.repository_id}), this is {actual.repository_name} "
+            f"({actual.store_id}/{actual.repository_id}): sweep a plan of this repository",
+        )

@@ -1,0 +1,113 @@
+"""Listing: what lies in the storage, by slices and prefixes, in executors.
+
+The relation `inventory` as Parquet parts under `inventory/`. Not for: saying what of it is live.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from ebbtide.arrow import make_schema
+from ebbtide.formats.base import FOREIGN, Layout, ListingItem
+from ebbtide.gc.parts import Part, PartRows, run_tasks, split, task_count
+from ebbtide.gc.runs import RunFolder
+from ebbtide.storage import Storage
+
+INVENTORY_SCHEMA: Final = make_schema(
+    ("address", pa.string()),
+    ("size_bytes", pa.int64()),
+    ("last_modified", pa.timestamp("us", "UTC")),
+    ("kind", pa.string()),
+    ("slice", pa.string()),
+    ("target", pa.string()),
+)
+"""`address` within the storage root, `size_bytes`, `last_modified` by the storage's clock, `kind`
+as the format's layout says, `slice` null for what lies in none, `target` for a temporary file the
+address that it is being written for."""
+
+ROWS_PER_PART: Final = 500_000
+
+
+def list_inventory(
+    spark: SparkSession, storage: Storage, layout: Layout, folder: RunFolder
+) -> list[Part]:
+    """List the whole storage into parts, and count by kind.
+
+    The parts with a name hold rows of INVENTORY_SCHEMA; those without count rows of one kind
+    (their `group`). Files of the system are left out of the rows, not of the counts.
+    """
+    items = layout.listing_items(storage)
+    tasks = split(items, tasks=4 * task_count(spark))
+
+    def work(number: int, task: list[ListingItem], answer: PartRows) -> None:
+        _list_task(number, task, answer, storage=storage, layout=layout, folder=folder)
+
+    return run_tasks(spark, tasks, work)
+
+
+def _list_task(
+    number: int,
+    items: list[ListingItem],
+    answer: PartRows,
+    *,
+    storage: Storage,
+    layout: Layout,
+    folder: RunFolder,
+) -> None:
+    writer = _InventoryWriter(number, answer, folder)
+    for item in items:
+        for batch in storage.list(item.prefix, recursive=item.recursive):
+            writer.add(classified(batch, layout))
+    writer.flush()
+
+
+def classified(batch: pa.RecordBatch, layout: Layout) -> pa.Table:
+    """A batch of a listing as rows of INVENTORY_SCHEMA. What is no regular file is foreign."""
+    addresses = cast("pa.StringArray", batch.column("address"))
+    kinds = pc.if_else(
+        batch.column("regular"), layout.classify(addresses), pa.scalar(FOREIGN, pa.string())
+    )
+    columns: list[Any] = [  # arrays of the schema's types
+        addresses,
+        batch.column("size_bytes"),
+        batch.column("last_modified"),
+        kinds,
+        layout.slices(addresses),
+        layout.targets(addresses),
+    ]
+    return pa.table(columns, schema=INVENTORY_SCHEMA)
+
+
+class _InventoryWriter:
+    """Gathers batches into parts of a bounded size, and counts by kind."""
+
+    def __init__(self, number: int, answer: PartRows, folder: RunFolder) -> None:
+        self._number = number
+        self._answer = answer
+        self._folder = folder
+        self._tables: list[pa.Table] = []
+        self._rows = 0
+        self._parts = 0
+
+    def add(self, table: pa.Table) -> None:
+        self._tables.append(table)
+        self._rows += table.num_rows
+        if self._rows >= ROWS_PER_PART:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._rows:
+            return
+        table = pa.concat_tables(self._tables).combine_chunks()
+        name = f"inventory/part-{self._number:05d}-{self._parts:03d}.parquet"
+        self._answer.wrote(self._folder, name, table, group="rows")
+        counts = table.group_by("kind").aggregate([("size_bytes", "sum"), ("size_bytes", "count")])
+        for row in counts.to_pylist():
+            self._answer.counted(
+                row["size_bytes_count"], bytes_total=row["size_bytes_sum"], group=row["kind"]
+            )
+        self._tables, self._rows, self._parts = [], 0, self._parts + 1

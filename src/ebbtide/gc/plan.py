@@ -1,0 +1,194 @@
+"""The plan: what a sweep would delete, and why, as files that do not change once written.
+
+`plan.json` names each part of `candidates/` and `commits.parquet` with its checksum, and carries a
+checksum of itself. A sweep deletes exactly what the plan names, less what came back to life.
+Not for: making a plan (`planning`) or carrying it out (`sweep`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ebbtide.arrow import make_schema
+from ebbtide.errors import Refused
+from ebbtide.formats.base import Identity
+from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
+from ebbtide.gc.subtract import Count
+from ebbtide.retention.decision import Decision, Roots
+
+PLAN_VERSION: Final = 1
+COMMITS_FILE: Final = "commits.parquet"
+COMMITS_SCHEMA: Final = make_schema(
+    ("commit_id", pa.string()),
+    ("created_at", pa.timestamp("us", "UTC")),
+    ("tree_id", pa.string()),
+    ("active", pa.bool_()),
+    ("recorded", pa.bool_()),
+    ("reason", pa.string()),
+)
+"""Every commit that the plan looked at: whether its data stays (`active`), whether its record, tree
+and ranges stay (`recorded`), and the reason for the former."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A durable plan. `refusal` (kind, message) is set where a sweep needs a flag to go on."""
+
+    run_id: str
+    identity: Identity
+    started_at: datetime
+    cutoff: datetime
+    grace_seconds: float
+    policy: Mapping[str, Any] | None  # as Policy.to_mapping gives it
+    counts: Mapping[str, Count]
+    kinds: Mapping[str, Count]
+    candidates: tuple[Part, ...]
+    commits: Part
+    active_count: int
+    expired_count: int
+    forgettable_count: int
+    by_ref: tuple[Mapping[str, Any], ...]  # RefSummary as a mapping
+    warnings: tuple[str, ...]
+    seconds: Mapping[str, float]
+    refusal: tuple[str, str] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of plan.json, with its checksum."""
+        content: dict[str, Any] = {
+            "version": PLAN_VERSION,
+            "run_id": self.run_id,
+            "identity": asdict(self.identity),
+            "started_at": self.started_at.isoformat(),
+            "cutoff": self.cutoff.isoformat(),
+            "grace_seconds": self.grace_seconds,
+            "policy": self.policy,
+            "counts": {name: asdict(count) for name, count in self.counts.items()},
+            "kinds": {name: asdict(count) for name, count in self.kinds.items()},
+            "candidates": [part.to_json() for part in self.candidates],
+            "commits": self.commits.to_json(),
+            "active_count": self.active_count,
+            "expired_count": self.expired_count,
+            "forgettable_count": self.forgettable_count,
+            "by_ref": [dict(summary) for summary in self.by_ref],
+            "warnings": list(self.warnings),
+            "seconds": dict(self.seconds),
+            "refusal": list(self.refusal) if self.refusal else None,
+        }
+        return content | {"checksum": checksum_of(content)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Plan:
+        """The plan that `to_json` wrote. KeyError, TypeError or ValueError on anything else."""
+        refusal = content["refusal"]
+        return cls(
+            run_id=content["run_id"],
+            identity=Identity(**content["identity"]),
+            started_at=datetime.fromisoformat(content["started_at"]),
+            cutoff=datetime.fromisoformat(content["cutoff"]),
+            grace_seconds=content["grace_seconds"],
+            policy=content["policy"],
+            counts={name: Count(**count) for name, count in content["counts"].items()},
+            kinds={name: Count(**count) for name, count in content["kinds"].items()},
+            candidates=tuple(Part.from_json(part) for part in content["candidates"]),
+            commits=Part.from_json(content["commits"]),
+            active_count=content["active_count"],
+            expired_count=content["expired_count"],
+            forgettable_count=content["forgettable_count"],
+            by_ref=tuple(content["by_ref"]),
+            warnings=tuple(content["warnings"]),
+            seconds=content["seconds"],
+            refusal=(refusal[0], refusal[1]) if refusal else None,
+        )
+
+    @property
+    def candidate_total(self) -> Count:
+        """All candidates together."""
+        return self.counts["candidate"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommits:
+    """What the plan decided of each commit, read back from COMMITS_FILE."""
+
+    expired: frozenset[str]
+    forgettable: frozenset[str]
+    data_trees: frozenset[str]
+    recorded_trees: frozenset[str]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_plan(folder: RunFolder, plan: Plan) -> str:
+    """Write plan.json, the last file of a plan; its checksum."""
+    content = plan.to_json()
+    folder.put_json(PLAN_FILE, content)
+    return str(content["checksum"])
+
+
+def read_plan(folder: RunFolder, *, recorded_checksum: str | None) -> Plan:
+    """Read a plan back. Refused `plan_missing`, `plan_corrupt`, `unknown_format_version`.
+
+    `recorded_checksum` is what the database remembers of it, where there is one.
+    """
+    where = f"{folder.path}/{PLAN_FILE}"
+    try:
+        content = folder.get_json(PLAN_FILE)
+        if content is None:
+            raise Refused("plan_missing", f"{where} is not there: plan again")
+        if content.get("version") != PLAN_VERSION:
+            raise Refused(
+                "unknown_format_version",
+                f"{where} has version {content.get('version')}, this program knows "
+                f"{PLAN_VERSION}: use the program that made it, or plan again",
+            )
+        checksum = checksum_of(content)
+        if content.get("checksum") != checksum:
+            raise ValueError("its content does not match its checksum")
+        if recorded_checksum is not None and checksum != recorded_checksum:
+            raise ValueError("its checksum is not the one that the database recorded")
+        return Plan.from_json(content)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused(
+            "plan_corrupt", f"{where} is not as it was written ({error}): plan again"
+        ) from error
+
+
+def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
+    """Write COMMITS_FILE."""
+    commits = roots.commits
+    active = decision.active
+    columns: list[list[Any]] = [  # of the schema's types
+        [commit.commit_id for commit in commits],
+        [commit.created_at for commit in commits],
+        [commit.tree_id for commit in commits],
+        [commit.commit_id in active for commit in commits],
+        [commit.commit_id in decision.recorded for commit in commits],
+        [active.get(commit.commit_id) for commit in commits],
+    ]
+    arrays = [
+        pa.array(column, schema_field.type)
+        for column, schema_field in zip(columns, COMMITS_SCHEMA, strict=True)
+    ]
+    answer = PartRows()
+    table = pa.Table.from_arrays(arrays, schema=COMMITS_SCHEMA)
+    answer.wrote(folder, COMMITS_FILE, table, group="commits")
+    return Part(**{key: answer.rows[0][key] for key in Part.__dataclass_fields__})
+
+
+def read_commits(folder: RunFolder, part: Part) -> PlannedCommits:
+    """Read COMMITS_FILE. Refused `plan_corrupt`."""
+    rows = read_part(folder, COMMITS_FILE, part.checksum).to_pylist()
+    return PlannedCommits(
+        expired=frozenset(row["commit_id"] for row in rows if not row["active"]),
+        forgettable=frozenset(
+            row["commit_id"] for row in rows if not row["active"] and not row["recorded"]
+        ),
+        data_trees=frozenset(row["tree_id"] for row in rows if row["active"]),
+        recorded_trees=frozenset(row["tree_id"] for row in rows if row["recorded"]),
+        reasons={row["commit_id"]: row["reason"] for row in rows if row["active"]},
+    )

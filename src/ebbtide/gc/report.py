@@ -1,0 +1,168 @@
+"""The outcome of a run: what the command line prints, the report file keeps, and programs read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal
+
+from ebbtide.errors import EbbtideError, ExitCode
+from ebbtide.gc.outcomes import OUTCOMES
+from ebbtide.gc.plan import Plan
+from ebbtide.gc.subtract import Count
+from ebbtide.gc.sweep import Swept
+
+RunState = Literal["planned", "swept", "incomplete", "refused"]
+
+COUNTED: Final = ("listed", "live", "protected", "young", "candidate", *OUTCOMES)
+
+EXIT_CODES: Mapping[str, ExitCode] = {
+    "planned": ExitCode.DONE,
+    "swept": ExitCode.DONE,
+    "incomplete": ExitCode.INCOMPLETE,
+    "refused": ExitCode.REFUSED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What a run found and did. Counts are files; bytes are theirs.
+
+    `counts` has listed, live, protected, young, candidate, and, after a sweep, deleted, missing,
+    failed and revived. `kinds` counts what was listed by kind, foreign files too.
+    """
+
+    run_id: str
+    repository: str
+    state: RunState
+    run_path: str
+    counts: Mapping[str, Count] = field(default_factory=dict)
+    kinds: Mapping[str, Count] = field(default_factory=dict)
+    deleted_kinds: Mapping[str, Count] = field(default_factory=dict)
+    commits: Mapping[str, int] = field(default_factory=dict)
+    by_ref: tuple[Mapping[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    error: Mapping[str, str] | None = None
+
+    def interrupted(self) -> RunReport:
+        """The report of a sweep that passed its fence and never came to its end."""
+        message = "the sweep was interrupted: sweep the run again, it goes on where it stopped"
+        return replace(self, state="incomplete", error=error_json("incomplete", message))
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> RunReport:
+        """The report that `to_json` wrote."""
+        return cls(
+            run_id=content["run_id"],
+            repository=content["repository"],
+            state=content["state"],
+            run_path=content["run_path"],
+            counts={n: Count(content[f"{n}_count"], content[f"{n}_bytes"]) for n in COUNTED},
+            kinds={name: Count(**count) for name, count in content["kinds"].items()},
+            deleted_kinds={n: Count(**count) for n, count in content["deleted_kinds"].items()},
+            commits=content["commits"],
+            by_ref=tuple(content["by_ref"]),
+            warnings=tuple(content["warnings"]),
+            seconds=content["seconds"],
+            error=content["error"],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The report file, and what `--json` prints. The flat counts are for programs."""
+        flat: dict[str, Any] = {
+            "run_id": self.run_id,
+            "repository": self.repository,
+            "state": self.state,
+            "run_path": self.run_path,
+        }
+        for name in COUNTED:
+            count = self.counts.get(name, Count())
+            flat[f"{name}_count"], flat[f"{name}_bytes"] = count.objects, count.bytes_total
+        return flat | {
+            "kinds": {name: asdict(count) for name, count in self.kinds.items()},
+            "deleted_kinds": {name: asdict(count) for name, count in self.deleted_kinds.items()},
+            "commits": dict(self.commits),
+            "by_ref": [dict(summary) for summary in self.by_ref],
+            "warnings": list(self.warnings),
+            "seconds": dict(self.seconds),
+            "error": dict(self.error) if self.error else None,
+        }
+
+
+def refused_report(
+    *,
+    run_id: str,
+    repository: str,
+    run_path: str,
+    error: EbbtideError,
+    seconds: Mapping[str, float],
+) -> RunReport:
+    """The report of a run that a gate stopped."""
+    return RunReport(
+        run_id=run_id,
+        repository=repository,
+        state="refused",
+        run_path=run_path,
+        seconds=seconds,
+        error=error_json(error.kind, error.message),
+    )
+
+
+def planned_report(plan: Plan, *, run_path: str) -> RunReport:
+    """The report of a plan that nobody has swept."""
+    return RunReport(
+        run_id=plan.run_id,
+        repository=plan.identity.repository_name,
+        state="refused" if plan.refusal else "planned",
+        run_path=run_path,
+        counts=plan.counts,
+        kinds=plan.kinds,
+        commits=commit_counts(plan),
+        by_ref=plan.by_ref,
+        warnings=plan.warnings,
+        seconds=plan.seconds,
+        error=error_json(*plan.refusal) if plan.refusal else None,
+    )
+
+
+def swept_report(
+    plan: Plan, swept: Swept, *, run_path: str, seconds: Mapping[str, float]
+) -> RunReport:
+    """The report of a sweep."""
+    failed = swept.outcomes.by_outcome["failed"].objects
+    complete = not failed and not swept.untried
+    return RunReport(
+        run_id=plan.run_id,
+        repository=plan.identity.repository_name,
+        state="swept" if complete else "incomplete",
+        run_path=run_path,
+        counts={**plan.counts, **swept.outcomes.by_outcome},
+        kinds=plan.kinds,
+        deleted_kinds=swept.outcomes.deleted_by_kind,
+        commits=commit_counts(plan) | {"forgotten": swept.forgotten_count},
+        by_ref=plan.by_ref,
+        warnings=plan.warnings,
+        seconds={**plan.seconds, **{f"sweep: {name}": s for name, s in seconds.items()}},
+        error=None
+        if complete
+        else error_json(
+            "incomplete",
+            f"{failed:,} deletions failed and {swept.untried:,} were not tried: look at the "
+            "parts under deleted/ for the reasons, then sweep the run again",
+        ),
+    )
+
+
+def commit_counts(plan: Plan) -> dict[str, int]:
+    """How many commits keep their data, lose it, and lose their records too."""
+    return {
+        "active": plan.active_count,
+        "expired": plan.expired_count,
+        "forgettable": plan.forgettable_count,
+    }
+
+
+def error_json(kind: str, message: str) -> dict[str, str]:
+    """An error as JSON shows it, everywhere."""
+    return {"kind": kind, "message": message}

@@ -1,0 +1,183 @@
+"""Carrying out a plan: fence, re-check, forget, delete, record.
+
+The order is the safety argument. The fence closes the expired commits, so that nothing new can come
+to need a candidate; what became live before it is found by reading the trees that are live now and
+that the plan's mark did not read; only then records, trees, nodes and objects go, in that order, so
+that a crash leaves garbage and never a pointer into nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
+
+from ebbtide.errors import Conflict, EbbtideError, Refused
+from ebbtide.formats.base import Fencing, RepositoryFormat, RunHold
+from ebbtide.gc.gates import check_identity, check_not_empty
+from ebbtide.gc.mark import ADDRESS_SCHEMA, MarkedTrees, mark
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
+from ebbtide.gc.parts import Part, read_frame
+from ebbtide.gc.plan import Plan, PlannedCommits, read_commits
+from ebbtide.gc.planning import check_surroundings, trees_of, write_protected
+from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
+from ebbtide.gc.steps import Steps
+from ebbtide.retention.decision import Decision, Roots, decide
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep did. `untried` counts candidates that it did not come to."""
+
+    outcomes: Outcomes
+    forgotten_count: int
+    untried: int
+
+
+@dataclass(slots=True)
+class Sweep:
+    """One attempt at carrying out one plan."""
+
+    spark: SparkSession
+    repository: RepositoryFormat
+    plan: Plan
+    folder: RunFolder
+    hold: RunHold
+    options: RunOptions
+    steps: Steps
+    _answers: list[Part] = field(default_factory=list)
+
+    def execute(self) -> Swept:
+        """Do it. Refused by a gate, in which case nothing was deleted by this attempt."""
+        with self.steps("check"):
+            check_identity(self.plan.identity, self.repository.identity)
+            self._check_state()
+            check_surroundings(self.repository, self.options)
+            planned = read_commits(self.folder, self.plan.commits)
+        earlier = self.folder.names("deleted")
+        with self.steps("fence"):
+            roots, decision = self._fence(planned)
+        try:
+            with self.steps("recheck"):
+                keep = self._recheck(planned, roots, decision)
+                todo = self._todo(keep, earlier)
+        except EbbtideError:
+            if not earlier:
+                self.repository.lift(self.plan.run_id)
+            raise
+        with self.steps("forget"):
+            forgettable = planned.forgettable & decision.forgettable
+            self.repository.forget(self.hold, self.plan.run_id, forgettable)
+        untried = self._delete(todo)
+        with self.steps("count"):
+            outcomes = tally(self.spark, self.folder, self._answers)
+        return Swept(outcomes, len(forgettable), untried)
+
+    def _check_state(self) -> None:
+        report = self.folder.get_json(REPORT_FILE)
+        if report is not None and report.get("state") == "swept":
+            raise Conflict(
+                "plan_used", f"run {self.plan.run_id} was swept already: make a new plan"
+            )
+        if self.plan.refusal is not None and not self.options.allow_share:
+            raise Refused(*self.plan.refusal)
+
+    def _fence(self, planned: PlannedCommits) -> tuple[Roots, Decision]:
+        """Tombstone what the plan holds expired and what still is, in one transaction."""
+        decided: list[Decision] = []
+
+        def choose(roots: Roots) -> Fencing:
+            check_not_empty(roots, listed_count=self.plan.counts["listed"].objects)
+            decision = decide(roots)
+            decided.append(decision)
+            closed = {commit.commit_id for commit in roots.commits if commit.tombstoned}
+            return Fencing(tombstone=(planned.expired & decision.expired) - closed)
+
+        roots = self.repository.fence(self.hold, self.plan.run_id, choose)
+        decision = decided[-1]
+        self.folder.put_json(
+            FENCE_FILE,
+            {
+                "fenced_at": roots.now.isoformat(),
+                "run_epoch": self.hold.run_epoch,
+                "kept_after_all": sorted(planned.expired & frozenset(decision.active)),
+            },
+        )
+        return roots, decision
+
+    def _recheck(
+        self, planned: PlannedCommits, roots: Roots, decision: Decision
+    ) -> DataFrame | None:
+        """Hashes (column `key`) of addresses that are needed now and that the plan's mark did not
+        see; None when there are none."""
+        name = f"recheck-{self.hold.run_epoch:06d}"
+        with self.repository.reading() as reading:
+            after = reading.roots()
+            protected = write_protected(self.folder, reading.protected(), name=f"{name}/kept")
+        trees = _newly_kept(planned, (roots, decision), (after, decide(after)))
+        marked = mark(
+            self.spark,
+            storage=self.repository.storage,
+            layout=self.repository.layout,
+            folder=self.folder,
+            name=name,
+            trees=trees,
+            checksums={**roots.tree_checksums, **after.tree_checksums},
+        )
+        parts = [*protected, *marked.parts]
+        if not parts:
+            return None
+        addresses = read_frame(self.spark, self.folder, parts, ADDRESS_SCHEMA)
+        return addresses.select(F.xxhash64("address").alias("key"))
+
+    def _todo(self, keep: DataFrame | None, earlier: list[str]) -> list[Part]:
+        """What to delete: the plan's candidates, less what came back and what was settled."""
+        candidates = list(self.plan.candidates)
+        if (keep is None and not earlier) or not candidates:
+            return candidates
+        todo, revived = write_todo(
+            self.spark,
+            folder=self.folder,
+            epoch=self.hold.run_epoch,
+            candidates=candidates,
+            keep=keep,
+            settled=earlier,
+        )
+        self._answers += revived
+        return todo
+
+    def _delete(self, todo: list[Part]) -> int:
+        """Delete kind by kind, pointers first; how many candidates were not come to.
+
+        A kind of which something failed holds back the kinds that it points at.
+        """
+        order = self.repository.layout.delete_order
+        for position, kind in enumerate(order):
+            parts = [part for part in todo if part.group == kind]
+            if not parts:
+                continue
+            with self.steps(f"delete {kind}"):
+                answers = delete_parts(
+                    self.spark,
+                    storage=self.repository.storage,
+                    folder=self.folder,
+                    parts=parts,
+                    epoch=self.hold.run_epoch,
+                )
+            self._answers += answers
+            if any(part.group.startswith("failed ") for part in answers):
+                return sum(p.rows for p in todo if p.group in order[position + 1 :])
+        return 0
+
+
+def _newly_kept(planned: PlannedCommits, *readings: tuple[Roots, Decision]) -> MarkedTrees:
+    """Trees that are kept now, by any of the readings, and that the plan's mark did not read."""
+    data: set[str] = set()
+    recorded: set[str] = set()
+    for roots, decision in readings:
+        trees = trees_of(roots, decision)
+        data |= trees.data - planned.data_trees
+        recorded |= trees.recorded - planned.recorded_trees
+    return MarkedTrees(recorded=frozenset(recorded | data), data=frozenset(data))

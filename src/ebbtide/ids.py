@@ -1,0 +1,49 @@
+"""Ids: random ones, and ones that sort newest first. Not for names that people choose."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from ebbtide.errors import InvalidInput
+from ebbtide.model import EPOCH
+
+ID_PATTERN: Final = "[0-9a-f]{32}"
+"""The shape of every id, random or descending, as a regular expression."""
+
+_ID: Final = re.compile(ID_PATTERN)
+_INSTANT_MAX: Final = 2**64 - 1
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def new_id() -> str:
+    """A random id: 128 bits as 32 lower-case hexadecimal digits."""
+    return secrets.token_hex(16)
+
+
+def descending_id(instant: datetime) -> str:
+    """An id of 32 hexadecimal digits that sorts before every one made for an earlier instant.
+
+    The first 16 digits count down the microseconds since 1970, the others are random: ids of one
+    microsecond are unique, in no order. Raises InvalidInput (`invalid_date`) on an instant before
+    1970 or without a zone.
+    """
+    if instant.tzinfo is None:
+        raise InvalidInput("invalid_date", f"{instant} has no time zone: give one")
+    elapsed = (instant - EPOCH) // _MICROSECOND
+    if elapsed < 0:
+        raise InvalidInput("invalid_date", f"{instant} is before 1970: no id can be made for it")
+    return f"{_INSTANT_MAX - elapsed:016x}{secrets.token_hex(8)}"
+
+
+def instant_of(text: str) -> datetime | None:
+    """The instant of a descending id, UTC to the microsecond; None if `text` can't be one."""
+    if not _ID.fullmatch(text):
+        return None
+    try:
+        instant = EPOCH + (_INSTANT_MAX - int(text[:16], 16)) * _MICROSECOND
+    except OverflowError:
+        return None
+    return instant.astimezone(UTC)

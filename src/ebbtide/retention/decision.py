@@ -1,0 +1,111 @@
+"""What one reading of a repository means for each commit: its data, its record, or neither.
+
+Pure. Both the plan and the fence call `decide`, so that what is planned and what is carried out
+follow one rule. Not for: addresses (the mark), or gates that need the storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ebbtide.errors import Refused
+from ebbtide.model import Commit, Ref
+from ebbtide.retention.policy import Policy
+from ebbtide.retention.selection import RefSummary, select_commits
+
+KEEP_EVERYTHING = Policy.parse({"default": "keep"})
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """One consistent reading of what decides: refs, commits, policy, and the time.
+
+    `refs` has those that are not gone. `commits` leaves out stubs (commits whose record an
+    earlier run dropped); `stub_ids` has those. `tree_checksums` maps tree ids to the checksums of
+    their files; a tree that is not in it was given up. Without a policy everything that a commit holds is kept.
+    """
+
+    now: datetime
+    refs: tuple[Ref, ...]
+    commits: tuple[Commit, ...]
+    stub_ids: frozenset[str]
+    tree_checksums: Mapping[str, str]
+    policy: Policy | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """For each commit of a reading, what it keeps.
+
+    `active` maps commits whose data stays to the reason; `expired` has all others. `recorded` has
+    the commits whose record, tree and ranges stay: all that a ref or an active commit reaches.
+    """
+
+    active: Mapping[str, str]
+    expired: frozenset[str]
+    recorded: frozenset[str]
+    warnings: tuple[str, ...] = ()
+    by_ref: tuple[RefSummary, ...] = field(default=())
+
+    @property
+    def forgettable(self) -> frozenset[str]:
+        """Expired commits that nothing reaches any more: their records may go too."""
+        return self.expired - self.recorded
+
+
+def decide(roots: Roots) -> Decision:
+    """Select by the policy, then find which records stay.
+
+    Refused `missing_parent` when a commit names a parent that is neither there nor a stub: then
+    part of the history is lost, and nothing can be said of what it kept.
+    """
+    _check_parents(roots)
+    warnings: tuple[str, ...] = ()
+    if roots.policy is None:
+        warnings = ("no retention policy is set: every commit is kept",)
+    policy = roots.policy or KEEP_EVERYTHING
+    selection = select_commits(roots.commits, roots.refs, policy, roots.now)
+    start = [ref.commit_id for ref in roots.refs]
+    recorded = reachable(roots.commits, [*start, *selection.active])
+    return Decision(
+        active=selection.active,
+        expired=frozenset(selection.expired),
+        recorded=recorded,
+        warnings=warnings + tuple(selection.warnings),
+        by_ref=tuple(selection.by_ref),
+    )
+
+
+def reachable(commits: Iterable[Commit], start: Iterable[str]) -> frozenset[str]:
+    """All commits that `start` reaches through any parents, `start` included."""
+    parents = {commit.commit_id: commit.parent_ids for commit in commits}
+    found: set[str] = set()
+    waiting = [commit_id for commit_id in start if commit_id in parents]
+    while waiting:
+        commit_id = waiting.pop()
+        if commit_id not in found:
+            found.add(commit_id)
+            waiting += [parent for parent in parents[commit_id] if parent in parents]
+    return frozenset(found)
+
+
+def _check_parents(roots: Roots) -> None:
+    known = {commit.commit_id for commit in roots.commits} | roots.stub_ids
+    for commit in roots.commits:
+        for parent_id in commit.parent_ids:
+            if parent_id not in known:
+                raise Refused(
+                    "missing_parent",
+                    f"commit {commit.commit_id} names the parent {parent_id}, which is not in "
+                    "the database, and no run let it go: the database has lost part of the "
+                    "history; restore it before collecting",
+                )
+    lost = [ref for ref in roots.refs if ref.commit_id not in known]
+    if lost:
+        raise Refused(
+            "missing_parent",
+            f"{lost[0].kind} {lost[0].name} points at commit {lost[0].commit_id}, which is not "
+            "in the database: restore the database before collecting",
+        )

@@ -1,0 +1,142 @@
+"""The forest of first parents: each commit hangs below the one that its branch pointed at before.
+
+Everything here is an index into the list of commits, since a history of a million commits is
+walked several times. No recursion, and no walk per branch: branches share most of their history.
+Not for: any rule. Source: lakeFS issue 1932, "Definitions" and "Dangling Commits".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from operator import lt
+from typing import Final
+
+from ebbtide.errors import InvalidInput, Refused
+from ebbtide.model import Commit, Ref
+from ebbtide.retention.dates import to_utc
+
+NO_PARENT: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Commits by index, and what a ref's id stands for."""
+
+    commits: tuple[Commit, ...]
+    index: dict[str, int]
+
+    @classmethod
+    def of(cls, commits: Iterable[Commit]) -> History:
+        """Raises InvalidInput (`invalid_argument`) when one id is given twice."""
+        known = tuple(commits)
+        index = {commit.commit_id: position for position, commit in enumerate(known)}
+        if len(index) != len(known):
+            raise InvalidInput(
+                "invalid_argument", "a commit id is given twice: give each commit once"
+            )
+        return cls(commits=known, index=index)
+
+    def index_of(self, ref: Ref) -> int:
+        """Where the ref's own commit is. Raises Refused (`commit_not_found`) if it is missing.
+
+        A ref into nothing means that the history is not all there, and then every conclusion
+        about what nobody needs is worth nothing.
+        """
+        position = self.index.get(ref.commit_id)
+        if position is None:
+            raise Refused(
+                "commit_not_found",
+                f"{ref.kind} {ref.name} points at commit {ref.commit_id}, which is not among the "
+                "commits: find out why before anything is let go",
+                ref=ref.name,
+                commit_id=ref.commit_id,
+            )
+        return position
+
+    def first_parents(self) -> list[int]:
+        """The index of each commit's first parent; `NO_PARENT` where there is none among them."""
+        get = self.index.get
+        return [
+            get(commit.parent_ids[0], NO_PARENT) if commit.parent_ids else NO_PARENT
+            for commit in self.commits
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forest:
+    """Commits, then one hypothetical child for each dangling head, as parallel lists.
+
+    `order` has each commit before its first parent. `dangling_heads` are the commits that are
+    nobody's first parent and no branch's own; child `len(commits) + k` belongs to the k-th.
+    """
+
+    history: History
+    parent: list[int]
+    created_at: list[datetime]
+    tombstoned: list[bool]
+    order: Sequence[int]
+    dangling_heads: list[int]
+
+    @classmethod
+    def of(cls, history: History, branch_heads: Collection[int]) -> Forest:
+        """The forest over `history`, whose branches point at `branch_heads`.
+
+        Raises InvalidInput (`invalid_date`, and `invalid_argument` for a circle of commits).
+        """
+        parent = history.first_parents()
+        child_counts = _child_counts(parent)
+        heads = [
+            position
+            for position, children in enumerate(child_counts)
+            if not children and position not in branch_heads
+        ]
+        created_at = [
+            to_utc(commit.created_at, what=f"commit {commit.commit_id}")
+            for commit in history.commits
+        ]
+        return cls(
+            history=history,
+            parent=parent + heads,
+            created_at=created_at + [created_at[head] for head in heads],
+            tombstoned=[commit.tombstoned for commit in history.commits] + [False] * len(heads),
+            order=children_first(parent + heads),
+            dangling_heads=heads,
+        )
+
+    def dangling_children(self) -> range:
+        """The hypothetical children, in the order of `dangling_heads`."""
+        first = len(self.history.commits)
+        return range(first, first + len(self.dangling_heads))
+
+
+def children_first(parent: Sequence[int]) -> Sequence[int]:
+    """An order in which each position comes before its parent's.
+
+    Raises InvalidInput (`invalid_argument`) for a circle, in which no commit is the first.
+    """
+    if all(map(lt, parent, range(len(parent)))):
+        # Parents first, as histories are mostly given: backwards, memory is read in sequence.
+        return range(len(parent) - 1, -1, -1)
+    child_counts = _child_counts(parent)
+    order = [position for position, children in enumerate(child_counts) if not children]
+    for position in order:  # grows as parents lose their last child
+        above = parent[position]
+        if above != NO_PARENT:
+            child_counts[above] -= 1
+            if not child_counts[above]:
+                order.append(above)
+    if len(order) != len(parent):
+        raise InvalidInput(
+            "invalid_argument", "some commits are their own ancestors: the history is damaged"
+        )
+    return order
+
+
+def _child_counts(parent: Sequence[int]) -> list[int]:
+    counts = [0] * len(parent)
+    for position in parent:
+        if position != NO_PARENT:
+            counts[position] += 1
+    return counts

@@ -1,0 +1,183 @@
+"""A retention policy as a value: how it is written, read, and which rule a branch falls under.
+
+Not for: deciding which commits are kept (`selection`). Nothing here looks at a commit or a clock.
+Sources: lakeFS issue 1932 and its comments (a default, a period per branch, globs, units).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Final, Literal
+
+from ebbtide.retention.rules import Rule, invalid_policy, parse_rule
+
+Mode = Literal["age", "rewrite"]
+
+KEYS: Final = ("default", "branches", "tags", "holds", "mode")
+MODES: Final[tuple[Mode, ...]] = ("age", "rewrite")
+EVERY_BRANCH: Final = "*"
+"""As a pattern of `branches`, this one is the default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What to keep of a repository. Make one with `Policy.parse`, which checks it.
+
+    `branches` maps a name or glob to its rule. `tags` is None where tags keep their commit.
+    `holds` maps a commit id to the reason for its hold, which may be empty. `mode` says how
+    the repository lets history go: by age, or by rewriting it.
+    """
+
+    default: Rule | None = None
+    branches: Mapping[str, Rule] = field(default_factory=dict, hash=False)
+    tags: Rule | None = None
+    holds: Mapping[str, str] = field(default_factory=dict, hash=False)
+    mode: Mode = "age"
+
+    @classmethod
+    def parse(cls, mapping: object) -> Policy:
+        """The policy that `mapping` writes, such as `{"default": "7d", "branches": {…}}`.
+
+        Raises InvalidInput (`invalid_policy`, `invalid_duration`), naming the key at fault.
+        """
+        written = _string_keys(mapping, key="policy")
+        for name in written:
+            if name not in KEYS:
+                raise invalid_policy(
+                    name, f"unknown key {name!r}: a policy may have {', '.join(KEYS)}"
+                )
+        branches = _parse_branches(written.get("branches", {}))
+        default = branches.pop(EVERY_BRANCH, None)
+        if "default" in written:
+            if default is not None:
+                raise invalid_policy(
+                    "default", 'the branches pattern "*" is the default: give one of the two'
+                )
+            default = parse_rule(written["default"], key="default")
+        tags = _parse_tags(written.get("tags", "keep"))
+        if default is None and not branches and tags is None:
+            raise invalid_policy(
+                "default", 'no rule is given: write one such as {"default": "30d"}, or "keep"'
+            )
+        holds = parse_holds(written.get("holds", {}))
+        mode = _parse_mode(written.get("mode", "age"))
+        return cls(default=default, branches=branches, tags=tags, holds=holds, mode=mode)
+
+    def to_mapping(self) -> dict[str, object]:
+        """The policy in JSON; `parse` reads it back to an equal policy."""
+        written: dict[str, object] = {"mode": self.mode}
+        if self.default is not None:
+            written["default"] = self.default.to_mapping()
+        if self.branches:
+            written["branches"] = {
+                pattern: self.branches[pattern].to_mapping() for pattern in sorted(self.branches)
+            }
+        written["tags"] = "keep" if self.tags is None else self.tags.to_mapping()
+        if self.holds:
+            written["holds"] = dict(sorted(self.holds.items()))
+        return written
+
+    def with_holds(self, holds: Mapping[str, str]) -> Policy:
+        """This policy with more holds; one on a commit that is held already replaces its reason."""
+        return replace(self, holds={**self.holds, **parse_holds(holds)})
+
+    def unmatched(self, branch_names: Iterable[str]) -> tuple[str, ...]:
+        """The patterns that match none of the branches, sorted.
+
+        A pattern that matches a branch which another pattern beats it to is not among them.
+        """
+        names = set(branch_names)
+        return tuple(
+            pattern
+            for pattern in sorted(self.branches)
+            if pattern not in names and not any(fnmatchcase(name, pattern) for name in names)
+        )
+
+    def lookup(self) -> RuleLookup:
+        """Which rule each branch falls under; made once for many branches."""
+        globs = [pattern for pattern in self.branches if _is_glob(pattern)]
+        globs.sort(key=lambda pattern: (-len(pattern), pattern))
+        return RuleLookup(
+            exact=self.branches,
+            globs=tuple((pattern, self.branches[pattern]) for pattern in globs),
+            default=self.default,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleLookup:
+    """An exact name beats a glob, the longer glob the shorter, and any of them the default.
+
+    Of two globs of the same length the one that sorts first wins, so that the order in which a
+    policy is written never matters.
+    """
+
+    exact: Mapping[str, Rule]
+    globs: tuple[tuple[str, Rule], ...]
+    default: Rule | None
+
+    def rule(self, branch_name: str) -> Rule | None:
+        """The rule of a branch; None where none applies, and then everything on it is kept."""
+        if branch_name in self.exact:
+            return self.exact[branch_name]
+        for pattern, rule in self.globs:
+            if fnmatchcase(branch_name, pattern):
+                return rule
+        return self.default
+
+
+def parse_holds(value: object) -> dict[str, str]:
+    """The holds that `value` writes: a list of commit ids, or a mapping of id to reason.
+
+    Raises InvalidInput (`invalid_policy`).
+    """
+    if isinstance(value, list | tuple):
+        pairs = [(commit_id, "") for commit_id in value]
+    elif isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        raise invalid_policy(
+            "holds", "write a list of commit ids, or a mapping of commit id to reason"
+        )
+    for commit_id, reason in pairs:
+        if not isinstance(commit_id, str) or not commit_id:
+            raise invalid_policy("holds", f"{commit_id!r:.60} is not a commit id: write a string")
+        if not isinstance(reason, str):
+            raise invalid_policy(
+                f"holds.{commit_id}", f"{reason!r:.60} is not a reason: write a string"
+            )
+    return dict(pairs)
+
+
+def _parse_branches(value: object) -> dict[str, Rule]:
+    written = _string_keys(value, key="branches")
+    if "" in written:
+        raise invalid_policy("branches", "an empty name matches no branch: write a name or a glob")
+    return {name: parse_rule(rule, key=f"branches.{name}") for name, rule in written.items()}
+
+
+def _parse_tags(value: object) -> Rule | None:
+    rule = parse_rule(value, key="tags")
+    return None if rule.keep_all else rule
+
+
+def _parse_mode(value: object) -> Mode:
+    for mode in MODES:
+        if value == mode:
+            return mode
+    raise invalid_policy("mode", f"{value!r:.60} is not a mode: write {' or '.join(MODES)}")
+
+
+def _string_keys(value: object, *, key: str) -> dict[str, object]:
+    if not isinstance(value, Mapping):
+        raise invalid_policy(key, f"{value!r:.60} is not a mapping: write {{name: rule}}")
+    for name in value:
+        if not isinstance(name, str):
+            raise invalid_policy(key, f"the key {name!r:.60} is not text: write names as strings")
+    return dict(value)
+
+
+def _is_glob(pattern: str) -> bool:
+    return any(character in pattern for character in "*?[")

@@ -1,0 +1,177 @@
+"""Why each active commit is kept: one reason for each, in words that a person understands.
+
+Reasons are kept as two small numbers per commit and written out when they are asked for, since
+a history of a million commits would otherwise be a million sentences. Where several reasons
+hold, the one with the smallest code is given; `Code` is the order of strength.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from enum import IntEnum
+
+from ebbtide.model import Commit
+from ebbtide.retention.dates import instant_text, span_text
+from ebbtide.retention.forest import Forest
+from ebbtide.retention.periods import period_name
+from ebbtide.retention.rules import PERIODS, Rule, period_text
+from ebbtide.retention.scene import BranchHead, Scene
+
+
+class Code(IntEnum):
+    """The kinds of reason, strongest first. `TOMBSTONED` and `EXPIRED` are none."""
+
+    TOMBSTONED = 0
+    HEAD = 1
+    TAG = 2
+    COLLECTION = 3
+    HELD = 4
+    LEASED = 5
+    FUTURE = 6
+    REACHED = 7
+    BRANCH_RULE = 10
+    DANGLING_RULE = 20
+    TAG_RULE = 30
+    EXPIRED = 255
+
+
+class Part(IntEnum):
+    """The part of a rule that keeps a commit; added to `BRANCH_RULE` or `DANGLING_RULE`.
+
+    Further parts, one for each of `PERIODS`, follow `PERIOD`.
+    """
+
+    WITHIN = 0
+    OPENING = 1
+    LAST = 2
+    PERIOD = 3
+
+
+class Marks:
+    """The strongest reason found so far for each position of a forest, and its source.
+
+    The source is a place in a list: of refs, branches, dangling heads or `sentences`, as the
+    code says.
+    """
+
+    __slots__ = ("code", "sentences", "source")
+
+    def __init__(self, forest: Forest) -> None:
+        self.code = bytearray(
+            Code.TOMBSTONED if tombstoned else Code.EXPIRED for tombstoned in forest.tombstoned
+        )
+        self.source = array("i", bytes(4 * len(self.code)))
+        self.sentences: list[str] = []
+
+    def mark(self, position: int, code: int, source: int) -> None:
+        """Keeps the commit for this reason, unless it is tombstoned or has a stronger one."""
+        present = self.code[position]
+        if code < present or (code == present and source < self.source[position]):
+            self.code[position] = code
+            self.source[position] = source
+
+
+class Reasons(Mapping[str, str]):
+    """The active commits: id to reason, in the order in which the commits were given."""
+
+    __slots__ = ("_code", "_count", "_marks", "_scene")
+
+    def __init__(self, marks: Marks, scene: Scene) -> None:
+        self._scene = scene
+        self._marks = marks
+        self._code = bytes(marks.code[: len(scene.history.commits)])  # no hypothetical children
+        lost = self._code.count(Code.TOMBSTONED) + self._code.count(Code.EXPIRED)
+        self._count = len(self._code) - lost
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[str]:
+        for commit, code in zip(self._scene.history.commits, self._code, strict=True):
+            if is_active(code):
+                yield commit.commit_id
+
+    def __contains__(self, commit_id: object) -> bool:
+        position = self._scene.history.index.get(commit_id)  # type: ignore[call-overload]
+        return position is not None and is_active(self._code[position])
+
+    def __getitem__(self, commit_id: str) -> str:
+        if commit_id not in self:
+            raise KeyError(commit_id)
+        return _reason_text(self._scene, self._marks, self._scene.history.index[commit_id])
+
+
+def is_active(code: int) -> bool:
+    """Whether a code is a reason to keep."""
+    return Code.TOMBSTONED < code < Code.EXPIRED
+
+
+def _reason_text(scene: Scene, marks: Marks, position: int) -> str:
+    code, source = marks.code[position], marks.source[position]
+    commit = scene.history.commits[position]
+    if code >= Code.TAG_RULE:
+        return marks.sentences[source]
+    if code >= Code.DANGLING_RULE:
+        return _dangling_text(scene, source, code - Code.DANGLING_RULE, commit)
+    if code >= Code.BRANCH_RULE:
+        return _branch_text(scene.branches[source], code - Code.BRANCH_RULE, commit, scene.now)
+    if code == Code.HELD:
+        reason = scene.policy.holds[commit.commit_id]
+        return f"held: {reason}" if reason else "held"
+    if code == Code.LEASED and commit.leased_until is not None:
+        return f"leased until {instant_text(commit.leased_until)}"
+    if code == Code.FUTURE:
+        return f"dated {instant_text(commit.created_at)}, which is after now"
+    ref = scene.refs[source]
+    lead = {Code.HEAD: "head of ", Code.REACHED: "reached from "}.get(Code(code), "")
+    return f"{lead}{ref.kind} {ref.name}"
+
+
+def _branch_text(head: BranchHead, part: int, commit: Commit, now: datetime) -> str:
+    where, rule = f"branch {head.name}", head.rule
+    if rule is None:
+        return f"on {where}, to which no rule applies, so that everything on it is kept"
+    if rule.keep_all:
+        return f"on {where}, whose rule keeps everything"
+    if part == Part.WITHIN:
+        age = span_text(now - commit.created_at)
+        return f"on {where}, created {age} before now, within its {_period(rule)}"
+    if part == Part.OPENING:
+        return f"was the head of {where} when its {_period(rule)} window opened"
+    if part == Part.LAST:
+        return f"one of the last {rule.keep_last} of {where}"
+    newest, count = _newest(rule, part, commit)
+    return f"{newest} on {where} ({count})"
+
+
+def _dangling_text(scene: Scene, source: int, part: int, commit: Commit) -> str:
+    rule = scene.policy.default
+    head = scene.history.commits[scene.forest.dangling_heads[source]]
+    lead = "dangling"
+    if commit.commit_id != head.commit_id:
+        lead = f"on the ancestry of dangling commit {head.commit_id}"
+    if rule is None:
+        return f"{lead}, and there is no default rule, so that it is kept"
+    if rule.keep_all:
+        return f"{lead}, and the default rule keeps everything"
+    if part == Part.WITHIN:
+        age = span_text(scene.now - commit.created_at)
+        return f"{lead}, created {age} before now, within the default rule's {_period(rule)}"
+    if part == Part.OPENING:
+        return f"{lead}, was the head when the default rule's {_period(rule)} window opened"
+    if part == Part.LAST:
+        return f"{lead}, one of the last {rule.keep_last} (default rule)"
+    newest, count = _newest(rule, part, commit)
+    return f"{lead}, {newest} (default rule, {count})"
+
+
+def _period(rule: Rule) -> str:
+    return "" if rule.keep_within is None else period_text(rule.keep_within)
+
+
+def _newest(rule: Rule, part: int, commit: Commit) -> tuple[str, str]:
+    period = PERIODS[part - Part.PERIOD]
+    name = period_name(period, commit.created_at.astimezone(UTC))
+    return f"newest of {name}", f"keep_{period} {rule.period_count(period)}"

@@ -1,0 +1,72 @@
+"""All that a selection looks at, brought into one shape: history, refs, and branches with rules.
+
+Not for: deciding anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from ebbtide.model import Commit, Ref
+from ebbtide.retention.dates import to_utc
+from ebbtide.retention.forest import Forest, History
+from ebbtide.retention.policy import Policy
+from ebbtide.retention.rules import Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchHead:
+    """A branch, the position of its own commit, and its rule; None where no rule applies."""
+
+    name: str
+    position: int
+    rule: Rule | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The input of a selection. `positions` and `branches` follow the order of the refs."""
+
+    policy: Policy
+    now: datetime
+    history: History
+    refs: tuple[Ref, ...]
+    positions: tuple[int, ...]
+    forest: Forest
+    branches: tuple[BranchHead, ...]
+
+    @classmethod
+    def of(
+        cls, commits: Iterable[Commit], refs: Iterable[Ref], policy: Policy, now: datetime
+    ) -> Scene:
+        """Raises InvalidInput and Refused as `select_commits` does."""
+        history = History.of(commits)
+        # Sorted, so that the reason given does not hang on the order in which refs come.
+        known = tuple(sorted(refs, key=lambda ref: (ref.kind, ref.name, ref.commit_id)))
+        positions = tuple(history.index_of(ref) for ref in known)
+        lookup = policy.lookup()
+        branches = tuple(
+            BranchHead(name=ref.name, position=position, rule=lookup.rule(ref.name))
+            for ref, position in zip(known, positions, strict=True)
+            if ref.kind == "branch"
+        )
+        forest = Forest.of(history, {head.position for head in branches})
+        return cls(
+            policy=policy,
+            now=to_utc(now, what="now"),
+            history=history,
+            refs=known,
+            positions=positions,
+            forest=forest,
+            branches=branches,
+        )
+
+    def tagged(self) -> list[tuple[str, int]]:
+        """Each tag's name, and the position of its own commit."""
+        return [
+            (ref.name, position)
+            for ref, position in zip(self.refs, self.positions, strict=True)
+            if ref.kind == "tag"
+        ]

@@ -1,0 +1,90 @@
+"""Which commits are active under a policy, and why: a pure function of commits, refs and time.
+
+Sources: lakeFS issue 1932 (periods, first parents, dangling commits); for repositories whose
+history is rewritten instead, Icechunk design document 007, basic expiration.
+Not for: reading a clock, a repository or a database; whoever calls brings what is to be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from ebbtide.model import Commit, Ref
+from ebbtide.retention.marking import mark_all
+from ebbtide.retention.policy import Policy
+from ebbtide.retention.reasons import Reasons
+from ebbtide.retention.scene import Scene
+from ebbtide.retention.summaries import RefSummary, summaries
+
+__all__ = ["RefSummary", "Selection", "select_commits"]
+
+NAMED_MAX: Final = 10
+"""How many commits a warning names before it says how many more there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Every commit is either in `active`, with its reason, or in `expired`.
+
+    Tombstoned commits are expired. `by_ref` says per branch what is kept and let go; `warnings`
+    are sentences for the operator.
+    """
+
+    active: Mapping[str, str]
+    expired: frozenset[str]
+    warnings: tuple[str, ...]
+    by_ref: tuple[RefSummary, ...]
+
+
+def select_commits(
+    commits: Iterable[Commit], refs: Iterable[Ref], policy: Policy, now: datetime
+) -> Selection:
+    """Divides the commits into active and expired ones under `policy`, as of `now`.
+
+    `refs` are those that are not gone. In mode "rewrite", what is active is all that refs reach.
+    Raises InvalidInput (`invalid_date`; `invalid_argument` for a commit given twice or a circle)
+    and Refused (`commit_not_found`) where a ref points at a commit that is not given.
+    """
+    scene = Scene.of(commits, refs, policy, now)
+    marks = mark_all(scene)
+    active = Reasons(marks, scene)
+    return Selection(
+        active=active,
+        expired=frozenset(scene.history.index).difference(active),
+        warnings=tuple(_warnings(scene)),
+        by_ref=tuple(summaries(scene, marks)),
+    )
+
+
+def _warnings(scene: Scene) -> Iterator[str]:
+    dates = scene.forest.created_at
+    future = [
+        commit.commit_id
+        for commit, created_at in zip(scene.history.commits, dates, strict=False)
+        if created_at > scene.now and not commit.tombstoned
+    ]
+    if future:
+        yield f"dated in the future, and kept until then: {_named('commit', future)}"
+    for pattern in scene.policy.unmatched(head.name for head in scene.branches):
+        yield f"the rule for {pattern!r} matches no branch"
+    holds, index = scene.policy.holds, scene.history.index
+    unknown = [commit_id for commit_id in holds if commit_id not in index]
+    if unknown:
+        yield f"held, but not in this repository: {_named('commit', unknown)}"
+    lost = [
+        commit_id
+        for commit_id in holds
+        if commit_id in index and scene.history.commits[index[commit_id]].tombstoned
+    ]
+    if lost:
+        yield f"held, but let go by an earlier run: {_named('commit', lost)}"
+
+
+def _named(noun: str, commit_ids: list[str]) -> str:
+    named = ", ".join(commit_ids[:NAMED_MAX])
+    more = len(commit_ids) - NAMED_MAX
+    plural = "" if len(commit_ids) == 1 else "s"
+    return f"{noun}{plural} {named}" + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,117 @@
+"""What a selection came to for each branch: how much of its history is kept, how much let go.
+
+Counted down the forest, from the first commit to the heads, so that no branch is walked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ebbtide.retention.forest import NO_PARENT
+from ebbtide.retention.reasons import Marks, is_active
+from ebbtide.retention.rules import Rule
+from ebbtide.retention.scene import Scene
+
+_REWRITTEN: Final = "whole ancestry (mode rewrite)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefSummary:
+    """How many commits a branch's main ancestry has, and how many of them are active.
+
+    `kept_count` counts a commit for whatever reason it is kept, so that `commit_count` is
+    `kept_count + expired_count`. There is one entry for each branch, then one of kind
+    "dangling" for all commits on no branch's main ancestry, if there are any, and one of kind
+    "tags" for the tagged commits, if tags have a rule. These two have no `commit_id`.
+    """
+
+    kind: Literal["branch", "dangling", "tags"]
+    name: str
+    commit_id: str | None
+    rule: str
+    commit_count: int
+    kept_count: int
+    expired_count: int
+
+
+def summaries(scene: Scene, marks: Marks) -> Iterator[RefSummary]:
+    """The entries for a selection, branches in the order of their names."""
+    rewritten = scene.policy.mode == "rewrite"
+    totals, kept = _running_totals(scene, marks)
+    for head in scene.branches:
+        yield _summary(
+            "branch",
+            head.name,
+            rule=_REWRITTEN if rewritten else _rule_text(head.rule),
+            counts=(totals[head.position], kept[head.position]),
+            commit_id=scene.history.commits[head.position].commit_id,
+        )
+    off_branch = _count(marks, _on_no_branch(scene))
+    if off_branch[0]:
+        rule = (
+            "only what refs reach (mode rewrite)" if rewritten else _rule_text(scene.policy.default)
+        )
+        yield _summary("dangling", "(dangling)", rule=rule, counts=off_branch)
+    tagged = {position for _, position in scene.tagged()}
+    if tagged and scene.policy.tags is not None and not rewritten:
+        rule = scene.policy.tags.describe()
+        yield _summary("tags", "(tags)", rule=rule, counts=_count(marks, tagged))
+
+
+def _summary(
+    kind: Literal["branch", "dangling", "tags"],
+    name: str,
+    *,
+    rule: str,
+    counts: tuple[int, int],
+    commit_id: str | None = None,
+) -> RefSummary:
+    commit_count, kept_count = counts
+    return RefSummary(
+        kind=kind,
+        name=name,
+        commit_id=commit_id,
+        rule=rule,
+        commit_count=commit_count,
+        kept_count=kept_count,
+        expired_count=commit_count - kept_count,
+    )
+
+
+def _rule_text(rule: Rule | None) -> str:
+    return "keep (no rule applies)" if rule is None else rule.describe()
+
+
+def _running_totals(scene: Scene, marks: Marks) -> tuple[list[int], list[int]]:
+    """Per position: the length of its main ancestry, and how much of that is active."""
+    forest, code = scene.forest, marks.code
+    totals, kept = [0] * len(forest.parent), [0] * len(forest.parent)
+    for position in reversed(forest.order):
+        above = forest.parent[position]
+        active = is_active(code[position])
+        if above == NO_PARENT:
+            totals[position], kept[position] = 1, int(active)
+        else:
+            totals[position], kept[position] = totals[above] + 1, kept[above] + active
+    return totals, kept
+
+
+def _on_no_branch(scene: Scene) -> Iterator[int]:
+    forest = scene.forest
+    on_branch = bytearray(len(forest.parent))
+    for head in scene.branches:
+        on_branch[head.position] = True
+    for position in forest.order:
+        above = forest.parent[position]
+        if on_branch[position] and above != NO_PARENT:
+            on_branch[above] = True
+    known = range(len(scene.history.commits))
+    return (position for position in known if not on_branch[position])
+
+
+def _count(marks: Marks, positions: Iterable[int]) -> tuple[int, int]:
+    """How many positions there are, and how many of them are active."""
+    states = [is_active(marks.code[position]) for position in positions]
+    return len(states), sum(states)

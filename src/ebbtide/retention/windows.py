@@ -1,0 +1,82 @@
+"""The period of a rule: what was made within it, and what was the head when it began.
+
+Not for: counting rules (`counting`). Source: lakeFS issue 1932, "Definitions" and "Algorithm".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
+from typing import Final
+
+from ebbtide.retention.forest import NO_PARENT, Forest
+from ebbtide.retention.rules import Rule
+
+EVER: Final = datetime.min.replace(tzinfo=UTC)
+_RESOLUTION: Final = timedelta(microseconds=1)
+
+
+def window_start(rule: Rule, now: datetime) -> datetime | None:
+    """The first instant within the rule's period, None where the rule has none.
+
+    Age exactly equal to the period is outside it, so the window begins a microsecond later.
+    """
+    if rule.keep_all:
+        return EVER
+    if rule.keep_within is None:
+        return None
+    try:
+        return now - rule.keep_within + _RESOLUTION
+    except OverflowError:  # the period reaches back beyond the first date there is
+        return EVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """Per commit, which head's window keeps it, as a place in the list of heads; -1 for none.
+    Both are empty where no head has a window.
+
+    `within`: it was made in the window. `opening`: a commit that was made in the window has it
+    as its first parent, so it was the head when the window opened.
+    """
+
+    within: list[int]
+    opening: list[int]
+
+
+def kept_by_window(forest: Forest, heads: Sequence[tuple[int, datetime | None]]) -> Windows:
+    """What the windows of all heads keep; `heads` gives each one's commit and window start.
+
+    A commit lies in the window of some head exactly if it lies in the longest window of the
+    heads above it, so the longest flows down the forest in one pass. Of equal windows the first
+    head's is named.
+    """
+    # From the shortest window to the longest, so that a place in this list is a length; of equal
+    # ones the last head comes first, so that the first head has the upper hand.
+    ranked = [(start, which) for which, (_, start) in enumerate(heads) if start is not None]
+    ranked.reverse()
+    ranked.sort(key=itemgetter(0), reverse=True)
+    size = len(forest.parent)
+    if not ranked:
+        return Windows(within=[], opening=[])
+    rank_at = [-1] * size
+    for rank, (_, which) in enumerate(ranked):
+        rank_at[heads[which][0]] = rank
+    within, opened_by = [-1] * size, [-1] * size
+    created_at, parent = forest.created_at, forest.parent
+    for position in forest.order:
+        rank = rank_at[position]
+        if rank < 0:
+            continue
+        above = parent[position]
+        if above != NO_PARENT and rank_at[above] < rank:
+            rank_at[above] = rank
+        start, which = ranked[rank]
+        if created_at[position] >= start:
+            within[position] = which
+            if above != NO_PARENT and opened_by[above] < rank:
+                opened_by[above] = rank
+    opening = [ranked[rank][1] if rank >= 0 else -1 for rank in opened_by]
+    return Windows(within=within, opening=opening)

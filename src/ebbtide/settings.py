@@ -1,0 +1,165 @@
+"""The one table of settings: name, type, default, help. Environment, CLI and docs come from it.
+
+Not for: what the settings mean to the code that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ebbtide.durations import format_duration, parse_duration
+from ebbtide.errors import EbbtideError, InvalidInput
+
+ENV_PREFIX: Final = "EBBTIDE_"
+_SHOWN_MAX: Final = 60
+
+
+def _duration(value: object) -> timedelta:
+    """Text with a unit, from the environment; a timedelta, from code."""
+    if isinstance(value, timedelta):
+        return value
+    try:
+        return parse_duration(value)
+    except EbbtideError as error:
+        raise ValueError(error.message) from None
+
+
+def _positive(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError("must be longer than zero: write a period such as 30s, 1h or 7d")
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+PositiveDuration = Annotated[timedelta, BeforeValidator(lambda value: _positive(_duration(value)))]
+_HOW: Final[dict[object, str]] = {
+    int: "write a whole number",
+    float: "write a number between 0 and 1, such as 0.5",
+}
+
+
+class Settings(BaseSettings):
+    """Every setting. Arguments win over the environment, which wins over the defaults.
+
+    Raises InvalidInput (`invalid_setting`), naming the variable and what to write.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
+    )
+
+    store: Path | None = Field(None, description="Directory of the store.")
+    database_url: str | None = Field(
+        None,
+        description="Metadata database, `sqlite:///FILE` or `postgresql://…`; without it, a "
+        "SQLite file in the store's directory.",
+        repr=False,
+    )
+    storage_url: str | None = Field(
+        None,
+        description="Where new repositories put their storage roots, a directory or URL; without "
+        "it, `storage` in the store's directory.",
+        repr=False,
+    )
+    spark_master: str = Field("local[*]", description="Spark master that collector runs use.")
+    spark_driver_memory: str = Field("2g", description="Memory of Spark's driver.")
+    grace: Duration = Field(
+        timedelta(hours=24), description="Nothing younger is ever a candidate for deletion."
+    )
+    lease_ttl: Duration = Field(
+        timedelta(hours=1),
+        description="How long a signed URL or locator lasts, and what a ref pointed at stays.",
+    )
+    trash_time: Duration = Field(
+        timedelta(days=7), description="How long a deleted branch or tag can be restored."
+    )
+    share_max: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of objects or bytes above which a run refuses to delete.",
+    )
+    write_ttl: PositiveDuration = Field(
+        timedelta(hours=24),
+        description="How long an upload or commit may take from its first byte to its end.",
+    )
+    slice_objects_max: int = Field(
+        50_000, ge=1, description="Objects in one slice of a storage root before the next starts."
+    )
+    slice_age_max: PositiveDuration = Field(
+        timedelta(hours=1), description="Age at which a process starts its next slice."
+    )
+    range_entries_target: int = Field(
+        2048, ge=1, description="Average number of entries in one range file."
+    )
+    clock_skew_max: PositiveDuration = Field(
+        timedelta(minutes=5),
+        description="How far the clocks of host, database and storage may be apart.",
+    )
+    run_heartbeat: PositiveDuration = Field(
+        timedelta(seconds=5), description="How often a run says that it is alive."
+    )
+    run_lease_ttl: PositiveDuration = Field(
+        timedelta(seconds=30),
+        description="Without a heartbeat for so long, the next run may take the repository.",
+    )
+    run_retention: Duration = Field(
+        timedelta(days=365), description="How long the records of collector runs are kept."
+    )
+
+    def __init__(self, **values: Any) -> None:  # each is checked by its field
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _invalid_setting(error) from None
+
+
+def _invalid_setting(error: ValidationError) -> InvalidInput:
+    """The first problem. The value itself stays out for URLs: they may hold a password."""
+    problem = error.errors()[0]
+    name = str(problem["loc"][0]) if problem["loc"] else "?"
+    variable = ENV_PREFIX + name.upper()
+    if name not in Settings.model_fields:
+        return InvalidInput("invalid_setting", f"there is no setting {name[:_SHOWN_MAX]!r}")
+    if problem["type"] == "value_error":
+        reason = str(problem["ctx"]["error"])
+    else:
+        annotation = Settings.model_fields[name].annotation
+        how = _HOW.get(annotation, "write text")
+        reason = f"{problem['msg'][0].lower()}{problem['msg'][1:]}: {how}"
+        if not name.endswith("_url"):
+            reason = f"{str(problem['input'])[:_SHOWN_MAX]!r} is refused, {reason}"
+    return InvalidInput("invalid_setting", f"{variable}: {reason}", setting=name)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInfo:
+    """One setting as docs and `--help` show it; `default` is written as the variable would be."""
+
+    name: str
+    variable: str
+    default: str
+    help: str
+
+
+def list_settings() -> Iterator[SettingInfo]:
+    """Every setting, in the order of the table."""
+    for name, field in Settings.model_fields.items():
+        yield SettingInfo(
+            name=name,
+            variable=ENV_PREFIX + name.upper(),
+            default=_shown(field.default),
+            help=field.description or "",
+        )
+
+
+def _shown(default: object) -> str:
+    formats: dict[type, Callable[[Any], str]] = {timedelta: format_duration}
+    return "" if default is None else formats.get(type(default), str)(default)

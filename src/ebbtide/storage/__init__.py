@@ -1,0 +1,27 @@
+"""One object storage: list, get, put, delete. Knows nothing of what the objects mean."""
+
+from ebbtide.storage.base import (
+    LISTING_SCHEMA,
+    Content,
+    DeleteOutcome,
+    ObjectInfo,
+    Outcome,
+    Storage,
+)
+from ebbtide.storage.local import LocalStorage
+from ebbtide.storage.remote import RemoteStorage
+from ebbtide.storage.urls import contains, normalize_url, open_storage
+
+__all__ = [
+    "LISTING_SCHEMA",
+    "Content",
+    "DeleteOutcome",
+    "LocalStorage",
+    "ObjectInfo",
+    "Outcome",
+    "RemoteStorage",
+    "Storage",
+    "contains",
+    "normalize_url",
+    "open_storage",
+]

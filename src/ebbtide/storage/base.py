@@ -1,0 +1,163 @@
+"""What every object storage can do, and the values that it answers with.
+
+Not for: deciding what may be deleted, or knowing what an object means.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, BinaryIO, Final, Literal, Protocol, TypeAlias, runtime_checkable
+
+import pyarrow as pa
+
+from ebbtide.errors import InvalidInput
+
+_FIELDS: Final[tuple[pa.Field[Any], ...]] = (
+    pa.field("address", pa.string(), nullable=False),
+    pa.field("size_bytes", pa.int64(), nullable=False),
+    pa.field("last_modified", pa.timestamp("us", "UTC"), nullable=False),
+    pa.field("regular", pa.bool_(), nullable=False),
+)
+
+LISTING_SCHEMA: Final = pa.schema(_FIELDS)
+"""Columns of a listing. `regular` is false for what is not a plain file (a symbolic link, a
+socket) or has a name that is no address: it is there to be reported, never to be deleted."""
+
+LISTING_ROWS_MAX: Final = 50_000
+"""Rows in one batch of a listing."""
+
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""Bytes that one step of a stream holds in memory."""
+
+Content: TypeAlias = bytes | BinaryIO | Iterable[bytes]
+Outcome = Literal["deleted", "missing", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object. `last_modified` is UTC, to the microsecond or the storage's own precision."""
+
+    address: str
+    size_bytes: int
+    last_modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOutcome:
+    """What became of one address that was to be deleted.
+
+    `deleted`: the storage acknowledged the delete. `missing`: the storage said that nothing is
+    there (S3 doesn't say so: it acknowledges). `failed`: neither, and `error` says why; an error
+    that begins with `throttled` asks the caller to slow down and try again.
+    """
+
+    address: str
+    outcome: Outcome
+    error: str | None = None
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """One storage root. A picklable value, equal to another of the same URL and options.
+
+    Addresses are relative to the root, with `/` between their segments. Every method raises
+    InvalidInput (`invalid_address`) on one that could leave the root, and Failed
+    (`storage_error`) when the storage does.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, normalized as `normalize_url` does."""
+
+    @property
+    def shared_between_processes(self) -> bool:
+        """Whether an equal value in another process speaks to the same objects."""
+
+    def __hash__(self) -> int:
+        """Equal for equal storages."""
+
+    def get(self, address: str) -> bytes:
+        """The whole object. Raises NotFound (`object_not_found`)."""
+
+    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """The bytes from `start` up to and without `end`, in pieces of bounded size.
+
+        A range that reaches past the end of the object stops there. Raises NotFound
+        (`object_not_found`) at the call, not at the first piece.
+        """
+
+    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
+        """Write an object; readers see all of it or nothing. On return it is durable.
+
+        Memory is bounded for anything but `bytes`. Raises Conflict (`object_exists`) when
+        `create_only` and something is there.
+        """
+
+    def head(self, address: str) -> ObjectInfo | None:
+        """The object's size and date, or None where there is none."""
+
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[pa.RecordBatch]:
+        """Batches of LISTING_SCHEMA of what is under `prefix` ("" or ending in `/`), in no order.
+
+        Without `recursive`, only what is directly under it. Objects that come or go meanwhile may
+        be in it or not; one that is there all the time is in it exactly once.
+        """
+
+    def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
+        """The immediate parts below `prefix` that hold objects, sorted, each ending in `/`.
+
+        A local storage may name a directory that holds none.
+        """
+
+    def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """Delete any number of objects: one outcome for each address, in the same order.
+
+        Never raises for an address: one that is not allowed is `failed` too.
+        """
+
+
+def split_address(address: str) -> list[str]:
+    """The segments of an address. Raises InvalidInput (`invalid_address`) where there are none.
+
+    No segment is empty, `.` or `..`, so that an address can't leave the root, and two addresses
+    are equal only if their objects are.
+    """
+    segments = address.split("/")
+    if any(segment in ("", ".", "..") for segment in segments):
+        raise _refused(address, "each part between slashes must be a name, not empty, . or ..")
+    if "\0" in address:
+        raise _refused(address, "it holds a zero byte")
+    if not address.isascii():
+        try:
+            address.encode()
+        except UnicodeEncodeError:
+            raise _refused(address, "it is not valid Unicode") from None
+    return segments
+
+
+def split_prefix(prefix: str) -> list[str]:
+    """The segments of a listing's prefix: none for "", else it must end in `/`."""
+    if not prefix:
+        return []
+    if not prefix.endswith("/"):
+        raise _refused(prefix, "a prefix ends in a slash")
+    return split_address(prefix[:-1])
+
+
+def chunks(data: Content) -> Iterator[bytes]:
+    """The pieces of `data`, each of bounded size as far as its maker bounds them."""
+    if isinstance(data, bytes):
+        yield data
+    elif hasattr(data, "read"):
+        while piece := data.read(CHUNK_BYTES):
+            yield piece
+    else:
+        yield from data
+
+
+def _refused(address: str, why: str) -> InvalidInput:
+    shown = address if len(address) <= 100 else address[:100] + "…"
+    return InvalidInput("invalid_address", f"{shown!r} is not an address: {why}")

@@ -1,0 +1,95 @@
+"""The clients of remote storages, and what their errors mean."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, TypeAlias
+
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+
+from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
+
+Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
+
+ERRORS: Final = (BaseError, OSError, ValueError)
+"""What obstore raises."""
+
+BUCKET_SCHEMES: Final[Mapping[str, Callable[..., Client]]] = {
+    "s3": S3Store,
+    "gs": GCSStore,
+    "az": AzureStore,
+}
+
+_THROTTLED: Final = (
+    "SlowDown",
+    "Throttl",
+    "RequestLimit",
+    "TooManyRequests",
+    "status code: 429",
+    "status code: 503",
+)
+
+
+@functools.lru_cache(maxsize=64)
+def connect(url: str, options: tuple[tuple[str, str], ...]) -> Client:
+    """The client of a storage at a normalized URL, one in each process.
+
+    Raises InvalidInput (`invalid_setting`) on options that the kind of storage does not know.
+    """
+    if url.startswith("memory:"):
+        return _memory(url)
+    scheme, _, rest = url.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    try:
+        return BUCKET_SCHEMES[scheme](bucket, prefix=prefix or None, config=dict(options))
+    except ERRORS as error:
+        text, _ = explained(error)
+        raise InvalidInput(
+            "invalid_setting", f"the storage {url} can't be opened with its options: {text}"
+        ) from error
+
+
+@functools.cache
+def _memory(url: str) -> MemoryStore:
+    """The storage of a name, kept as long as the process: `url` is only its key."""
+    del url
+    return MemoryStore()
+
+
+@contextmanager
+def translated(address: str) -> Iterator[None]:
+    """obstore's errors as ours."""
+    try:
+        yield
+    except AlreadyExistsError:
+        raise Conflict(
+            "object_exists", f"there is an object at {address} already", address=address
+        ) from None
+    except FileNotFoundError:
+        raise not_found(address) from None
+    except ERRORS as error:
+        text, _ = explained(error)
+        raise Failed(
+            "storage_error",
+            f"the storage answered with an error on {address}: {text}",
+            address=address,
+        ) from error
+
+
+def not_found(address: str) -> NotFound:
+    """The error for an address where nothing is."""
+    return NotFound("object_not_found", f"there is no object at {address}", address=address)
+
+
+def explained(error: BaseException) -> tuple[str, bool]:
+    """The text of an error without its debugging part, and whether it asks to slow down.
+
+    The text of one that does begins with `throttled`.
+    """
+    text = str(error).partition("\n\nDebug source")[0][:500]
+    if any(word in text for word in _THROTTLED):
+        return f"throttled: {text}", True
+    return text, False

@@ -1,0 +1,267 @@
+"""A directory as an object storage. Not for paths that people choose: see `open_storage`."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
+from ebbtide.model import EPOCH
+from ebbtide.storage import base, directories
+from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo
+from ebbtide.storage.listing import list_directory
+
+TEMPORARY_SUFFIX: Final = "#[0-9]+"
+"""What follows the address of an object in the name of the file that is being written for it, as
+a regular expression; object_store's own local storage names its files alike."""
+
+_TEMPORARY: Final = re.compile(f".*{TEMPORARY_SUFFIX}", re.DOTALL)
+_KEEP_DEPTH: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStorage:
+    """The directory `directory`, made when first written to.
+
+    A write goes to a temporary file beside the object (`name#<digits>`), reaches the disk, takes
+    its name in one step, and then the directories reach the disk: after a crash there is the old
+    object or the new one, perhaps with a temporary file, and what `put` returned from is there.
+    object_store can't promise that before it has an option to synchronize, hence plain files.
+
+    Symbolic links are never followed below the directory: there is no object behind one, a
+    listing reports it as not regular, and a write or deletion through one is refused.
+    """
+
+    directory: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "directory", str(Path(self.directory).resolve()))
+
+    @property
+    def url(self) -> str:
+        """The `file://` URL of the real path."""
+        return Path(self.directory).as_uri()
+
+    @property
+    def shared_between_processes(self) -> bool:
+        """True."""
+        return True
+
+    def get(self, address: str) -> bytes:
+        """See `Storage.get`."""
+        with _translated(address, reading=True), os.fdopen(self._open(address), "rb") as file:
+            return file.read()
+
+    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """See `Storage.stream`."""
+        if self.head(address) is None:
+            raise _not_found(address)
+        return self._pieces(address, start, end)
+
+    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
+        """See `Storage.put`."""
+        *parents, name = base.split_address(address)
+        if _TEMPORARY.fullmatch(name):
+            raise InvalidInput(
+                "invalid_address", f"{address!r} ends like a temporary file: choose another name"
+            )
+        with _translated(address):
+            temporary = f"{name}#{secrets.randbelow(10**12)}"
+            chain, file = directories.create_exclusively(self.directory, parents, temporary)
+            try:
+                _write(file, data)
+                _publish(chain[-1], temporary, name, create_only=create_only)
+                # From the deepest up, so that the first one carries the others to the disk.
+                for descriptor in reversed(chain):
+                    os.fsync(descriptor)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=chain[-1])
+                raise
+            finally:
+                for descriptor in chain:
+                    os.close(descriptor)
+
+    def head(self, address: str) -> ObjectInfo | None:
+        """See `Storage.head`."""
+        *parents, name = base.split_address(address)
+        try:
+            with (
+                _translated(address, reading=True),
+                directories.opened(self.directory, parents) as parent,
+            ):
+                found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except NotFound:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        modified = EPOCH + timedelta(microseconds=found.st_mtime_ns // 1000)
+        return ObjectInfo(address, found.st_size, modified)
+
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[pa.RecordBatch]:
+        """See `Storage.list`. Temporary files are in it, directories are not."""
+        base.split_prefix(prefix)
+        return list_directory(self.directory, prefix, recursive=recursive)
+
+    def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
+        """See `Storage.list_prefixes`."""
+        segments = base.split_prefix(prefix)
+        try:
+            with (
+                _translated(prefix, reading=True),
+                directories.opened(self.directory, segments) as descriptor,
+                os.scandir(descriptor) as entries,
+            ):
+                names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+        except NotFound:
+            return []
+        return sorted(f"{prefix}{name}/" for name in names)
+
+    def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.delete`.
+
+        Directories that are empty afterwards go too, but never the root nor one directly in it.
+        """
+        outcomes: builtins.list[DeleteOutcome | None] = [None] * len(addresses)
+        for parents, members in _by_directory(addresses, outcomes).items():
+            self._delete_in(parents, members, outcomes)
+            directories.remove_empty(self.directory, parents, keep_depth=_KEEP_DEPTH)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _delete_in(
+        self,
+        parents: tuple[str, ...],
+        members: Sequence[tuple[int, str, str]],
+        outcomes: builtins.list[DeleteOutcome | None],
+    ) -> None:
+        """Delete the files of one directory and set their outcomes."""
+        try:
+            with directories.opened(self.directory, parents) as parent:
+                for index, address, name in members:
+                    outcomes[index] = _unlink(parent, address, name)
+                # So that a deletion that was reported does not come undone.
+                os.fsync(parent)
+        except OSError as error:
+            # Nothing is behind a file; what is behind a link is not to be touched.
+            link = isinstance(error, directories.NotInsideError)
+            missing = isinstance(error, (FileNotFoundError, NotADirectoryError)) and not link
+            for index, address, _ in members:
+                outcomes[index] = (
+                    DeleteOutcome(address, "missing")
+                    if missing
+                    else DeleteOutcome(address, "failed", str(error))
+                )
+
+    def _pieces(self, address: str, start: int, end: int | None) -> Iterator[bytes]:
+        with (
+            _translated(address, reading=True),
+            os.fdopen(self._open(address), "rb", buffering=0) as file,
+        ):
+            file.seek(start)
+            position = start
+            while end is None or position < end:
+                wanted = base.CHUNK_BYTES if end is None else min(base.CHUNK_BYTES, end - position)
+                piece = file.read(wanted)
+                if not piece:
+                    return
+                position += len(piece)
+                yield piece
+
+    def _open(self, address: str) -> int:
+        """A descriptor of the object for reading; FileNotFoundError if it is no plain file."""
+        *parents, name = base.split_address(address)
+        with directories.opened(self.directory, parents) as parent:
+            # Without O_NONBLOCK a named pipe would hold the reader up for ever.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            try:
+                descriptor = os.open(name, flags, dir_fd=parent)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
+                    raise FileNotFoundError(f"{address!r} is no plain file") from None
+                raise
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise FileNotFoundError(f"{address!r} is no plain file")
+
+
+@contextmanager
+def _translated(address: str, *, reading: bool = False) -> Iterator[None]:
+    """The system's errors as ours. For a reader there is nothing behind a link or a file."""
+    try:
+        yield
+    except NotADirectoryError as error:
+        if reading:
+            raise _not_found(address) from None
+        raise InvalidInput(
+            "invalid_address", f"nothing can be written to {address!r}: {error}"
+        ) from None
+    except FileExistsError:
+        raise Conflict(
+            "object_exists", f"there is an object at {address} already", address=address
+        ) from None
+    except FileNotFoundError:
+        raise _not_found(address) from None
+    except OSError as error:
+        raise Failed(
+            "storage_error",
+            f"the file system answered with an error on {address}: {error}",
+            address=address,
+        ) from error
+
+
+def _not_found(address: str) -> NotFound:
+    return NotFound("object_not_found", f"there is no object at {address}", address=address)
+
+
+def _write(descriptor: int, data: Content) -> None:
+    with os.fdopen(descriptor, "wb") as file:
+        for piece in base.chunks(data):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _publish(parent: int, temporary: str, name: str, *, create_only: bool) -> None:
+    if create_only:
+        os.link(temporary, name, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
+        os.unlink(temporary, dir_fd=parent)
+    else:
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+
+
+def _by_directory(
+    addresses: Sequence[str], outcomes: list[DeleteOutcome | None]
+) -> dict[tuple[str, ...], list[tuple[int, str, str]]]:
+    """(index, address, name) of each address by its directory; sets what is refused at once."""
+    members: dict[tuple[str, ...], list[tuple[int, str, str]]] = {}
+    for index, address in enumerate(addresses):
+        try:
+            *parents, name = base.split_address(address)
+        except InvalidInput as error:
+            outcomes[index] = DeleteOutcome(address, "failed", error.message)
+        else:
+            members.setdefault(tuple(parents), []).append((index, address, name))
+    return members
+
+
+def _unlink(parent: int, address: str, name: str) -> DeleteOutcome:
+    try:
+        os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        return DeleteOutcome(address, "missing")
+    except OSError as error:
+        return DeleteOutcome(address, "failed", str(error))
+    return DeleteOutcome(address, "deleted")

@@ -1,0 +1,224 @@
+"""Object storages behind obstore: S3 and what speaks like it, and `memory:` for tests.
+
+`gs://` and `az://` open the same way; only S3 and memory are tested.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
+
+import obstore
+import pyarrow as pa
+
+from ebbtide.errors import Failed, InvalidInput, NotFound
+from ebbtide.storage import base, clients
+from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo
+
+_PART_BYTES: Final = 16 * 1024 * 1024
+"""Size of a part of a multipart upload. S3 allows 10,000 parts: objects up to 156 GiB."""
+
+_PARTS_AT_ONCE: Final = 4
+_CREATE_BYTES_MAX: Final = 64 * 1024 * 1024
+_DELETE_KEYS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStorage:
+    """A bucket, or a prefix in one, at `url` (normalized: see `open_storage`).
+
+    `options` are the names that obstore takes for the kind of storage: for S3 `endpoint`,
+    `allow_http`, `region`, `virtual_hosted_style_request`, `access_key_id`, … What is not given
+    comes from the environment (`AWS_…`). They are part of the value: pickled, compared, never
+    shown.
+    """
+
+    url: str
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, url: str, options: Mapping[str, str] | None = None) -> RemoteStorage:
+        """The storage at a normalized URL. Raises InvalidInput on options that can't be."""
+        storage = cls(url, tuple(sorted((options or {}).items())))
+        storage._client()
+        return storage
+
+    @property
+    def shared_between_processes(self) -> bool:
+        """False for `memory:`, which each process has for itself."""
+        return not self.url.startswith("memory:")
+
+    def get(self, address: str) -> bytes:
+        """See `Storage.get`."""
+        base.split_address(address)
+        with clients.translated(address):
+            return bytes(self._client().get(address).bytes())
+
+    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """See `Storage.stream`. Each piece is a request of its own, so that no timeout counts
+        the time that the caller takes between two."""
+        base.split_address(address)
+        if end is not None and end <= start:
+            self._size(address)
+            return iter(())
+        return self._pieces(address, start, end)
+
+    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
+        """See `Storage.put`.
+
+        With `create_only`, no more than 64 MiB: InvalidInput (`invalid_argument`) above, since
+        the condition can't be put on an upload in parts.
+        """
+        base.split_address(address)
+        whole, rest = _begin(data, _CREATE_BYTES_MAX if create_only else _PART_BYTES)
+        if create_only and rest is not None:
+            raise InvalidInput(
+                "invalid_argument",
+                f"{address} is too large to be created conditionally: write it to a fresh address",
+            )
+        with clients.translated(address):
+            if create_only:
+                obstore.put(self._client(), address, whole, mode="create")
+            else:
+                obstore.put(
+                    self._client(),
+                    address,
+                    whole if rest is None else chain([whole], rest),
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=_PARTS_AT_ONCE,
+                )
+
+    def head(self, address: str) -> ObjectInfo | None:
+        """See `Storage.head`."""
+        base.split_address(address)
+        try:
+            with clients.translated(address):
+                found = self._client().head(address)
+        except NotFound:
+            return None
+        return ObjectInfo(address, found["size"], found["last_modified"])
+
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[pa.RecordBatch]:
+        """See `Storage.list`. Without `recursive` the whole answer is held in memory.
+
+        A key with an empty, `.` or `..` part can't be listed: Failed (`storage_error`) names it.
+        """
+        base.split_prefix(prefix)
+        return self._listed(prefix, recursive=recursive)
+
+    def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
+        """See `Storage.list_prefixes`."""
+        base.split_prefix(prefix)
+        with clients.translated(prefix):
+            found = obstore.list_with_delimiter(self._client(), prefix or None, return_arrow=True)
+        return sorted(f"{name}/" for name in found["common_prefixes"])
+
+    def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.delete`. S3 acknowledges the delete of what is not there: `deleted`."""
+        outcomes: dict[str, DeleteOutcome] = {}
+        allowed = []
+        for address in addresses:
+            try:
+                base.split_address(address)
+                allowed.append(address)
+            except InvalidInput as error:
+                outcomes[address] = DeleteOutcome(address, "failed", error.message)
+        for first in range(0, len(allowed), _DELETE_KEYS_MAX):
+            for outcome in self._delete_some(allowed[first : first + _DELETE_KEYS_MAX]):
+                outcomes[outcome.address] = outcome
+        return [outcomes[address] for address in addresses]
+
+    def _delete_some(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """Delete at most 1000. A bulk delete that fails does not say for which keys: halve it.
+
+        A throttled one is not halved, since that would ask more of a storage that asks for less.
+        """
+        try:
+            obstore.delete(self._client(), builtins.list(addresses))
+        except FileNotFoundError:
+            if len(addresses) == 1:
+                return [DeleteOutcome(addresses[0], "missing")]
+        except clients.ERRORS as error:
+            text, throttled = clients.explained(error)
+            if throttled or len(addresses) == 1:
+                return [DeleteOutcome(address, "failed", text) for address in addresses]
+        else:
+            return [DeleteOutcome(address, "deleted") for address in addresses]
+        middle = len(addresses) // 2
+        return self._delete_some(addresses[:middle]) + self._delete_some(addresses[middle:])
+
+    def _listed(self, prefix: str, *, recursive: bool) -> Iterator[pa.RecordBatch]:
+        client = self._client()
+        with clients.translated(prefix or self.url):
+            if recursive:
+                stream = client.list(
+                    prefix or None, chunk_size=base.LISTING_ROWS_MAX, return_arrow=True
+                )
+                for batch in stream:
+                    yield _listing(pa.record_batch(batch))
+            else:
+                found = client.list_with_delimiter(prefix or None, return_arrow=True)
+                for part in pa.table(found["objects"]).to_batches():
+                    yield _listing(part)
+
+    def _pieces(self, address: str, start: int, end: int | None) -> Iterator[bytes]:
+        """An iterator whose first piece is fetched at once, so that errors come at the call."""
+        first, size = self._piece(address, start, end)
+        return chain([first] if first else [], self._more(address, start + len(first), end, size))
+
+    def _more(self, address: str, start: int, end: int | None, size: int) -> Iterator[bytes]:
+        position, stop = start, size if end is None else min(end, size)
+        while position < stop:
+            piece, _ = self._piece(address, position, stop)
+            position += len(piece)
+            yield piece
+
+    def _piece(self, address: str, start: int, end: int | None) -> tuple[bytes, int]:
+        """The bytes from `start` on, at most CHUNK_BYTES, and the size of the whole object."""
+        stop = start + base.CHUNK_BYTES if end is None else min(end, start + base.CHUNK_BYTES)
+        try:
+            with clients.translated(address):
+                found = obstore.get(self._client(), address, options={"range": (start, stop)})
+                return bytes(found.bytes()), found.meta["size"]
+        except Failed:
+            # Storages refuse a range that begins past the end of the object.
+            size = self._size(address)
+            if start >= size:
+                return b"", size
+            raise
+
+    def _size(self, address: str) -> int:
+        found = self.head(address)
+        if found is None:
+            raise clients.not_found(address)
+        return found.size_bytes
+
+    def _client(self) -> clients.Client:
+        return clients.connect(self.url, self.options)
+
+
+def _begin(data: Content, bytes_max: int) -> tuple[bytes, Iterator[bytes] | None]:
+    """The whole of `data` and None if it is no longer than `bytes_max`; else a start and a rest."""
+    if isinstance(data, bytes):
+        return data, None
+    pieces = base.chunks(data)
+    start = bytearray()
+    for piece in pieces:
+        start += piece
+        if len(start) > bytes_max:
+            return bytes(start), pieces
+    return bytes(start), None
+
+
+def _listing(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of obstore's listing as one of LISTING_SCHEMA."""
+    columns = [
+        batch.column("path"),
+        batch.column("size").cast(pa.int64()),
+        batch.column("last_modified").cast(pa.timestamp("us", "UTC")),
+        pa.repeat(pa.scalar(True), batch.num_rows),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=base.LISTING_SCHEMA)

@@ -1,0 +1,119 @@
+"""Where a storage is: its URL, in one spelling, and whether one lies within another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from ebbtide.errors import InvalidInput
+from ebbtide.storage import base, clients
+from ebbtide.storage.base import Storage
+from ebbtide.storage.local import LocalStorage
+from ebbtide.storage.remote import RemoteStorage
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+_HOW: Final = "name a directory, or a URL such as s3://bucket/prefix"
+
+
+def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
+    """The storage at a path, `file://`, `s3://` (`s3a://`, `s3n://`), `gs://`, `az://`, `memory:`.
+
+    Nothing is read or made there. Raises InvalidInput: `invalid_argument` on a URL, and
+    `invalid_setting` on options, that can't be understood.
+    """
+    normal = normalize_url(url)
+    if not normal.startswith("file:"):
+        return RemoteStorage.of(normal, options)
+    if options:
+        raise InvalidInput(
+            "invalid_setting", f"a local storage takes no options: {sorted(options)}"
+        )
+    return LocalStorage(_local_path(normal))
+
+
+def normalize_url(url: str) -> str:
+    """The one spelling of a storage's URL: two of one place are equal.
+
+    A local one is the real path, with relative parts and symbolic links resolved as they are now.
+    Raises InvalidInput (`invalid_argument`).
+    """
+    match = _SCHEME.fullmatch(url)
+    if not url or "\0" in url:
+        raise _invalid(url, "it is empty or holds a zero byte")
+    if match is None:
+        return Path(url).resolve().as_uri()
+    scheme = match[1].lower()
+    scheme = _ALIASES.get(scheme, scheme)
+    if scheme == "file":
+        return Path(_local_path(url)).resolve().as_uri()
+    if scheme == "memory":
+        return f"memory:{_memory_name(url, match[2])}"
+    if scheme in clients.BUCKET_SCHEMES:
+        return _bucket_url(url, scheme, match[2])
+    raise _invalid(url, f"{scheme}: is no kind of storage that can be opened")
+
+
+def contains(outer_url: str, inner_url: str) -> bool:
+    """Whether the inner storage is the outer one or lies within it.
+
+    Two directories are compared by what they are, too, so that a second mount of one is found.
+    Options are not looked at: buckets of one name behind two endpoints count as one.
+    """
+    outer, inner = normalize_url(outer_url), normalize_url(inner_url)
+    if f"{inner}/".startswith(outer.rstrip("/") + "/"):
+        return True
+    if not (outer.startswith("file:") and inner.startswith("file:")):
+        return False
+    outer_path, inner_path = Path(_local_path(outer)), Path(_local_path(inner))
+    return any(_same(outer_path, path) for path in (inner_path, *inner_path.parents))
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _local_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc.lower() not in ("", "localhost"):
+        raise _invalid(url, "a file URL names no host: write file:///path")
+    if parts.query or parts.fragment:
+        raise _invalid(url, "write ? as %3F and # as %23")
+    if not parts.path.startswith("/"):
+        raise _invalid(url, "a file URL names an absolute path: write file:///path")
+    return unquote(parts.path)
+
+
+def _memory_name(url: str, rest: str) -> str:
+    name = rest.strip("/")
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise _invalid(url, "write memory: and a name of letters and digits")
+    return name
+
+
+def _bucket_url(url: str, scheme: str, rest: str) -> str:
+    if not rest.startswith("//"):
+        raise _invalid(url, f"write {scheme}://bucket/prefix")
+    bucket, _, prefix = rest[2:].partition("/")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", bucket):
+        raise _invalid(url, "the bucket's name is missing or not allowed")
+    if "?" in prefix or "#" in prefix:
+        raise _invalid(url, "a prefix holds no ? or #")
+    prefix = prefix.rstrip("/")
+    if not prefix:
+        return f"{scheme}://{bucket}"
+    try:
+        return f"{scheme}://{bucket}/{'/'.join(base.split_address(prefix))}"
+    except InvalidInput as error:
+        raise _invalid(url, error.message) from None
+
+
+def _invalid(url: str, why: str) -> InvalidInput:
+    shown = url if len(url) <= 200 else url[:200] + "…"
+    return InvalidInput("invalid_argument", f"{shown!r} is no storage: {why}; {_HOW}")

@@ -1,0 +1,314 @@
+"""What a collector run reads and changes in the metadata of one repository.
+
+Every function works inside a transaction of the caller's, so that the transactions of a run stand
+in one place (`formats/embedded.py`). Not for: deciding what goes, or touching the storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import sqlalchemy as sa
+
+from ebbtide.model import Commit, Ref, RefKind
+from ebbtide.retention import Policy
+from ebbtide.retention.decision import Roots
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.schema import (
+    branches,
+    commits,
+    gc_runs,
+    holds,
+    pending,
+    reflog,
+    repositories,
+    staged,
+    tags,
+)
+
+IDS_PER_STATEMENT = 500
+ROWS_PER_FETCH = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """What the database knows of a run."""
+
+    run_id: str
+    state: str
+    run_url: str
+    plan_checksum: str | None
+    fenced_at: datetime | None
+
+
+def read_roots(
+    tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
+) -> Roots:
+    """Read everything that decides what stays, at the database's now.
+
+    A commit that an operator gave up reads as tombstoned, and as one without a tree. What a ref pointed at within the last
+    lease shows as `leased_until`.
+    """
+    now = tx.now()
+    promised = _promises(tx, repository_id, since=now - lease_ttl, lease_ttl=lease_ttl)
+    kept: list[Commit] = []
+    stub_ids: set[str] = set()
+    checksums: dict[str, str] = {}
+    for row in _commit_rows(tx, repository_id):
+        if row.forgotten_by is not None:
+            stub_ids.add(row.commit_id)
+            continue
+        leases = [t for t in (row.leased_until, promised.get(row.commit_id)) if t is not None]
+        kept.append(
+            Commit(
+                row.commit_id,
+                row.parent_ids,
+                row.created_at,
+                row.tree_id,
+                tombstoned=row.tombstoned_by is not None or row.given_up_at is not None,
+                leased_until=max(leases, default=None),
+            )
+        )
+        if row.given_up_at is None:
+            checksums[row.tree_id] = row.tree_checksum
+    return Roots(
+        now=now,
+        refs=tuple(_refs(tx, repository_id, gone_before=now - trash_time)),
+        commits=tuple(kept),
+        stub_ids=frozenset(stub_ids),
+        tree_checksums=checksums,
+        policy=_policy(tx, repository_id),
+    )
+
+
+def _promises(
+    tx: Transaction, repository_id: str, *, since: datetime, lease_ttl: timedelta
+) -> dict[str, datetime]:
+    """Commits that a ref pointed at after `since`, with the end of the leases given meanwhile."""
+    rows = tx.execute(
+        sa.select(reflog.c.commit_id, sa.func.max(reflog.c.left_at).label("left_at"))
+        .where(reflog.c.repository_id == repository_id, reflog.c.left_at > since)
+        .group_by(reflog.c.commit_id)
+    )
+    return {row.commit_id: row.left_at + lease_ttl for row in rows}
+
+
+def _commit_rows(tx: Transaction, repository_id: str) -> Iterator[Any]:  # Row of the columns below
+    query = sa.select(
+        commits.c.commit_id,
+        commits.c.parent_ids,
+        commits.c.created_at,
+        commits.c.tree_id,
+        commits.c.tree_checksum,
+        commits.c.leased_until,
+        commits.c.tombstoned_by,
+        commits.c.forgotten_by,
+        commits.c.given_up_at,
+    ).where(commits.c.repository_id == repository_id)
+    return iter(tx.execute(query))
+
+
+def _refs(tx: Transaction, repository_id: str, *, gone_before: datetime) -> Iterator[Ref]:
+    tables: tuple[tuple[RefKind, sa.Table], ...] = (("branch", branches), ("tag", tags))
+    for kind, table in tables:
+        rows = tx.execute(
+            sa.select(table.c.name, table.c.commit_id, table.c.expires_at)
+            .where(table.c.repository_id == repository_id, ~_is_gone(table, gone_before))
+            .order_by(table.c.name)
+        )
+        for row in rows:
+            yield Ref(row.name, kind, row.commit_id, row.expires_at)
+
+
+def _is_gone(table: sa.Table, gone_before: datetime) -> sa.ColumnElement[bool]:
+    """Expired, and its time in the trash over too: `now >= expires_at + trash_time`."""
+    return sa.and_(table.c.expires_at.is_not(None), table.c.expires_at <= gone_before)
+
+
+def _policy(tx: Transaction, repository_id: str) -> Policy | None:
+    stored = tx.execute(
+        sa.select(repositories.c.policy).where(repositories.c.repository_id == repository_id)
+    ).scalar_one()
+    if stored is None:
+        return None
+    held = tx.execute(
+        sa.select(holds.c.commit_id, holds.c.reason).where(holds.c.repository_id == repository_id)
+    )
+    return Policy.parse(stored).with_holds({row.commit_id: row.reason for row in held})
+
+
+def protected_addresses(
+    tx: Transaction, repository_id: str, *, trash_time: timedelta
+) -> Iterator[list[tuple[str, str, datetime | None]]]:
+    """Batches of (address, reason, until) that no commit holds yet: writes in progress, then
+    what the branches have staged. Read in the order in which data moves, so that none is missed.
+    """
+    now = tx.now()
+    writes = tx.execute(
+        sa.select(pending.c.address, sa.literal("write in progress"), pending.c.ends_at).where(
+            pending.c.repository_id == repository_id, pending.c.ends_at > now
+        )
+    )
+    yield from _batches(iter(writes))
+    for token in _staging_tokens(tx, repository_id, gone_before=now - trash_time):
+        rows = tx.execute(
+            sa.select(staged.c.address, sa.literal("staged"), sa.null()).where(
+                staged.c.repository_id == repository_id,
+                staged.c.token == token,
+                staged.c.address.is_not(None),
+            )
+        )
+        yield from _batches(iter(rows))
+
+
+def _batches(rows: Iterator[Any]) -> Iterator[list[tuple[str, str, datetime | None]]]:
+    while batch := [tuple(row) for row in islice(rows, ROWS_PER_FETCH)]:
+        yield batch  # rows of (address, reason, until)
+
+
+def _staging_tokens(
+    tx: Transaction, repository_id: str, *, gone_before: datetime, gone: bool = False
+) -> list[str]:
+    """Staging tokens, sealed ones too, of the branches that are (or are not) gone."""
+    condition = _is_gone(branches, gone_before)
+    rows = tx.execute(
+        sa.select(branches.c.staging_token, branches.c.sealed_tokens).where(
+            branches.c.repository_id == repository_id, condition if gone else ~condition
+        )
+    ).all()
+    return [token for row in rows for token in (row.staging_token, *row.sealed_tokens)]
+
+
+def set_tombstones(
+    tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
+) -> None:
+    """Close `commit_ids` for good: from this transaction on nothing may be made from them."""
+    _update_commits(
+        tx,
+        repository_id,
+        commit_ids,
+        commits.c.tombstoned_by.is_(None),
+        tombstoned_by=run_id,
+        tombstoned_at=tx.now(),
+    )
+
+
+def lift_tombstones(tx: Transaction, repository_id: str, *, run_id: str) -> None:
+    """Open again what `run_id` closed. Only for a run that has not deleted anything."""
+    tx.execute(
+        sa.update(commits)
+        .where(commits.c.repository_id == repository_id, commits.c.tombstoned_by == run_id)
+        .values(tombstoned_by=None, tombstoned_at=None)
+    )
+
+
+def forget_commits(
+    tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
+) -> None:
+    """Drop the records of tombstoned commits; parents, date and run stay behind as a stub."""
+    _update_commits(
+        tx,
+        repository_id,
+        commit_ids,
+        commits.c.tombstoned_by.is_not(None),
+        forgotten_by=run_id,
+        tree_id=None,
+        tree_checksum=None,
+        message="",
+        committer="",
+        metadata={},
+    )
+
+
+def _update_commits(
+    tx: Transaction,
+    repository_id: str,
+    commit_ids: Collection[str],
+    condition: sa.ColumnElement[bool],
+    **values: Any,  # of the columns' own types
+) -> None:
+    remaining = iter(sorted(commit_ids))
+    while batch := list(islice(remaining, IDS_PER_STATEMENT)):
+        tx.execute(
+            sa.update(commits)
+            .where(
+                commits.c.repository_id == repository_id,
+                commits.c.commit_id.in_(batch),
+                condition,
+            )
+            .values(**values)
+        )
+
+
+def drop_ended(
+    tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
+) -> None:
+    """Drop what has ended by the database's clock: gone refs with what they staged, reflog
+    entries older than a lease, registrations of writes that were never published."""
+    now = tx.now()
+    gone_before = now - trash_time
+    for token in _staging_tokens(tx, repository_id, gone_before=gone_before, gone=True):
+        tx.execute(
+            sa.delete(staged).where(
+                staged.c.repository_id == repository_id, staged.c.token == token
+            )
+        )
+    for table in (branches, tags):
+        tx.execute(
+            sa.delete(table).where(
+                table.c.repository_id == repository_id, _is_gone(table, gone_before)
+            )
+        )
+    tx.execute(
+        sa.delete(reflog).where(
+            reflog.c.repository_id == repository_id, reflog.c.left_at <= now - lease_ttl
+        )
+    )
+    tx.execute(
+        sa.delete(pending).where(pending.c.repository_id == repository_id, pending.c.ends_at <= now)
+    )
+
+
+def read_run(tx: Transaction, repository_id: str, run_id: str) -> RunRow | None:
+    """The database's record of a run, or None."""
+    row = tx.execute(
+        sa.select(
+            gc_runs.c.run_id,
+            gc_runs.c.state,
+            gc_runs.c.run_url,
+            gc_runs.c.plan_checksum,
+            gc_runs.c.fenced_at,
+        ).where(gc_runs.c.repository_id == repository_id, gc_runs.c.run_id == run_id)
+    ).one_or_none()
+    return None if row is None else RunRow(*row)
+
+
+def list_runs(tx: Transaction, repository_id: str) -> list[RunRow]:
+    """All runs of a repository, the newest first."""
+    rows = tx.execute(
+        sa.select(
+            gc_runs.c.run_id,
+            gc_runs.c.state,
+            gc_runs.c.run_url,
+            gc_runs.c.plan_checksum,
+            gc_runs.c.fenced_at,
+        )
+        .where(gc_runs.c.repository_id == repository_id)
+        .order_by(gc_runs.c.run_id)
+    )
+    return [RunRow(*row) for row in rows]
+
+
+def write_run(tx: Transaction, repository_id: str, run_id: str, **values: Any) -> None:
+    """Insert or update the record of a run; `values` are columns of `gc_runs`."""
+    mine = sa.and_(gc_runs.c.repository_id == repository_id, gc_runs.c.run_id == run_id)
+    if tx.execute(sa.update(gc_runs).where(mine).values(**values)).rowcount == 0:
+        tx.execute(
+            sa.insert(gc_runs).values(
+                repository_id=repository_id, run_id=run_id, started_at=tx.now(), **values
+            )
+        )

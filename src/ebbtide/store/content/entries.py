@@ -1,0 +1,99 @@
+"""Entries: what a tree says about one path. As values, and as columns of Arrow tables.
+
+Paths sort by their UTF-8 bytes everywhere. Python compares strings by code point, which is the
+same order, and so do Arrow and Parquet, which compare bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ebbtide.model import EPOCH
+
+_EXTERNAL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_MICROSECOND: Final = timedelta(microseconds=1)
+_FIELDS: Final[tuple[pa.Field[Any], ...]] = (
+    pa.field("path", pa.string(), nullable=False),
+    pa.field("address", pa.string(), nullable=False),
+    pa.field("size_bytes", pa.int64(), nullable=False),
+    pa.field("checksum", pa.string(), nullable=False),
+    pa.field("mtime", pa.timestamp("us", "UTC"), nullable=False),
+    pa.field("content_type", pa.string()),
+    pa.field("metadata", pa.map_(pa.string(), pa.string()), nullable=False),
+)
+
+ENTRY_SCHEMA: Final = pa.schema(_FIELDS)
+"""Columns of a range, in the order of `path`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One path of a tree, and where its bytes are.
+
+    `address` is relative to the storage root, or an absolute URL for data imported from outside
+    it. `checksum` is what the writer gave, compared as text; "" where it is not known. `mtime` is
+    UTC, to the microsecond: finer parts are lost when it is written.
+    """
+
+    path: str
+    address: str
+    size_bytes: int
+    checksum: str
+    mtime: datetime
+    content_type: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+def is_external(address: str) -> bool:
+    """Whether an address is a URL outside the storage root, which is never collected."""
+    return _EXTERNAL.match(address) is not None
+
+
+def same_content(left: Entry | None, right: Entry | None) -> bool:
+    """Whether two entries are the same to a user: checksum, size, content type and metadata.
+
+    Their addresses and dates may differ, since uploading the same bytes again changes nothing
+    that anyone can see. Where a checksum is not known only the address can tell.
+    """
+    if left is None or right is None:
+        return left is right
+    if left.address != right.address and not (left.checksum and right.checksum):
+        return False
+    return (
+        left.checksum == right.checksum
+        and left.size_bytes == right.size_bytes
+        and left.content_type == right.content_type
+        and left.metadata == right.metadata
+    )
+
+
+def to_table(entries: Sequence[Entry]) -> pa.Table:
+    """A table of ENTRY_SCHEMA with a row for each entry, in their order."""
+    columns: list[pa.Array[Any]] = [
+        pa.array([entry.path for entry in entries], pa.string()),
+        pa.array([entry.address for entry in entries], pa.string()),
+        pa.array([entry.size_bytes for entry in entries], pa.int64()),
+        pa.array([entry.checksum for entry in entries], pa.string()),
+        pa.array([(entry.mtime - EPOCH) // _MICROSECOND for entry in entries], pa.int64()).cast(
+            pa.timestamp("us", "UTC")
+        ),
+        pa.array([entry.content_type for entry in entries], pa.string()),
+        pa.array([list(entry.metadata.items()) for entry in entries], ENTRY_SCHEMA.types[-1]),
+    ]
+    return pa.Table.from_arrays(columns, schema=ENTRY_SCHEMA)
+
+
+def from_table(table: pa.Table) -> list[Entry]:
+    """The entries of a table of ENTRY_SCHEMA, in its order."""
+    table = table.set_column(4, "mtime", table.column("mtime").cast(pa.int64()))
+    # The stubs allow nulls in any column; the schema does not.
+    columns: list[list[Any]] = [column.to_pylist() for column in table.itercolumns()]
+    columns[4] = [EPOCH + timedelta(microseconds=count) for count in columns[4]]
+    columns[6] = [dict(pairs) for pairs in columns[6]]
+    return list(map(Entry, *columns))

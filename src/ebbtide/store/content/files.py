@@ -1,0 +1,101 @@
+"""The Parquet files of trees and ranges: one schema, one version, one checksum each.
+
+A file that is missing, damaged or of a version that this program does not know is an error of its
+own (Refused), never an empty one: whoever reads trees to find out what is live must stop there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ebbtide.errors import NotFound, Refused
+from ebbtide.storage import Storage
+
+FORMAT_VERSION: Final = 1
+_FORMAT_KEY: Final = b"ebbtide.format"
+
+Family = Literal["tree", "node"]
+"""What the error kinds call the file: `missing_tree`, `corrupt_node`, … A node is a range."""
+
+
+def checksum_of(data: bytes) -> str:
+    """SHA-256 of the bytes, in lower-case hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def encode(table: pa.Table) -> bytes:
+    """The bytes of a file of this version with the table's rows."""
+    metadata = {_FORMAT_KEY: str(FORMAT_VERSION).encode()}
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
+    return sink.getvalue().to_pybytes()
+
+
+def fetch(storage: Storage, address: str, checksum: str, *, family: Family) -> bytes:
+    """The bytes of a file, which are those that `checksum` was made of.
+
+    Raises Refused (`missing_…`, `corrupt_…`); Failed (`storage_error`) passes through.
+    """
+    try:
+        data = storage.get(address)
+    except NotFound:
+        raise Refused(
+            f"missing_{family}",
+            f"{address} is needed and not there: restore it, or give up what needs it",
+            address=address,
+        ) from None
+    found = checksum_of(data)
+    if found != checksum:
+        raise corrupt(
+            family, address, f"its {len(data)} bytes have the checksum {found}, not {checksum}"
+        )
+    return data
+
+
+def decode(
+    data: bytes,
+    schema: pa.Schema,
+    *,
+    address: str,
+    family: Family,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """The rows of a file, all columns or some.
+
+    Raises Refused: `unknown_format_version`, or `corrupt_…` when it is no Parquet of `schema`.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        _check_version(file.metadata.metadata or {}, address=address, family=family)
+        if not file.schema_arrow.remove_metadata().equals(schema):
+            raise corrupt(family, address, "its columns are not those of such a file")
+        return file.read(columns=None if columns is None else list(columns), use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise corrupt(family, address, f"it can't be read as Parquet: {error}") from error
+
+
+def corrupt(family: Family, address: str, why: str) -> Refused:
+    """The error for a file that is not as it was written."""
+    return Refused(
+        f"corrupt_{family}",
+        f"{address} is damaged: {why}; restore it, or give up what needs it",
+        address=address,
+    )
+
+
+def _check_version(metadata: dict[bytes, bytes], *, address: str, family: Family) -> None:
+    version: Any = metadata.get(_FORMAT_KEY)
+    if version is None:
+        raise corrupt(family, address, "it does not say of which format it is")
+    if version != str(FORMAT_VERSION).encode():
+        raise Refused(
+            "unknown_format_version",
+            f"{address} is of format {version.decode(errors='replace')}, this program knows "
+            f"{FORMAT_VERSION}: use a newer one",
+            address=address,
+        )

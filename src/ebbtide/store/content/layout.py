@@ -1,0 +1,73 @@
+"""Where everything of the embedded store lies under its storage root, and what an address is.
+
+Not for: deciding what may go. Whatever is not clearly ours is `foreign`: reported and kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.ids import ID_PATTERN, new_id
+from ebbtide.storage.local import TEMPORARY_SUFFIX
+
+Kind = Literal["object", "tree", "range", "temporary", "system", "foreign"]
+
+OWNER_ADDRESS: Final = "_ebbtide/OWNER"
+COLLECTOR_PREFIX: Final = "_ebbtide/gc/"
+DATA_PREFIX: Final = "data/"
+TREES_PREFIX: Final = "_ebbtide/trees/"
+RANGES_PREFIX: Final = "_ebbtide/ranges/"
+
+_OBJECT: Final = f"{DATA_PREFIX}{ID_PATTERN}/{ID_PATTERN}"
+_TREE: Final = rf"{TREES_PREFIX}{ID_PATTERN}\.parquet"
+_RANGE: Final = rf"{RANGES_PREFIX}{ID_PATTERN}\.parquet"
+_PATTERNS: Final[tuple[tuple[Kind, str], ...]] = (
+    ("object", _OBJECT),
+    ("tree", _TREE),
+    ("range", _RANGE),
+    # What is under the collector's own prefix is never collected, temporary or not.
+    ("system", f"{OWNER_ADDRESS}|{COLLECTOR_PREFIX}(?s:.)+"),
+    ("temporary", f"(?:{_OBJECT}|{_TREE}|{_RANGE}|{OWNER_ADDRESS}){TEMPORARY_SUFFIX}"),
+)
+
+
+def tree_address(tree_id: str) -> str:
+    """The address of a tree's file."""
+    return f"{TREES_PREFIX}{tree_id}.parquet"
+
+
+def range_address(range_id: str) -> str:
+    """The address of a range's file."""
+    return f"{RANGES_PREFIX}{range_id}.parquet"
+
+
+def new_object_address(slice_id: str) -> str:
+    """A fresh address for an object in a slice (a descending id)."""
+    return f"{DATA_PREFIX}{slice_id}/{new_id()}"
+
+
+def classify(addresses: pa.StringArray) -> pa.StringArray:
+    """The Kind of each address, by its shape alone; nulls are `foreign`.
+
+    A listing's `regular` has to be looked at beside it: a symbolic link has a shape too.
+    """
+    conditions: list[pa.Array[Any]] = [
+        pc.match_substring_regex(addresses, rf"\A(?:{pattern})\z") for _, pattern in _PATTERNS
+    ]
+    choices = [pa.scalar(kind, pa.string()) for kind, _ in _PATTERNS]
+    kinds: pa.StringArray = pc.case_when(
+        pc.make_struct(*conditions), *choices, pa.scalar("foreign", pa.string())
+    )
+    return kinds
+
+
+def final_addresses(addresses: pa.StringArray) -> pa.StringArray:
+    """The addresses without the suffix of temporary files: what each is being written for.
+
+    A temporary file is as protected as the address that it will become.
+    """
+    finals: pa.StringArray = pc.replace_substring_regex(addresses, rf"{TEMPORARY_SUFFIX}\z", "")
+    return finals

@@ -1,0 +1,120 @@
+"""Trees: which ranges, in order, hold the entries of one version."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from operator import attrgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ebbtide.ids import ID_PATTERN
+from ebbtide.storage import Storage
+from ebbtide.store.content import files
+from ebbtide.store.content.layout import tree_address
+from ebbtide.store.content.ranges import RangeInfo
+
+_FIELDS: Final[tuple[pa.Field[Any], ...]] = (
+    pa.field("range_id", pa.string(), nullable=False),
+    pa.field("first_path", pa.string(), nullable=False),
+    pa.field("last_path", pa.string(), nullable=False),
+    pa.field("entry_count", pa.int64(), nullable=False),
+    pa.field("bytes_total", pa.int64(), nullable=False),
+    pa.field("checksum", pa.string(), nullable=False),
+)
+
+TREE_SCHEMA: Final = pa.schema(_FIELDS)
+"""Columns of a tree: its ranges, in the order of their paths."""
+
+_ID: Final = re.compile(ID_PATTERN)
+_last_path: Final = attrgetter("last_path")
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """All entries of one version. `ranges` ascend and do not overlap; there may be none."""
+
+    tree_id: str
+    ranges: tuple[RangeInfo, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Where the tree's file is."""
+        return tree_address(self.tree_id)
+
+    @property
+    def entry_count(self) -> int:
+        """Number of paths."""
+        return sum(info.entry_count for info in self.ranges)
+
+    @property
+    def bytes_total(self) -> int:
+        """Sum of the sizes of all entries; what two paths share counts twice."""
+        return sum(info.bytes_total for info in self.ranges)
+
+    def find(self, path: str) -> RangeInfo | None:
+        """The range that holds `path` if any does."""
+        index = bisect_left(self.ranges, path, key=_last_path)
+        if index == len(self.ranges) or path < self.ranges[index].first_path:
+            return None
+        return self.ranges[index]
+
+    def overlapping(self, prefix: str = "", *, after: str = "") -> tuple[RangeInfo, ...]:
+        """The ranges that may hold paths which begin with `prefix` and sort behind `after`."""
+        start = bisect_left(self.ranges, max(prefix, after), key=_last_path)
+        return tuple(
+            takewhile(
+                lambda info: info.first_path < prefix or info.first_path.startswith(prefix),
+                self.ranges[start:],
+            )
+        )
+
+
+def write_tree(storage: Storage, tree: Tree) -> str:
+    """Write a tree under its fresh id, and return the checksum of its file.
+
+    Raises ValueError if its ranges are not in order, and what `Storage.put` raises.
+    """
+    problem = _problem(tree.ranges)
+    if problem:
+        raise ValueError(problem)
+    columns: list[pa.Array[Any]] = [
+        pa.array([getattr(info, each.name) for info in tree.ranges], each.type)
+        for each in TREE_SCHEMA
+    ]
+    data = files.encode(pa.Table.from_arrays(columns, schema=TREE_SCHEMA))
+    storage.put(tree.address, data)
+    return files.checksum_of(data)
+
+
+def read_tree(storage: Storage, tree_id: str, checksum: str) -> Tree:
+    """Read a tree whose file has that checksum.
+
+    Raises Refused: `missing_tree`, `corrupt_tree` (also when its ranges are not in order),
+    `unknown_format_version`; Failed (`storage_error`).
+    """
+    address = tree_address(tree_id)
+    data = files.fetch(storage, address, checksum, family="tree")
+    table = files.decode(data, TREE_SCHEMA, address=address, family="tree")
+    ranges = tuple(map(RangeInfo, *(table.column(name).to_pylist() for name in table.column_names)))
+    problem = _problem(ranges)
+    if problem:
+        raise files.corrupt("tree", address, problem)
+    return Tree(tree_id, ranges)
+
+
+def _problem(ranges: Sequence[RangeInfo]) -> str | None:
+    """What is wrong with the ranges of a tree, if anything is."""
+    for info in ranges:
+        if not _ID.fullmatch(info.range_id):
+            return f"{info.range_id!r} is no id of a range"
+        if info.first_path > info.last_path or info.entry_count < 1:
+            return f"the range {info.range_id} is empty"
+    for left, right in pairwise(ranges):
+        if left.last_path >= right.first_path:
+            return f"the ranges {left.range_id} and {right.range_id} overlap"
+    return None

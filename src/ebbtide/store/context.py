@@ -1,0 +1,55 @@
+"""What every operation on one repository needs, gathered in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ebbtide.clock import Clock
+from ebbtide.settings import Settings
+from ebbtide.storage import Storage
+from ebbtide.store.content.cache import ContentCache
+from ebbtide.store.content.trees import Tree
+from ebbtide.store.metadata.commits import CommitRecord
+from ebbtide.store.metadata.engine import Metadata
+from ebbtide.store.metadata.repositories import RepositoryInfo
+from ebbtide.store.owner import Ownership
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryContext:
+    """One repository of an open store."""
+
+    info: RepositoryInfo
+    metadata: Metadata
+    storage: Storage
+    settings: Settings
+    ownership: Ownership
+    cache: ContentCache
+
+    @property
+    def repository_id(self) -> str:
+        """The id that every table has beside its rows."""
+        return self.info.repository_id
+
+    @property
+    def clock(self) -> Clock:
+        """The store's clock."""
+        return self.metadata.clock
+
+    @property
+    def trash_time(self) -> timedelta:
+        """How long what was deleted can be restored."""
+        return self.settings.trash_time
+
+    def tree_of(self, commit: CommitRecord) -> Tree:
+        """The tree of a commit, tombstoned or not. Raises Gone `commit_expired` when it was
+        forgotten, and as `read_tree`."""
+        return self.cache.tree(*commit.require_tree())
+
+    def touch_owner(self) -> None:
+        """Make sure, before a write, that the storage is this database's.
+
+        Raises Refused `storage_foreign`.
+        """
+        self.ownership.touch()

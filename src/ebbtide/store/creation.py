@@ -1,0 +1,144 @@
+"""Making a repository: its root is checked to be nobody's and empty, then claimed.
+
+Not for: the OWNER file itself (`owner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+from ebbtide.errors import Conflict, EbbtideError
+from ebbtide.ids import new_id
+from ebbtide.model import EPOCH
+from ebbtide.storage import Storage, contains, normalize_url, open_storage
+from ebbtide.store.content.layout import OWNER_ADDRESS
+from ebbtide.store.content.trees import Tree, write_tree
+from ebbtide.store.metadata.branches import BranchRow, insert_branch
+from ebbtide.store.metadata.commits import CommitRecord, insert_commit
+from ebbtide.store.metadata.engine import Metadata, Transaction
+from ebbtide.store.metadata.repositories import (
+    RepositoryInfo,
+    delete_new_repository,
+    find_repository,
+    insert_repository,
+    list_repositories,
+    lock_all_repositories,
+)
+from ebbtide.store.names import shown
+from ebbtide.store.owner import Ownership
+
+INITIAL_MESSAGE: Final = "Repository created"
+
+
+def default_root(storage_url: str, name: str) -> str:
+    """The root of a repository below the store's own. Memory storages cannot be nested."""
+    base = normalize_url(storage_url)
+    return f"{base}.{name}" if base.startswith("memory:") else f"{base}/{name}"
+
+
+def check_root(storage: Storage) -> None:
+    """Raises Conflict `nested_root` or `root_not_empty`; Failed `storage_error` when it cannot
+    be looked at."""
+    for parent_url in _parents(storage.url):
+        if open_storage(parent_url).head(OWNER_ADDRESS) is not None:
+            raise Conflict(
+                "nested_root",
+                f"{storage.url} lies inside the repository at {parent_url}: choose another root",
+            )
+    for batch in storage.list():
+        if batch.num_rows:
+            address = batch.column("address")[0].as_py()
+            raise Conflict(
+                "root_not_empty",
+                f"{storage.url} is not empty, it holds {shown(address)}: choose another root",
+            )
+
+
+def _parents(url: str) -> Iterator[str]:
+    """The URLs above one, up to the file system's root or the bucket."""
+    scheme, separator, place = url.partition("://")
+    if not separator:
+        return
+    while "/" in place:
+        place = place.rpartition("/")[0]
+        # `file:///` is the root of the file system, and `s3://bucket` of a bucket.
+        yield f"{scheme}://{place}" if place else f"{scheme}:///"
+
+
+def require_apart(existing: Iterable[RepositoryInfo], storage_url: str) -> None:
+    """Raises Conflict `nested_root`."""
+    for info in existing:
+        if contains(info.storage_url, storage_url) or contains(storage_url, info.storage_url):
+            raise Conflict(
+                "nested_root",
+                f"{storage_url} is, lies in or holds the root of repository {info.name!r} "
+                f"({info.storage_url}): choose another root",
+            )
+
+
+def create(
+    metadata: Metadata, info: RepositoryInfo, storage: Storage, ownership: Ownership
+) -> None:
+    """Make a repository with an initial, empty commit under its default branch.
+
+    The tree is written first and OWNER last: what a crash leaves behind is a file in a root that
+    belongs to nobody, or a repository that refuses every write until `repo adopt`.
+    """
+    with metadata.snapshot() as tx:
+        _require_free(tx, info)
+    check_root(storage)
+    tree = Tree(new_id())
+    try:
+        commit = _initial_commit(tree.tree_id, write_tree(storage, tree), info.created_at)
+        with metadata.transaction() as tx:
+            lock_all_repositories(tx)
+            _require_free(tx, info)
+            insert_repository(tx, info)
+            _insert_contents(tx, info, commit)
+    except BaseException:
+        with suppress(EbbtideError):
+            storage.delete([tree.address])
+        raise
+    try:
+        ownership.claim()
+    except BaseException:
+        with metadata.transaction() as tx:
+            delete_new_repository(tx, info.repository_id)
+        storage.delete([tree.address])
+        raise
+
+
+def _require_free(tx: Transaction, info: RepositoryInfo) -> None:
+    """Raises Conflict `repository_exists` or `nested_root`."""
+    if find_repository(tx, info.name) is not None:
+        raise Conflict("repository_exists", f"there is a repository {info.name!r} already")
+    require_apart(list_repositories(tx), info.storage_url)
+
+
+def _initial_commit(tree_id: str, checksum: str, created_at: datetime) -> CommitRecord:
+    return CommitRecord(
+        commit_id=new_id(),
+        parent_ids=(),
+        created_at=EPOCH,
+        written_at=created_at,
+        tree_id=tree_id,
+        tree_checksum=checksum,
+        message=INITIAL_MESSAGE,
+    )
+
+
+def _insert_contents(tx: Transaction, info: RepositoryInfo, commit: CommitRecord) -> None:
+    insert_commit(tx, info.repository_id, commit)
+    branch = BranchRow(
+        branch_id=new_id(),
+        name=info.default_branch,
+        commit_id=commit.commit_id,
+        staging_token=new_id(),
+        sealed_tokens=(),
+        created_at=info.created_at,
+        expires_at=None,
+    )
+    insert_branch(tx, info.repository_id, branch)

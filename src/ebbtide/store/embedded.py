@@ -1,0 +1,264 @@
+"""The embedded store: opened or made, and the repositories in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Final, Self
+
+from ebbtide.clock import Clock, SystemClock
+from ebbtide.errors import Conflict, InvalidInput, NotFound
+from ebbtide.ids import new_id
+from ebbtide.settings import Settings
+from ebbtide.storage import open_storage
+from ebbtide.store.content.cache import ContentCache
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.creation import create, default_root
+from ebbtide.store.metadata.engine import (
+    Metadata,
+    create_database_file,
+    database_file,
+    open_engine,
+    sqlite_url,
+)
+from ebbtide.store.metadata.migrate import check_schema, has_schema, upgrade_schema
+from ebbtide.store.metadata.repositories import (
+    RepositoryInfo,
+    find_repository,
+    insert_store,
+    list_repositories,
+    read_store_id,
+)
+from ebbtide.store.names import check_ref_name, check_repository_name, shown
+from ebbtide.store.owner import Ownership
+from ebbtide.store.repository import Repository
+
+DATABASE_FILE: Final = "metadata.db"
+STORAGE_DIRECTORY: Final = "storage"
+
+
+class Store:
+    """One store: a metadata database, and repositories on object storages. Thread-safe."""
+
+    def __init__(
+        self, *, directory: Path | None, settings: Settings, metadata: Metadata, store_id: str
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.metadata = metadata
+        self.store_id = store_id
+        self._lock = Lock()
+        self._repositories: dict[str, Repository] = {}
+
+    @classmethod
+    def init(
+        cls,
+        directory: Path | None,
+        *,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Make a store in a directory, which may exist, or in the database of the settings.
+
+        Raises Conflict `store_exists`, InvalidInput, Failed `database_error`.
+        """
+        settings, directory = _place(directory, settings)
+        with _opening(directory, settings, clock) as metadata:
+            _make_places(directory, metadata)
+            if not has_schema(metadata.engine):
+                upgrade_schema(metadata.engine)
+            check_schema(metadata.engine)
+            with metadata.transaction() as tx:
+                if read_store_id(tx) is not None:
+                    raise Conflict("store_exists", f"there is a store {_shown(directory)} already")
+                store_id = new_id()
+                insert_store(tx, store_id)
+        return cls(directory=directory, settings=settings, metadata=metadata, store_id=store_id)
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path | None,
+        *,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Open a store that is there.
+
+        Raises NotFound `store_not_found`, Failed `schema_outdated` or `database_error`, Refused
+        `unknown_format_version`.
+        """
+        settings, directory = _place(directory, settings)
+        with _opening(directory, settings, clock) as metadata:
+            _require_schema(directory, metadata)
+            check_schema(metadata.engine)
+            with metadata.snapshot() as tx:
+                store_id = read_store_id(tx)
+            if store_id is None:
+                raise _not_found(directory)
+        return cls(directory=directory, settings=settings, metadata=metadata, store_id=store_id)
+
+    @classmethod
+    def upgrade(
+        cls,
+        directory: Path | None,
+        *,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Bring the database of a store to this program's version, then open it.
+
+        Nobody else may use the store meanwhile. Raises as `open`.
+        """
+        settings, directory = _place(directory, settings)
+        with _opening(directory, settings, clock) as metadata:
+            _require_schema(directory, metadata)
+            upgrade_schema(metadata.engine)
+        metadata.close()
+        return cls.open(directory, settings=settings, clock=clock)
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that everything in the store is dated by."""
+        return self.metadata.clock
+
+    def create_repository(
+        self, name: str, *, storage_url: str | None = None, default_branch: str = "main"
+    ) -> Repository:
+        """Make a repository with its root at `storage_url`, or below the store's own storage.
+
+        The root must be empty, and neither lie in another repository's nor hold one: Conflict
+        `root_not_empty` or `nested_root`. Raises also Conflict `repository_exists`, InvalidInput
+        `invalid_name` or `invalid_argument`, Failed.
+        """
+        check_repository_name(name)
+        check_ref_name(default_branch)
+        root = storage_url if storage_url is not None else self._default_root(name)
+        storage = open_storage(root)
+        with self.metadata.snapshot() as tx:
+            now = tx.now()
+        info = RepositoryInfo(new_id(), name, storage.url, default_branch, now)
+        context = self._context(info)
+        create(self.metadata, info, storage, context.ownership)
+        return self.repository(name)
+
+    def repository(self, name: str) -> Repository:
+        """The repository of that name. Raises NotFound `repository_not_found`."""
+        with self.metadata.snapshot() as tx:
+            info = find_repository(tx, name)
+        if info is None:
+            raise NotFound(
+                "repository_not_found",
+                f"there is no repository {shown(name)}: 'ebbtide repo list' shows those there are",
+            )
+        with self._lock:
+            # One object for each, so that a process writes to one slice of it at a time.
+            if info.repository_id not in self._repositories:
+                self._repositories[info.repository_id] = Repository(self._context(info))
+            return self._repositories[info.repository_id]
+
+    def repositories(self) -> list[RepositoryInfo]:
+        """All repositories, by name."""
+        with self.metadata.snapshot() as tx:
+            return list_repositories(tx)
+
+    def close(self) -> None:
+        """Close the connections to the database."""
+        self.metadata.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _default_root(self, name: str) -> str:
+        if self.settings.storage_url is not None:
+            return default_root(self.settings.storage_url, name)
+        if self.directory is None:
+            raise InvalidInput(
+                "invalid_argument",
+                "the store has no directory to put objects in: give a storage URL, or set "
+                "EBBTIDE_STORAGE_URL",
+            )
+        return default_root(str(self.directory / STORAGE_DIRECTORY), name)
+
+    def _context(self, info: RepositoryInfo) -> RepositoryContext:
+        storage = open_storage(info.storage_url)
+        return RepositoryContext(
+            info=info,
+            metadata=self.metadata,
+            storage=storage,
+            settings=self.settings,
+            ownership=Ownership(
+                self.metadata,
+                store_id=self.store_id,
+                repository_id=info.repository_id,
+                storage=storage,
+                host_now=self.clock.host_now,
+            ),
+            cache=ContentCache(storage),
+        )
+
+
+def _place(directory: Path | None, settings: Settings | None) -> tuple[Settings, Path | None]:
+    settings = settings or Settings()
+    directory = directory or settings.store
+    if directory is None and settings.database_url is None:
+        raise InvalidInput(
+            "invalid_argument", "no store is named: give --store DIR, or set EBBTIDE_STORE"
+        )
+    return settings, directory
+
+
+@contextmanager
+def _opening(
+    directory: Path | None, settings: Settings, clock: Clock | None
+) -> Iterator[Metadata]:
+    """The database; closed again when the block fails."""
+    url = settings.database_url
+    if url is None:
+        assert directory is not None  # `_place` has looked
+        url = sqlite_url(directory / DATABASE_FILE)
+    metadata = Metadata(open_engine(url), clock or SystemClock())
+    try:
+        yield metadata
+    except BaseException:
+        metadata.close()
+        raise
+
+
+def _make_places(directory: Path | None, metadata: Metadata) -> None:
+    try:
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+        create_database_file(metadata.engine)
+    except OSError as error:
+        raise InvalidInput(
+            "invalid_argument", f"no store can be made {_shown(directory)}: {error.strerror}"
+        ) from error
+
+
+def _require_schema(directory: Path | None, metadata: Metadata) -> None:
+    """Raises NotFound `store_not_found`. Looks for the file first: connecting would make one."""
+    file = database_file(metadata.engine)
+    if (file is not None and not file.exists()) or not has_schema(metadata.engine):
+        raise _not_found(directory)
+
+
+def _not_found(directory: Path | None) -> NotFound:
+    return NotFound(
+        "store_not_found", f"there is no store {_shown(directory)}: make one with 'ebbtide init'"
+    )
+
+
+def _shown(directory: Path | None) -> str:
+    return "in the database" if directory is None else f"in {directory}"

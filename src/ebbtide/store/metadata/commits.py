@@ -1,0 +1,215 @@
+"""Queries: commits, their stubs, and the holds on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from ebbtide.errors import Gone, NotFound
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.schema import commits, holds
+
+IDS_PER_STATEMENT: Final = 500
+ID_LENGTH: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRecord:
+    """One commit. Of a forgotten one only ids, dates and runs are left; `tree_id` is None.
+
+    `tombstoned_by` and `forgotten_by` name the collector's runs that let its data, and its
+    record, go. `written_at` is the database's time at which it was made, whatever `created_at`
+    was asked for.
+    """
+
+    commit_id: str
+    parent_ids: tuple[str, ...]
+    created_at: datetime
+    written_at: datetime
+    tree_id: str | None
+    tree_checksum: str | None
+    message: str = ""
+    committer: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+    leased_until: datetime | None = None
+    tombstoned_by: str | None = None
+    tombstoned_at: datetime | None = None
+    forgotten_by: str | None = None
+    given_up_reason: str | None = None
+    given_up_at: datetime | None = None
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether its data is all there, and may be read and built upon."""
+        return self.tombstoned_by is None and self.forgotten_by is None and self.given_up_at is None
+
+    def require_intact(self) -> None:
+        """Raises Gone `commit_expired`, naming the run, when its data was let go."""
+        if self.given_up_at is not None:
+            raise Gone(
+                "commit_expired",
+                f"commit {self.commit_id} was given up as damaged: {self.given_up_reason}",
+                commit_id=self.commit_id,
+                run_id=None,
+            )
+        run_id = self.forgotten_by or self.tombstoned_by
+        if run_id is not None:
+            raise Gone(
+                "commit_expired",
+                f"commit {self.commit_id} has expired: collector run {run_id} let its data go",
+                commit_id=self.commit_id,
+                run_id=run_id,
+            )
+
+    def require_tree(self) -> tuple[str, str]:
+        """Id and checksum of its tree. Raises Gone `commit_expired` when it was forgotten."""
+        if self.tree_id is None or self.tree_checksum is None:
+            self.require_intact()
+            raise AssertionError(f"commit {self.commit_id} has no tree and no run let it go")
+        return self.tree_id, self.tree_checksum
+
+
+_COLUMNS: Final = tuple(commits.c[name] for name in CommitRecord.__dataclass_fields__)
+
+
+def insert_commit(tx: Transaction, repository_id: str, commit: CommitRecord) -> None:
+    """Record a commit."""
+    tx.execute(
+        sa.insert(commits).values(
+            repository_id=repository_id,
+            commit_id=commit.commit_id,
+            parent_ids=commit.parent_ids,
+            created_at=commit.created_at,
+            written_at=commit.written_at,
+            tree_id=commit.tree_id,
+            tree_checksum=commit.tree_checksum,
+            message=commit.message,
+            committer=commit.committer,
+            metadata=dict(commit.metadata),
+        )
+    )
+
+
+def find_commits(
+    tx: Transaction, repository_id: str, commit_ids: Collection[str]
+) -> dict[str, CommitRecord]:
+    """Those of the commits that exist, by id; stubs too."""
+    found: dict[str, CommitRecord] = {}
+    ordered = sorted(commit_ids)
+    for start in range(0, len(ordered), IDS_PER_STATEMENT):
+        rows = tx.execute(
+            sa.select(*_COLUMNS).where(
+                commits.c.repository_id == repository_id,
+                commits.c.commit_id.in_(ordered[start : start + IDS_PER_STATEMENT]),
+            )
+        )
+        found.update((row.commit_id, _record(row)) for row in rows)
+    return found
+
+
+def require_commit(tx: Transaction, repository_id: str, commit_id: str) -> CommitRecord:
+    """One commit, or its stub. Raises NotFound `commit_not_found`."""
+    found = find_commits(tx, repository_id, [commit_id]).get(commit_id)
+    if found is None:
+        raise NotFound("commit_not_found", f"there is no commit {commit_id[:100]!r}")
+    return found
+
+
+def require_intact_commits(
+    tx: Transaction, repository_id: str, commit_ids: Collection[str]
+) -> dict[str, CommitRecord]:
+    """The commits, by id; made in the transaction that makes a result visible, it is final.
+
+    Raises NotFound `commit_not_found`, Gone `commit_expired`.
+    """
+    found = {}
+    for commit_id in commit_ids:
+        found[commit_id] = require_commit(tx, repository_id, commit_id)
+        found[commit_id].require_intact()
+    return found
+
+
+def commit_ids_with_prefix(tx: Transaction, repository_id: str, prefix: str) -> list[str]:
+    """At most two ids that begin with `prefix` (hexadecimal digits): enough to see which is it."""
+    rows = tx.execute(
+        sa.select(commits.c.commit_id)
+        .where(
+            commits.c.repository_id == repository_id,
+            # A range, which the index answers under every collation that has digits before
+            # letters; a LIKE it answers under few.
+            commits.c.commit_id >= prefix.ljust(ID_LENGTH, "0"),
+            commits.c.commit_id <= prefix.ljust(ID_LENGTH, "f"),
+        )
+        .order_by(commits.c.commit_id)
+        .limit(2)
+    )
+    return list(rows.scalars())
+
+
+def write_given_up(tx: Transaction, repository_id: str, commit_id: str, reason: str) -> None:
+    """Record that an operator gave a damaged commit up."""
+    tx.execute(
+        sa.update(commits)
+        .where(commits.c.repository_id == repository_id, commits.c.commit_id == commit_id)
+        .values(given_up_reason=reason, given_up_at=tx.now())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A commit that is kept whatever the policy says, until the hold is released."""
+
+    commit_id: str
+    reason: str
+    created_at: datetime
+
+
+def insert_hold(tx: Transaction, repository_id: str, hold: Hold) -> None:
+    """Hold a commit; a hold that is there already gets the new reason."""
+    delete_hold(tx, repository_id, hold.commit_id)
+    tx.execute(
+        sa.insert(holds).values(
+            repository_id=repository_id,
+            commit_id=hold.commit_id,
+            reason=hold.reason,
+            created_at=hold.created_at,
+        )
+    )
+
+
+def delete_hold(tx: Transaction, repository_id: str, commit_id: str) -> bool:
+    """Release a hold. Whether there was one."""
+    result = tx.execute(
+        sa.delete(holds)
+        .where(holds.c.repository_id == repository_id, holds.c.commit_id == commit_id)
+        .returning(holds.c.commit_id)
+    )
+    return bool(result.all())
+
+
+def is_held(tx: Transaction, repository_id: str, commit_id: str) -> bool:
+    """Whether there is a hold on the commit."""
+    row = tx.execute(
+        sa.select(holds.c.commit_id).where(
+            holds.c.repository_id == repository_id, holds.c.commit_id == commit_id
+        )
+    ).first()
+    return row is not None
+
+
+def list_holds(tx: Transaction, repository_id: str) -> list[Hold]:
+    """All holds, the oldest first."""
+    rows = tx.execute(
+        sa.select(holds.c.commit_id, holds.c.reason, holds.c.created_at)
+        .where(holds.c.repository_id == repository_id)
+        .order_by(holds.c.created_at, holds.c.commit_id)
+    )
+    return [Hold(**row._mapping) for row in rows]
+
+
+def _record(row: Any) -> CommitRecord:  # Row of _COLUMNS
+    return CommitRecord(**row._mapping)

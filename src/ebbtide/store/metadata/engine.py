@@ -1,0 +1,218 @@
+"""The metadata database: how it is opened, and the two kinds of transaction on it.
+
+Not for: tables (`schema`), their versions (`migrate`), or queries (one module per table group).
+
+Transactions are never tried again here: the caller decided on what it read in the one that failed.
+A deadlock or a lock that is not given in time is Failed `database_error`, and the whole operation
+may be asked for again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from ebbtide.clock import Clock
+from ebbtide.errors import Failed, InvalidInput, NotFound
+from ebbtide.store.metadata.schema import repositories
+
+LOCK_TIMEOUT_SECONDS: Final = 30
+FILE_MODE: Final = 0o600
+BEGIN_OPTION: Final = "ebbtide_begin"
+"""Execution option of a connection: how a transaction on SQLite begins."""
+
+LockMode = Literal["share", "exclusive"]
+
+
+class Transaction:
+    """One transaction. What it did is undone when its block ends with an exception."""
+
+    def __init__(self, connection: sa.Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+
+    @property
+    def dialect_name(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self._connection.dialect.name
+
+    @property
+    def connection(self) -> sa.Connection:
+        """The connection itself, for what reads in batches through a server-side cursor."""
+        return self._connection
+
+    @property
+    def execute(self) -> Callable[..., sa.CursorResult[Any]]:  # a row's types are the query's
+        """Runs one statement."""
+        return self._connection.execute
+
+    def now(self) -> datetime:
+        """The database's time at this call. What is expired is judged by it, and late."""
+        return self._clock.database_now(self)
+
+    def lock_repository(self, repository_id: str, mode: LockMode = "share") -> None:
+        """Hold the repository's row until the end.
+
+        Shared by whoever changes a ref, policy or hold or publishes a commit; exclusive for the
+        fence, and for what must be alone among those. On SQLite a write transaction is alone
+        already. NotFound `repository_not_found` when the repository is no more.
+        """
+        # The exclusive lock is the weaker one of PostgreSQL's two (NO KEY UPDATE), which the
+        # foreign keys of rows that are inserted meanwhile do not wait for.
+        shared = mode == "share"
+        row = self.execute(
+            sa.select(repositories.c.repository_id)
+            .where(repositories.c.repository_id == repository_id)
+            .with_for_update(read=shared, key_share=not shared)
+        ).one_or_none()
+        if row is None:
+            raise NotFound("repository_not_found", f"no repository has the id {repository_id}")
+
+
+class Metadata:
+    """The database of one store. Thread-safe; every block has a connection of its own."""
+
+    def __init__(self, engine: sa.Engine, clock: Clock) -> None:
+        self.engine = engine
+        self.clock = clock
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction that writes: `BEGIN IMMEDIATE` on SQLite, READ COMMITTED on PostgreSQL.
+
+        Raises Failed `database_error` when the database breaks, or locks out for too long.
+        """
+        with self._begin("BEGIN IMMEDIATE", None) as tx:
+            yield tx
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Transaction]:
+        """A transaction that only reads, and sees one state of the database from its first read.
+
+        Raises Failed `database_error` when the database breaks.
+        """
+        with self._begin(
+            "BEGIN", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        ) as tx:
+            yield tx
+
+    def close(self) -> None:
+        """Close every connection that is idle."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _begin(self, sqlite: str, postgresql: str | None) -> Iterator[Transaction]:
+        with translated_errors(), self.engine.connect() as connection:
+            connection = connection.execution_options(**{BEGIN_OPTION: sqlite})
+            with connection.begin():
+                if postgresql is not None and connection.dialect.name == "postgresql":
+                    connection.exec_driver_sql(postgresql)
+                yield Transaction(connection, self.clock)
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """SQLAlchemy's errors as Failed `database_error`: statement, values and URL stay out."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        reason = _first_line(getattr(error, "orig", None) or error)
+        raise Failed(
+            "database_error",
+            f"the metadata database answered with an error ({reason}): try again, and look at "
+            "the database if it stays",
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a SQLite file."""
+    return URL.create("sqlite", database=str(path.absolute())).render_as_string()
+
+
+def open_engine(database_url: str) -> sa.Engine:
+    """An engine for `sqlite:///FILE` or `postgresql://…`. Connects to nothing yet.
+
+    Raises InvalidInput `invalid_setting` for any other URL, which is not shown: it may hold a
+    password.
+    """
+    try:
+        url = make_url(database_url)
+    except ArgumentError:
+        raise _bad_url() from None
+    backend = url.get_backend_name()
+    if backend == "sqlite" and url.database:
+        return _open_sqlite(url)
+    if backend == "postgresql":
+        return _open_postgresql(url)
+    raise _bad_url()
+
+
+def _bad_url() -> InvalidInput:
+    return InvalidInput(
+        "invalid_setting",
+        "EBBTIDE_DATABASE_URL: write sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE",
+        setting="database_url",
+    )
+
+
+def database_file(engine: sa.Engine) -> Path | None:
+    """The file of a SQLite database; None for PostgreSQL."""
+    is_file = engine.dialect.name == "sqlite" and engine.url.database
+    return Path(str(engine.url.database)) if is_file else None
+
+
+def create_database_file(engine: sa.Engine) -> None:
+    """Make a SQLite file that only its owner may read: it will hold secrets. Others: nothing."""
+    path = database_file(engine)
+    if path is not None and not path.exists():
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, FILE_MODE))
+
+
+def _open_sqlite(url: URL) -> sa.Engine:
+    engine = sa.create_engine(
+        url.set(drivername="sqlite+pysqlite"),
+        connect_args={"timeout": LOCK_TIMEOUT_SECONDS},
+        hide_parameters=True,
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:  # the driver's own type
+        # The driver must not begin transactions by itself: `BEGIN IMMEDIATE` is sent below.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {LOCK_TIMEOUT_SECONDS * 1000}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        # With NORMAL, a power cut may undo commits that were acknowledged: a fence among them.
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        statement = connection.get_execution_options().get(BEGIN_OPTION, "BEGIN")
+        connection.exec_driver_sql(statement)
+
+    return engine
+
+
+def _open_postgresql(url: URL) -> sa.Engine:
+    return sa.create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        isolation_level="READ COMMITTED",
+        connect_args={"options": f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s"},
+        hide_parameters=True,
+        pool_pre_ping=True,
+    )

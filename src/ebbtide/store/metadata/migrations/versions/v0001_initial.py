@@ -1,0 +1,198 @@
+"""The first tables.
+
+A migration is never edited once released. It speaks of plain column types, not of `schema`, which
+moves on.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+_PATH = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+
+def upgrade() -> None:
+    """Make every table."""
+
+    op.create_table(
+        "repositories",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("storage_url", sa.Text(), nullable=False),
+        sa.Column("default_branch", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("policy", sa.JSON(none_as_null=True), nullable=True),
+        sa.PrimaryKeyConstraint("repository_id", name=op.f("pk_repositories")),
+        sa.UniqueConstraint("name", name=op.f("uq_repositories_name")),
+        sa.UniqueConstraint("storage_url", name=op.f("uq_repositories_storage_url")),
+    )
+    op.create_table(
+        "store_info",
+        sa.Column("store_id", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("store_id", name=op.f("pk_store_info")),
+    )
+    op.create_table(
+        "branches",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("branch_id", sa.Text(), nullable=False),
+        sa.Column("name", _PATH, nullable=False),
+        sa.Column("commit_id", sa.Text(), nullable=False),
+        sa.Column("staging_token", sa.Text(), nullable=False),
+        sa.Column("sealed_tokens", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.repository_id"],
+            name=op.f("fk_branches_repository_id"),
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "branch_id", name=op.f("pk_branches")),
+    )
+    op.create_index(
+        op.f("ix_branches_repository_id_name"), "branches", ["repository_id", "name"], unique=False
+    )
+    op.create_table(
+        "commits",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("commit_id", sa.Text(), nullable=False),
+        sa.Column("parent_ids", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("written_at", sa.BigInteger(), nullable=False),
+        sa.Column("tree_id", sa.Text(), nullable=True),
+        sa.Column("tree_checksum", sa.Text(), nullable=True),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("committer", sa.Text(), nullable=False),
+        sa.Column("metadata", sa.JSON(), nullable=False),
+        sa.Column("leased_until", sa.BigInteger(), nullable=True),
+        sa.Column("tombstoned_by", sa.Text(), nullable=True),
+        sa.Column("tombstoned_at", sa.BigInteger(), nullable=True),
+        sa.Column("forgotten_by", sa.Text(), nullable=True),
+        sa.Column("given_up_reason", sa.Text(), nullable=True),
+        sa.Column("given_up_at", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["repository_id"], ["repositories.repository_id"], name=op.f("fk_commits_repository_id")
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "commit_id", name=op.f("pk_commits")),
+    )
+    op.create_table(
+        "gc_leases",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("run_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=True),
+        sa.Column("holder", sa.Text(), nullable=True),
+        sa.Column("heartbeat_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.repository_id"],
+            name=op.f("fk_gc_leases_repository_id"),
+        ),
+        sa.PrimaryKeyConstraint("repository_id", name=op.f("pk_gc_leases")),
+    )
+    op.create_table(
+        "gc_runs",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("run_url", sa.Text(), nullable=False),
+        sa.Column("plan_checksum", sa.Text(), nullable=True),
+        sa.Column("started_at", sa.BigInteger(), nullable=False),
+        sa.Column("fenced_at", sa.BigInteger(), nullable=True),
+        sa.Column("finished_at", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["repository_id"], ["repositories.repository_id"], name=op.f("fk_gc_runs_repository_id")
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "run_id", name=op.f("pk_gc_runs")),
+    )
+    op.create_table(
+        "holds",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("commit_id", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"], ["repositories.repository_id"], name=op.f("fk_holds_repository_id")
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "commit_id", name=op.f("pk_holds")),
+    )
+    op.create_table(
+        "owner_epochs",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("nonce", sa.Text(), nullable=False),
+        sa.Column("recorded_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.repository_id"],
+            name=op.f("fk_owner_epochs_repository_id"),
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "epoch", name=op.f("pk_owner_epochs")),
+    )
+    op.create_table(
+        "pending",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("started_at", sa.BigInteger(), nullable=False),
+        sa.Column("ends_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"], ["repositories.repository_id"], name=op.f("fk_pending_repository_id")
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "address", name=op.f("pk_pending")),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "reflog",
+        sa.Column("entry_id", sa.Integer(), nullable=False),
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("name", _PATH, nullable=False),
+        sa.Column("commit_id", sa.Text(), nullable=False),
+        sa.Column("left_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"], ["repositories.repository_id"], name=op.f("fk_reflog_repository_id")
+        ),
+        sa.PrimaryKeyConstraint("entry_id", name=op.f("pk_reflog")),
+    )
+    op.create_index(
+        op.f("ix_reflog_repository_id_left_at"),
+        "reflog",
+        ["repository_id", "left_at"],
+        unique=False,
+    )
+    op.create_table(
+        "staged",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("token", sa.Text(), nullable=False),
+        sa.Column("path", _PATH, nullable=False),
+        sa.Column("address", sa.Text(), nullable=True),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("checksum", sa.Text(), nullable=False),
+        sa.Column("mtime", sa.BigInteger(), nullable=False),
+        sa.Column("content_type", sa.Text(), nullable=True),
+        sa.Column("metadata", sa.JSON(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"], ["repositories.repository_id"], name=op.f("fk_staged_repository_id")
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "token", "path", name=op.f("pk_staged")),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "tags",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("tag_id", sa.Text(), nullable=False),
+        sa.Column("name", _PATH, nullable=False),
+        sa.Column("commit_id", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["repository_id"], ["repositories.repository_id"], name=op.f("fk_tags_repository_id")
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "tag_id", name=op.f("pk_tags")),
+    )
+    op.create_index(
+        op.f("ix_tags_repository_id_name"), "tags", ["repository_id", "name"], unique=False
+    )

@@ -1,0 +1,93 @@
+"""Queries: writes in progress. An address is here before its first byte is written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Final
+
+import sqlalchemy as sa
+
+from ebbtide.errors import Conflict
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.schema import pending
+
+ADDRESSES_PER_STATEMENT: Final = 500
+
+
+def register_writes(
+    tx: Transaction, repository_id: str, addresses: Collection[str], *, write_ttl: timedelta
+) -> None:
+    """Protect what is about to be written at `addresses` for `write_ttl` from the database's now.
+
+    The transaction must have ended before the first byte is written.
+    """
+    if not addresses:
+        return
+    now = tx.now()
+    tx.execute(
+        sa.insert(pending),
+        [
+            {
+                "repository_id": repository_id,
+                "address": address,
+                "started_at": now,
+                "ends_at": now + write_ttl,
+            }
+            for address in addresses
+        ],
+    )
+
+
+def publish_writes(tx: Transaction, repository_id: str, addresses: Collection[str]) -> None:
+    """End the registrations of what this transaction publishes.
+
+    Raises Conflict `write_expired` when one has ended by the database's clock, or was given up:
+    a sweep may have deleted its file since.
+    """
+    now = tx.now()
+    published = 0
+    for batch in _batches(addresses):
+        # Taken row by row, not counted beforehand: on PostgreSQL another transaction may be
+        # giving one up at this moment.
+        published += len(
+            tx.execute(
+                sa.delete(pending)
+                .where(
+                    pending.c.repository_id == repository_id,
+                    pending.c.address.in_(batch),
+                    pending.c.ends_at > now,
+                )
+                .returning(pending.c.address)
+            ).all()
+        )
+    if published != len(addresses):
+        raise Conflict(
+            "write_expired",
+            "the write took longer than its registration lasts, so that its files may have been "
+            "collected: write it again, in smaller parts, or raise EBBTIDE_WRITE_TTL",
+        )
+
+
+def give_up_writes(tx: Transaction, repository_id: str, addresses: Collection[str]) -> list[str]:
+    """End registrations without publishing. The addresses that were still registered.
+
+    What is among them was not published, and cannot be any more: its bytes may be deleted.
+    """
+    given_up: list[str] = []
+    for batch in _batches(addresses):
+        given_up += tx.execute(
+            sa.delete(pending)
+            .where(pending.c.repository_id == repository_id, pending.c.address.in_(batch))
+            .returning(pending.c.address)
+        ).scalars()
+    return given_up
+
+
+def _batches(addresses: Collection[str]) -> Sequence[list[str]]:
+    # Sorted, so that two transactions that end the same registrations do not deadlock.
+    ordered = sorted(addresses)
+    return [
+        ordered[start : start + ADDRESSES_PER_STATEMENT]
+        for start in range(0, len(ordered), ADDRESSES_PER_STATEMENT)
+    ]

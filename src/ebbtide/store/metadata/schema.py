@@ -1,0 +1,225 @@
+"""The tables of the metadata database, on SQLite and PostgreSQL alike.
+
+Not for: queries (one module per table group beside this one) or migrations (`migrations/`, which a
+test holds against these definitions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+ONE_MICROSECOND = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Timestamp(sa.types.TypeDecorator[datetime]):
+    """An aware UTC datetime as integer microseconds since 1970, alike on every database."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, _dialect: sa.Dialect) -> int | None:
+        """Refuse naive datetimes: a zone that was guessed is a date that is wrong."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a datetime without a zone")
+        return (value - _EPOCH) // ONE_MICROSECOND
+
+    def process_result_value(self, value: int | None, _dialect: sa.Dialect) -> datetime | None:
+        """An aware datetime, UTC."""
+        return None if value is None else _EPOCH + value * ONE_MICROSECOND
+
+
+class IdList(sa.types.TypeDecorator[tuple[str, ...]]):
+    """A short list of ids (no blanks in them) as text: parents of a commit, sealed tokens."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[str, ...] | None, _dialect: sa.Dialect) -> str | None:
+        """Joined by blanks."""
+        return None if value is None else " ".join(value)
+
+    def process_result_value(
+        self, value: str | None, _dialect: sa.Dialect
+    ) -> tuple[str, ...] | None:
+        """Split at blanks; the empty text is the empty list."""
+        return None if value is None else tuple(value.split())
+
+
+Json = sa.JSON
+PathText = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+"""Text that sorts by its UTF-8 bytes on both databases, as Python sorts `str`."""
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _table(name: str, *columns: Any, **options: Any) -> sa.Table:  # SchemaItem of any sort
+    return sa.Table(name, metadata, *columns, **options)
+
+
+def _repository_id() -> sa.Column[str]:
+    return sa.Column(
+        "repository_id", sa.Text, sa.ForeignKey("repositories.repository_id"), primary_key=True
+    )
+
+
+store_info = _table(
+    "store_info",
+    sa.Column("store_id", sa.Text, primary_key=True),
+    sa.Column("created_at", Timestamp, nullable=False),
+)
+
+repositories = _table(
+    "repositories",
+    sa.Column("repository_id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("storage_url", sa.Text, nullable=False, unique=True),
+    sa.Column("default_branch", sa.Text, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("policy", Json(none_as_null=True), nullable=True),
+)
+"""Whoever changes a ref, policy or hold takes this row shared; the fence takes it exclusively."""
+
+owner_epochs = _table(
+    "owner_epochs",
+    _repository_id(),
+    sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("nonce", sa.Text, nullable=False),
+    sa.Column("recorded_at", Timestamp, nullable=False),
+)
+"""The pairs that this database wrote, or was about to write, to `_ebbtide/OWNER`."""
+
+branches = _table(
+    "branches",
+    _repository_id(),
+    sa.Column("branch_id", sa.Text, primary_key=True),
+    sa.Column("name", PathText, nullable=False),
+    sa.Column("commit_id", sa.Text, nullable=False),
+    sa.Column("staging_token", sa.Text, nullable=False),
+    sa.Column("sealed_tokens", IdList, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("expires_at", Timestamp, nullable=True),
+)
+"""`sealed_tokens` has the newest first. A name is unique among what is not trashed (checked in the
+transaction, under the repository's row taken `FOR UPDATE` by whoever makes or restores a ref)."""
+sa.Index(None, branches.c.repository_id, branches.c.name)
+
+tags = _table(
+    "tags",
+    _repository_id(),
+    sa.Column("tag_id", sa.Text, primary_key=True),
+    sa.Column("name", PathText, nullable=False),
+    sa.Column("commit_id", sa.Text, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("expires_at", Timestamp, nullable=True),
+)
+sa.Index(None, tags.c.repository_id, tags.c.name)
+
+reflog = _table(
+    "reflog",
+    sa.Column("entry_id", sa.Integer, primary_key=True),
+    sa.Column(
+        "repository_id", sa.Text, sa.ForeignKey("repositories.repository_id"), nullable=False
+    ),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("name", PathText, nullable=False),
+    sa.Column("commit_id", sa.Text, nullable=False),
+    sa.Column("left_at", Timestamp, nullable=False),
+)
+"""What a ref pointed at until `left_at`: a root for one lease longer."""
+sa.Index(None, reflog.c.repository_id, reflog.c.left_at)
+
+commits = _table(
+    "commits",
+    _repository_id(),
+    sa.Column("commit_id", sa.Text, primary_key=True),
+    sa.Column("parent_ids", IdList, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("written_at", Timestamp, nullable=False),
+    sa.Column("tree_id", sa.Text, nullable=True),
+    sa.Column("tree_checksum", sa.Text, nullable=True),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("committer", sa.Text, nullable=False),
+    sa.Column("metadata", Json, nullable=False),
+    sa.Column("leased_until", Timestamp, nullable=True),
+    sa.Column("tombstoned_by", sa.Text, nullable=True),
+    sa.Column("tombstoned_at", Timestamp, nullable=True),
+    sa.Column("forgotten_by", sa.Text, nullable=True),
+    sa.Column("given_up_reason", sa.Text, nullable=True),
+    sa.Column("given_up_at", Timestamp, nullable=True),
+)
+"""`tombstoned_by` names the run whose fence passed over the commit: its data may be gone.
+`forgotten_by` names the run that dropped the record: parents, date and run stay as a stub; tree,
+message and metadata are emptied. `given_up_*`: an operator gave a damaged commit up."""
+
+holds = _table(
+    "holds",
+    _repository_id(),
+    sa.Column("commit_id", sa.Text, primary_key=True),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+)
+
+staged = _table(
+    "staged",
+    _repository_id(),
+    sa.Column("token", sa.Text, primary_key=True),
+    sa.Column("path", PathText, primary_key=True),
+    sa.Column("address", sa.Text, nullable=True),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("checksum", sa.Text, nullable=False),
+    sa.Column("mtime", Timestamp, nullable=False),
+    sa.Column("content_type", sa.Text, nullable=True),
+    sa.Column("metadata", Json, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""What a branch holds above its commit. A row without an address hides the path (a delete)."""
+
+pending = _table(
+    "pending",
+    _repository_id(),
+    sa.Column("address", sa.Text, primary_key=True),
+    sa.Column("started_at", Timestamp, nullable=False),
+    sa.Column("ends_at", Timestamp, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Writes in progress: an address is here before its first byte, until published or ended."""
+
+gc_leases = _table(
+    "gc_leases",
+    _repository_id(),
+    sa.Column("run_epoch", sa.BigInteger, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=True),
+    sa.Column("holder", sa.Text, nullable=True),
+    sa.Column("heartbeat_at", Timestamp, nullable=False),
+)
+"""Which run holds the repository. `run_epoch` only grows; `run_id` is null when nobody does.
+`holder` names the process, so that one that died on this machine need not be waited for."""
+
+gc_runs = _table(
+    "gc_runs",
+    _repository_id(),
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("run_url", sa.Text, nullable=False),
+    sa.Column("plan_checksum", sa.Text, nullable=True),
+    sa.Column("started_at", Timestamp, nullable=False),
+    sa.Column("fenced_at", Timestamp, nullable=True),
+    sa.Column("finished_at", Timestamp, nullable=True),
+)
+
+
+Row = Mapping[str, Any]  # column name → value of the column's type

@@ -1,0 +1,192 @@
+"""Queries: what branches hold above their commits. A change is an entry, or None for a delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ebbtide.model import EPOCH
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.schema import staged
+
+PATHS_PER_STATEMENT: Final = 500
+
+Change = Entry | None
+_COLUMNS: Final = (
+    staged.c.path,
+    staged.c.address,
+    staged.c.size_bytes,
+    staged.c.checksum,
+    staged.c.mtime,
+    staged.c.content_type,
+    staged.c.metadata,
+)
+
+
+def write_staged(
+    tx: Transaction, repository_id: str, token: str, changes: Mapping[str, Change]
+) -> None:
+    """Stage changes under a token; each takes the place of an older one of its path there."""
+    if not changes:
+        return
+    insert = postgresql.insert if tx.dialect_name == "postgresql" else sqlite.insert
+    statement = insert(staged)
+    statement = statement.on_conflict_do_update(
+        index_elements=["repository_id", "token", "path"],
+        set_={column.name: statement.excluded[column.name] for column in _COLUMNS[1:]},
+    )
+    # In one order everywhere, so that two transactions that stage the same paths never deadlock.
+    tx.execute(
+        statement,
+        [
+            {"repository_id": repository_id, "token": token, **_values(path, changes[path])}
+            for path in sorted(changes)
+        ],
+    )
+
+
+def find_staged(
+    tx: Transaction, repository_id: str, tokens: Sequence[str], paths: Sequence[str]
+) -> dict[str, dict[str, Change]]:
+    """What is staged for the paths under each of the tokens: token → path → change."""
+    found: dict[str, dict[str, Change]] = {token: {} for token in tokens}
+    for start in range(0, len(paths), PATHS_PER_STATEMENT):
+        rows = tx.execute(
+            sa.select(staged.c.token, *_COLUMNS).where(
+                staged.c.repository_id == repository_id,
+                staged.c.token.in_(tokens),
+                staged.c.path.in_(paths[start : start + PATHS_PER_STATEMENT]),
+            )
+        )
+        for row in rows:
+            found[row.token][row.path] = _change(row)
+    return found
+
+
+def page_of_staged(
+    tx: Transaction,
+    repository_id: str,
+    token: str,
+    *,
+    prefix: str = "",
+    after: str = "",
+    amount: int,
+) -> list[tuple[str, Change]]:
+    """At most `amount` changes under one token, by path, of the paths behind `after`."""
+    rows = tx.execute(
+        sa.select(*_COLUMNS)
+        .where(
+            staged.c.repository_id == repository_id,
+            staged.c.token == token,
+            staged.c.path > after,
+            *_begins_with(prefix),
+        )
+        .order_by(staged.c.path)
+        .limit(amount)
+    )
+    return [(row.path, _change(row)) for row in rows]
+
+
+def has_staged(
+    tx: Transaction, repository_id: str, tokens: Sequence[str], *, prefix: str = ""
+) -> bool:
+    """Whether anything is staged under the tokens."""
+    row = tx.execute(
+        sa.select(staged.c.path)
+        .where(
+            staged.c.repository_id == repository_id,
+            staged.c.token.in_(tokens),
+            *_begins_with(prefix),
+        )
+        .limit(1)
+    ).first()
+    return row is not None
+
+
+def delete_staged(
+    tx: Transaction, repository_id: str, tokens: Sequence[str], paths: Sequence[str]
+) -> int:
+    """Drop the changes of some paths; their number."""
+    count = 0
+    for start in range(0, len(paths), PATHS_PER_STATEMENT):
+        count += tx.execute(
+            sa.delete(staged).where(
+                staged.c.repository_id == repository_id,
+                staged.c.token.in_(tokens),
+                staged.c.path.in_(paths[start : start + PATHS_PER_STATEMENT]),
+            )
+        ).rowcount
+    return count
+
+
+def delete_all_staged(
+    tx: Transaction, repository_id: str, tokens: Sequence[str], *, prefix: str = ""
+) -> int:
+    """Drop every change under the tokens, or of the paths with a prefix; their number."""
+    result = tx.execute(
+        sa.delete(staged).where(
+            staged.c.repository_id == repository_id,
+            staged.c.token.in_(tokens),
+            *_begins_with(prefix),
+        )
+    )
+    return result.rowcount
+
+
+def _begins_with(prefix: str) -> list[sa.ColumnElement[bool]]:
+    """Conditions as a range of the key: LIKE ignores case on SQLite, and uses no index there."""
+    if not prefix:
+        return []
+    conditions = [staged.c.path >= prefix]
+    end = _behind(prefix)
+    return conditions if end is None else [*conditions, staged.c.path < end]
+
+
+def _behind(prefix: str) -> str | None:
+    """The first text that sorts behind all that begin with `prefix`; None if there is none."""
+    kept = prefix.rstrip("\U0010ffff")
+    if not kept:
+        return None
+    code = ord(kept[-1]) + 1
+    # Surrogates are no characters, and cannot be sent to a database.
+    return kept[:-1] + chr(0xE000 if code == 0xD800 else code)
+
+
+def _values(path: str, change: Change) -> dict[str, Any]:  # of the columns' own types
+    if change is None:
+        return {
+            "path": path,
+            "address": None,
+            "size_bytes": 0,
+            "checksum": "",
+            "mtime": EPOCH,
+            "content_type": None,
+            "metadata": {},
+        }
+    return {
+        "path": path,
+        "address": change.address,
+        "size_bytes": change.size_bytes,
+        "checksum": change.checksum,
+        "mtime": change.mtime,
+        "content_type": change.content_type,
+        "metadata": dict(change.metadata),
+    }
+
+
+def _change(row: Any) -> Change:  # Row of _COLUMNS
+    if row.address is None:
+        return None
+    return Entry(
+        path=row.path,
+        address=row.address,
+        size_bytes=row.size_bytes,
+        checksum=row.checksum,
+        mtime=row.mtime,
+        content_type=row.content_type,
+        metadata=row.metadata,
+    )

@@ -1,0 +1,109 @@
+"""What people may call repositories, branches, tags and objects.
+
+Not for: whether something of that name exists.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Final
+
+from ebbtide.errors import InvalidInput
+from ebbtide.ids import ID_PATTERN
+
+REF_LENGTH_MAX: Final = 255
+PATH_BYTES_MAX: Final = 1024
+METADATA_BYTES_MAX: Final = 16 * 1024
+SHOWN_MAX: Final = 100
+
+_REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
+_REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
+_FULL_ID: Final = re.compile(ID_PATTERN)
+_REPOSITORY_RULE: Final = (
+    "use 3 to 63 lower-case letters, digits and hyphens, with a letter or digit first"
+)
+_REF_RULE: Final = (
+    f"use at most {REF_LENGTH_MAX} letters, digits and _ - . /, with a letter, digit or _ first, "
+    "no '..' or '//', and no '/', '.' or '.lock' at the end"
+)
+_PATH_RULE: Final = (
+    f"use 1 to {PATH_BYTES_MAX} bytes of UTF-8 without control characters, without a leading '/' "
+    "and without a component '.' or '..'"
+)
+
+
+def shown(text: str) -> str:
+    """`text` as messages quote it: cut where it is long."""
+    return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…")
+
+
+def check_repository_name(name: str) -> None:
+    """Raises InvalidInput `invalid_name`, saying what is allowed."""
+    if not _REPOSITORY.fullmatch(name):
+        raise InvalidInput(
+            "invalid_name", f"{shown(name)} is no name for a repository: {_REPOSITORY_RULE}"
+        )
+
+
+def check_ref_name(name: str) -> None:
+    """A branch's or tag's name. Raises InvalidInput `invalid_name`, saying what is allowed."""
+    is_allowed = (
+        len(name) <= REF_LENGTH_MAX
+        and _REF.fullmatch(name)
+        and ".." not in name
+        and "//" not in name
+        and not name.endswith(("/", ".", ".lock"))
+    )
+    if not is_allowed:
+        raise InvalidInput(
+            "invalid_name", f"{shown(name)} is no name for a branch or tag: {_REF_RULE}"
+        )
+    if _FULL_ID.fullmatch(name):
+        raise InvalidInput(
+            "invalid_name",
+            f"{shown(name)} looks like the id of a commit: choose a name that does not",
+        )
+
+
+def check_path(path: str) -> None:
+    """An object's path. Raises InvalidInput `invalid_path`, saying what is allowed."""
+    if not _is_path(path):
+        raise InvalidInput("invalid_path", f"{shown(path)} is no path: {_PATH_RULE}")
+
+
+def check_text(what: str, text: str, *, bytes_max: int) -> None:
+    """Any other text that is stored. Raises InvalidInput `invalid_argument`."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput("invalid_argument", f"{what} is no valid Unicode") from None
+    if size > bytes_max:
+        raise InvalidInput(
+            "invalid_argument", f"{what} has {size} bytes, at most {bytes_max} are allowed"
+        )
+    if "\0" in text:
+        raise InvalidInput("invalid_argument", f"{what} holds a zero byte")
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """What a user attaches to an object or commit. Raises InvalidInput `invalid_argument`."""
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidInput("invalid_argument", "metadata maps text to text")
+    text = "".join(f"{key}{value}" for key, value in metadata.items())
+    check_text("the metadata", text, bytes_max=METADATA_BYTES_MAX)
+
+
+def _is_path(path: str) -> bool:
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        return False
+    return (
+        1 <= size <= PATH_BYTES_MAX
+        and not path.startswith("/")
+        and not any(component in (".", "..") for component in path.split("/"))
+        and not any(unicodedata.category(character) == "Cc" for character in path)
+    )

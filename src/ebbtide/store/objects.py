@@ -1,0 +1,216 @@
+"""The objects of a repository: written to branches, read through any revision.
+
+A revision that is a branch's plain name shows what is staged on it over what is committed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ebbtide.errors import Failed, InvalidInput, NotFound
+from ebbtide.storage import Content
+from ebbtide.store import views
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.deleting import delete_paths
+from ebbtide.store.metadata.commits import require_intact_commits
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.names import shown
+from ebbtide.store.uploads import NewObject, Uploads, UploadTotals
+
+PAGE_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a listing, by path. `next_after` is the `after` of the next part; None at the end."""
+
+    entries: tuple[Entry, ...]
+    common_prefixes: tuple[str, ...]
+    next_after: str | None
+
+
+class Objects:
+    """The objects of one repository."""
+
+    def __init__(self, context: RepositoryContext) -> None:
+        self._context = context
+        self._uploads = Uploads(context)
+
+    def put(
+        self,
+        branch: str,
+        path: str,
+        data: Content,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:
+        """Write an object and stage it. Memory is bounded for anything but `bytes`.
+
+        Raises InvalidInput `invalid_path` or `invalid_argument`, NotFound `branch_not_found`,
+        Conflict `write_expired`, Refused `storage_foreign`, Failed `storage_error`: nothing is
+        staged then.
+        """
+        return self._uploads.put(branch, NewObject(path, data, content_type, metadata or {}))
+
+    def put_many(self, branch: str, items: Iterable[NewObject]) -> UploadTotals:
+        """Write and stage many objects, in batches; of two with one path the later stays.
+
+        Raises as `put`; the batches before the one at fault stay staged.
+        """
+        return self._uploads.put_many(branch, items)
+
+    def stat(self, ref: str, path: str) -> Entry:
+        """What is known of an object, also of an expired commit's.
+
+        Raises NotFound (`object_not_found` and as `ref`), Gone `commit_expired` for a commit that
+        was forgotten.
+        """
+        return self._find(ref, path).entry
+
+    def get(self, ref: str, path: str) -> bytes:
+        """An object's bytes, checked. Raises as `stream`."""
+        return b"".join(self.stream(ref, path))
+
+    def stream(
+        self, ref: str, path: str, *, start: int = 0, end: int | None = None
+    ) -> Iterator[bytes]:
+        """The bytes from `start` up to and without `end`, in pieces; a whole object is checked.
+
+        Raises NotFound (`object_not_found` and as `ref`), Gone `commit_expired`; Failed
+        `corrupt_object`, at the last piece or when the object is not there; `storage_error`.
+        """
+        return self._stream(self._find_intact(ref, path), start=start, end=end)
+
+    def list(
+        self,
+        ref: str,
+        *,
+        prefix: str = "",
+        delimiter: str = "",
+        after: str = "",
+        amount: int = 1000,
+    ) -> Page:
+        """At most `amount` entries and common prefixes, by path, of what begins with `prefix`.
+
+        With a delimiter, paths that hold it behind the prefix are shown once, as the common
+        prefix up to and with it. Raises InvalidInput `invalid_argument`, and as `stat`.
+        """
+        if not 1 <= amount <= PAGE_MAX:
+            raise InvalidInput("invalid_argument", f"amount is from 1 to {PAGE_MAX}: {amount}")
+        if delimiter and after.startswith(prefix) and delimiter in after[len(prefix) :]:
+            after = _behind(_common_prefix(after, prefix, delimiter))
+        entries: list[Entry] = []
+        prefixes: list[str] = []
+        last = ""
+        found = self.walk(ref, prefix=prefix, after=after)
+        while (entry := next(found, None)) is not None:
+            common = _common_prefix(entry.path, prefix, delimiter) if delimiter else ""
+            if common and prefixes and prefixes[-1] == common:
+                continue
+            if len(entries) + len(prefixes) == amount:
+                return Page(tuple(entries), tuple(prefixes), last)
+            if common:
+                prefixes.append(common)
+                last = common
+                # A directory is left behind in one step, whatever it holds.
+                found = self.walk(ref, prefix=prefix, after=_behind(common))
+            else:
+                entries.append(entry)
+                last = entry.path
+        return Page(tuple(entries), tuple(prefixes), None)
+
+    def walk(self, ref: str, *, prefix: str = "", after: str = "") -> Iterator[Entry]:
+        """All entries with `prefix` behind `after`, by path. Raises as `stat`."""
+        return views.walk(self._context, ref, prefix=prefix, after=after)
+
+    def delete(self, branch: str, path: str) -> None:
+        """Stage the deletion of an object, or drop what is only staged.
+
+        Raises NotFound `object_not_found` or `branch_not_found`.
+        """
+        if delete_paths(self._context, branch, [path]):
+            raise NotFound("object_not_found", f"there is no object {shown(path)} on {branch!r}")
+
+    def delete_many(self, branch: str, paths: Iterable[str]) -> builtins.list[str]:
+        """Delete many objects; the paths at which there was none, sorted."""
+        return delete_paths(self._context, branch, paths)
+
+    def copy(self, branch: str, destination_path: str, source_ref: str, source_path: str) -> Entry:
+        """Copy an object's bytes to a fresh address and stage it, with type and metadata.
+
+        Raises as `put` and `stream`; Gone `commit_expired` also when the source was let go while
+        it was being copied.
+        """
+        source = self._find_intact(source_ref, source_path)
+        new = NewObject(
+            destination_path,
+            self._stream(source, start=0, end=None),
+            source.entry.content_type,
+            source.entry.metadata,
+        )
+
+        def check(tx: Transaction) -> None:
+            if source.commit is not None:
+                require_intact_commits(tx, self._context.repository_id, [source.commit.commit_id])
+
+        return self._uploads.put(branch, new, check=check)
+
+    def _find(self, ref: str, path: str) -> views.Found:
+        found = views.find(self._context, ref, path)
+        if found is None:
+            raise NotFound("object_not_found", f"there is no object {shown(path)} on {shown(ref)}")
+        return found
+
+    def _find_intact(self, ref: str, path: str) -> views.Found:
+        found = self._find(ref, path)
+        if found.commit is not None:
+            found.commit.require_intact()
+        return found
+
+    def _stream(self, found: views.Found, *, start: int, end: int | None) -> Iterator[bytes]:
+        try:
+            pieces = self._context.storage.stream(found.entry.address, start=start, end=end)
+        except NotFound:
+            raise self._lost(found) from None
+        return pieces if start or end is not None else _checked(pieces, found.entry)
+
+    def _lost(self, found: views.Found) -> Exception:
+        """Why an object is not where it should be: let go a moment ago, or lost."""
+        if found.commit is not None:
+            with self._context.metadata.snapshot() as tx:
+                require_intact_commits(tx, self._context.repository_id, [found.commit.commit_id])
+        return Failed(
+            "corrupt_object",
+            f"the bytes of {shown(found.entry.path)} are missing at {found.entry.address}: "
+            "restore them from a backup",
+        )
+
+
+def _checked(pieces: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+    if digest.hexdigest() != entry.checksum:
+        raise Failed(
+            "corrupt_object",
+            f"the bytes of {shown(entry.path)} at {entry.address} are not those that were stored: "
+            "restore them from a backup",
+        )
+
+
+def _common_prefix(path: str, prefix: str, delimiter: str) -> str:
+    """Up to and with the first delimiter behind the prefix; "" where there is none."""
+    index = path.find(delimiter, len(prefix))
+    return "" if index < 0 else path[: index + len(delimiter)]
+
+
+def _behind(common_prefix: str) -> str:
+    """Behind nearly all that begins with the prefix; what still comes, the caller leaves out."""
+    return common_prefix + "\U0010ffff"

@@ -1,0 +1,80 @@
+"""What a repository is to keep: its policy, and the holds on commits.
+
+Not for: deciding what a policy keeps (`ebbtide.retention`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ebbtide.errors import NotFound
+from ebbtide.retention.policy import Policy
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.metadata.branches import list_branches
+from ebbtide.store.metadata.commits import Hold, delete_hold, insert_hold, list_holds
+from ebbtide.store.metadata.repositories import read_policy, write_policy
+from ebbtide.store.names import check_text
+from ebbtide.store.revisions import resolve
+
+REASON_BYTES_MAX: Final = 1024
+
+
+class Retention:
+    """The retention of one repository."""
+
+    def __init__(self, context: RepositoryContext) -> None:
+        self._context = context
+        self._metadata = context.metadata
+        self._repository_id = context.repository_id
+
+    def get(self) -> Policy | None:
+        """The policy; None where none is set. Holds are not in it: see `holds`."""
+        with self._metadata.snapshot() as tx:
+            stored = read_policy(tx, self._repository_id)
+        return None if stored is None else Policy.parse(stored)
+
+    def set(self, policy: Policy | Mapping[str, Any]) -> tuple[str, ...]:  # JSON
+        """Set the policy. The patterns in it that match no branch now: perhaps misspelt.
+
+        Raises InvalidInput `invalid_policy` or `invalid_duration`.
+        """
+        parsed = policy if isinstance(policy, Policy) else Policy.parse(policy)
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id)
+            write_policy(tx, self._repository_id, parsed.to_mapping())
+            names = [row.name for row in list_branches(tx, self._repository_id)]
+        return parsed.unmatched(names)
+
+    def unset(self) -> None:
+        """Drop the policy: without one nothing expires."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id)
+            write_policy(tx, self._repository_id, None)
+
+    def hold(self, ref: str, reason: str) -> Hold:
+        """Keep the commit that `ref` means until it is released; another hold on it gives way.
+
+        Raises NotFound, Gone `commit_expired`, InvalidInput `invalid_argument`.
+        """
+        check_text("the reason", reason, bytes_max=REASON_BYTES_MAX)
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id)
+            commit = resolve(tx, self._repository_id, ref).commit
+            commit.require_intact()
+            hold = Hold(commit.commit_id, reason, tx.now())
+            insert_hold(tx, self._repository_id, hold)
+        return hold
+
+    def release(self, ref: str) -> None:
+        """Lift the hold on the commit that `ref` means. Raises NotFound `hold_not_found`."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id)
+            commit = resolve(tx, self._repository_id, ref).commit
+            if not delete_hold(tx, self._repository_id, commit.commit_id):
+                raise NotFound("hold_not_found", f"there is no hold on commit {commit.commit_id}")
+
+    def holds(self) -> list[Hold]:
+        """All holds, the oldest first."""
+        with self._metadata.snapshot() as tx:
+            return list_holds(tx, self._repository_id)

@@ -1,0 +1,45 @@
+"""One repository: its parts, by what they are about."""
+
+from __future__ import annotations
+
+from ebbtide.storage import Storage
+from ebbtide.store.branches import Branches
+from ebbtide.store.commits import Commits
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.damage import give_up
+from ebbtide.store.metadata.commits import CommitRecord
+from ebbtide.store.metadata.repositories import RepositoryInfo
+from ebbtide.store.objects import Objects
+from ebbtide.store.policies import Retention
+from ebbtide.store.tags import Tags
+
+
+class Repository:
+    """One repository of an open store. Thread-safe."""
+
+    def __init__(self, context: RepositoryContext) -> None:
+        self._context = context
+        self.branches = Branches(context)
+        self.tags = Tags(context)
+        self.objects = Objects(context)
+        self.commits = Commits(context)
+        self.retention = Retention(context)
+
+    @property
+    def context(self) -> RepositoryContext:
+        """What operations on the repository work with: database, storage, clock, owner."""
+        return self._context
+
+    @property
+    def info(self) -> RepositoryInfo:
+        """Id, name and root."""
+        return self._context.info
+
+    @property
+    def storage(self) -> Storage:
+        """The storage root."""
+        return self._context.storage
+
+    def give_up(self, commit_id: str, reason: str) -> CommitRecord:
+        """Record that a damaged commit is lost. See `damage.give_up`."""
+        return give_up(self._context, commit_id, reason)

@@ -1,0 +1,197 @@
+"""Bytes that come in: registered, written to a fresh address, then staged on a branch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Final
+
+from ebbtide.errors import EbbtideError
+from ebbtide.storage import Content
+from ebbtide.storage.base import chunks
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.metadata.branches import require_branch
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.pending import give_up_writes, publish_writes
+from ebbtide.store.metadata.staged import write_staged
+from ebbtide.store.names import check_metadata, check_path, check_text
+from ebbtide.store.writes import Slices, Writes
+
+BATCH_MIN: Final = 8
+BATCH_MAX: Final = 1000
+THREADS: Final = 4
+CONTENT_TYPE_BYTES_MAX: Final = 255
+
+Check = Callable[[Transaction], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NewObject:
+    """An object to be written. `data` is read once, in pieces."""
+
+    path: str
+    data: Content
+    content_type: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def check(self) -> None:
+        """Raises InvalidInput `invalid_path` or `invalid_argument`."""
+        check_path(self.path)
+        check_metadata(self.metadata)
+        if self.content_type is not None:
+            check_text("the content type", self.content_type, bytes_max=CONTENT_TYPE_BYTES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class UploadTotals:
+    """How much an upload of many objects staged."""
+
+    object_count: int
+    bytes_total: int
+
+
+class Uploads:
+    """Uploads to the branches of one repository."""
+
+    def __init__(self, context: RepositoryContext) -> None:
+        self._context = context
+        self._writes = Writes(context)
+        self._slices = Slices(context=context)
+
+    def put(self, branch: str, new: NewObject, *, check: Check | None = None) -> Entry:
+        """Write one object and stage it. `check` runs in the transaction that stages it."""
+        new.check()
+        self._context.touch_owner()
+        (address,), now = self._register(branch, 1)
+        with self._abandoning([address]):
+            entry = _upload(self._context, new, address, now)
+            self._stage(branch, {entry.path: entry}, [], check)
+        return entry
+
+    def put_many(self, branch: str, items: Iterable[NewObject]) -> UploadTotals:
+        """Write and stage objects in batches, each staged as a whole; a later path wins.
+
+        An error leaves the batches before it staged.
+        """
+        remaining = iter(items)
+        count = bytes_total = 0
+        batch_size = BATCH_MIN
+        with ThreadPoolExecutor(THREADS) as pool:
+            while True:
+                entries = self._put_batch(branch, remaining, batch_size, pool)
+                count += len(entries)
+                bytes_total += sum(entry.size_bytes for entry in entries)
+                if len(entries) < batch_size:
+                    return UploadTotals(count, bytes_total)
+                batch_size = min(batch_size * 4, BATCH_MAX)
+
+    def _put_batch(
+        self, branch: str, items: Iterator[NewObject], size: int, pool: ThreadPoolExecutor
+    ) -> list[Entry]:
+        self._context.touch_owner()
+        addresses, now = self._register(branch, size)
+        with self._abandoning(addresses):
+            entries = self._upload_all(items, addresses, now, pool)
+            # In the order of the items, so that of two with one path the later is staged.
+            by_path = {entry.path: entry for entry in entries}
+            self._stage(branch, by_path, addresses[len(entries) :], None, written=entries)
+        return entries
+
+    def _upload_all(
+        self,
+        items: Iterator[NewObject],
+        addresses: list[str],
+        now: datetime,
+        pool: ThreadPoolExecutor,
+    ) -> list[Entry]:
+        """Upload as many items as there are addresses, a few at one time."""
+        entries: list[Entry] = []
+        running: deque[Future[Entry]] = deque()
+        try:
+            for address, new in zip(addresses, islice(items, len(addresses)), strict=False):
+                new.check()
+                running.append(pool.submit(_upload, self._context, new, address, now))
+                if len(running) >= 2 * THREADS:
+                    entries.append(running.popleft().result())
+            entries += [future.result() for future in running]
+        finally:
+            # Whoever gives the addresses up must know that nobody writes to them any more.
+            for future in running:
+                with suppress(Exception):
+                    future.result()
+        return entries
+
+    def _register(self, branch: str, count: int) -> tuple[list[str], datetime]:
+        with self._context.metadata.transaction() as tx:
+            # Only so that a name that is wrong is told before the bytes are sent.
+            require_branch(tx, self._context.repository_id, branch)
+            now = tx.now()
+            addresses = self._slices.new_addresses(count, now=now)
+            self._writes.register_in(tx, addresses)
+        return addresses, now
+
+    def _stage(
+        self,
+        branch: str,
+        entries: Mapping[str, Entry],
+        unused: list[str],
+        check: Check | None,
+        *,
+        written: list[Entry] | None = None,
+    ) -> None:
+        repository_id = self._context.repository_id
+        published = list(entries.values()) if written is None else written
+        with self._context.metadata.transaction() as tx:
+            if check is not None:
+                tx.lock_repository(repository_id)
+                check(tx)
+            row = require_branch(tx, repository_id, branch, lock="share")
+            publish_writes(tx, repository_id, [entry.address for entry in published])
+            give_up_writes(tx, repository_id, unused)
+            write_staged(tx, repository_id, row.staging_token, entries)
+
+    @contextmanager
+    def _abandoning(self, addresses: list[str]) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            # The first error is the one to tell. What this cannot clear away ends by itself.
+            with suppress(EbbtideError):
+                self._writes.abandon(addresses)
+            raise
+
+
+def _upload(context: RepositoryContext, new: NewObject, address: str, now: datetime) -> Entry:
+    """Write the bytes to an address that is registered; size and checksum come on the way."""
+    digest = hashlib.sha256()
+    size_bytes = 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal size_bytes
+        for piece in chunks(new.data):
+            digest.update(piece)
+            size_bytes += len(piece)
+            yield piece
+
+    if isinstance(new.data, bytes):
+        digest.update(new.data)
+        size_bytes = len(new.data)
+        context.storage.put(address, new.data, create_only=True)
+    else:
+        context.storage.put(address, counted(), create_only=True)
+    return Entry(
+        path=new.path,
+        address=address,
+        size_bytes=size_bytes,
+        checksum=digest.hexdigest(),
+        mtime=now,
+        content_type=new.content_type,
+        metadata=dict(new.metadata),
+    )

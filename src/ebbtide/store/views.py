@@ -1,0 +1,157 @@
+"""What a revision shows: the entries of a commit, under what is staged on a branch.
+
+Not for: reading bytes, or whether they are still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
+from operator import itemgetter
+from typing import Final
+
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.reading import find_entry, iterate_entries
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.metadata.branches import require_branch
+from ebbtide.store.metadata.commits import CommitRecord
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.staged import Change, find_staged, page_of_staged
+from ebbtide.store.revisions import resolve
+
+PAGE_ROWS: Final = 1000
+
+StagedChange = tuple[str, Change]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry, and the commit that it is of; None for one that is staged."""
+
+    entry: Entry
+    commit: CommitRecord | None
+
+
+def find(context: RepositoryContext, ref: str, path: str) -> Found | None:
+    """What `ref` shows at `path`. Raises as `resolve`; Gone when its commit was forgotten."""
+    with context.metadata.snapshot() as tx:
+        revision = resolve(tx, context.repository_id, ref)
+        tokens = revision.branch.tokens if revision.branch is not None else ()
+        staged = find_staged(tx, context.repository_id, tokens, [path])
+    for token in tokens:
+        if path in staged[token]:
+            change = staged[token][path]
+            return None if change is None else Found(change, None)
+    tree = context.tree_of(revision.commit)
+    entry = find_entry(context.storage, tree, path, read=context.cache.range)
+    return None if entry is None else Found(entry, revision.commit)
+
+
+def walk(
+    context: RepositoryContext, ref: str, *, prefix: str = "", after: str = ""
+) -> Iterator[Entry]:
+    """The entries that `ref` shows, by path, of the paths with `prefix` behind `after`.
+
+    What stays all the time is in it once, however much is staged or committed meanwhile: each
+    page of staged changes comes with the commit that was below it in the same snapshot. Raises
+    as `find`.
+    """
+    for page in _pages(context, ref, prefix=prefix, after=after):
+        committed = iterate_entries(
+            context.storage,
+            context.tree_of(page.commit),
+            prefix=prefix,
+            after=page.after,
+            read=context.cache.range,
+        )
+        yield from _overlaid(committed, iter(page.staged), until=page.until)
+
+
+def staged_pages(
+    context: RepositoryContext, branch_name: str, *, prefix: str, after: str
+) -> Iterator[tuple[CommitRecord, list[StagedChange]]]:
+    """What is staged on a branch, by path, in pages, each with the commit that was below it.
+
+    Raises NotFound `branch_not_found`.
+    """
+    with context.metadata.snapshot() as tx:
+        require_branch(tx, context.repository_id, branch_name)
+    for page in _pages(context, branch_name, prefix=prefix, after=after):
+        yield page.commit, page.staged
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The staged changes with `after` < path <= `until`, and the commit below them."""
+
+    commit: CommitRecord
+    staged: list[StagedChange]
+    after: str
+    until: str | None
+
+
+def _pages(context: RepositoryContext, ref: str, *, prefix: str, after: str) -> Iterator[_Page]:
+    """Each page comes from one snapshot; the last has `until` None."""
+    until: str | None = after
+    while until is not None:
+        after = until
+        with context.metadata.snapshot() as tx:
+            revision = resolve(tx, context.repository_id, ref)
+            tokens = revision.branch.tokens if revision.branch is not None else ()
+            staged, until = _staged_page(
+                tx, context.repository_id, tokens, prefix=prefix, after=after
+            )
+        yield _Page(revision.commit, staged, after, until)
+
+
+def _staged_page(
+    tx: Transaction, repository_id: str, tokens: tuple[str, ...], *, prefix: str, after: str
+) -> tuple[list[StagedChange], str | None]:
+    """The staged changes up to the horizon, and the horizon: None where nothing is behind it."""
+    pages = [
+        page_of_staged(tx, repository_id, token, prefix=prefix, after=after, amount=PAGE_ROWS)
+        for token in tokens
+    ]
+    horizon = min((page[-1][0] for page in pages if len(page) == PAGE_ROWS), default=None)
+    merged = (
+        change
+        for change in newest_first(*map(iter, pages))
+        if horizon is None or change[0] <= horizon
+    )
+    return list(merged), horizon
+
+
+def newest_first(*by_token: Iterator[StagedChange]) -> Iterator[StagedChange]:
+    """The changes under several tokens, the newest token first, as one: by path, the newest of
+    each path."""
+    last: str | None = None
+    # The merge is stable: of equal paths the one of the token given first comes first.
+    for change in merge(*by_token, key=itemgetter(0)):
+        if change[0] != last:
+            last = change[0]
+            yield change
+
+
+def _overlaid(
+    committed: Iterator[Entry], staged: Iterator[StagedChange], *, until: str | None
+) -> Iterator[Entry]:
+    """Committed entries with staged changes made to them, up to and with the path `until`."""
+    change = next(staged, None)
+    for entry in committed:
+        if until is not None and entry.path > until:
+            break
+        while change is not None and change[0] < entry.path:
+            if change[1] is not None:
+                yield change[1]
+            change = next(staged, None)
+        if change is not None and change[0] == entry.path:
+            if change[1] is not None:
+                yield change[1]
+            change = next(staged, None)
+        else:
+            yield entry
+    while change is not None:
+        if change[1] is not None:
+            yield change[1]
+        change = next(staged, None)

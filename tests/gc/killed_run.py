@@ -1,0 +1,114 @@
+"""A collector run that kills its own process: `python -m tests.gc.killed_run STORE NOW ACTION AT`.
+
+ACTION is `plan` or `sweep`. AT is `start STEP` or `end STEP`, where the driver dies; or `before`
+or `after` and the beginning of an address, where an executor that deletes it kills the driver and
+waits for its own end: before the storage was asked, or before the outcome is recorded. Deletes go
+one by one.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc import outcomes
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Storage
+from tests.support.copies import OpenedWorld
+from tests.support.spark import shared_session
+from tests.support.histories import GRACE
+
+WAIT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class KillingStorage:
+    """The inner storage, until the address is deleted. Picklable."""
+
+    inner: Storage
+    driver: int
+    moment: str
+    address: str
+
+    @property
+    def url(self) -> str:
+        """The inner storage's."""
+        return self.inner.url
+
+    @property
+    def shared_between_processes(self) -> bool:
+        """The inner storage's."""
+        return self.inner.shared_between_processes
+
+    def get(self, address: str) -> bytes:
+        """See `Storage.get`."""
+        return self.inner.get(address)
+
+    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """See `Storage.stream`."""
+        return self.inner.stream(address, start=start, end=end)
+
+    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
+        """See `Storage.put`."""
+        self.inner.put(address, data, create_only=create_only)
+
+    def head(self, address: str) -> ObjectInfo | None:
+        """See `Storage.head`."""
+        return self.inner.head(address)
+
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[pa.RecordBatch]:
+        """See `Storage.list`."""
+        return self.inner.list(prefix, recursive=recursive)
+
+    def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
+        """See `Storage.list_prefixes`."""
+        return self.inner.list_prefixes(prefix)
+
+    def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """Kill the driver where it was asked for; the JVM then ends this process."""
+        if self.address not in addresses:
+            return self.inner.delete(addresses)
+        if self.moment == "after":
+            self.inner.delete(addresses)
+        os.kill(self.driver, signal.SIGKILL)
+        time.sleep(WAIT_SECONDS)
+        raise AssertionError("the JVM outlived the driver")
+
+
+def main(store: str, now: str, action: str, moment: str, where: str) -> None:
+    """Run until the kill."""
+    world = OpenedWorld(Path(store), now=datetime.fromisoformat(now))
+    repository: EmbeddedRepository = world.format()
+    if moment in ("before", "after"):
+        repository.storage = KillingStorage(repository.storage, os.getpid(), moment, where)
+        outcomes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
+
+    def observe(step: str, event: str) -> None:
+        if (event, step) == (moment, where):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    collector = Collector(
+        repository,
+        session=shared_session,
+        options=RunOptions.of(world.settings, grace=GRACE),
+        observer=observe,
+    )
+    if action == "plan":
+        collector.plan()
+    else:
+        collector.sweep()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,110 @@
+"""The worked examples of lakeFS issue 1932, through the whole pipeline, with real files."""
+
+from __future__ import annotations
+
+from tests.support.world import World
+
+
+def kept(world: World, run_id: str) -> set[str]:
+    """The ids of the commits that a run's plan keeps the data of."""
+    return set(world.collector().reasons(run_id))
+
+
+def test_simple(world: World) -> None:
+    world.keep(default="7d")
+    a = world.save("main", days_ago=10, put=["1", "2", "3"])
+    b = world.save("main", days_ago=8, delete=["3"])
+    c = world.save("main", days_ago=5, delete=["2"])
+    d = world.save("main", days_ago=2, delete=["1"])
+    trees = world.files("_ebbtide/trees")
+
+    report = world.collect()
+
+    assert report.state == "swept"
+    assert world.contents() == {"1", "2"}
+    assert kept(world, report.run_id) == {b, c, d}
+    assert report.counts["deleted"].objects == report.counts["candidate"].objects == 1
+    assert [entry.path for entry in world.lake.objects.walk(b)] == ["1", "2"]
+    # A is expired, but main still reaches it: its record and tree stay.
+    assert world.lake.commits.get(a).tombstoned_by == report.run_id
+    assert world.files("_ebbtide/trees") == trees
+
+
+def two_branches(world: World) -> dict[str, str]:
+    """The history of the complex example."""
+    ids = {"A": world.save("main", days_ago=12, put=["1"])}
+    world.lake.branches.create("feature1", "main")
+    ids["B"] = world.save("main", days_ago=9, put=["2"], delete=["1"])
+    ids["C"] = world.save("feature1", days_ago=8, put=["3"])
+    ids["D"] = world.save("feature1", days_ago=5, delete=["3"])
+    ids["E"] = world.save("main", days_ago=2, delete=["2"])
+    return ids
+
+
+def test_two_branches(world: World) -> None:
+    world.keep(default="7d", branches={"main": "7d", "feature1": "3d"})
+    ids = two_branches(world)
+
+    report = world.collect()
+
+    assert report.state == "swept"
+    assert kept(world, report.run_id) == {ids["B"], ids["D"], ids["E"]}
+    assert world.contents() == {"1", "2"}
+
+
+def test_deleted_branch_under_a_default_of_seven_days(world: World) -> None:
+    world.keep(default="7d")
+    ids = two_branches(world)
+    world.lake.branches.delete("feature1")
+
+    report = world.collect()
+
+    assert kept(world, report.run_id) == set(ids.values()) - {ids["A"]}
+    assert world.contents() == {"1", "2", "3"}
+
+
+def test_deleted_branch_under_a_default_of_three_days(world: World) -> None:
+    world.keep(default="3d", branches={"main": "7d"})
+    ids = two_branches(world)
+    world.lake.branches.delete("feature1")
+    trees = world.files("_ebbtide/trees")
+
+    report = world.collect()
+
+    assert kept(world, report.run_id) == {ids["B"], ids["E"]}
+    assert world.contents() == {"2"}
+    # Nothing reaches C and D any more: their records go, with their trees and ranges.
+    assert report.commits["forgotten"] == 2
+    assert len(trees - world.files("_ebbtide/trees")) == 2
+
+
+def test_staged_and_outside_files_stay(world: World) -> None:
+    world.keep(default="7d")
+    world.save("main", days_ago=10, put=["old"])
+    world.save("main", days_ago=9, delete=["old"])
+    world.save("main", days_ago=8, put=["new"])
+    world.lake.objects.put("main", "staged", b"staged")
+    (world.root / "notes.txt").write_text("not ours")
+    beside = world.root.parent / "beside.txt"
+    beside.write_text("outside the root")
+
+    report = world.collect()
+
+    assert world.contents() == {"new", "staged"}
+    assert report.counts["protected"].objects == 1
+    assert report.kinds["foreign"].objects == 1
+    assert (world.root / "notes.txt").exists()
+    assert beside.exists()
+
+
+def test_the_second_run_finds_nothing(world: World) -> None:
+    world.keep(default="7d")
+    two_branches(world)
+    world.collect()
+    files = world.files("")
+
+    report = world.collect()
+
+    assert report.state == "swept"
+    assert report.counts["candidate"].objects == 0
+    assert world.files("data") | world.files("_ebbtide/trees") <= files

@@ -1,0 +1,173 @@
+"""Users bring data back while a run is under way: lakeFS issue 1932 leaves open what happens, the
+fence does not.
+
+Every operation meets every point of a run, each on a line of history of its own, all in one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ebbtide.gc.report import RunReport
+from tests.gc.lines import (
+    AFTER_PLAN,
+    BEFORE_FENCE,
+    POINTS,
+    Known,
+    Line,
+    Outcome,
+    Reader,
+    at_points,
+    attempt,
+    check_commit,
+    check_gone,
+    check_refs,
+    make_line,
+)
+from tests.gc.operations import ALWAYS_ALLOWED, NEEDS_EXPIRED, OPERATIONS, POLICY, longer_period
+from tests.gc.operations import Operation as Operation
+from tests.support.world import World
+
+UNTOUCHED = "untouched"
+"""A line that nobody touches: what the run does where there is no race."""
+
+
+def named(operation: Operation) -> str:
+    """For the ids of tests."""
+    return operation.__name__
+
+
+@dataclass(slots=True)
+class Race:
+    """One run that all operations at all points interfered with."""
+
+    world: World
+    known: Known
+    report: RunReport
+    reader: Reader
+    lines: dict[tuple[str, str], Line] = field(default_factory=dict)
+    outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def race(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Race]:
+    """The run, when it is over."""
+    raced = make_race(tmp_path_factory.mktemp("race"))
+    yield raced
+    raced.reader.close()
+    raced.world.close()
+
+
+def make_race(directory: Path) -> Race:
+    """Plan, sweep, and do every operation at every point of that."""
+    world = World(directory, settings={"range_entries_target": 2})
+    world.keep(**POLICY)
+    known = Known()
+    initial = world.lake.commits.resolve("main")
+    known.note(initial, {})
+    lines: dict[tuple[str, str], Line] = {}
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    for operation in OPERATIONS:
+        for number, point in enumerate(POINTS):
+            name = f"{named(operation)}-{number}"
+            lines[named(operation), point] = make_line(world, known, name, initial=initial)
+    lines[UNTOUCHED, ""] = make_line(world, known, UNTOUCHED, initial=initial)
+
+    def act(point: str) -> None:
+        for operation in OPERATIONS:
+            key = named(operation), point
+            outcomes[key] = attempt(operation, lines[key])
+
+    planned = world.collector().plan()
+    assert planned.state == "planned"
+    act(AFTER_PLAN)
+    later = {point: partial(act, point) for point in POINTS if point != AFTER_PLAN}
+    report = world.collector(observer=at_points(later)).sweep(planned.run_id)
+    return Race(world, known, report, Reader(world), lines, outcomes)
+
+
+def test_the_run_ends_well(race: Race) -> None:
+    counts = race.report.counts
+    assert race.report.state == "swept"
+    assert len(race.outcomes) == len(OPERATIONS) * len(POINTS)
+    assert counts["missing"].objects == counts["failed"].objects == 0
+    assert counts["deleted"].objects + counts["revived"].objects == counts["candidate"].objects
+    assert set(race.report.deleted_kinds) >= {"tree", "range", "object"}
+
+
+def test_what_nobody_touches_goes(race: Race) -> None:
+    contents = race.world.contents()
+    line = race.lines[UNTOUCHED, ""]
+    assert set(line.held("kept", "fresh", "young")) <= contents
+    assert not set(line.held("lost", "side")) & contents
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=named)
+def test_operation_at_point(race: Race, operation: Operation, point: str) -> None:
+    line, outcome = race.lines[named(operation), point], race.outcomes[named(operation), point]
+    if operation in NEEDS_EXPIRED and point not in BEFORE_FENCE:
+        check_gone(outcome.error, race.report.run_id)
+        assert not set(line.held("lost", "side")) & race.world.contents()
+        return
+    assert outcome.error is None
+    if operation is longer_period and point not in BEFORE_FENCE:
+        # What is closed stays so; a longer period is for what is still there.
+        assert not race.reader.commit(line.old).is_intact
+        return
+    for ref, expected in outcome.reads.items():
+        assert race.reader.contents(ref) == expected
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=named)
+def test_no_commit_is_half_there(race: Race, operation: Operation, point: str) -> None:
+    line = race.lines[named(operation), point]
+    own = [
+        commit_id
+        for commit_id, contents in race.known.contents.items()
+        if any(path.startswith(f"{line.name}/") for path in contents)
+    ]
+    assert len(own) >= 6
+    intact = {commit_id for commit_id in own if check_commit(race.reader, commit_id, race.known.contents[commit_id])}
+    assert intact >= {line.head, line.young, line.fresh}
+
+
+def test_every_ref_reads_back(race: Race) -> None:
+    check_refs(race.reader, race.known)
+
+
+def test_what_was_revived_is_what_was_needed(race: Race) -> None:
+    """Before the fence all that comes back is kept; nothing is kept that nothing came back for."""
+    contents = race.world.contents()
+    revived = {
+        named(operation): {p for p in BEFORE_FENCE if _lost_or_side(race, operation, p) & contents}
+        for operation in OPERATIONS
+    }
+    for operation in OPERATIONS:
+        needs_bytes = operation not in ALWAYS_ALLOWED and named(operation) not in (
+            "read_of_an_old_commit",
+            "copy_from_an_old_commit",
+        )
+        assert revived[named(operation)] == (BEFORE_FENCE if needs_bytes else set())
+
+
+def _lost_or_side(race: Race, operation: Operation, point: str) -> set[str]:
+    return set(race.lines[named(operation), point].held("lost", "side"))
+
+
+def test_the_next_run_finishes(race: Race) -> None:
+    """Last of this module: it collects what the races left behind."""
+    report = race.world.collect()
+    assert report.state == "swept"
+    reader = Reader(race.world)
+    check_refs(reader, race.known)
+    for commit_id, contents in race.known.contents.items():
+        check_commit(reader, commit_id, contents)
+    reader.close()
+    assert race.world.collect().counts["candidate"].objects == 0

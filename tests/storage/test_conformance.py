@@ -1,0 +1,258 @@
+"""What every storage does. S3 takes part when EBBTIDE_TEST_S3_URL names a bucket to write to
+(`s3://bucket/prefix`, with the endpoint and credentials in the environment's AWS_ variables)."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ebbtide.errors import Conflict, InvalidInput, NotFound
+from ebbtide.ids import new_id
+from ebbtide.storage import LISTING_SCHEMA, DeleteOutcome, Storage, open_storage
+
+S3_URL = os.environ.get("EBBTIDE_TEST_S3_URL")
+LARGE = bytes(range(256)) * (80 * 1024 + 1)  # 20 MiB and a bit: more than a part, and odd
+NAMES = [
+    "x",
+    "é ü",
+    "日本語",
+    "a b+c",
+    "per%20cent",
+    "q?&=;",
+    "😀",
+    "x" * 200,
+    "-",
+    "[1]",
+    "a#b",
+    "~",
+]
+BAD_ADDRESSES = ["", "/", "/etc/x", "../x", "a/../../x", "a/..", ".", "a//b", "a/", "a/./b", "a\0b"]
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "local":
+        return open_storage(str(tmp_path / "root"))
+    if request.param == "memory":
+        return open_storage(f"memory:{new_id()}")
+    if S3_URL is None:
+        pytest.skip("EBBTIDE_TEST_S3_URL names no bucket to test S3 with")
+    return open_storage(f"{S3_URL}/{new_id()}")
+
+
+def listed(storage: Storage, prefix: str = "", *, recursive: bool = True) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for batch in storage.list(prefix, recursive=recursive):
+        assert batch.schema.equals(LISTING_SCHEMA)
+        batch.validate(full=True)
+        rows = batch.to_pylist()
+        assert not sizes.keys() & {row["address"] for row in rows}
+        sizes |= {row["address"]: row["size_bytes"] for row in rows}
+    return sizes
+
+
+def test_it_is_a_storage(storage: Storage) -> None:
+    assert isinstance(storage, Storage)
+
+
+def test_what_was_put_is_got(storage: Storage) -> None:
+    for data in (b"", b"x", LARGE):
+        storage.put("a/b/c", data)
+        assert storage.get("a/b/c") == data
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_come_back_from_a_listing_and_can_be_deleted(storage: Storage, name: str) -> None:
+    address = f"data/{name}/{name}"
+    storage.put(address, b"12")
+    assert listed(storage) == {address: 2}
+    assert storage.list_prefixes("data/") == [f"data/{name}/"]
+    assert listed(storage, f"data/{name}/") == {address: 2}
+    assert storage.get(address) == b"12"
+    assert storage.delete([address])[0].outcome == "deleted"
+    assert storage.head(address) is None
+
+
+def trickle(data: bytes) -> Iterator[bytes]:
+    for start in range(0, len(data), 1_000_003):
+        yield data[start : start + 1_000_003]
+        yield b""
+
+
+def test_put_takes_files_and_iterables(storage: Storage) -> None:
+    for data in (b"", b"some", LARGE):
+        storage.put("file", io.BytesIO(data))
+        assert storage.get("file") == data
+        storage.put("pieces", trickle(data))
+        assert storage.get("pieces") == data
+        storage.put("list", [data, data])
+        assert storage.get("list") == data + data
+
+
+def test_a_put_that_fails_half_way_leaves_the_old_object(storage: Storage) -> None:
+    def failing() -> Iterator[bytes]:
+        yield LARGE
+        raise RuntimeError("the client went away")
+
+    storage.put("a/x", b"old")
+    for address in ("a/x", "a/y"):
+        with pytest.raises(RuntimeError, match="went away"):
+            storage.put(address, failing())
+    assert listed(storage) == {"a/x": 3}
+    assert storage.get("a/x") == b"old"
+
+
+def test_create_only_never_overwrites(storage: Storage) -> None:
+    storage.put("x", b"1", create_only=True)
+    for data in (b"2", [b"2", b"3"]):
+        with pytest.raises(Conflict) as caught:
+            storage.put("x", data, create_only=True)
+        assert caught.value.kind == "object_exists"
+    assert storage.get("x") == b"1"
+    assert listed(storage) == {"x": 1}
+    storage.put("y", iter([b"2", b"3"]), create_only=True)
+    assert storage.get("y") == b"23"
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(0, None), (0, 0), (5, 5), (7, 3), (0, 1), (3, 9_000_000), (8_388_608, None), (0, 10**12)],
+)
+def test_streams_of_ranges(storage: Storage, start: int, end: int | None) -> None:
+    storage.put("x", LARGE)
+    pieces = list(storage.stream("x", start=start, end=end))
+    assert b"".join(pieces) == LARGE[start:end]
+    assert all(0 < len(piece) <= 8 * 1024 * 1024 for piece in pieces)
+
+
+def test_a_stream_from_behind_the_end_is_empty(storage: Storage) -> None:
+    storage.put("x", b"123")
+    storage.put("empty", b"")
+    assert list(storage.stream("x", start=3)) == []
+    assert list(storage.stream("x", start=10, end=20)) == []
+    assert list(storage.stream("empty")) == []
+
+
+def test_what_is_not_there(storage: Storage) -> None:
+    storage.put("a/b", b"1")
+    for address in ("x", "a", "a/b/c", "a/x", "x/y"):
+        assert storage.head(address) is None
+        for read in (storage.get, storage.stream, lambda a: storage.stream(a, start=2, end=1)):
+            with pytest.raises(NotFound) as caught:
+                read(address)
+            assert caught.value.kind == "object_not_found"
+    assert listed(storage, "x/") == {}
+    assert listed(storage, "a/b/") == {}
+    assert storage.list_prefixes("x/") == []
+
+
+def test_head_tells_size_and_date(storage: Storage) -> None:
+    storage.put("a/b", b"12345")
+    found = storage.head("a/b")
+    assert found is not None
+    assert (found.address, found.size_bytes) == ("a/b", 5)
+    assert found.last_modified.utcoffset() == timedelta(0)
+    assert abs(found.last_modified - datetime.now(UTC)) < timedelta(minutes=5)
+    batch = next(storage.list())
+    assert batch.column("last_modified").to_pylist() == [found.last_modified]
+    assert batch.column("regular").to_pylist() == [True]
+
+
+def test_listing_by_prefix_and_level(storage: Storage) -> None:
+    sizes = {"top": 1, "a/x": 2, "a/b/y": 3, "a/b/z": 4, "ab/x": 5, "b/c/d/e": 6}
+    for address, size in sizes.items():
+        storage.put(address, b"x" * size)
+    assert listed(storage) == sizes
+    assert listed(storage, "a/") == {k: v for k, v in sizes.items() if k.startswith("a/")}
+    assert listed(storage, recursive=False) == {"top": 1}
+    assert listed(storage, "a/", recursive=False) == {"a/x": 2}
+    assert listed(storage, "b/", recursive=False) == {}
+    assert storage.list_prefixes() == ["a/", "ab/", "b/"]
+    assert storage.list_prefixes("a/") == ["a/b/"]
+    assert storage.list_prefixes("b/c/d/") == []
+
+
+def test_an_empty_storage_lists_nothing(storage: Storage) -> None:
+    assert listed(storage) == {}
+    assert storage.list_prefixes() == []
+
+
+@pytest.mark.parametrize("address", BAD_ADDRESSES)
+def test_addresses_that_are_none(storage: Storage, address: str) -> None:
+    storage.put("a/b", b"1")
+    with pytest.raises(InvalidInput) as caught:
+        storage.put(address, b"x")
+    assert caught.value.kind == "invalid_address"
+    for read in (storage.get, storage.stream, storage.head):
+        with pytest.raises(InvalidInput):
+            read(address)
+    (outcome,) = storage.delete([address])
+    assert outcome.outcome == "failed"
+    assert outcome.error
+    assert listed(storage) == {"a/b": 1}
+
+
+@pytest.mark.parametrize("prefix", ["a", "/", "../", "a/../", "a//"])
+def test_prefixes_that_are_none(storage: Storage, prefix: str) -> None:
+    with pytest.raises(InvalidInput):
+        storage.list(prefix)
+    with pytest.raises(InvalidInput):
+        storage.list_prefixes(prefix)
+
+
+def test_each_address_has_its_outcome_in_order(storage: Storage) -> None:
+    there = [f"data/{n % 7}/{n}" for n in range(25)]
+    for address in [*there, "data/1/keep"]:
+        storage.put(address, b"1")
+    asked = [*there[:10], "data/1/absent", "../bad", "other/absent", *there[10:]]
+    outcomes = storage.delete(asked)
+    assert [each.address for each in outcomes] == asked
+    by_address = {each.address: each for each in outcomes}
+    assert all(by_address[address] == DeleteOutcome(address, "deleted") for address in there)
+    # S3 acknowledges the delete of what is not there, and says nothing else.
+    absent = "missing" if storage.url.startswith("file:") else "deleted"
+    assert by_address["data/1/absent"].outcome == absent
+    assert by_address["other/absent"].outcome == absent
+    assert by_address["../bad"].outcome == "failed"
+    assert listed(storage) == {"data/1/keep": 1}
+    assert storage.delete([]) == []
+
+
+def test_more_than_one_call_can_delete(storage: Storage) -> None:
+    addresses = [f"a/{n}" for n in range(2_100)]
+    for address in addresses[::100]:
+        storage.put(address, b"")
+    outcomes = storage.delete(addresses)
+    assert [each.address for each in outcomes] == addresses
+    assert all(each.outcome == "deleted" for each in outcomes[::100])
+    assert listed(storage) == {}
+
+
+def test_it_is_a_value_that_travels(storage: Storage) -> None:
+    storage.put("x", b"1")
+    copy = pickle.loads(pickle.dumps(storage))
+    assert copy == storage
+    assert hash(copy) == hash(storage)
+    assert copy.get("x") == b"1"
+    assert copy != open_storage("memory:another")
+    assert open_storage(storage.url) == storage
+    assert storage.shared_between_processes == (not storage.url.startswith("memory:"))
+
+
+def test_a_listing_of_many_comes_in_batches(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.storage.base.LISTING_ROWS_MAX", 10)
+    expected = {f"d{n % 3}/{n}": 0 for n in range(35)}
+    for address in expected:
+        storage.put(address, b"")
+    batches: list[pa.RecordBatch] = list(storage.list())
+    assert max(batch.num_rows for batch in batches) <= 10
+    assert listed(storage) == expected

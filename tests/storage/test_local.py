@@ -1,0 +1,338 @@
+"""A directory as a storage: links, temporary files, races, crashes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import EbbtideError, Failed, InvalidInput, NotFound
+from ebbtide.storage import LocalStorage, open_storage
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def storage(root: Path) -> LocalStorage:
+    return LocalStorage(str(root))
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    directory = tmp_path / "outside"
+    (directory / "deep").mkdir(parents=True)
+    (directory / "file").write_bytes(b"precious")
+    (directory / "deep" / "file").write_bytes(b"precious")
+    return directory
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(each.name for each in directory.iterdir())
+
+
+def rows(storage: LocalStorage, prefix: str = "") -> dict[str, bool]:
+    found: dict[str, bool] = {}
+    for batch in storage.list(prefix):
+        columns = (batch.column(name).to_pylist() for name in ("address", "regular"))
+        found.update(zip(*columns, strict=True))
+    return found
+
+
+def test_links_are_listed_and_never_followed(
+    storage: LocalStorage, root: Path, outside: Path
+) -> None:
+    storage.put("data/a/real", b"1")
+    (root / "data" / "dir").symlink_to(outside)
+    (root / "data" / "a" / "link").symlink_to(outside / "file")
+    (root / "data" / "a" / "dangling").symlink_to(outside / "absent")
+    (root / "top").symlink_to(outside)
+    assert rows(storage) == {
+        "data/a/real": True,
+        "data/a/link": False,
+        "data/a/dangling": False,
+        "data/dir": False,
+        "top": False,
+    }
+    assert storage.list_prefixes("data/") == ["data/a/"]
+    assert rows(storage, "top/") == rows(storage, "data/dir/deep/") == {}
+    assert storage.list_prefixes("top/") == []
+    for address in ("data/dir/file", "data/a/link", "top/deep/file", "data/dir", "data/a/dangling"):
+        assert storage.head(address) is None
+        for read in (storage.get, storage.stream):
+            with pytest.raises(NotFound):
+                read(address)
+
+
+def test_nothing_is_deleted_or_written_through_a_link(
+    storage: LocalStorage, root: Path, outside: Path
+) -> None:
+    storage.put("data/a/real", b"1")
+    (root / "data" / "dir").symlink_to(outside)
+    (root / "top").symlink_to(outside)
+    addresses = ["data/dir/file", "top/file", "top/deep/file", "data/dir/deep/file", "data/dir/x"]
+    assert {each.outcome for each in storage.delete(addresses)} == {"failed"}
+    for address in addresses:
+        with pytest.raises(InvalidInput) as caught:
+            storage.put(address, b"x")
+        assert caught.value.kind == "invalid_address"
+    assert (outside / "file").read_bytes() == b"precious"
+    assert (outside / "deep" / "file").read_bytes() == b"precious"
+    assert names(outside) == ["deep", "file"]
+
+
+def test_a_link_itself_can_be_replaced_but_not_what_it_points_at(
+    storage: LocalStorage, root: Path, outside: Path
+) -> None:
+    (root / "data").mkdir(parents=True)
+    for name in ("one", "two"):
+        (root / "data" / name).symlink_to(outside / "file")
+    storage.put("data/one", b"new")
+    assert storage.delete(["data/two"])[0].outcome == "deleted"
+    assert (outside / "file").read_bytes() == b"precious"
+    assert rows(storage) == {"data/one": True}
+
+
+def test_other_files_are_listed_as_not_regular(storage: LocalStorage, root: Path) -> None:
+    root.mkdir()
+    os.mkfifo(root / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(root / "socket"))
+        (root / os.fsdecode(b"not \xff utf8")).write_bytes(b"")
+        assert rows(storage) == {"pipe": False, "socket": False, "not \\xff utf8": False}
+        for address in ("pipe", "socket"):
+            with pytest.raises(NotFound):
+                storage.get(address)
+
+
+def test_a_name_that_only_looks_like_one_that_is_not_unicode(
+    storage: LocalStorage, root: Path
+) -> None:
+    storage.put("not \\xff utf8", b"plain")
+    assert rows(storage) == {"not \\xff utf8": True}
+    (root / os.fsdecode(b"\xff")).write_bytes(b"")
+    assert rows(storage) == {"not \\xff utf8": True, "\\xff": False}
+
+
+def test_temporary_files_are_listed_and_can_be_deleted(storage: LocalStorage, root: Path) -> None:
+    storage.put("data/a/x", b"1")
+    (root / "data" / "a" / "x#1").write_bytes(b"half")
+    assert rows(storage) == {"data/a/x": True, "data/a/x#1": True}
+    assert storage.delete(["data/a/x#1"])[0].outcome == "deleted"
+    with pytest.raises(InvalidInput):
+        storage.put("data/a/x#17", b"1")
+
+
+def test_a_write_in_progress_is_only_a_temporary_file(storage: LocalStorage, root: Path) -> None:
+    seen: list[str] = []
+
+    def pieces() -> Iterator[bytes]:
+        yield b"1"
+        seen.extend(names(root / "data"))
+
+    storage.put("data/x", pieces())
+    (temporary,) = seen
+    assert temporary.startswith("x#")
+    assert names(root / "data") == ["x"]
+
+
+def test_a_killed_writer_leaves_only_a_temporary_file(storage: LocalStorage, root: Path) -> None:
+    storage.put("data/x", b"old")
+    program = """
+import sys, time
+from ebbtide.storage import LocalStorage
+def pieces():
+    yield b"x" * 10_000_000
+    print("written", flush=True)
+    time.sleep(600)
+LocalStorage(sys.argv[1]).put("data/x", pieces())
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(root)], stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"written\n"
+        writer.send_signal(signal.SIGKILL)
+    assert storage.get("data/x") == b"old"
+    (temporary,) = set(rows(storage)) - {"data/x"}
+    assert temporary.startswith("data/x#")
+
+
+def test_everything_reaches_the_disk_before_put_returns(
+    storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    real_fsync, real_rename = os.fsync, os.rename
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        events.append(f"fsync {path.relative_to(root)}")
+        real_fsync(descriptor)
+
+    def rename(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        events.append("rename")
+        real_rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", rename)
+    storage.put("data/a/x", b"1")
+    assert events[0].startswith("fsync data/a/x#")
+    assert events[1:] == ["rename", "fsync data/a", "fsync data", "fsync ."]
+
+
+def test_emptied_directories_go_but_not_the_uppermost(storage: LocalStorage, root: Path) -> None:
+    storage.put("data/a/b/c/x", b"1")
+    storage.put("data/d/x", b"1")
+    storage.put("top", b"1")
+    storage.delete(["data/a/b/c/x", "top"])
+    assert names(root / "data") == ["d"]
+    storage.delete(["data/d/x"])
+    assert names(root) == ["data"]
+    assert storage.delete(["data/d/x"])[0].outcome == "missing"
+
+
+def test_deleting_a_directory_fails_and_keeps_it(storage: LocalStorage, root: Path) -> None:
+    storage.put("data/a/x", b"1")
+    (root / "data" / "empty").mkdir()
+    assert [each.outcome for each in storage.delete(["data/a", "data/empty"])] == ["failed"] * 2
+    assert storage.get("data/a/x") == b"1"
+    with pytest.raises(Failed) as caught:
+        storage.put("data/a", b"1")
+    assert caught.value.kind == "storage_error"
+    assert rows(storage) == {"data/a/x": True}
+
+
+def test_writers_never_fail_where_directories_are_removed(storage: LocalStorage) -> None:
+    """Two writers and a sweep share a directory that is empty most of the time."""
+    stop = threading.Event()
+    problems: list[Exception] = []
+
+    def sweep() -> None:
+        while not stop.is_set():
+            storage.delete(["data/s/deep/absent"])
+
+    def write(number: int) -> None:
+        try:
+            for turn in range(200):
+                address = f"data/s/deep/{number}-{turn}"
+                storage.put(address, b"1", create_only=bool(turn % 2))
+                assert storage.get(address) == b"1"
+                assert storage.delete([address])[0].outcome == "deleted"
+        except (EbbtideError, AssertionError) as error:
+            problems.append(error)
+
+    sweeper = threading.Thread(target=sweep)
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in (sweeper, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    sweeper.join()
+    assert problems == []
+
+
+def test_a_directory_that_vanishes_before_the_file_is_made_is_made_again(
+    storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open = os.open
+    removed: list[str] = []
+
+    def open_(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if flags & os.O_CREAT and len(removed) < 3:
+            (root / "data" / "slice").rmdir()
+            removed.append(path)
+        return real_open(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", open_)
+    storage.put("data/slice/x", b"1")
+    assert len(removed) == 3
+    assert storage.get("data/slice/x") == b"1"
+
+
+def test_files_that_come_and_go_do_not_disturb_a_listing(storage: LocalStorage) -> None:
+    stable = {f"data/{n % 10}/stable{n}" for n in range(200)}
+    for address in stable:
+        storage.put(address, b"")
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            for n in range(10):
+                storage.put(f"data/{n}/gone", b"")
+                storage.put(f"data/new{n}/gone", b"")
+            storage.delete([f"data/{kind}{n}/gone" for n in range(10) for kind in ("", "new")])
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(100):
+            assert stable <= set(rows(storage))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_directory_swapped_for_a_link_is_not_followed(
+    storage: LocalStorage, root: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put("data/slice/deep/file", b"1")
+    real_open = os.open
+
+    def swap(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        slice_ = root / "data" / "slice"
+        if path == "slice" and not slice_.is_symlink():
+            slice_.rename(root / "moved")
+            slice_.symlink_to(outside)
+        return real_open(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", swap)
+    assert storage.delete(["data/slice/deep/file"])[0].outcome == "failed"
+    assert (outside / "deep" / "file").read_bytes() == b"precious"
+
+
+def test_no_descriptor_is_left_open(storage: LocalStorage) -> None:
+    def act() -> None:
+        storage.put("data/a/x", b"1")
+        storage.stream("data/a/x")
+        next(storage.stream("data/a/x"))
+        list(storage.list())
+        storage.delete(["data/a/x", "data/a/y", "data/z/y"])
+        for wrong in ("data/a", "data/a/x/y"):
+            with pytest.raises(EbbtideError):
+                storage.get(wrong)
+
+    act()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        act()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_the_date_is_that_of_the_file_to_the_microsecond(storage: LocalStorage, root: Path) -> None:
+    storage.put("x", b"1")
+    moment = datetime(2001, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
+    os.utime(root / "x", ns=(0, int(moment.timestamp()) * 10**9 + 789012999))
+    found = storage.head("x")
+    assert found is not None
+    assert found.last_modified == moment
+    assert next(storage.list()).column("last_modified").to_pylist() == [moment]
+
+
+def test_a_root_behind_a_link_is_its_real_path(root: Path, tmp_path: Path) -> None:
+    root.mkdir()
+    (tmp_path / "alias").symlink_to(root)
+    storage = open_storage(str(tmp_path / "alias"))
+    assert storage == LocalStorage(str(root))
+    storage.put("x", b"1")
+    assert (root / "x").read_bytes() == b"1"

@@ -1,0 +1,93 @@
+"""What a remote storage's deletes answer when the storage does not do all that it is asked."""
+
+from __future__ import annotations
+
+import obstore
+import pytest
+from obstore.exceptions import BaseError
+from obstore.store import MemoryStore
+
+from ebbtide.errors import Failed, InvalidInput, Refused
+from ebbtide.ids import new_id
+from ebbtide.storage import RemoteStorage, open_storage
+
+
+class FaultyDelete:
+    """Bulk deletes that fail as a whole where one key does, as obstore's do."""
+
+    def __init__(self, failing: dict[str, Exception]) -> None:
+        self.failing = failing
+        self.calls: list[list[str]] = []
+        self._real = obstore.delete
+
+    def __call__(self, client: MemoryStore, paths: list[str]) -> None:
+        self.calls.append(paths)
+        for path in paths:
+            if path in self.failing:
+                raise self.failing[path]
+            self._real(client, [path])
+
+
+@pytest.fixture
+def storage() -> RemoteStorage:
+    storage = open_storage(f"memory:{new_id()}")
+    assert isinstance(storage, RemoteStorage)
+    for number in range(1_500):
+        storage.put(f"data/{number}", b"")
+    return storage
+
+
+def test_one_key_that_fails_fails_alone(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty = FaultyDelete(
+        {"data/700": BaseError("denied\n\nDebug source: …"), "data/1300": FileNotFoundError("no")}
+    )
+    monkeypatch.setattr(obstore, "delete", faulty)
+    addresses = [f"data/{number}" for number in range(1_500)]
+    outcomes = {each.address: each for each in storage.delete(addresses)}
+    assert list(outcomes) == addresses
+    assert (outcomes["data/700"].outcome, outcomes["data/700"].error) == ("failed", "denied")
+    assert outcomes["data/1300"].outcome == "missing"
+    others = [o.outcome for a, o in outcomes.items() if a not in faulty.failing]
+    assert set(others) == {"deleted"}
+    assert max(map(len, faulty.calls)) == 1_000
+    assert len(faulty.calls) < 50
+    left = {a for batch in storage.list() for a in batch.column("address").to_pylist()}
+    assert left == set(faulty.failing)
+
+
+def test_a_throttled_delete_is_not_asked_again_at_once(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty = FaultyDelete({"data/500": BaseError("… (code: SlowDown)")})
+    monkeypatch.setattr(obstore, "delete", faulty)
+    outcomes = storage.delete([f"data/{number}" for number in range(1_500)])
+    assert len(faulty.calls) == 2
+    assert {each.outcome for each in outcomes[:1_000]} == {"failed"}
+    assert all((each.error or "").startswith("throttled") for each in outcomes[:1_000])
+    assert {each.outcome for each in outcomes[1_000:]} == {"deleted"}
+
+
+def test_what_breaks_outside_is_an_error_that_can_be_tried_again(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise BaseError("connection reset\n\nDebug source: …")
+
+    monkeypatch.setattr(obstore, "put", broken)
+    with pytest.raises(Failed) as caught:
+        storage.put("x", b"1")
+    assert not isinstance(caught.value, Refused)
+    assert caught.value.kind == "storage_error"
+    assert caught.value.message.endswith("connection reset")
+
+
+def test_a_conditional_write_is_bounded(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.storage.remote._CREATE_BYTES_MAX", 10)
+    storage.put("small", iter([b"12345", b"12345"]), create_only=True)
+    with pytest.raises(InvalidInput):
+        storage.put("large", iter([b"12345", b"12345", b"1"]), create_only=True)
+    assert storage.head("large") is None

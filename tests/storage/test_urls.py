@@ -1,0 +1,123 @@
+"""Where a storage is: spellings, nesting, nonsense."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import InvalidInput
+from ebbtide.storage import LocalStorage, RemoteStorage, contains, normalize_url, open_storage
+
+
+@pytest.mark.parametrize(
+    ("url", "normal"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/", "s3://bucket"),
+        ("s3a://bucket/a/b//", "s3://bucket/a/b"),
+        ("S3N://bucket/A", "s3://bucket/A"),
+        ("s3://bucket/per%20cent é", "s3://bucket/per%20cent é"),
+        ("gs://bucket/a/", "gs://bucket/a"),
+        ("gcs://bucket", "gs://bucket"),
+        ("memory:name", "memory:name"),
+        ("memory://name/", "memory:name"),
+        ("file:///no/where/../here/", "file:///no/here"),
+        ("file://localhost/no", "file:///no"),
+        ("FILE:/no", "file:///no"),
+        ("file:///no%20w%23here", "file:///no%20w%23here"),
+        ("/no/./where//x/", "file:///no/where/x"),
+        ("/", "file:///"),
+    ],
+)
+def test_spellings(url: str, normal: str) -> None:
+    assert normalize_url(url) == normal
+    assert normalize_url(normal) == normal
+    assert open_storage(url).url == normal
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "s3:", "s3://", "s3:///a", "s3:bucket", "s3://bu cket", "s3://bucket/a/../b", "s3://b//a",
+     "s3://key:secret@bucket/a", "s3://bucket/a?x=1", "s3://bucket/a#x", "memory:", "memory:a/b",
+     "http://host/x", "ftp://x", "file://host/x", "file:relative", "file:///a?b", "/a\0b", "x:y"],
+)  # fmt: skip
+def test_nonsense_is_refused_with_a_way_out(url: str) -> None:
+    for function in (normalize_url, open_storage):
+        with pytest.raises(InvalidInput) as caught:
+            function(url)
+        assert caught.value.kind == "invalid_argument"
+        assert "s3://bucket/prefix" in caught.value.message
+
+
+def test_local_paths_are_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tmp_path / "real dir"
+    real.mkdir()
+    (tmp_path / "alias").symlink_to(real)
+    monkeypatch.chdir(tmp_path)
+    spellings = ["real dir", "./real dir/", "alias", str(real), str(tmp_path / "alias" / "."),
+                 real.as_uri(), f"file://{tmp_path}/alias", f"{real}/../alias"]  # fmt: skip
+    assert {normalize_url(each) for each in spellings} == {real.as_uri()}
+    assert {open_storage(each) for each in spellings} == {LocalStorage(str(real))}
+    assert open_storage(real.as_uri()).url == real.as_uri()
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "expected"),
+    [
+        ("s3://b/a", "s3a://b/a/", True),
+        ("s3://b/a", "s3://b/a/c", True),
+        ("s3://b", "s3://b/a/c", True),
+        ("s3://b/a", "s3://b/ab", False),
+        ("s3://b/a/c", "s3://b/a", False),
+        ("s3://b", "s3://bb", False),
+        ("s3://b/a", "gs://b/a", False),
+        ("memory:a", "memory:a", True),
+        ("memory:a", "memory:ab", False),
+        ("/no/a", "file:///no/a/b", True),
+        ("/no/a", "/no/ab", False),
+        ("/no/a/b", "/no/a", False),
+        ("/", "/no", True),
+        ("/", "s3://b", False),
+    ],
+)
+def test_containing(outer: str, inner: str, *, expected: bool) -> None:
+    assert contains(outer, inner) is expected
+
+
+def test_containing_looks_through_links(tmp_path: Path) -> None:
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    assert contains(str(tmp_path / "alias"), str(tmp_path / "real" / "deep" / "not" / "yet"))
+    assert contains(str(tmp_path / "real"), str(tmp_path / "alias" / "deep"))
+    assert not contains(str(tmp_path / "real" / "deep"), str(tmp_path / "alias"))
+
+
+def test_two_names_of_one_directory_are_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a second mount, which this test can't make: only the identity is the same."""
+    (tmp_path / "one" / "x").mkdir(parents=True)
+    (tmp_path / "two" / "x").mkdir(parents=True)
+    real_stat = os.stat
+
+    def stat(path: str | Path, **options: bool) -> os.stat_result:
+        return real_stat(tmp_path / "one" if Path(path) == tmp_path / "two" else path, **options)
+
+    assert not contains(str(tmp_path / "one"), str(tmp_path / "two" / "x"))
+    monkeypatch.setattr(os, "stat", stat)
+    assert contains(str(tmp_path / "one"), str(tmp_path / "two" / "x"))
+
+
+def test_options() -> None:
+    options = {"region": "x", "access_key_id": "key", "secret_access_key": "hidden"}
+    storage = open_storage("s3://bucket", options)
+    assert storage == open_storage("s3a://bucket/", dict(reversed(options.items())))
+    assert storage != open_storage("s3://bucket")
+    assert isinstance(storage, RemoteStorage)
+    assert "hidden" not in repr(storage)
+    for url, wrong in (("s3://bucket", {"bogus": "1"}), ("/tmp", {"region": "x"})):
+        with pytest.raises(InvalidInput) as caught:
+            open_storage(url, wrong)
+        assert caught.value.kind == "invalid_setting"

@@ -1,0 +1,222 @@
+"""Ranges and trees that are missing, damaged or of another version: an error each, never data."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from ebbtide.errors import Failed, Refused
+from ebbtide.ids import new_id
+from ebbtide.storage import Storage
+from ebbtide.store.content import files
+from ebbtide.store.content.entries import Entry, to_table
+from ebbtide.store.content.layout import range_address, tree_address
+from ebbtide.store.content.ranges import (
+    RangeInfo,
+    read_range,
+    read_range_addresses,
+    write_range,
+)
+from ebbtide.store.content.trees import Tree, read_tree, write_tree
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ENTRIES = [Entry(f"path/{n:04}", f"data/s/{n}", n, f"sum{n}", NOW) for n in range(100)]
+
+Read = Callable[[], object]
+
+
+@pytest.fixture
+def info(storage: Storage) -> RangeInfo:
+    return write_range(storage, ENTRIES, range_id=new_id())
+
+
+@pytest.fixture
+def tree(info: RangeInfo) -> Tree:
+    other = dataclasses.replace(info, range_id=new_id(), first_path="q", last_path="r")
+    return Tree(new_id(), (info, other))
+
+
+def readers(storage: Storage, info: RangeInfo) -> list[Read]:
+    return [
+        lambda: read_range(storage, info),
+        lambda: read_range_addresses(
+            storage, info.range_id, info.checksum, entry_count=info.entry_count
+        ),
+    ]
+
+
+def refused(read: Read, address: str) -> str:
+    with pytest.raises(Refused) as caught:
+        read()
+    assert caught.value.details["address"] == address
+    assert address in caught.value.message
+    return caught.value.kind
+
+
+def rewritten(storage: Storage, info: RangeInfo, data: bytes) -> RangeInfo:
+    """What a tree would say of a range whose file was written with these bytes."""
+    storage.put(info.address, data)
+    return dataclasses.replace(info, checksum=files.checksum_of(data))
+
+
+def test_what_was_written_is_read(storage: Storage, info: RangeInfo, tree: Tree) -> None:
+    assert read_range(storage, info) == ENTRIES
+    addresses = read_range_addresses(storage, info.range_id, info.checksum, entry_count=100)
+    assert addresses.to_pylist() == [entry.address for entry in ENTRIES]
+    assert info == RangeInfo(
+        info.range_id, "path/0000", "path/0099", 100, sum(range(100)), info.checksum
+    )
+    for each in (tree, Tree(new_id())):
+        assert read_tree(storage, each.tree_id, write_tree(storage, each)) == each
+
+
+def test_missing(storage: Storage, info: RangeInfo, tree: Tree) -> None:
+    checksum = write_tree(storage, tree)
+    storage.delete([info.address, tree.address])
+    for read in readers(storage, info):
+        assert refused(read, info.address) == "missing_node"
+    tree_read = lambda: read_tree(storage, tree.tree_id, checksum)  # noqa: E731
+    assert refused(tree_read, tree.address) == "missing_tree"
+
+
+def test_any_flipped_bit_and_any_truncation(storage: Storage, info: RangeInfo, tree: Tree) -> None:
+    checksum = write_tree(storage, tree)
+    kinds: list[tuple[str, str, list[Read]]] = [
+        (info.address, "corrupt_node", readers(storage, info)),
+        (tree.address, "corrupt_tree", [lambda: read_tree(storage, tree.tree_id, checksum)]),
+    ]
+    generator = random.Random(1)
+    for address, kind, reads in kinds:
+        whole = storage.get(address)
+        damaged = [whole[:cut] for cut in (0, 1, 4, len(whole) // 2, len(whole) - 1)]
+        for _ in range(50):
+            flipped = bytearray(whole)
+            flipped[generator.randrange(len(whole))] ^= 1 << generator.randrange(8)
+            damaged.append(bytes(flipped))
+        for data in [*damaged, whole + b"\0"]:
+            storage.put(address, data)
+            for read in reads:
+                assert refused(read, address) == kind
+
+
+@pytest.mark.parametrize("version", [b"2", b"0", b"", b"one", b"\xff"])
+def test_another_version(
+    storage: Storage, info: RangeInfo, tree: Tree, version: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other:
+        def __str__(self) -> str:
+            return version.decode("latin1")
+
+    monkeypatch.setattr(files, "FORMAT_VERSION", Other())
+    info = write_range(storage, ENTRIES, range_id=info.range_id)
+    checksum = write_tree(storage, tree)
+    monkeypatch.undo()
+    for read in readers(storage, info):
+        assert refused(read, info.address) == "unknown_format_version"
+    tree_read = lambda: read_tree(storage, tree.tree_id, checksum)  # noqa: E731
+    assert refused(tree_read, tree.address) == "unknown_format_version"
+
+
+def encoded_without_version(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
+
+
+def test_files_whose_checksum_is_right_and_that_are_still_wrong(
+    storage: Storage, info: RangeInfo
+) -> None:
+    good = to_table(ENTRIES)
+    wrong = {
+        "no Parquet": b"hello",
+        "empty": b"",
+        "no version": encoded_without_version(good),
+        "a column less": files.encode(good.drop_columns(["checksum"])),
+        "another type": files.encode(
+            good.set_column(2, "size_bytes", good.column("size_bytes").cast(pa.int32()))
+        ),
+        "no entries": files.encode(good.slice(0, 0)),
+        "an entry less": files.encode(good.slice(1)),
+    }
+    for name, data in wrong.items():
+        for read in readers(storage, rewritten(storage, info, data)):
+            assert refused(read, info.address) == "corrupt_node", name
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [ENTRIES[1], ENTRIES[0], *ENTRIES[2:]],
+        [ENTRIES[0], ENTRIES[0], *ENTRIES[2:]],
+        [*ENTRIES[:-1], dataclasses.replace(ENTRIES[-1], path="z")],
+        [dataclasses.replace(ENTRIES[0], path="a"), *ENTRIES[1:]],
+    ],
+)
+def test_entries_that_are_not_as_the_tree_says(
+    storage: Storage, info: RangeInfo, entries: list[Entry]
+) -> None:
+    changed = rewritten(storage, info, files.encode(to_table(entries)))
+    assert refused(lambda: read_range(storage, changed), info.address) == "corrupt_node"
+
+
+def test_no_range_is_written_out_of_order_or_empty(storage: Storage) -> None:
+    for entries in ([], [ENTRIES[1], ENTRIES[0]], [ENTRIES[0], ENTRIES[0]]):
+        with pytest.raises(ValueError, match="ascend"):
+            write_range(storage, entries, range_id=new_id())
+    assert list(storage.list()) == []
+
+
+def bad_trees(tree: Tree) -> list[Tree]:
+    first, second = tree.ranges
+    variants = [
+        (second, first),
+        (first, first),
+        (first, dataclasses.replace(second, first_path=first.last_path)),
+        (dataclasses.replace(first, first_path="z"), second),
+        (dataclasses.replace(first, entry_count=0), second),
+        (dataclasses.replace(first, range_id="../../etc"), second),
+    ]
+    return [Tree(tree.tree_id, ranges) for ranges in variants]
+
+
+def test_trees_whose_ranges_are_not_in_order(
+    storage: Storage, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bad in bad_trees(tree):
+        with pytest.raises(ValueError, match="range"):
+            write_tree(storage, bad)
+        with monkeypatch.context() as patch:
+            patch.setattr("ebbtide.store.content.trees._problem", lambda _: None)
+            checksum = write_tree(storage, bad)
+        read = lambda checksum=checksum: read_tree(storage, tree.tree_id, checksum)  # noqa: E731
+        assert refused(read, tree.address) == "corrupt_tree"
+
+
+def test_a_tree_is_no_range_nor_the_other_way_round(
+    storage: Storage, info: RangeInfo, tree: Tree
+) -> None:
+    checksum = write_tree(storage, tree)
+    storage.put(range_address(tree.tree_id), storage.get(tree.address))
+    storage.put(tree_address(info.range_id), storage.get(info.address))
+    as_range = dataclasses.replace(info, range_id=tree.tree_id, checksum=checksum)
+    for read in readers(storage, as_range):
+        assert refused(read, as_range.address) == "corrupt_node"
+    as_tree = lambda: read_tree(storage, info.range_id, info.checksum)  # noqa: E731
+    assert refused(as_tree, tree_address(info.range_id)) == "corrupt_tree"
+
+
+def test_a_storage_that_fails_is_no_damage(
+    storage: Storage, info: RangeInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_storage: Storage, _address: str) -> bytes:
+        raise Failed("storage_error", "the network is down")
+
+    monkeypatch.setattr(type(storage), "get", broken)
+    for read in readers(storage, info):
+        with pytest.raises(Failed):
+            read()

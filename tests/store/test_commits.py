@@ -1,0 +1,326 @@
+"""Commits: made from what is staged, dated, merged, reverted, compared, listed; and resets."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import Conflict, EbbtideError, InvalidInput
+from ebbtide.store.metadata.schema import pending, reflog, staged
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+
+MICROSECOND = timedelta(microseconds=1)
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def count(repository: Repository, table: sa.Table) -> int:
+    with repository.context.metadata.snapshot() as tx:
+        return int(tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+def contents(repository: Repository, ref: str) -> dict[str, bytes]:
+    objects = repository.objects
+    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
+
+
+def save(repository: Repository, branch: str = "main", **files: bytes | None) -> str:
+    """Commit files, and deletions (None)."""
+    for path, data in files.items():
+        if data is None:
+            repository.objects.delete(branch, path)
+        else:
+            repository.objects.put(branch, path, data)
+    return repository.commits.commit(branch, " ".join(files)).commit_id
+
+
+def test_a_commit(repository: Repository, clock: ManualClock) -> None:
+    initial = repository.commits.resolve("main")
+    repository.objects.put("main", "a", b"1")
+    commit = repository.commits.commit(
+        "main", "first", committer="me", metadata={"ticket": "7"}
+    )
+    assert commit.parent_ids == (initial,)
+    assert (commit.created_at, commit.written_at) == (clock.now, clock.now)
+    assert (commit.message, commit.committer) == ("first", "me")
+    assert commit.metadata == {"ticket": "7"}
+    assert commit.is_intact
+    assert repository.commits.get("main") == commit
+    assert [count(repository, table) for table in (pending, staged, reflog)] == [0, 0, 1]
+    with repository.context.metadata.snapshot() as tx:
+        left = tx.execute(sa.select(reflog.c.commit_id, reflog.c.left_at)).one()
+    assert tuple(left) == (initial, clock.now)
+
+
+def test_every_version_keeps_its_content(repository: Repository) -> None:
+    first = save(repository, a=b"1", b=b"2")
+    second = save(repository, a=b"3", b=None, c=b"4")
+    assert contents(repository, first) == {"a": b"1", "b": b"2"}
+    assert contents(repository, second) == {"a": b"3", "c": b"4"}
+
+
+def test_nothing_to_commit(repository: Repository) -> None:
+    with raises("nothing_to_commit"):
+        repository.commits.commit("main", "nothing")
+    parent = repository.commits.get("main")
+    empty = repository.commits.commit("main", "on purpose", allow_empty=True)
+    assert empty.parent_ids == (parent.commit_id,)
+    assert (empty.tree_id, empty.tree_checksum) == (parent.tree_id, parent.tree_checksum)
+
+
+def test_a_tree_that_comes_out_unchanged_is_the_parents(repository: Repository) -> None:
+    save(repository, a=b"1")
+    parent = repository.commits.get("main")
+    repository.objects.put("main", "b", b"")
+    repository.objects.put("main", "a", b"2")
+    repository.objects.delete("main", "b")
+    repository.commits.reset_path("main", "a")
+    repository.objects.delete("main", "a")
+    repository.objects.copy("main", "a", "main~0", "a")
+    assert list(repository.commits.diff_staged("main")) == [], "the same bytes, elsewhere"
+    with raises("nothing_to_commit"):
+        repository.commits.reset("main")
+        repository.commits.commit("main", "nothing")
+    assert repository.commits.get("main") == parent
+
+
+def test_ranges_that_do_not_change_are_shared(repository: Repository) -> None:
+    for number in range(60):
+        repository.objects.put("main", f"{number:02}", b"")
+    repository.commits.commit("main", "all")
+    before = repository.context.tree_of(repository.commits.get("main")).ranges
+    save(repository, **{"30": b"changed"})
+    after = repository.context.tree_of(repository.commits.get("main")).ranges
+    assert len(before) > 5
+    assert len(set(before) & set(after)) >= len(before) - 2
+
+
+def test_dates(repository: Repository, clock: ManualClock) -> None:
+    first = clock.now - timedelta(days=9)
+    zone = timezone(timedelta(hours=2))
+    commits = repository.commits
+
+    def commit(date: datetime | None) -> datetime:
+        return commits.commit("main", "", date=date, allow_empty=True).created_at
+
+    assert commit(first.astimezone(zone)) == first
+    assert commits.get("main").created_at.tzinfo is UTC
+    assert commits.get("main").written_at == clock.now
+    assert commit(first) == first + MICROSECOND, "equal to the parent's"
+    for bad in (first, clock.now + MICROSECOND, clock.now.replace(tzinfo=None)):
+        with raises("invalid_date"):
+            commit(bad)
+    assert commit(clock.now) == clock.now
+    assert commit(None) == clock.now + MICROSECOND
+    clock.advance(timedelta(hours=-1))
+    assert commit(None) > clock.now, "a database clock that went back makes no older child"
+
+
+def test_a_refused_date_keeps_what_is_staged(repository: Repository, clock: ManualClock) -> None:
+    repository.objects.put("main", "a", b"1")
+    with raises("invalid_date"):
+        repository.commits.commit("main", "", date=clock.now + timedelta(days=1))
+    assert contents(repository, "main") == {"a": b"1"}
+    assert count(repository, pending) == 0
+    repository.objects.put("main", "b", b"2")
+    repository.commits.commit("main", "both")
+    assert contents(repository, "main@") == {"a": b"1", "b": b"2"}
+
+
+@pytest.mark.parametrize("minutes", [-6, 6])
+def test_a_storage_with_another_time_is_refused(
+    repository: Repository, clock: ManualClock, minutes: int
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    clock.storage_offset = timedelta(minutes=minutes)
+    before = repository.commits.get("main")
+    with raises("clock_skew"):
+        repository.commits.commit("main", "")
+    assert repository.commits.get("main") == before
+    clock.storage_offset = timedelta(minutes=5)
+    repository.commits.commit("main", "")
+    assert contents(repository, "main@") == {"a": b"1"}
+
+
+def test_bad_details(repository: Repository) -> None:
+    repository.objects.put("main", "a", b"1")
+    for values in ({"message": "x" * 70_000}, {"committer": "x" * 300}, {"metadata": {"a": "\0"}}):
+        with raises("invalid_argument"):
+            repository.commits.commit("main", **{"message": "", **values})  # type: ignore[arg-type]
+
+
+def test_merge(repository: Repository, clock: ManualClock) -> None:
+    save(repository, a=b"1", b=b"1", c=b"1", d=b"1")
+    repository.branches.create("dev", "main")
+    source = save(repository, "dev", a=b"2", b=None, e=b"2")
+    clock.advance(timedelta(seconds=1))
+    head = save(repository, c=b"3", d=None, f=b"3")
+    merged = repository.commits.merge("dev", "main", message="both")
+    assert merged.parent_ids == (head, source)
+    assert merged.message == "both"
+    assert contents(repository, "main") == {"a": b"2", "c": b"3", "e": b"2", "f": b"3"}
+    with raises("nothing_to_merge"):
+        repository.commits.merge("dev", "main")
+    back = repository.commits.merge("main", "dev")
+    assert back.parent_ids == (source, merged.commit_id), "never a silent fast-forward"
+    assert contents(repository, "dev") == contents(repository, "main")
+
+
+def test_merge_conflicts_and_strategies(repository: Repository) -> None:
+    save(repository, a=b"1", b=b"1", same=b"1")
+    repository.branches.create("dev", "main")
+    save(repository, "dev", a=b"2", b=None, same=b"9")
+    save(repository, a=b"3", b=b"3", same=b"9")
+    before = repository.commits.get("main")
+    with raises("merge_conflict") as caught:
+        repository.commits.merge("dev", "main")
+    assert caught.value.details == {"paths": ["a", "b"], "conflict_count": 2}
+    assert repository.commits.get("main") == before
+    with raises("invalid_argument"):
+        repository.commits.merge("dev", "main", strategy="ours")  # type: ignore[arg-type]
+    repository.branches.create("other", "main")
+    repository.commits.merge("dev", "main", strategy="source-wins")
+    assert contents(repository, "main") == {"a": b"2", "same": b"9"}
+    repository.commits.merge("dev", "other", strategy="dest-wins")
+    assert contents(repository, "other") == {"a": b"3", "b": b"3", "same": b"9"}
+
+
+def test_merge_and_revert_need_a_clean_branch(repository: Repository) -> None:
+    repository.branches.create("dev", "main")
+    save(repository, "dev", a=b"1")
+    repository.objects.put("main", "b", b"1")
+    with raises("branch_dirty"):
+        repository.commits.merge("dev", "main")
+    with raises("branch_dirty"):
+        repository.commits.revert("main", "dev")
+    repository.objects.put("dev", "staged", b"")
+    repository.commits.reset("main")
+    repository.commits.merge("dev", "main")
+    assert contents(repository, "main") == {"a": b"1"}, "the source's staged changes stay there"
+
+
+def test_merging_the_youngest_common_commit(repository: Repository, clock: ManualClock) -> None:
+    save(repository, a=b"1")
+    repository.branches.create("dev", "main")
+    for number in range(3):
+        clock.advance(timedelta(seconds=1))
+        save(repository, "dev", a=f"dev {number}".encode())
+        repository.commits.merge("dev", "main")
+        clock.advance(timedelta(seconds=1))
+        save(repository, b=f"main {number}".encode())
+    assert contents(repository, "main") == {"a": b"dev 2", "b": b"main 2"}
+
+
+def test_revert(repository: Repository) -> None:
+    save(repository, a=b"1", b=b"1")
+    undone = save(repository, a=b"2", b=None, c=b"2")
+    head = save(repository, d=b"3")
+    reverted = repository.commits.revert("main", undone, message="no")
+    assert (reverted.parent_ids, reverted.message) == ((head,), "no")
+    assert contents(repository, "main") == {"a": b"1", "b": b"1", "d": b"3"}
+    with raises("nothing_to_commit"):
+        repository.commits.revert("main", undone)
+    repository.commits.revert("main", reverted.commit_id)
+    assert contents(repository, "main") == {"a": b"2", "c": b"2", "d": b"3"}
+
+
+def test_revert_conflicts_and_parents(repository: Repository) -> None:
+    initial = repository.commits.resolve("main")
+    save(repository, a=b"1")
+    undone = save(repository, a=b"2")
+    save(repository, a=b"3")
+    with raises("merge_conflict") as caught:
+        repository.commits.revert("main", undone)
+    assert caught.value.details["paths"] == ["a"]
+    for ref, number in ((undone, 2), (undone, 0), (initial, 1)):
+        with raises("invalid_argument"):
+            repository.commits.revert("main", ref, parent_number=number)
+    repository.branches.create("dev", "main~1")
+    save(repository, "dev", b=b"dev")
+    merged = repository.commits.merge("dev", "main").commit_id
+    repository.branches.create("one", merged)
+    repository.commits.revert("one", merged, parent_number=1)
+    assert contents(repository, "one") == {"a": b"3"}
+    repository.branches.create("two", merged)
+    repository.commits.revert("two", merged, parent_number=2)
+    assert contents(repository, "two") == {"a": b"2", "b": b"dev"}
+
+
+def test_resets(repository: Repository) -> None:
+    save(repository, **{"x/a": b"1", "x/b": b"1", "y": b"1"})
+    for path in ("x/a", "x/c", "y", "z"):
+        repository.objects.put("main", path, b"2")
+    repository.objects.delete("main", "x/b")
+    assert repository.commits.reset_path("main", "z") == 1
+    assert repository.commits.reset_path("main", "z") == 0
+    assert repository.commits.reset_prefix("main", "x/") == 3
+    assert contents(repository, "main") == {"x/a": b"1", "x/b": b"1", "y": b"2"}
+    assert repository.commits.reset("main") == 1
+    assert contents(repository, "main") == contents(repository, "main@")
+    with raises("branch_not_found"):
+        repository.commits.reset("nowhere")
+
+
+def test_diffs(repository: Repository) -> None:
+    first = save(repository, **{"a": b"1", "x/b": b"1", "x/c": b"1"})
+    save(repository, **{"x/b": b"2", "x/c": None, "x/d": b"2"})
+    found = [(each.path, each.kind) for each in repository.commits.diff(first, "main")]
+    assert found == [("x/b", "changed"), ("x/c", "removed"), ("x/d", "added")]
+    assert [each.path for each in repository.commits.diff("main", first, prefix="x/b")] == ["x/b"]
+    assert list(repository.commits.diff("main", "main@")) == []
+    repository.objects.put("main", "a", b"1")
+    repository.objects.put("main", "new", b"3")
+    repository.objects.delete("main", "x/b")
+    staged_diff = [(each.path, each.kind) for each in repository.commits.diff_staged("main")]
+    assert staged_diff == [("new", "added"), ("x/b", "removed")]
+    with raises("ref_not_found"):
+        repository.commits.diff("main", "nowhere")
+    with raises("branch_not_found"):
+        list(repository.commits.diff_staged(first))
+
+
+def test_logs(repository: Repository, clock: ManualClock) -> None:
+    initial = repository.commits.resolve("main")
+    first = save(repository, a=b"1")
+    repository.branches.create("dev", "main")
+    ids = [first]
+    for number in range(4):
+        clock.advance(timedelta(seconds=1))
+        ids.append(save(repository, "dev" if number % 2 else "main", **{f"{number}": b""}))
+    merged = repository.commits.merge("dev", "main").commit_id
+    log = [commit.commit_id for commit in repository.commits.log("main")]
+    assert log == [merged, *reversed(ids), initial]
+    first_parents = [
+        commit.commit_id for commit in repository.commits.log("main", first_parent=True)
+    ]
+    assert first_parents == [merged, ids[3], ids[1], first, initial]
+    for options, expected in (({}, log), ({"first_parent": True}, first_parents)):
+        paged: list[str] = []
+        while part := repository.commits.log(
+            "main", after=paged[-1] if paged else None, amount=2, **options
+        ):
+            assert len(part) <= 2
+            paged += [commit.commit_id for commit in part]
+        assert paged == expected
+    with pytest.raises(InvalidInput):
+        repository.commits.log("main", amount=0)
+
+
+def test_errors_leave_files_of_their_own_behind_nowhere(repository: Repository) -> None:
+    """A commit that is refused at its end deletes the tree that it wrote."""
+    repository.objects.put("main", "a", b"1")
+    before = sum(batch.num_rows for batch in repository.storage.list("_ebbtide/"))
+    repository.branches.create("dev", "main")
+    save(repository, "dev", x=b"1")
+    grown = sum(batch.num_rows for batch in repository.storage.list("_ebbtide/"))
+    assert grown > before
+    with pytest.raises(Conflict):
+        repository.commits.merge("dev", "main")
+    with raises("invalid_date"):
+        repository.commits.commit("main", "", date=datetime(1969, 1, 1, tzinfo=UTC))
+    assert sum(batch.num_rows for batch in repository.storage.list("_ebbtide/")) == grown

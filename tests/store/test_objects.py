@@ -1,0 +1,318 @@
+"""Objects: written, read, listed, deleted, copied."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.errors import EbbtideError, Failed
+from ebbtide.ids import instant_of, new_id
+from ebbtide.settings import Settings
+from ebbtide.storage import Content
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.schema import pending, staged
+from ebbtide.store.metadata.staged import _behind
+from ebbtide.store.repository import Repository
+from ebbtide.store.uploads import NewObject
+from tests.support.clock import ManualClock
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def count(repository: Repository, table: sa.Table) -> int:
+    with repository.context.metadata.snapshot() as tx:
+        return int(tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+def paths(repository: Repository, ref: str, prefix: str = "") -> list[str]:
+    return [entry.path for entry in repository.objects.walk(ref, prefix=prefix)]
+
+
+def addresses(repository: Repository) -> set[str]:
+    return {
+        address
+        for batch in repository.storage.list("data/")
+        for address in batch.column("address").to_pylist()
+        if address is not None
+    }
+
+
+@pytest.mark.parametrize("kind", ["bytes", "file", "pieces"])
+def test_put_and_get(repository: Repository, clock: ManualClock, kind: str) -> None:
+    kinds: dict[str, Content] = {
+        "bytes": b"12345",
+        "file": io.BytesIO(b"12345"),
+        "pieces": iter([b"12", b"", b"345"]),
+    }
+    entry = repository.objects.put(
+        "main", "a/b", kinds[kind], content_type="text/plain", metadata={"k": "v"}
+    )
+    assert entry.size_bytes == 5
+    assert entry.checksum == hashlib.sha256(b"12345").hexdigest()
+    assert entry.mtime == clock.now
+    assert (entry.content_type, entry.metadata) == ("text/plain", {"k": "v"})
+    assert instant_of(entry.address.split("/")[1]) == clock.now
+    assert repository.objects.stat("main", "a/b") == entry
+    assert repository.objects.get("main", "a/b") == b"12345"
+    assert b"".join(repository.objects.stream("main", "a/b", start=1, end=3)) == b"23"
+    assert count(repository, pending) == 0
+    with raises("object_not_found"):
+        repository.objects.get("main@", "a/b")
+    repository.commits.commit("main", "all")
+    assert repository.objects.stat("main@", "a/b") == entry
+    assert repository.objects.get("main", "a/b") == b"12345"
+
+
+def test_large_streams_are_put_in_pieces(repository: Repository) -> None:
+    pieces = (bytes([number]) * 1_000_000 for number in range(20))
+    entry = repository.objects.put("main", "large", pieces)
+    assert entry.size_bytes == 20_000_000
+    assert hashlib.sha256(repository.objects.get("main", "large")).hexdigest() == entry.checksum
+
+
+def test_an_overwrite_is_a_new_address(repository: Repository) -> None:
+    first = repository.objects.put("main", "a", b"1")
+    second = repository.objects.put("main", "a", b"2")
+    assert first.address != second.address
+    assert repository.objects.get("main", "a") == b"2"
+    assert count(repository, staged) == 1
+
+
+@pytest.mark.parametrize(
+    ("branch", "path", "kind"),
+    [("main", "/a", "invalid_path"), ("nowhere", "a", "branch_not_found")],
+)
+def test_refused_puts_leave_nothing(
+    repository: Repository, branch: str, path: str, kind: str
+) -> None:
+    with raises(kind):
+        repository.objects.put(branch, path, b"1")
+    assert (count(repository, pending), count(repository, staged)) == (0, 0)
+    assert addresses(repository) == set()
+
+
+def test_a_source_that_fails_leaves_nothing(repository: Repository) -> None:
+    def failing() -> Iterator[bytes]:
+        yield b"some"
+        raise OSError("the network is gone")
+
+    with pytest.raises(OSError, match="the network is gone"):
+        repository.objects.put("main", "a", failing())
+    assert (count(repository, pending), count(repository, staged)) == (0, 0)
+    assert addresses(repository) == set()
+
+
+def test_slices_close_by_count_and_age(database_url: str, clock: ManualClock) -> None:
+    settings = Settings(database_url=database_url, slice_objects_max=3)
+    with Store.init(None, settings=settings, clock=clock) as store:
+        lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
+        slices = []
+        for number in range(7):
+            clock.advance(timedelta(microseconds=1))
+            slices.append(lake.objects.put("main", f"{number}", b"").address.split("/")[1])
+        assert [slices.count(each) for each in dict.fromkeys(slices)] == [3, 3, 1]
+        assert list(dict.fromkeys(slices)) == sorted(set(slices), reverse=True), "newest first"
+        clock.advance(timedelta(hours=1) - timedelta(microseconds=1))
+        assert lake.objects.put("main", "x", b"").address.split("/")[1] == slices[-1]
+        clock.advance(timedelta(microseconds=1))
+        assert lake.objects.put("main", "y", b"").address.split("/")[1] != slices[-1]
+
+
+def test_put_many(repository: Repository) -> None:
+    items = [NewObject(f"{number:04}", f"{number}".encode()) for number in range(1500)]
+    items.append(NewObject("0007", b"later"))
+    totals = repository.objects.put_many("main", iter(items))
+    assert (totals.object_count, totals.bytes_total) == (1501, 10 + 180 + 2700 + 2000 + 5)
+    assert paths(repository, "main") == [f"{number:04}" for number in range(1500)]
+    assert repository.objects.get("main", "0007") == b"later"
+    assert count(repository, pending) == 0
+    assert repository.objects.put_many("main", []).object_count == 0
+
+
+def test_put_many_of_one_path_in_one_batch_keeps_the_later(repository: Repository) -> None:
+    repository.objects.put_many("main", [NewObject("a", b"1"), NewObject("a", b"2")])
+    assert repository.objects.get("main", "a") == b"2"
+
+
+def test_put_many_keeps_whole_batches_before_an_error(repository: Repository) -> None:
+    def items() -> Iterator[NewObject]:
+        for number in range(20):
+            yield NewObject(f"{number:02}", b"x")
+        yield NewObject("/bad", b"")
+
+    with raises("invalid_path"):
+        repository.objects.put_many("main", items())
+    kept = paths(repository, "main")
+    assert kept == [f"{number:02}" for number in range(8)]
+    assert count(repository, pending) == 0
+    assert len(addresses(repository)) == 8
+
+
+def test_listing_with_delimiter_and_pages(repository: Repository) -> None:
+    names = ["a", "b/1", "b/2/3", "b/2/4", "b0", "c/1", "d"]
+    for name in names[::2]:
+        repository.objects.put("main", name, b"")
+    repository.commits.commit("main", "half")
+    for name in names[1::2]:
+        repository.objects.put("main", name, b"")
+    repository.objects.delete("main", "d")
+    page = repository.objects.list("main", delimiter="/")
+    assert [entry.path for entry in page.entries] == ["a", "b0"]
+    assert page.common_prefixes == ("b/", "c/")
+    assert page.next_after is None
+    inside = repository.objects.list("main", prefix="b/", delimiter="/")
+    assert [entry.path for entry in inside.entries] == ["b/1"]
+    assert inside.common_prefixes == ("b/2/",)
+    assert paths(repository, "main", "b/2") == ["b/2/3", "b/2/4"]
+    seen: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page = repository.objects.list("main", delimiter="/", after=after, amount=1)
+        seen += [*page.common_prefixes, *(entry.path for entry in page.entries)]
+        after = page.next_after
+    assert seen == ["a", "b/", "b0", "c/"]
+    with raises("invalid_argument"):
+        repository.objects.list("main", amount=0)
+
+
+def test_a_listing_passes_every_character_behind_a_delimiter(repository: Repository) -> None:
+    for name in ["d/\U0010ffff", "d/\U0010ffffx", "d/\U0010ffff\U0010ffff", "e"]:
+        repository.objects.put("main", name, b"")
+    page = repository.objects.list("main", delimiter="/")
+    assert page.common_prefixes == ("d/",)
+    assert [entry.path for entry in page.entries] == ["e"]
+
+
+@given(st.text(max_size=3), st.text(max_size=4))
+def test_the_end_of_a_prefix(prefix: str, path: str) -> None:
+    end = _behind(prefix)
+    in_range = prefix <= path and (end is None or path < end)
+    assert in_range == path.startswith(prefix)
+    if end is not None:
+        end.encode()
+
+
+def test_prefixes_tell_cases_and_wildcards_apart(repository: Repository) -> None:
+    for name in ["A/1", "a/1", "a%/1", "a_/1", "ab/1", "\ud7ff".encode().decode() + "/x"]:
+        repository.objects.put("main", name, b"")
+    assert paths(repository, "main", "a/") == ["a/1"]
+    assert paths(repository, "main", "a%") == ["a%/1"]
+    assert paths(repository, "main", "a_") == ["a_/1"]
+    assert paths(repository, "main", "\ud7ff") == ["\ud7ff/x"]
+
+
+def test_paths_sort_by_their_bytes_on_every_database(repository: Repository) -> None:
+    names = ["Z", "a", "a b", "a-b", "a/b", "aB", "ab", "b", "é", "ﬀ", "😀"]
+    for name in names:
+        repository.objects.put("main", name, b"")
+    assert paths(repository, "main") == sorted(names, key=str.encode)
+    repository.commits.commit("main", "all")
+    assert paths(repository, "main") == sorted(names, key=str.encode)
+
+
+def test_long_walks_page_through_what_is_staged(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.store.views.PAGE_ROWS", 3)
+    for name in "acegikmo":
+        repository.objects.put("main", name, b"1")
+    repository.commits.commit("main", "first")
+    for name in "bdfhjln":
+        repository.objects.put("main", name, b"2")
+    for name in "aeo":
+        repository.objects.delete("main", name)
+    assert paths(repository, "main") == list("bcdfghijklmn")
+    assert [entry.path for entry in repository.objects.walk("main", after="g")] == list("hijklmn")
+
+
+def test_a_commit_during_a_walk_hides_nothing(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.store.views.PAGE_ROWS", 2)
+    names = list("abcdefgh")
+    for name in names:
+        repository.objects.put("main", name, b"")
+    walk = repository.objects.walk("main")
+    seen = [next(walk).path]
+    repository.commits.commit("main", "meanwhile")
+    seen += [entry.path for entry in walk]
+    assert seen == names
+
+
+def test_deleting(repository: Repository) -> None:
+    repository.objects.put("main", "committed", b"1")
+    repository.commits.commit("main", "first")
+    repository.objects.put("main", "staged", b"2")
+    repository.objects.delete("main", "staged")
+    assert count(repository, staged) == 0, "what was only staged is dropped"
+    repository.objects.delete("main", "committed")
+    assert count(repository, staged) == 1
+    for name in ("staged", "committed", "never"):
+        with raises("object_not_found"):
+            repository.objects.delete("main", name)
+        with raises("object_not_found"):
+            repository.objects.stat("main", name)
+    assert repository.objects.get("main@", "committed") == b"1"
+    repository.objects.put("main", "committed", b"3")
+    assert repository.objects.get("main", "committed") == b"3"
+    repository.objects.delete("main", "committed")
+    assert paths(repository, "main") == []
+    repository.commits.commit("main", "second")
+    assert paths(repository, "main@") == []
+    with raises("branch_not_found"):
+        repository.objects.delete("nowhere", "a")
+
+
+def test_delete_many(repository: Repository) -> None:
+    for name in "abc":
+        repository.objects.put("main", name, b"")
+    repository.commits.commit("main", "first")
+    repository.objects.put("main", "d", b"")
+    assert repository.objects.delete_many("main", ["d", "a", "x", "c", "a"]) == ["x"]
+    assert paths(repository, "main") == ["b"]
+
+
+def test_copies_have_bytes_of_their_own(repository: Repository) -> None:
+    source = repository.objects.put("main", "a", b"1", content_type="t", metadata={"k": "v"})
+    repository.commits.commit("main", "first")
+    repository.branches.create("dev", "main")
+    copy = repository.objects.copy("dev", "b", "main~0", "a")
+    assert copy.address != source.address
+    assert (copy.content_type, copy.metadata, copy.checksum) == ("t", {"k": "v"}, source.checksum)
+    assert repository.objects.get("dev", "b") == b"1"
+    assert repository.objects.copy("dev", "c", "dev", "b").address != copy.address
+    with raises("object_not_found"):
+        repository.objects.copy("dev", "d", "main", "nothing")
+    with raises("invalid_path"):
+        repository.objects.copy("dev", "/d", "main", "a")
+
+
+def test_damage_is_told(repository: Repository) -> None:
+    first = repository.objects.put("main", "a", b"1")
+    second = repository.objects.put("main", "b", b"2")
+    repository.storage.put(first.address, b"X")
+    with raises("corrupt_object"):
+        repository.objects.get("main", "a")
+    with raises("corrupt_object"):
+        repository.objects.copy("main", "c", "main", "a")
+    assert count(repository, pending) == 0
+    repository.storage.delete([second.address])
+    with pytest.raises(Failed, match="missing"):
+        repository.objects.get("main", "b")
+    with raises("object_not_found"):
+        repository.objects.stat("main", "c")
+
+
+def test_slices_of_one_process_never_share_an_address(repository: Repository) -> None:
+    found = [repository.objects.put("main", f"{n}", b"").address for n in range(20)]
+    assert all(left != right for left, right in pairwise(sorted(found)))

@@ -1,0 +1,185 @@
+"""Policies, holds, and what an expired commit still allows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import EbbtideError, Gone
+from ebbtide.retention.policy import Policy
+from ebbtide.store.metadata.schema import commits
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def expired() -> pytest.RaisesExc[Gone]:
+    return pytest.raises(
+        Gone,
+        check=lambda error: (
+            error.kind == "commit_expired"
+            and error.details["run_id"] == "run7"
+            and "run7" in error.message
+        ),
+    )
+
+
+def save(repository: Repository, path: str, branch: str = "main") -> str:
+    repository.objects.put(branch, path, path.encode())
+    return repository.commits.commit(branch, path).commit_id
+
+
+def mark(repository: Repository, commit_id: str, **values: object) -> None:
+    with repository.context.metadata.transaction() as tx:
+        tx.execute(sa.update(commits).where(commits.c.commit_id == commit_id).values(**values))
+
+
+def test_policies(repository: Repository) -> None:
+    retention = repository.retention
+    assert retention.get() is None
+    repository.branches.create("user-1", "main")
+    written = {"default": "7d", "branches": {"main": "20d", "user-*": "3d", "mian": "1d"}}
+    assert retention.set(written) == ("mian",)
+    assert retention.get() == Policy.parse(written)
+    assert retention.set(Policy.parse({"default": "1d"})) == ()
+    assert retention.get() == Policy.parse({"default": "1d"})
+    with raises("invalid_policy"):
+        retention.set({})
+    with raises("invalid_duration"):
+        retention.set({"default": "7"})
+    assert retention.get() == Policy.parse({"default": "1d"})
+    retention.unset()
+    assert retention.get() is None
+
+
+def test_patterns_are_held_against_branches_that_are_not_trashed(repository: Repository) -> None:
+    repository.branches.create("dev", "main")
+    assert repository.retention.set({"branches": {"dev": "1d"}}) == ()
+    repository.branches.delete("dev")
+    assert repository.retention.set({"branches": {"dev": "1d"}}) == ("dev",)
+
+
+def test_holds(repository: Repository, clock: ManualClock) -> None:
+    first = save(repository, "a")
+    second = save(repository, "b")
+    retention = repository.retention
+    retention.hold(first[:8], "audit")
+    clock.advance(timedelta(seconds=1))
+    retention.hold("main", "release")
+    assert [(hold.commit_id, hold.reason) for hold in retention.holds()] == [
+        (first, "audit"),
+        (second, "release"),
+    ]
+    retention.hold(second, "another reason")
+    assert retention.holds()[1].reason == "another reason"
+    retention.release(first)
+    assert [hold.commit_id for hold in retention.holds()] == [second]
+    with raises("hold_not_found"):
+        retention.release(first)
+    with raises("ref_not_found"):
+        retention.hold("nowhere", "")
+
+
+def test_what_an_expired_commit_refuses_and_allows(repository: Repository) -> None:
+    save(repository, "a")
+    doomed = save(repository, "b")
+    head = save(repository, "c")
+    repository.branches.create("dev", "main")
+    repository.branches.create("side", doomed)
+    save(repository, "d", "side")
+    mark(repository, doomed, tombstoned_by="run7")
+    objects, versions = repository.objects, repository.commits
+    for refused in (
+        lambda: repository.branches.create("x", doomed),
+        lambda: repository.branches.create("x", "main~1"),
+        lambda: repository.tags.create("x", doomed),
+        lambda: repository.retention.hold(doomed, ""),
+        lambda: objects.get(doomed, "a"),
+        lambda: objects.stream(doomed, "b", start=1),
+        lambda: objects.copy("dev", "z", doomed, "a"),
+        lambda: versions.revert("dev", doomed),
+        lambda: versions.revert("dev", head),
+    ):
+        with expired():
+            refused()
+    assert objects.stat(doomed, "b").size_bytes == 1
+    assert [entry.path for entry in objects.walk(doomed)] == ["a", "b"]
+    assert [each.path for each in versions.diff(doomed, "main")] == ["c"]
+    assert doomed in [commit.commit_id for commit in versions.log("main")]
+    assert versions.get(doomed).tombstoned_by == "run7"
+    assert objects.get("main", "b") == b"b", "what the head holds is there"
+    merged = versions.merge("side", "main")
+    assert [entry.path for entry in objects.walk(merged.commit_id)] == ["a", "b", "c", "d"]
+
+
+def test_an_expired_commit_is_no_source_of_a_merge(repository: Repository) -> None:
+    repository.branches.create("dev", "main")
+    doomed = save(repository, "a", "dev")
+    save(repository, "b", "dev")
+    mark(repository, doomed, tombstoned_by="run7")
+    with expired():
+        repository.commits.merge(doomed, "main")
+
+
+def test_a_forgotten_commit_is_gone_for_everything_but_the_log(repository: Repository) -> None:
+    base = save(repository, "a")
+    repository.branches.create("dev", "main")
+    save(repository, "b", "dev")
+    save(repository, "c")
+    mark(repository, base, tombstoned_by="run6", forgotten_by="run7", tree_id=None)
+    versions = repository.commits
+    for refused in (
+        lambda: list(repository.objects.walk(base)),
+        lambda: repository.objects.stat(base, "a"),
+        lambda: list(versions.diff(base, "main")),
+        lambda: repository.tags.create("x", base),
+        lambda: versions.merge("dev", "main"),
+    ):
+        with expired():
+            refused()
+    assert versions.get(base).forgotten_by == "run7"
+    assert base in [commit.commit_id for commit in versions.log("main")]
+
+
+def test_giving_up(repository: Repository) -> None:
+    lost = save(repository, "a")
+    with raises("commit_in_use"):
+        repository.give_up(lost, "disk failure")
+    save(repository, "b")
+    repository.tags.create("v1", lost)
+    with raises("commit_in_use"):
+        repository.give_up(lost, "disk failure")
+    repository.tags.delete("v1")
+    with raises("commit_in_use"):
+        repository.give_up(lost, "a trashed tag may come back")
+    repository.context.clock.advance(timedelta(days=7))  # type: ignore[attr-defined]
+    repository.retention.hold(lost, "")
+    with raises("commit_in_use"):
+        repository.give_up(lost, "held")
+    repository.retention.release(lost)
+    record = repository.give_up(lost, "disk failure")
+    assert record.given_up_reason == "disk failure"
+    assert not record.is_intact
+    with pytest.raises(Gone, match="given up as damaged: disk failure"):
+        repository.branches.create("x", lost)
+    with raises("commit_not_found"):
+        repository.give_up("0" * 32, "")
+
+
+def test_restoring_a_ref_on_a_lost_commit_is_refused(repository: Repository) -> None:
+    commit_id = save(repository, "a")
+    save(repository, "b")
+    repository.branches.create("dev", commit_id)
+    repository.tags.create("v1", commit_id)
+    repository.branches.delete("dev")
+    repository.tags.delete("v1")
+    mark(repository, commit_id, tombstoned_by="run7")
+    with expired():
+        repository.branches.restore("dev")
+    with expired():
+        repository.tags.restore("v1")

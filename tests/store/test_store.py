@@ -1,0 +1,134 @@
+"""Stores and repositories: made, opened, refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
+from ebbtide.ids import new_id
+from ebbtide.model import EPOCH
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from ebbtide.store.owner import OWNER_ADDRESS
+from tests.support.clock import ManualClock
+
+
+def kind_of(caught: pytest.ExceptionInfo[EbbtideError]) -> str:
+    return caught.value.kind
+
+
+def test_init_open_and_init_again(tmp_path: Path) -> None:
+    directory = tmp_path / "deep" / "store"
+    with pytest.raises(NotFound, match="ebbtide init") as missing:
+        Store.open(directory)
+    assert kind_of(missing) == "store_not_found"
+    assert not directory.exists(), "looking makes nothing"
+    with Store.init(directory) as store:
+        store_id = store.store_id
+    with Store.open(None, settings=Settings(store=directory)) as store:
+        assert store.store_id == store_id
+    with pytest.raises(Conflict) as exists:
+        Store.init(directory)
+    assert kind_of(exists) == "store_exists"
+
+
+def test_a_store_must_be_named() -> None:
+    with pytest.raises(InvalidInput, match="EBBTIDE_STORE"):
+        Store.open(None, settings=Settings())
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="no store can be made"):
+        Store.init(tmp_path / "file" / "store")
+
+
+def test_a_new_repository(store: Store, tmp_path: Path, clock: ManualClock) -> None:
+    lake = store.create_repository("lake", default_branch="trunk")
+    assert lake.info.storage_url == (tmp_path / "store" / "storage" / "lake").as_uri()
+    assert lake.info.created_at == clock.now
+    (branch,) = lake.branches.list()
+    assert branch.name == "trunk"
+    commit = lake.commits.get("trunk")
+    assert (commit.commit_id, commit.parent_ids) == (branch.commit_id, ())
+    assert commit.created_at == EPOCH
+    assert commit.written_at == clock.now
+    assert commit.message == "Repository created"
+    assert list(lake.objects.walk("trunk")) == []
+    assert lake.storage.head(OWNER_ADDRESS) is not None
+    assert store.repositories() == [lake.info]
+    assert store.repository("lake") is store.repository("lake")
+
+
+def test_unknown_repository(store: Store) -> None:
+    with pytest.raises(NotFound) as caught:
+        store.repository("nope")
+    assert kind_of(caught) == "repository_not_found"
+
+
+def test_names_and_roots_are_taken_once(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    store.create_repository("lake", storage_url=str(root))
+    for name, url, kind in [
+        ("lake", str(tmp_path / "other"), "repository_exists"),
+        ("pond", str(root), "nested_root"),
+        ("pond", str(root / "inside"), "nested_root"),
+        ("pond", str(tmp_path), "nested_root"),
+        ("pond", f"{root}/../data/./x", "nested_root"),
+    ]:
+        with pytest.raises(Conflict) as caught:
+            store.create_repository(name, storage_url=url)
+        assert kind_of(caught) == kind
+    store.create_repository("pond", storage_url=str(tmp_path / "data2"))
+
+
+def test_roots_in_use_by_others_are_refused(store: Store, tmp_path: Path) -> None:
+    with Store.init(tmp_path / "other") as other:
+        other.create_repository("lake", storage_url=str(tmp_path / "data"))
+    for root, kind in [("data", "root_not_empty"), ("data/in/side", "nested_root")]:
+        with pytest.raises(Conflict) as caught:
+            store.create_repository("lake", storage_url=str(tmp_path / root))
+        assert kind_of(caught) == kind
+    (tmp_path / "full" / "sub").mkdir(parents=True)
+    (tmp_path / "full" / "sub" / "file").write_text("mine")
+    with pytest.raises(Conflict, match="sub/file") as caught:
+        store.create_repository("lake", storage_url=str(tmp_path / "full"))
+    assert kind_of(caught) == "root_not_empty"
+    assert store.repositories() == []
+    assert (tmp_path / "full" / "sub" / "file").read_text() == "mine"
+
+
+def test_a_claim_that_fails_leaves_no_repository(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(_self: object) -> None:
+        raise Conflict("root_not_empty", "somebody was faster")
+
+    url = f"memory:{new_id()}"
+    with monkeypatch.context() as patch:
+        patch.setattr("ebbtide.store.owner.Ownership.claim", taken)
+        with pytest.raises(Conflict, match="faster"):
+            store.create_repository("lake", storage_url=url)
+    assert store.repositories() == []
+    lake = store.create_repository("lake", storage_url=url)
+    assert lake.branches.get("main").commit_id
+
+
+def test_memory_roots_have_names_of_their_own(database_url: str, clock: ManualClock) -> None:
+    base = f"memory:{new_id()}"
+    settings = Settings(database_url=database_url, storage_url=base)
+    with Store.init(None, settings=settings, clock=clock) as store:
+        assert store.create_repository("lake").info.storage_url == f"{base}.lake"
+        assert store.create_repository("pond").info.storage_url == f"{base}.pond"
+
+
+def test_a_store_without_a_directory_needs_a_storage(
+    database_url: str, clock: ManualClock
+) -> None:
+    with (
+        Store.init(None, settings=Settings(database_url=database_url), clock=clock) as store,
+        pytest.raises(InvalidInput, match="EBBTIDE_STORAGE_URL"),
+    ):
+        store.create_repository("lake")

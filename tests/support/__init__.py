@@ -1,0 +1,1 @@
+"""What several tests share, imported as ``tests.support.<module>``. Not for fixtures themselves."""

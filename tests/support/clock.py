@@ -1,0 +1,35 @@
+"""A clock that tests set."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from ebbtide.clock import Queries
+
+
+class ManualClock:
+    """All three clocks show `now`, each moved by an offset of its own."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.host_offset = timedelta(0)
+        self.database_offset = timedelta(0)
+        self.storage_offset = timedelta(0)
+
+    def advance(self, by: timedelta) -> None:
+        """Let time pass, or turn it back."""
+        self.now += by
+
+    def host_now(self) -> datetime:
+        """This machine's time."""
+        return self.now + self.host_offset
+
+    def database_now(self, tx: Queries) -> datetime:
+        """The database's time."""
+        del tx
+        return self.now + self.database_offset
+
+    def storage_time(self, last_modified: datetime) -> datetime:
+        """The storage's time, whatever date it gave the file."""
+        del last_modified
+        return self.now + self.storage_offset

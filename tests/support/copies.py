@@ -1,0 +1,96 @@
+"""Copies of a store for tests that each spoil one of their own, and what is on its disk."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from ebbtide.settings import Settings
+from ebbtide.store.content.ranges import read_range
+from ebbtide.store.content.trees import read_tree
+from ebbtide.store.embedded import DATABASE_FILE, Store
+from ebbtide.store.metadata.commits import find_commits
+from ebbtide.store.metadata.schema import commits
+from tests.support.clock import ManualClock
+from tests.support.world import World
+
+SETTINGS: Final[dict[str, Any]] = {
+    "lease_ttl": timedelta(0),
+    "trash_time": timedelta(0),
+    "share_max": 1.0,
+    "run_heartbeat": timedelta(hours=1),
+}
+"""Settings of worlds that are opened again: nothing lingers, and no heartbeat interferes."""
+
+
+class OpenedWorld(World):
+    """The store that another world left in `directory`."""
+
+    def __init__(self, directory: Path, *, now: datetime, **settings: Any) -> None:
+        self.clock = ManualClock(now)
+        self.settings = Settings(**(SETTINGS | settings))
+        self.directory = directory
+        self.store = Store.open(directory / "store", settings=self.settings, clock=self.clock)
+        self.lake = self.store.repository("lake")
+        self.root = directory / "store" / "storage" / "lake"
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Copy the store in `source`, which nobody uses now, and make it one at `target`."""
+    shutil.copytree(source / "store", target / "store")
+    database = sqlite3.connect(target / "store" / DATABASE_FILE)
+    with database:
+        for table, column in (("repositories", "storage_url"), ("gc_runs", "run_url")):
+            database.execute(
+                f"UPDATE {table} SET {column} = replace({column}, ?, ?)",
+                (str(source.resolve()), str(target.resolve())),
+            )
+    database.close()
+
+
+def listing(root: Path) -> dict[str, bytes]:
+    """Every file under `root` with its bytes: without the collector's own, and OWNER's bytes."""
+    found = {}
+    for path in root.rglob("*"):
+        address = str(path.relative_to(root))
+        if path.is_file() and not address.startswith("_ebbtide/gc/"):
+            found[address] = b"" if address == "_ebbtide/OWNER" else path.read_bytes()
+    return found
+
+
+def contents_of(world: World, ref: str) -> dict[str, bytes]:
+    """All objects of a ref, by path, read through the store."""
+    return {
+        entry.path: world.lake.objects.get(ref, entry.path)
+        for entry in world.lake.objects.walk(ref)
+    }
+
+
+def verify(world: World) -> None:
+    """Every record has its tree and ranges, and every intact one its objects, on the disk."""
+    context = world.lake.context
+    with context.metadata.snapshot() as tx:
+        ids = tx.execute(commits.select().with_only_columns(commits.c.commit_id)).scalars().all()
+        records = find_commits(tx, context.repository_id, ids)
+    for record in records.values():
+        if record.forgotten_by is not None:
+            continue
+        tree = read_tree(context.storage, *record.require_tree())
+        for info in tree.ranges:
+            for entry in read_range(context.storage, info):
+                there = (world.root / entry.address).is_file()
+                assert there or not record.is_intact, f"{entry.path} of {record.message}"
+
+
+def tombstoned(world: World) -> set[str]:
+    """The commits that are closed now, stubs too."""
+    with world.lake.context.metadata.snapshot() as tx:
+        rows = tx.execute(
+            commits.select()
+            .with_only_columns(commits.c.commit_id)
+            .where(commits.c.tombstoned_by.is_not(None))
+        )
+        return set(rows.scalars())

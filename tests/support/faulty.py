@@ -1,0 +1,115 @@
+"""A storage whose calls a test watches, interrupts, or lets something else happen before."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import pyarrow as pa
+
+from ebbtide.errors import Failed
+from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Storage
+from ebbtide.store.content.cache import ContentCache
+from ebbtide.store.repository import Repository
+
+Answer = TypeVar("Answer")
+Hook = Callable[[str, str], None]
+
+
+def nothing(method: str, address: str) -> None:
+    """A hook that does nothing."""
+    del method, address
+
+
+@dataclass(frozen=True)
+class FaultyStorage:
+    """Calls `before` with a method's name and address, then the storage's method, then `after`.
+
+    A hook that raises makes the call fail: before anything was done, or after all of it was.
+    """
+
+    inner: Storage
+    before: Hook = nothing
+    after: Hook = nothing
+
+    @property
+    def url(self) -> str:
+        """The inner storage's."""
+        return self.inner.url
+
+    @property
+    def shared_between_processes(self) -> bool:
+        """Hooks stay in this process."""
+        return False
+
+    def get(self, address: str) -> bytes:
+        """See `Storage.get`."""
+        return self._around("get", address, lambda: self.inner.get(address))
+
+    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """See `Storage.stream`."""
+        return self._around(
+            "stream", address, lambda: self.inner.stream(address, start=start, end=end)
+        )
+
+    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
+        """See `Storage.put`."""
+        self._around("put", address, lambda: self.inner.put(address, data, create_only=create_only))
+
+    def head(self, address: str) -> ObjectInfo | None:
+        """See `Storage.head`."""
+        return self._around("head", address, lambda: self.inner.head(address))
+
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[pa.RecordBatch]:
+        """See `Storage.list`."""
+        return self._around("list", prefix, lambda: self.inner.list(prefix, recursive=recursive))
+
+    def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
+        """See `Storage.list_prefixes`."""
+        return self._around("list_prefixes", prefix, lambda: self.inner.list_prefixes(prefix))
+
+    def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.delete`."""
+        return self._around("delete", " ".join(addresses), lambda: self.inner.delete(addresses))
+
+    def _around(self, method: str, address: str, call: Callable[[], Answer]) -> Answer:
+        self.before(method, address)
+        answer = call()
+        self.after(method, address)
+        return answer
+
+
+class FailNth:
+    """A hook that fails the `nth` call, counted from 0, and counts all; None fails none."""
+
+    def __init__(self, nth: int | None = None) -> None:
+        self.nth = nth
+        self.count = 0
+
+    def __call__(self, method: str, address: str) -> None:
+        self.count += 1
+        if self.count - 1 == self.nth:
+            raise Failed("storage_error", f"{method} {address} was made to fail")
+
+
+class OncePut:
+    """A hook that does something once, at the first `put` of an address that begins so."""
+
+    def __init__(self, beginning: str, action: Callable[[], object]) -> None:
+        self.beginning = beginning
+        self.action = action
+        self.done = False
+
+    def __call__(self, method: str, address: str) -> None:
+        if method == "put" and address.startswith(self.beginning) and not self.done:
+            self.done = True
+            self.action()
+
+
+def with_storage(repository: Repository, storage: Storage) -> Repository:
+    """The same repository through another storage, with nothing cached."""
+    return Repository(
+        replace(repository.context, storage=storage, cache=ContentCache(storage))
+    )

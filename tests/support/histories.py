@@ -1,0 +1,55 @@
+"""The history that tests of the collector's gates and crashes start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from tests.support.copies import contents_of
+from tests.support.world import World
+
+
+@dataclass(frozen=True)
+class History:
+    """Commits of a `main` of which `expired` alone has expired, still reached, and a `cut` one
+    that nothing reaches. Policy: a week."""
+
+    expired: str
+    opening: str
+    middle: str
+    head: str
+    cut: str
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The commits whose data stays."""
+        return (self.opening, self.middle, self.head)
+
+
+GRACE = timedelta(hours=1)
+"""The grace of the worlds' collectors."""
+
+EXPIRED_ONLY = "three"
+"""The path whose object only the expired commit has."""
+
+
+def make_history(world: World) -> History:
+    """Candidates of every kind: an object of `expired`, all of `cut`, and a temporary file."""
+    world.keep(default="7d")
+    world.lake.branches.create("side", "main")
+    expired = world.save("main", days_ago=10, put=["one", "two", EXPIRED_ONLY])
+    opening = world.save("main", days_ago=8, delete=[EXPIRED_ONLY])
+    middle = world.save("main", days_ago=5, put=["four"], delete=["two"])
+    head = world.save("main", days_ago=2, put=["five"])
+    cut = world.save("side", days_ago=30, put=[f"cut{i}" for i in range(4)])
+    world.lake.branches.delete("side")
+    world.lake.objects.put("main", "staged", b"staged")
+    slice_directory: Path = next((world.root / "data").iterdir())
+    (slice_directory / f"{'0' * 32}#77").write_bytes(b"half")
+    return History(expired, opening, middle, head, cut)
+
+
+def kept_contents(world: World, history: History) -> dict[str, dict[str, bytes]]:
+    """What the kept commits and the branch, with what is staged on it, hold."""
+    return {ref: contents_of(world, ref) for ref in (*history.kept, "main")}

@@ -1,0 +1,106 @@
+"""A store with real files and a clock that tests set, and its collector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.report import RunReport
+from ebbtide.gc.steps import Observer, silent
+from ebbtide.retention import Policy
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from tests.support.clock import ManualClock
+from tests.support.spark import shared_session
+
+START = datetime.now(UTC).replace(microsecond=0) + timedelta(days=400)
+"""The injected now of tests: far enough ahead that every file is older than the grace."""
+
+DAY = timedelta(days=1)
+
+
+class World:
+    """One store with one repository, `lake`, in `directory`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: dict[str, Any] | None = None,
+        now: datetime = START,
+    ) -> None:
+        self.clock = ManualClock(now)
+        chosen: dict[str, Any] = {
+            "lease_ttl": timedelta(0),
+            "trash_time": timedelta(0),
+            "share_max": 1.0,
+            "run_heartbeat": timedelta(seconds=1),
+        }
+        self.settings = Settings(**(chosen | (settings or {})))
+        self.directory = directory
+        self.store = Store.init(directory / "store", settings=self.settings, clock=self.clock)
+        self.lake = self.store.create_repository("lake")
+        self.root = directory / "store" / "storage" / "lake"
+
+    @property
+    def now(self) -> datetime:
+        """The injected time."""
+        return self.clock.host_now()
+
+    def save(
+        self, branch: str, *, days_ago: float, put: Iterable[str] = (), delete: Iterable[str] = ()
+    ) -> str:
+        """Commit files whose content is their name, and deletes; the commit's id."""
+        for path in put:
+            self.lake.objects.put(branch, path, path.encode())
+        for path in delete:
+            self.lake.objects.delete(branch, path)
+        commit = self.lake.commits.commit(
+            branch,
+            f"{days_ago} days ago",
+            date=self.now - timedelta(days=days_ago),
+            allow_empty=True,
+        )
+        return commit.commit_id
+
+    def keep(self, **policy: Any) -> None:
+        """Set the policy, such as `keep(default="7d", branches={"main": "20d"})`."""
+        self.lake.retention.set(Policy.parse(policy))
+
+    def collector(self, *, observer: Observer = silent, **options: Any) -> Collector:
+        """A collector with a grace of an hour, unless `options` say otherwise."""
+        chosen = {"grace": timedelta(hours=1)} | options
+        return Collector(
+            self.format(),
+            session=shared_session,
+            options=RunOptions.of(self.settings, **chosen),
+            observer=observer,
+        )
+
+    def format(self) -> EmbeddedRepository:
+        """The repository as the collector sees it."""
+        return EmbeddedRepository(self.lake.context, store_id=self.store.store_id)
+
+    def collect(self, **options: Any) -> RunReport:
+        """A whole run."""
+        return self.collector(**options).run()
+
+    def files(self, kind: str = "data") -> set[str]:
+        """The addresses of the files under `data/` (or another prefix), from the disk itself."""
+        folder = self.root / kind
+        return {
+            str(path.relative_to(self.root)) for path in folder.rglob("*") if path.is_file()
+        }
+
+    def contents(self) -> set[str]:
+        """What is in the files under `data/`: the names that they were put under."""
+        return {(self.root / address).read_text() for address in self.files()}
+
+    def close(self) -> None:
+        """Close the store's connections."""
+        self.store.close()
