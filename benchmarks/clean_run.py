@@ -148,11 +148,9 @@ def main() -> None:
             print(f"  {name:<10}{report[f'{name}_count']:>10,} files")
         for name, spent in report["seconds"].items():
             print(f"  {name:<20}{spent:>8.2f} s")
-        print(f"wall time, Spark's start included: {seconds:.1f} s")
         megabytes = f"Python {peaks.python / 2**20:.0f} MiB, JVM {peaks.jvm / 2**20:.0f} MiB"
+        print(f"wall time, Spark's start included: {seconds:.1f} s")
         print(f"peak memory: {megabytes}")
-            f"peak memory: Python {peaks.python / 2**20:.0f} MiB, JVM {peaks.jvm / 2**20:.0f} MiB"
-        )
         print(f"bare listing and deleting: {limit:.1f} s, ratio {seconds / limit:.1f}")
 
 

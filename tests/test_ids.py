@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput
@@ -23,6 +23,7 @@ def test_random_ids_have_their_shape_and_differ() -> None:
     assert all(re.fullmatch(ID_PATTERN, each) for each in made)
 
 
+@settings(deadline=None)
 @given(INSTANTS, INSTANTS)
 def test_the_newer_id_sorts_first(one: datetime, other: datetime) -> None:
     first, second = descending_id(one), descending_id(other)
@@ -31,6 +32,7 @@ def test_the_newer_id_sorts_first(one: datetime, other: datetime) -> None:
     assert first != second
 
 
+@settings(deadline=None)
 @given(INSTANTS)
 def test_the_instant_comes_back(instant: datetime) -> None:
     made = descending_id(instant)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.histories import PlannedWorld, Template, make_template
 from tests.support.world import World
 
 
@@ -16,3 +17,17 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """A store with a plan, made once; nobody may change it."""
+    return make_template(tmp_path_factory.mktemp("template"))
+
+
+@pytest.fixture
+def planned(template: Template, tmp_path: Path) -> Iterator[PlannedWorld]:
+    """A copy of the template."""
+    world = PlannedWorld(template, tmp_path)
+    yield world
+    world.close()

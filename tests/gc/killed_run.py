@@ -26,8 +26,8 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Storage
 from tests.support.copies import OpenedWorld
-from tests.support.spark import shared_session
 from tests.support.histories import GRACE
+from tests.support.spark import shared_session
 
 WAIT_SECONDS = 120
 

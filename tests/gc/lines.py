@@ -6,14 +6,12 @@ operation touches its own line alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from ebbtide.errors import EbbtideError, Gone
 from ebbtide.gc.steps import Event, Observer
-from ebbtide.store.embedded import Store
+from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.metadata.commits import CommitRecord
 from ebbtide.store.repository import Repository
 from tests.support.world import World
@@ -130,12 +128,7 @@ def attempt(operation: Operation, line: Line) -> Outcome:
         return Outcome(error=error)
 
 
-def at(point: str, action: Callable[[], None]) -> Observer:
-    """An observer that acts at one point of the run, once."""
-    return at_points({point: action})
-
-
-def at_points(actions: dict[str, Callable[[], None]]) -> Observer:
+def at_points(actions: Mapping[str, Callable[[], None]]) -> Observer:
     """An observer that acts at several points, once at each."""
     waiting = {POINTS[point]: action for point, action in actions.items()}
 
@@ -151,18 +144,8 @@ class Reader:
     """Reads a repository as another process would: nothing is cached from before."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
-
-    @cached_property
-    def _store(self) -> Store:
-        return Store.open(
-            self._world.directory / "store", settings=self._world.settings, clock=self._world.clock
-        )
-
-    @cached_property
-    def lake(self) -> Repository:
-        """The repository."""
-        return self._store.repository(self._world.lake.info.name)
+        context = world.lake.context
+        self.lake = Repository(replace(context, cache=ContentCache(context.storage)))
 
     def contents(self, ref: str) -> Contents:
         """Everything that a ref shows, each object read and checked."""
@@ -173,16 +156,12 @@ class Reader:
 
     def heads(self) -> dict[str, str]:
         """All refs that can be named, with their commits."""
-        found = {b.name: b.commit_id for b in self.lake.branches.list()}
+        found = {branch.name: branch.commit_id for branch in self.lake.branches.list()}
         return found | {tag.name: tag.commit_id for tag in self.lake.tags.list()}
 
     def commit(self, commit_id: str) -> CommitRecord:
         """The record of a commit."""
         return self.lake.commits.get(commit_id)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._store.close()
 
 
 def check_commit(reader: Reader, commit_id: str, expected: Contents) -> bool:
@@ -221,7 +200,7 @@ def check_refs(reader: Reader, known: Known) -> None:
     for name, commit_id in reader.heads().items():
         assert reader.commit(commit_id).is_intact, name
         if commit_id in known.contents:
-            assert reader.contents(f"{commit_id}") == known.contents[commit_id], name
+            assert reader.contents(commit_id) == known.contents[commit_id], name
         else:
             reader.contents(commit_id)
         for record in commits.log(name):
@@ -230,6 +209,3 @@ def check_refs(reader: Reader, known: Known) -> None:
             for parent_id in record.parent_ids:
                 if reader.commit(parent_id).forgotten_by is None:
                     list(commits.diff(parent_id, record.commit_id))
-
-
-HOUR = timedelta(hours=1)

@@ -20,6 +20,7 @@ from tests.gc.lines import (
     POINTS,
     Known,
     Line,
+    Operation,
     Outcome,
     Reader,
     at_points,
@@ -29,12 +30,20 @@ from tests.gc.lines import (
     check_refs,
     make_line,
 )
-from tests.gc.operations import ALWAYS_ALLOWED, NEEDS_EXPIRED, OPERATIONS, POLICY, longer_period
-from tests.gc.operations import Operation as Operation
+from tests.gc.operations import (
+    NEEDS_EXPIRED,
+    OPERATIONS,
+    POLICY,
+    longer_period,
+    read_of_an_old_commit,
+)
 from tests.support.world import World
 
 UNTOUCHED = "untouched"
 """A line that nobody touches: what the run does where there is no race."""
+
+EXPIRED = ("lost", "side")
+"""The files of a line that only expired commits have."""
 
 
 def named(operation: Operation) -> str:
@@ -59,7 +68,6 @@ def race(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Race]:
     """The run, when it is over."""
     raced = make_race(tmp_path_factory.mktemp("race"))
     yield raced
-    raced.reader.close()
     raced.world.close()
 
 
@@ -104,7 +112,7 @@ def test_what_nobody_touches_goes(race: Race) -> None:
     contents = race.world.contents()
     line = race.lines[UNTOUCHED, ""]
     assert set(line.held("kept", "fresh", "young")) <= contents
-    assert not set(line.held("lost", "side")) & contents
+    assert not set(line.held(*EXPIRED)) & contents
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -113,7 +121,7 @@ def test_operation_at_point(race: Race, operation: Operation, point: str) -> Non
     line, outcome = race.lines[named(operation), point], race.outcomes[named(operation), point]
     if operation in NEEDS_EXPIRED and point not in BEFORE_FENCE:
         check_gone(outcome.error, race.report.run_id)
-        assert not set(line.held("lost", "side")) & race.world.contents()
+        assert not set(line.held(*EXPIRED)) & race.world.contents()
         return
     assert outcome.error is None
     if operation is longer_period and point not in BEFORE_FENCE:
@@ -134,7 +142,7 @@ def test_no_commit_is_half_there(race: Race, operation: Operation, point: str) -
         if any(path.startswith(f"{line.name}/") for path in contents)
     ]
     assert len(own) >= 6
-    intact = {commit_id for commit_id in own if check_commit(race.reader, commit_id, race.known.contents[commit_id])}
+    intact = {id_ for id_ in own if check_commit(race.reader, id_, race.known.contents[id_])}
     assert intact >= {line.head, line.young, line.fresh}
 
 
@@ -142,23 +150,12 @@ def test_every_ref_reads_back(race: Race) -> None:
     check_refs(race.reader, race.known)
 
 
-def test_what_was_revived_is_what_was_needed(race: Race) -> None:
-    """Before the fence all that comes back is kept; nothing is kept that nothing came back for."""
+@pytest.mark.parametrize("operation", NEEDS_EXPIRED, ids=named)
+def test_what_comes_back_is_revived(race: Race, operation: Operation) -> None:
+    """Before the fence all that is needed again is kept, and later nothing is."""
     contents = race.world.contents()
-    revived = {
-        named(operation): {p for p in BEFORE_FENCE if _lost_or_side(race, operation, p) & contents}
-        for operation in OPERATIONS
-    }
-    for operation in OPERATIONS:
-        needs_bytes = operation not in ALWAYS_ALLOWED and named(operation) not in (
-            "read_of_an_old_commit",
-            "copy_from_an_old_commit",
-        )
-        assert revived[named(operation)] == (BEFORE_FENCE if needs_bytes else set())
-
-
-def _lost_or_side(race: Race, operation: Operation, point: str) -> set[str]:
-    return set(race.lines[named(operation), point].held("lost", "side"))
+    revived = {p for p in POINTS if set(race.lines[named(operation), p].held(*EXPIRED)) & contents}
+    assert revived == (set() if operation is read_of_an_old_commit else BEFORE_FENCE)
 
 
 def test_the_next_run_finishes(race: Race) -> None:
@@ -169,5 +166,4 @@ def test_the_next_run_finishes(race: Race) -> None:
     check_refs(reader, race.known)
     for commit_id, contents in race.known.contents.items():
         check_commit(reader, commit_id, contents)
-    reader.close()
     assert race.world.collect().counts["candidate"].objects == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -29,8 +30,14 @@ def contents(repository: Repository, ref: str) -> dict[str, bytes]:
     return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
 
 
-def save(repository: Repository, branch: str = "main", **files: bytes | None) -> str:
+def save(
+    repository: Repository,
+    branch: str = "main",
+    files: Mapping[str, bytes | None] | None = None,
+    **named: bytes | None,
+) -> str:
     """Commit files, and deletions (None)."""
+    files = {**(files or {}), **named}
     for path, data in files.items():
         if data is None:
             repository.objects.delete(branch, path)
@@ -42,9 +49,7 @@ def save(repository: Repository, branch: str = "main", **files: bytes | None) ->
 def test_a_commit(repository: Repository, clock: ManualClock) -> None:
     initial = repository.commits.resolve("main")
     repository.objects.put("main", "a", b"1")
-    commit = repository.commits.commit(
-        "main", "first", committer="me", metadata={"ticket": "7"}
-    )
+    commit = repository.commits.commit("main", "first", committer="me", metadata={"ticket": "7"})
     assert commit.parent_ids == (initial,)
     assert (commit.created_at, commit.written_at) == (clock.now, clock.now)
     assert (commit.message, commit.committer) == ("first", "me")
@@ -94,7 +99,7 @@ def test_ranges_that_do_not_change_are_shared(repository: Repository) -> None:
         repository.objects.put("main", f"{number:02}", b"")
     repository.commits.commit("main", "all")
     before = repository.context.tree_of(repository.commits.get("main")).ranges
-    save(repository, **{"30": b"changed"})
+    save(repository, files={"30": b"changed"})
     after = repository.context.tree_of(repository.commits.get("main")).ranges
     assert len(before) > 5
     assert len(set(before) & set(after)) >= len(before) - 2
@@ -252,7 +257,7 @@ def test_revert_conflicts_and_parents(repository: Repository) -> None:
 
 
 def test_resets(repository: Repository) -> None:
-    save(repository, **{"x/a": b"1", "x/b": b"1", "y": b"1"})
+    save(repository, files={"x/a": b"1", "x/b": b"1", "y": b"1"})
     for path in ("x/a", "x/c", "y", "z"):
         repository.objects.put("main", path, b"2")
     repository.objects.delete("main", "x/b")
@@ -267,8 +272,8 @@ def test_resets(repository: Repository) -> None:
 
 
 def test_diffs(repository: Repository) -> None:
-    first = save(repository, **{"a": b"1", "x/b": b"1", "x/c": b"1"})
-    save(repository, **{"x/b": b"2", "x/c": None, "x/d": b"2"})
+    first = save(repository, files={"a": b"1", "x/b": b"1", "x/c": b"1"})
+    save(repository, files={"x/b": b"2", "x/c": None, "x/d": b"2"})
     found = [(each.path, each.kind) for each in repository.commits.diff(first, "main")]
     assert found == [("x/b", "changed"), ("x/c", "removed"), ("x/d", "added")]
     assert [each.path for each in repository.commits.diff("main", first, prefix="x/b")] == ["x/b"]
@@ -291,7 +296,7 @@ def test_logs(repository: Repository, clock: ManualClock) -> None:
     ids = [first]
     for number in range(4):
         clock.advance(timedelta(seconds=1))
-        ids.append(save(repository, "dev" if number % 2 else "main", **{f"{number}": b""}))
+        ids.append(save(repository, "dev" if number % 2 else "main", {f"{number}": b""}))
     merged = repository.commits.merge("dev", "main").commit_id
     log = [commit.commit_id for commit in repository.commits.log("main")]
     assert log == [merged, *reversed(ids), initial]

@@ -235,6 +235,27 @@ def test_long_walks_page_through_what_is_staged(
     assert [entry.path for entry in repository.objects.walk("main", after="g")] == list("hijklmn")
 
 
+def test_walks_over_what_several_unfinished_commits_sealed(
+    repository: Repository, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.store.views.PAGE_ROWS", 2)
+    expected: dict[str, bytes] = {}
+    for number, names in enumerate(["abcdefgh", "acegz", "bxyz", "ah", "qrst"]):
+        for name in names:
+            expected[name] = f"{number}".encode()
+            repository.objects.put("main", name, expected[name])
+        with raises("invalid_date"):
+            repository.commits.commit("main", "", date=clock.now + timedelta(days=1))
+    repository.objects.delete("main", "b")
+    del expected["b"]
+    assert paths(repository, "main") == sorted(expected)
+    found = {name: repository.objects.get("main", name) for name in expected}
+    assert found == expected
+    assert [each.path for each in repository.commits.diff_staged("main")] == sorted(expected)
+    repository.commits.commit("main", "")
+    assert paths(repository, "main@") == sorted(expected)
+
+
 def test_a_commit_during_a_walk_hides_nothing(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,10 +57,13 @@ def test_policies(repository: Repository) -> None:
     assert retention.get() is None
 
 
-def test_patterns_are_held_against_branches_that_are_not_trashed(repository: Repository) -> None:
+def test_patterns_are_held_against_branches_that_are_not_gone(
+    repository: Repository, clock: ManualClock
+) -> None:
     repository.branches.create("dev", "main")
-    assert repository.retention.set({"branches": {"dev": "1d"}}) == ()
     repository.branches.delete("dev")
+    assert repository.retention.set({"branches": {"dev": "1d"}}) == ()
+    clock.advance(timedelta(days=7))
     assert repository.retention.set({"branches": {"dev": "1d"}}) == ("dev",)
 
 
@@ -146,7 +149,7 @@ def test_a_forgotten_commit_is_gone_for_everything_but_the_log(repository: Repos
     assert base in [commit.commit_id for commit in versions.log("main")]
 
 
-def test_giving_up(repository: Repository) -> None:
+def test_giving_up(repository: Repository, clock: ManualClock) -> None:
     lost = save(repository, "a")
     with raises("commit_in_use"):
         repository.give_up(lost, "disk failure")
@@ -157,7 +160,7 @@ def test_giving_up(repository: Repository) -> None:
     repository.tags.delete("v1")
     with raises("commit_in_use"):
         repository.give_up(lost, "a trashed tag may come back")
-    repository.context.clock.advance(timedelta(days=7))  # type: ignore[attr-defined]
+    clock.advance(timedelta(days=7))
     repository.retention.hold(lost, "")
     with raises("commit_in_use"):
         repository.give_up(lost, "held")

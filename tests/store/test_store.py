@@ -124,9 +124,7 @@ def test_memory_roots_have_names_of_their_own(database_url: str, clock: ManualCl
         assert store.create_repository("pond").info.storage_url == f"{base}.pond"
 
 
-def test_a_store_without_a_directory_needs_a_storage(
-    database_url: str, clock: ManualClock
-) -> None:
+def test_a_store_without_a_directory_needs_a_storage(database_url: str, clock: ManualClock) -> None:
     with (
         Store.init(None, settings=Settings(database_url=database_url), clock=clock) as store,
         pytest.raises(InvalidInput, match="EBBTIDE_STORAGE_URL"),

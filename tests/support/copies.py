@@ -8,7 +8,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.parquet as pq
+
 from ebbtide.settings import Settings
+from ebbtide.store.content.layout import range_address
 from ebbtide.store.content.ranges import read_range
 from ebbtide.store.content.trees import read_tree
 from ebbtide.store.embedded import DATABASE_FILE, Store
@@ -70,7 +73,8 @@ def contents_of(world: World, ref: str) -> dict[str, bytes]:
 
 
 def verify(world: World) -> None:
-    """Every record has its tree and ranges, and every intact one its objects, on the disk."""
+    """Every record has its tree and ranges, and every intact one its objects, on the disk; so has
+    every tree its ranges, whether a record leads to it or not."""
     context = world.lake.context
     with context.metadata.snapshot() as tx:
         ids = tx.execute(commits.select().with_only_columns(commits.c.commit_id)).scalars().all()
@@ -83,6 +87,9 @@ def verify(world: World) -> None:
             for entry in read_range(context.storage, info):
                 there = (world.root / entry.address).is_file()
                 assert there or not record.is_intact, f"{entry.path} of {record.message}"
+    for tree_address in world.files("_ebbtide/trees"):
+        for range_id in pq.read_table(world.root / tree_address).column("range_id").to_pylist():
+            assert (world.root / range_address(range_id)).is_file(), tree_address
 
 
 def tombstoned(world: World) -> set[str]:

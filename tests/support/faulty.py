@@ -110,6 +110,4 @@ class OncePut:
 
 def with_storage(repository: Repository, storage: Storage) -> Repository:
     """The same repository through another storage, with nothing cached."""
-    return Repository(
-        replace(repository.context, storage=storage, cache=ContentCache(storage))
-    )
+    return Repository(replace(repository.context, storage=storage, cache=ContentCache(storage)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from tests.support.copies import contents_of
-from tests.support.world import World
+from tests.support.copies import OpenedWorld, contents_of, copy_store, listing
+from tests.support.world import START, World
 
 
 @dataclass(frozen=True)
@@ -53,3 +54,36 @@ def make_history(world: World) -> History:
 def kept_contents(world: World, history: History) -> dict[str, dict[str, bytes]]:
     """What the kept commits and the branch, with what is staged on it, hold."""
     return {ref: contents_of(world, ref) for ref in (*history.kept, "main")}
+
+
+@dataclass(frozen=True)
+class Template:
+    """A closed store with that history and a plan of it that nobody has swept."""
+
+    directory: Path
+    history: History
+    run_id: str
+    contents: dict[str, dict[str, bytes]]
+    files: dict[str, bytes]
+
+
+def make_template(directory: Path) -> Template:
+    """Make one in `directory`."""
+    world = World(directory)
+    history = make_history(world)
+    contents = kept_contents(world, history)
+    plan = world.collector().plan()
+    files = listing(world.root)
+    world.close()
+    return Template(directory, history, plan.run_id, contents, files)
+
+
+class PlannedWorld(OpenedWorld):
+    """A copy of a template, at `directory`."""
+
+    def __init__(self, template: Template, directory: Path, **settings: Any) -> None:
+        copy_store(template.directory, directory)
+        super().__init__(directory, now=START, **settings)
+        self.template = template
+        self.history = template.history
+        self.run_id = template.run_id

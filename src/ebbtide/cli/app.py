@@ -25,7 +25,7 @@ from ebbtide.cli import (
 )
 from ebbtide.cli.command import StoreOption
 from ebbtide.cli.output import print_error
-from ebbtide.errors import EbbtideError, ExitCode
+from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
 
 INTERRUPTED = 130
 """What shells expect of a program that Ctrl-C ended."""
@@ -85,6 +85,8 @@ def run(arguments: Sequence[str]) -> int:
     show_traceback = "--traceback" in arguments
     try:
         code: Any = app(list(arguments), standalone_mode=False, prog_name="ebbtide")
+        if code == INTERRUPTED:
+            print("\ninterrupted", file=sys.stderr)
         # Whatever is still in the buffer may find that nobody reads it: now, not after this.
         sys.stdout.flush()
         return code if isinstance(code, int) else ExitCode.DONE
@@ -94,18 +96,12 @@ def run(arguments: Sequence[str]) -> int:
         hint = _usage_hint(error)
         print_error("invalid_argument", error.format_message(), as_json=as_json, hint=hint)
         return ExitCode.USAGE
-    except (KeyboardInterrupt, typer.Abort):
-        print("\ninterrupted", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has seen enough. Nothing may be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     except OSError as error:
-        if show_traceback:
-            traceback.print_exc()
-        print_error("invalid_argument", _os_error_text(error), as_json=as_json)
-        return ExitCode.FAILED
+        return _failed(_file_error(error), as_json=as_json, show_traceback=show_traceback)
     except Exception as error:  # noqa: BLE001 - the last resort of the whole program
         return _unexpected(error, as_json=as_json, show_traceback=show_traceback)
 
@@ -133,6 +129,10 @@ def _usage_hint(error: typer.TyperException) -> str:
     return f"{context.get_usage()}\n'{context.command_path} --help' says more"
 
 
-def _os_error_text(error: OSError) -> str:
+def _file_error(error: OSError) -> EbbtideError:
+    """What is wrong with a file that the caller named; other storages have errors of their own."""
     where = "" if error.filename is None else f"{Path(os.fsdecode(error.filename))}: "
-    return f"{where}{error.strerror or error}"
+    text = f"{where}{error.strerror or error}"
+    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return InvalidInput("invalid_argument", text)
+    return Failed("storage_error", text)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ebbtide.gc.collector import Collector
+    from ebbtide.gc.report import RunReport
     from ebbtide.settings import Settings
 
 
@@ -32,11 +33,16 @@ class Run:
     def newest_unswept(self, repository: str) -> str:
         """The run that `gc sweep` means when none is named. NotFound `run_not_found`."""
         for report in self.collector.runs():
-            if report.state != "swept" and report.counts:
+            if report.state != "swept" and has_plan(report):
                 return report.run_id
         raise NotFound(
             "run_not_found", f"{repository} has no plan to sweep: make one with 'ebbtide gc plan'"
         )
+
+
+def has_plan(report: RunReport) -> bool:
+    """Whether the run came as far as a plan; if not, it has no figures to show."""
+    return "listed" in report.counts and report.counts["listed"].objects > 0
 
 
 def open_collector(

@@ -125,7 +125,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
         named = [parameter.replace(kind=_Parameter.KEYWORD_ONLY) for parameter in own]
         signature = inspect.Signature([leading, *named, *_ADDED])
         # Typer reads the signature of what it calls; the one that `wraps` shows is the function's.
-        del invoke.__wrapped__  # type: ignore[attr-defined]
+        del invoke.__wrapped__
         invoke.__signature__ = signature  # type: ignore[attr-defined]
         invoke.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         app.command(name)(invoke)

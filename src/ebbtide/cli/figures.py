@@ -52,10 +52,13 @@ def show_plan(output: Output, plan: Plan) -> None:
     refs_table(output, plan.by_ref)
     output.line()
     output.line(
-        f"{count_text(plan.active_count, 'commit')} kept, {count_text(plan.expired_count)} let go "
-        f"({count_text(plan.forgettable_count)} of them with their records, for nothing reaches "
-        "them)"
+        f"{count_text(plan.active_count, 'commit')} kept, {count_text(plan.expired_count)} let go"
     )
+    if plan.forgettable_count:
+        output.line(
+            f"nothing reaches {count_text(plan.forgettable_count)} of those any more: their "
+            "records go too"
+        )
     output.line()
     rows = [[FOUND[name], *_texts(plan.counts[name])] for name in FOUND]
     rows += [[f"  {kind}", *_texts(count)] for kind, count in candidate_kinds(plan).items()]
@@ -75,7 +78,7 @@ def show_outcome(output: Output, report: RunReport) -> None:
     forgotten = report.commits.get("forgotten", 0)
     if forgotten:
         output.line()
-        output.line(f"{count_text(forgotten, 'commit')} that nothing reaches forgotten")
+        output.line(f"the records of {count_text(forgotten, 'commit')} are dropped too")
 
 
 def candidate_kinds(plan: Plan) -> dict[str, Count]:

@@ -9,7 +9,7 @@ import typer
 
 from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, command
-from ebbtide.cli.text import age_text, clean, count_text, date_text, one_line, short_id, size_text
+from ebbtide.cli.text import age_at, clean, count_text, date_text, one_line, short_id, size_text
 
 if TYPE_CHECKING:
     from ebbtide.store.content.diffing import Change
@@ -49,7 +49,7 @@ def log(
                 [
                     short_id(record.commit_id),
                     date_text(record.created_at),
-                    age_text(now - record.created_at),
+                    age_at(record.created_at, now),
                     documents.commit_state(record),
                     one_line(record.message),
                 ]

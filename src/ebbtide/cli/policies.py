@@ -13,7 +13,7 @@ import typer
 from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, RepositoryArgument, command, group
 from ebbtide.cli.figures import refs_table
-from ebbtide.cli.text import age_text, count_text, date_text, one_line, parse_pairs, short_id
+from ebbtide.cli.text import age_at, count_text, date_text, one_line, parse_pairs, short_id
 from ebbtide.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ebbtide.retention import Policy
     from ebbtide.retention.decision import Decision, Roots
     from ebbtide.store.metadata.commits import CommitRecord
+    from ebbtide.store.repository import Repository
 
 app = group("Show and set what a repository keeps.")
 
@@ -162,10 +163,19 @@ def show_policy(
             cli.output.warn(warning)
         if commits:
             cli.output.line()
-            records = {c.commit_id: found.commits.get(c.commit_id) for c in roots.commits}
-            _show_commits(cli, roots, decision, records)
+            _show_commits(cli, roots, decision, _records(found, roots))
 
     cli.output.answer(document, show)
+
+
+def _records(repository: Repository, roots: Roots) -> Mapping[str, CommitRecord]:
+    """The records of all commits, for their messages; read together, for there may be many."""
+    from ebbtide.store.metadata.commits import find_commits
+
+    context = repository.context
+    with context.metadata.snapshot() as tx:
+        commit_ids = [commit.commit_id for commit in roots.commits]
+        return find_commits(tx, context.repository_id, commit_ids)
 
 
 def _show_policy(cli: Cli, policy: Policy | None) -> None:
@@ -229,7 +239,7 @@ def _show_commits(
             [
                 short_id(commit.commit_id),
                 date_text(commit.created_at),
-                age_text(now - commit.created_at),
+                age_at(commit.created_at, now),
                 "kept" if reason is not None else "gone" if commit.tombstoned else LET_GO,
                 reason or "",
                 one_line(records[commit.commit_id].message),

@@ -17,7 +17,12 @@ def register(app: typer.Typer) -> None:
 
 def init(
     cli: Cli,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the store.")],
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Directory of the store, whatever --store says.", show_default=False
+        ),
+    ],
     upgrade: Annotated[
         bool,
         typer.Option(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import InvalidInput
+from ebbtide.model import EPOCH
 
 ID_SHOWN: Final = 10
 """Digits of an id in tables: enough to be told apart, and to be typed back."""
@@ -55,6 +56,11 @@ def age_text(age: timedelta) -> str:
         if age >= least:
             return count_text(age // length, unit)
     return "now"
+
+
+def age_at(instant: datetime, now: datetime) -> str:
+    """How old something is; nothing for a repository's initial commit, which is dated 1970."""
+    return "" if instant == EPOCH else age_text(now - instant)
 
 
 def date_text(instant: datetime | None) -> str:

@@ -168,14 +168,20 @@ class RepositoryFormat(Protocol):
     def plan_checksum(self, run_id: str) -> str | None:
         """The recorded checksum of a run's plan; None when no plan was recorded."""
 
+    def drop_run(self, run_id: str) -> None:
+        """Drop the record of a run."""
+
     def run_paths(self) -> dict[str, str]:
         """Where the folders of all recorded runs lie: run id to path, the newest first."""
 
     def fence(self, hold: RunHold, run_id: str, choose: Callable[[Roots], Fencing]) -> Roots:
         """In one transaction: read the roots, tombstone what `choose` names, drop what ended."""
 
-    def lift(self, run_id: str) -> None:
-        """Take back the tombstones of a run that has not deleted anything."""
+    def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
+        """Take back those tombstones of a run, which has deleted nothing since it set them.
+
+        Refused `lease_lost`: another run may have seen them, and deleted.
+        """
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Drop the records of commits that nothing reaches; stubs stay."""

@@ -26,6 +26,7 @@ from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
 from ebbtide.store.collecting import (
+    delete_run,
     drop_ended,
     forget_commits,
     lift_tombstones,
@@ -252,6 +253,11 @@ class EmbeddedRepository:
             row = read_run(tx, self._repository_id, run_id)
         return None if row is None else row.plan_checksum
 
+    def drop_run(self, run_id: str) -> None:
+        """From `gc_runs`."""
+        with self._metadata.transaction() as tx:
+            delete_run(tx, self._repository_id, run_id)
+
     def run_paths(self) -> dict[str, str]:
         """From `gc_runs`."""
         with self._metadata.snapshot() as tx:
@@ -274,11 +280,12 @@ class EmbeddedRepository:
             write_run(tx, self._repository_id, run_id, state="sweeping", fenced_at=tx.now())
         return roots
 
-    def lift(self, run_id: str) -> None:
-        """Take back the tombstones of `run_id`."""
+    def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
+        """Take back the tombstones of `commit_ids`, under the lease."""
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive")
-            lift_tombstones(tx, self._repository_id, run_id=run_id)
+            self._check_held(tx, hold)
+            lift_tombstones(tx, self._repository_id, commit_ids, run_id=run_id)
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Empty the records of `commit_ids`, under the lease."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import SparkSession
 
-from ebbtide.errors import InvalidInput, NotFound, Refused
-from ebbtide.formats.base import RepositoryFormat
+from ebbtide.errors import EbbtideError, Incomplete, InvalidInput, NotFound, Refused
+from ebbtide.formats.base import RepositoryFormat, RunHold
 from ebbtide.gc.gates import check_grace
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.plan import Plan, read_commits, read_plan, write_plan
@@ -27,8 +27,11 @@ from ebbtide.gc.runs import (
 )
 from ebbtide.gc.steps import Observer, Steps, silent
 from ebbtide.gc.sweep import Sweep
-from ebbtide.ids import descending_id
+from ebbtide.ids import descending_id, instant_of
 from ebbtide.storage import open_storage
+
+Work = Callable[[str, RunFolder, RunHold], RunReport]
+"""A step of the collector under a hold: called with the run's id and folder."""
 
 Confirm = Callable[[Plan], bool]
 """Asked between plan and sweep; False stops there."""
@@ -58,40 +61,11 @@ class Collector:
     def plan(self) -> RunReport:
         """Make a plan. A gate's refusal is a report with state `refused`; nothing is deleted.
 
-        Raises InvalidInput `unsafe_grace`, and Refused `run_in_progress` before there is a run.
+        Raises InvalidInput `unsafe_grace`.
         """
         self._check_options()
         run_id = descending_id(self._repository.now())
-        folder = self._new_folder(run_id)
-        path = folder.path
-        with self._repository.hold(run_id) as hold:
-            announce_epoch(self._repository.storage, run_epoch=hold.run_epoch, run_id=run_id)
-            steps = Steps(hold, self._observer)
-            try:
-                plan = make_plan(
-                    self._session(),
-                    self._repository,
-                    run_id=run_id,
-                    folder=folder,
-                    options=self._options,
-                    steps=steps,
-                )
-                checksum = write_plan(folder, plan)
-            except Refused as error:
-                report = refused_report(
-                    run_id=run_id,
-                    repository=self._repository.identity.repository_name,
-                    run_path=path,
-                    error=error,
-                    seconds=steps.seconds(),
-                )
-                self._finish(folder, report)
-                return report
-            report = planned_report(plan, run_path=path)
-            self._repository.record_run(
-                run_id, state=report.state, run_path=path, plan_checksum=checksum
-            )
-            return report
+        return self._held(run_id, self._new_folder(run_id), self._plan)
 
     def sweep(self, run_id: str | None = None) -> RunReport:
         """Carry out a plan: the one named, or the newest that is not swept.
@@ -102,27 +76,74 @@ class Collector:
         self._check_options()
         if run_id is None:
             run_id = self._newest_unswept()
-        folder = self._folder(run_id)
-        path = folder.path
-        with self._repository.hold(run_id) as hold:
-            announce_epoch(self._repository.storage, run_epoch=hold.run_epoch, run_id=run_id)
-            steps = Steps(hold, self._observer)
-            try:
-                plan = self._read_plan(folder, run_id)
-                swept = Sweep(
-                    self._session(), self._repository, plan, folder, hold, self._options, steps
-                ).execute()
-            except Refused as error:
-                return refused_report(
-                    run_id=run_id,
-                    repository=self._repository.identity.repository_name,
-                    run_path=path,
-                    error=error,
-                    seconds=steps.seconds(),
-                )
-            report = swept_report(plan, swept, run_path=path, seconds=steps.seconds())
+        return self._held(run_id, self._folder(run_id), self._sweep)
+
+    def _held(self, run_id: str, folder: RunFolder, work: Work) -> RunReport:
+        """Do `work` while this run holds the repository. Until the storage is known to be ours,
+        nothing is written to it."""
+        try:
+            with self._repository.hold(run_id) as hold:
+                self._repository.check_storage()
+                announce_epoch(self._repository.storage, run_epoch=hold.run_epoch, run_id=run_id)
+                return work(run_id, folder, hold)
+        except Refused as error:
+            return self._refused(run_id, folder, error, {})
+
+    def _plan(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
+        steps = Steps(hold, self._observer)
+        try:
+            plan = make_plan(
+                self._session(),
+                self._repository,
+                run_id=run_id,
+                folder=folder,
+                options=self._options,
+                steps=steps,
+            )
+        except Refused as error:
+            report = self._refused(run_id, folder, error, steps.seconds())
             self._finish(folder, report)
             return report
+        checksum = write_plan(folder, plan)
+        report = planned_report(plan, run_path=folder.path)
+        self._repository.record_run(
+            run_id, state=report.state, run_path=folder.path, plan_checksum=checksum
+        )
+        return report
+
+    def _sweep(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
+        plan = self._read_plan(folder, run_id)
+        steps = Steps(hold, self._observer)
+        try:
+            swept = Sweep(
+                self._session(), self._repository, plan, folder, hold, self._options, steps
+            ).execute()
+        except Incomplete as error:
+            return planned_report(plan, run_path=folder.path).interrupted(error.message)
+        report = swept_report(plan, swept, run_path=folder.path, seconds=steps.seconds())
+        self._finish(folder, report)
+        self._drop_old_runs()
+        return report
+
+    def _refused(
+        self, run_id: str, folder: RunFolder, error: EbbtideError, seconds: Mapping[str, float]
+    ) -> RunReport:
+        return refused_report(
+            run_id=run_id,
+            repository=self._repository.identity.repository_name,
+            run_path=folder.path,
+            error=error,
+            seconds=seconds,
+        )
+
+    def _drop_old_runs(self) -> None:
+        """Delete the files and records of runs that are older than they are kept."""
+        oldest = self._repository.now() - self._options.run_retention
+        for run_id, path in self._repository.run_paths().items():
+            made_at = instant_of(run_id)
+            if made_at is not None and made_at < oldest:
+                RunFolder.at(path).delete()
+                self._repository.drop_run(run_id)
 
     def run(self, confirm: Confirm = always) -> RunReport:
         """Plan, ask `confirm`, and sweep. The plan's report when the answer is no, or refused."""
@@ -134,7 +155,7 @@ class Collector:
 
     def runs(self) -> list[RunReport]:
         """All runs on record, the newest first."""
-        return [self.show(run_id) for run_id in self._repository.run_paths()]
+        return [self._known(*known) for known in self._repository.run_paths().items()]
 
     def show(self, run_id: str) -> RunReport:
         """What is known of a run: its report, or else its plan. NotFound `run_not_found`."""
@@ -146,6 +167,13 @@ class Collector:
         if folder.get_json(FENCE_FILE) is not None:
             return planned.interrupted()
         return planned
+
+    def _known(self, run_id: str, path: str) -> RunReport:
+        """As `show`; a run whose files are damaged or gone hides no other."""
+        try:
+            return self.show(run_id)
+        except (NotFound, Refused) as error:
+            return self._refused(run_id, RunFolder.at(path), error, {})
 
     def plan_of(self, run_id: str) -> Plan:
         """The plan of a run. NotFound `run_not_found`; Refused when it is damaged."""
@@ -183,7 +211,7 @@ class Collector:
             path = self._repository.run_paths().get(run_id)
             inside = RunFolder.inside(self._repository.storage, run_id)
             folder = inside if path is None or path == inside.path else RunFolder.at(path)
-        if folder.get_json(PLAN_FILE) is None and folder.get_json(REPORT_FILE) is None:
+        if not (folder.has(PLAN_FILE) or folder.has(REPORT_FILE)):
             raise NotFound(
                 "run_not_found",
                 f"no run {run_id} of {self._repository.identity.repository_name} at "

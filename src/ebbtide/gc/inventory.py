@@ -41,7 +41,7 @@ def list_inventory(
     (their `group`). Files of the system are left out of the rows, not of the counts.
     """
     items = layout.listing_items(storage)
-    tasks = split(items, tasks=4 * task_count(spark))
+    tasks = split(items, tasks=task_count(spark))
 
     def work(number: int, task: list[ListingItem], answer: PartRows) -> None:
         _list_task(number, task, answer, storage=storage, layout=layout, folder=folder)

@@ -12,12 +12,14 @@ from ebbtide.settings import Settings
 class RunOptions:
     """`grace`: nothing younger is a candidate. `run_dir`: where the run's files go, if not into the
     repository's own storage. `unsafe` allows a grace below the safe minimum, `allow_share` a plan
-    above `share_max` (the share of listed files or bytes that may be candidates)."""
+    above `share_max` (the share of listed files or bytes that may be candidates). Records of runs
+    are kept for `run_retention`."""
 
     grace: timedelta
     lease_ttl: timedelta
     skew_max: timedelta
     share_max: float
+    run_retention: timedelta
     unsafe: bool = False
     allow_share: bool = False
     run_dir: str | None = None
@@ -38,6 +40,7 @@ class RunOptions:
             lease_ttl=settings.lease_ttl,
             skew_max=settings.clock_skew_max,
             share_max=settings.share_max,
+            run_retention=settings.run_retention,
             unsafe=unsafe,
             allow_share=allow_share,
             run_dir=run_dir,

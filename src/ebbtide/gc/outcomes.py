@@ -54,14 +54,18 @@ def delete_parts(
 ) -> list[Part]:
     """Delete the addresses of `parts` (CANDIDATE_SCHEMA); the parts of the record.
 
-    Refused `lease_lost` when another run announced itself meanwhile.
+    Refused `lease_lost` when another run announced itself meanwhile, and `plan_corrupt`.
     """
 
     def work(_number: int, task: Part, answer: PartRows) -> None:
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context else 0
         assert task.name is not None
-        table = read_part(folder, task.name, task.checksum)
+        try:
+            table = read_part(folder, task.name, task.checksum)
+        except Refused as error:
+            answer.failed(error)
+            return
         stem = task.name.rpartition("/")[2].removesuffix(".parquet")
         for start in range(0, table.num_rows, ADDRESSES_PER_BATCH):
             if not epoch_is_ours(storage, epoch):

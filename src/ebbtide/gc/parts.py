@@ -142,6 +142,20 @@ def read_part(folder: RunFolder, name: str, checksum: str | None = None) -> pa.T
         ) from error
 
 
+def check_parts(spark: SparkSession, folder: RunFolder, parts: Iterable[Part]) -> None:
+    """Refused `plan_corrupt` unless each of `parts` is as it was written. Read in executors."""
+
+    def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
+        for part in task:
+            assert part.name is not None
+            try:
+                read_part(folder, part.name, part.checksum)
+            except Refused as error:
+                answer.failed(error)
+
+    run_tasks(spark, split(list(parts), tasks=task_count(spark)), work)
+
+
 def _bytes(table: pa.Table) -> int:
     if "size_bytes" not in table.column_names:
         return 0
@@ -226,15 +240,17 @@ def read_frame(
     spark_schema = from_arrow_schema(schema)
     if not named:
         return spark.createDataFrame([], spark_schema)
-    shared = spark.sparkContext.broadcast(named)
+    tasks = split(named, tasks=task_count(spark))
+    shared = spark.sparkContext.broadcast(tasks)
 
     def in_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in counts(batch.column(0)):
-                table = read_part(folder, *shared.value[number])
-                yield from table.select(schema.names).cast(schema).to_batches()
+                for name, checksum in shared.value[number]:
+                    table = read_part(folder, name, checksum)
+                    yield from table.select(schema.names).cast(schema).to_batches()
 
-    numbers = spark.range(0, len(named), 1, len(named))
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
     return numbers.mapInArrow(in_executor, spark_schema)
 
 

@@ -38,7 +38,7 @@ def make_plan(
 ) -> Plan:
     """Make the plan of a run; the caller writes it. Refused by any gate."""
     with steps("check"):
-        started_at = check_surroundings(repository, options)
+        started_at = check_times(repository, options)
         cutoff = started_at - options.grace
     with steps("list"):
         answers = list_inventory(spark, repository.storage, repository.layout, folder)
@@ -96,9 +96,8 @@ def make_plan(
     )
 
 
-def check_surroundings(repository: RepositoryFormat, options: RunOptions) -> datetime:
-    """The gates on ownership and clocks; the earliest clock's now, from which ages are counted."""
-    repository.check_storage()
+def check_times(repository: RepositoryFormat, options: RunOptions) -> datetime:
+    """The gate on clocks; the earliest clock's now, from which ages are counted."""
     clocks = repository.clocks()
     check_clocks(clocks, skew_max=options.skew_max)
     return min(clocks.host, clocks.database, clocks.storage)

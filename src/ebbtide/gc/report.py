@@ -16,6 +16,8 @@ RunState = Literal["planned", "swept", "incomplete", "refused"]
 
 COUNTED: Final = ("listed", "live", "protected", "young", "candidate", *OUTCOMES)
 
+INTERRUPTED: Final = "the sweep was interrupted: sweep the run again, it goes on where it stopped"
+
 EXIT_CODES: Mapping[str, ExitCode] = {
     "planned": ExitCode.DONE,
     "swept": ExitCode.DONE,
@@ -45,9 +47,8 @@ class RunReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: Mapping[str, str] | None = None
 
-    def interrupted(self) -> RunReport:
+    def interrupted(self, message: str = INTERRUPTED) -> RunReport:
         """The report of a sweep that passed its fence and never came to its end."""
-        message = "the sweep was interrupted: sweep the run again, it goes on where it stopped"
         return replace(self, state="incomplete", error=error_json("incomplete", message))
 
     @classmethod

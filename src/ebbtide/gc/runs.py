@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from ebbtide.arrow import texts
-from ebbtide.errors import NotFound
+from ebbtide.errors import NotFound, Refused
 from ebbtide.storage import Storage, open_storage
 
 RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
@@ -67,21 +67,35 @@ class RunFolder:
         self.storage.put(self.address(name), json.dumps(content, indent=1).encode())
 
     def get_json(self, name: str) -> dict[str, Any] | None:
-        """The content of a JSON file; None when it is not there. ValueError when damaged."""
+        """The content of a JSON file; None when it is not there. Refused `plan_corrupt`."""
         try:
             found = json.loads(self.storage.get(self.address(name)))
         except NotFound:
             return None
+        except ValueError:
+            found = None
         if not isinstance(found, dict):
-            raise ValueError(f"{name} is not a JSON object")
+            raise Refused("plan_corrupt", f"{self.path}/{name} is no JSON object: plan again")
         return found
 
+    def has(self, name: str) -> bool:
+        """Whether there is a file of that name, damaged or not."""
+        return self.storage.head(self.address(name)) is not None
+
+    def delete(self) -> None:
+        """Delete all files of the run."""
+        for batch in self.storage.list(self.prefix):
+            self.storage.delete(texts(batch.column("address")))
+
     def names(self, folder: str) -> list[str]:
-        """The files under `folder` ("candidates"), as names within the run's folder, sorted."""
+        """The parts under `folder` ("candidates"), as names within the run's folder, sorted.
+
+        Not what a writer that was killed left behind: a temporary file is no part.
+        """
         found: list[str] = []
         for batch in self.storage.list(self.address(f"{folder}/")):
             found += texts(batch.column("address"))
-        return sorted(name.removeprefix(self.prefix) for name in found)
+        return sorted(name.removeprefix(self.prefix) for name in found if name.endswith(".parquet"))
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:

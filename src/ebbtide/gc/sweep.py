@@ -8,20 +8,21 @@ that a crash leaves garbage and never a pointer into nothing.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
 
-from ebbtide.errors import Conflict, EbbtideError, Refused
+from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
 from ebbtide.formats.base import Fencing, RepositoryFormat, RunHold
 from ebbtide.gc.gates import check_identity, check_not_empty
 from ebbtide.gc.mark import ADDRESS_SCHEMA, MarkedTrees, mark
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
-from ebbtide.gc.parts import Part, read_frame
+from ebbtide.gc.parts import Part, check_parts, read_frame
 from ebbtide.gc.plan import Plan, PlannedCommits, read_commits
-from ebbtide.gc.planning import check_surroundings, trees_of, write_protected
+from ebbtide.gc.planning import check_times, trees_of, write_protected
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.retention.decision import Decision, Roots, decide
@@ -48,32 +49,56 @@ class Sweep:
     options: RunOptions
     steps: Steps
     _answers: list[Part] = field(default_factory=list)
+    _closed: frozenset[str] = frozenset()
 
     def execute(self) -> Swept:
-        """Do it. Refused by a gate, in which case nothing was deleted by this attempt."""
+        """Do it. Refused by a gate, in which case nothing was deleted by this attempt.
+
+        Incomplete when it was stopped later: what was deleted until then is on record.
+        """
         with self.steps("check"):
             check_identity(self.plan.identity, self.repository.identity)
             self._check_state()
-            check_surroundings(self.repository, self.options)
+            check_times(self.repository, self.options)
             planned = read_commits(self.folder, self.plan.commits)
+            check_parts(self.spark, self.folder, self.plan.candidates)
+        is_first = self.folder.get_json(FENCE_FILE) is None
         earlier = self.folder.names("deleted")
-        with self.steps("fence"):
-            roots, decision = self._fence(planned)
         try:
+            with self.steps("fence"):
+                roots, decision = self._fence(planned)
             with self.steps("recheck"):
                 keep = self._recheck(planned, roots, decision)
                 todo = self._todo(keep, earlier)
         except EbbtideError:
-            if not earlier:
-                self.repository.lift(self.plan.run_id)
+            self._lift(is_first=is_first)
             raise
-        with self.steps("forget"):
-            forgettable = planned.forgettable & decision.forgettable
-            self.repository.forget(self.hold, self.plan.run_id, forgettable)
-        untried = self._delete(todo)
-        with self.steps("count"):
-            outcomes = tally(self.spark, self.folder, self._answers)
+        try:
+            with self.steps("forget"):
+                forgettable = planned.forgettable & decision.forgettable
+                self.repository.forget(self.hold, self.plan.run_id, forgettable)
+            untried = self._delete(todo)
+            with self.steps("count"):
+                outcomes = tally(self.spark, self.folder, self._answers)
+        except (Refused, Failed) as error:
+            raise Incomplete(
+                "incomplete",
+                f"the sweep was stopped: {error.message}. What it deleted until then is on "
+                "record: sweep the run again, it goes on where it stopped",
+            ) from error
         return Swept(outcomes, len(forgettable), untried)
+
+    def _lift(self, *, is_first: bool) -> None:
+        """Open again what this attempt closed, since it deleted nothing.
+
+        Only that: what an earlier attempt closed may have been let go since, by it or by another
+        run. And only while the lease is held: whoever took it may be deleting behind the same
+        fence.
+        """
+        with suppress(Refused):
+            self.repository.lift(self.hold, self.plan.run_id, self._closed)
+            if is_first:
+                self.folder.storage.delete([self.folder.address(FENCE_FILE)])
 
     def _check_state(self) -> None:
         report = self.folder.get_json(REPORT_FILE)
@@ -93,7 +118,8 @@ class Sweep:
             decision = decide(roots)
             decided.append(decision)
             closed = {commit.commit_id for commit in roots.commits if commit.tombstoned}
-            return Fencing(tombstone=(planned.expired & decision.expired) - closed)
+            self._closed = (planned.expired & decision.expired) - closed
+            return Fencing(tombstone=self._closed)
 
         roots = self.repository.fence(self.hold, self.plan.run_id, choose)
         decision = decided[-1]
@@ -173,11 +199,22 @@ class Sweep:
 
 
 def _newly_kept(planned: PlannedCommits, *readings: tuple[Roots, Decision]) -> MarkedTrees:
-    """Trees that are kept now, by any of the readings, and that the plan's mark did not read."""
+    """Trees that are kept now, by any of the readings, and that the plan's mark did not read.
+
+    The last reading is the one from behind the fence.
+    """
     data: set[str] = set()
     recorded: set[str] = set()
     for roots, decision in readings:
         trees = trees_of(roots, decision)
         data |= trees.data - planned.data_trees
         recorded |= trees.recorded - planned.recorded_trees
+    # A commit made since the plan may be expired by now. The fence closed only what the plan knew:
+    # whatever is open behind it can be read and built upon, so that its data is needed too.
+    after = readings[-1][0]
+    data |= {
+        commit.tree_id
+        for commit in after.commits
+        if not commit.tombstoned and commit.tree_id in after.tree_checksums
+    } - planned.data_trees
     return MarkedTrees(recorded=frozenset(recorded | data), data=frozenset(data))

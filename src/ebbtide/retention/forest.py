@@ -92,6 +92,8 @@ class Forest:
             for position, children in enumerate(child_counts)
             if not children and position not in branch_heads
         ]
+        # By id, so that the reason given does not hang on the order in which commits come.
+        heads.sort(key=lambda head: history.commits[head].commit_id)
         created_at = [
             to_utc(commit.created_at, what=f"commit {commit.commit_id}")
             for commit in history.commits

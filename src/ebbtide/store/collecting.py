@@ -50,8 +50,8 @@ def read_roots(
 ) -> Roots:
     """Read everything that decides what stays, at the database's now.
 
-    A commit that an operator gave up reads as tombstoned, and as one without a tree. What a ref pointed at within the last
-    lease shows as `leased_until`.
+    A commit that an operator gave up reads as tombstoned, and as one without a tree. What a ref
+    pointed at within the last lease shows as `leased_until`.
     """
     now = tx.now()
     promised = _promises(tx, repository_id, since=now - lease_ttl, lease_ttl=lease_ttl)
@@ -197,12 +197,17 @@ def set_tombstones(
     )
 
 
-def lift_tombstones(tx: Transaction, repository_id: str, *, run_id: str) -> None:
-    """Open again what `run_id` closed. Only for a run that has not deleted anything."""
-    tx.execute(
-        sa.update(commits)
-        .where(commits.c.repository_id == repository_id, commits.c.tombstoned_by == run_id)
-        .values(tombstoned_by=None, tombstoned_at=None)
+def lift_tombstones(
+    tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
+) -> None:
+    """Open again what `run_id` closed. Only for what nobody has deleted anything of since."""
+    _update_commits(
+        tx,
+        repository_id,
+        commit_ids,
+        sa.and_(commits.c.tombstoned_by == run_id, commits.c.forgotten_by.is_(None)),
+        tombstoned_by=None,
+        tombstoned_at=None,
     )
 
 
@@ -275,32 +280,29 @@ def drop_ended(
 
 def read_run(tx: Transaction, repository_id: str, run_id: str) -> RunRow | None:
     """The database's record of a run, or None."""
-    row = tx.execute(
-        sa.select(
-            gc_runs.c.run_id,
-            gc_runs.c.state,
-            gc_runs.c.run_url,
-            gc_runs.c.plan_checksum,
-            gc_runs.c.fenced_at,
-        ).where(gc_runs.c.repository_id == repository_id, gc_runs.c.run_id == run_id)
-    ).one_or_none()
-    return None if row is None else RunRow(*row)
+    found = _runs(tx, gc_runs.c.repository_id == repository_id, gc_runs.c.run_id == run_id)
+    return found[0] if found else None
 
 
 def list_runs(tx: Transaction, repository_id: str) -> list[RunRow]:
     """All runs of a repository, the newest first."""
-    rows = tx.execute(
-        sa.select(
-            gc_runs.c.run_id,
-            gc_runs.c.state,
-            gc_runs.c.run_url,
-            gc_runs.c.plan_checksum,
-            gc_runs.c.fenced_at,
+    return _runs(tx, gc_runs.c.repository_id == repository_id)
+
+
+def _runs(tx: Transaction, *conditions: sa.ColumnElement[bool]) -> list[RunRow]:
+    rows = tx.execute(sa.select(gc_runs).where(*conditions).order_by(gc_runs.c.run_id))
+    return [
+        RunRow(row.run_id, row.state, row.run_url, row.plan_checksum, row.fenced_at) for row in rows
+    ]
+
+
+def delete_run(tx: Transaction, repository_id: str, run_id: str) -> None:
+    """Drop the record of a run."""
+    tx.execute(
+        sa.delete(gc_runs).where(
+            gc_runs.c.repository_id == repository_id, gc_runs.c.run_id == run_id
         )
-        .where(gc_runs.c.repository_id == repository_id)
-        .order_by(gc_runs.c.run_id)
     )
-    return [RunRow(*row) for row in rows]
 
 
 def write_run(tx: Transaction, repository_id: str, run_id: str, **values: Any) -> None:

@@ -220,9 +220,7 @@ def _place(directory: Path | None, settings: Settings | None) -> tuple[Settings,
 
 
 @contextmanager
-def _opening(
-    directory: Path | None, settings: Settings, clock: Clock | None
-) -> Iterator[Metadata]:
+def _opening(directory: Path | None, settings: Settings, clock: Clock | None) -> Iterator[Metadata]:
     """The database; closed again when the block fails."""
     url = settings.database_url
     if url is None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ebbtide.errors import NotFound
+from ebbtide.retention.lifecycle import state_at
 from ebbtide.retention.policy import Policy
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.branches import list_branches
@@ -43,7 +44,13 @@ class Retention:
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id)
             write_policy(tx, self._repository_id, parsed.to_mapping())
-            names = [row.name for row in list_branches(tx, self._repository_id)]
+            now = tx.now()
+            # A trashed branch keeps its rule until it is gone.
+            names = [
+                row.name
+                for row in list_branches(tx, self._repository_id)
+                if state_at(row.expires_at, trash_time=self._context.trash_time, now=now).is_root
+            ]
         return parsed.unmatched(names)
 
     def unset(self) -> None:

@@ -214,10 +214,13 @@ def test_changes_are_taken_as_they_are_needed(storage: Storage) -> None:
 @pytest.mark.parametrize(
     "paths", [["b", "a"], ["a", "a"], ["a", "c", "b"], ["z", "y"]], ids=lambda paths: "".join(paths)
 )
-def test_changes_out_of_order_are_refused(storage: Storage, paths: list[str]) -> None:
+@pytest.mark.parametrize("deleting", [False, True])
+def test_changes_out_of_order_are_refused(
+    storage: Storage, paths: list[str], *, deleting: bool
+) -> None:
     tree = build(storage, numbered(10, "m"))
-    changes = [(path, Entry(path, "data/s/1", 1, "", NOW)) for path in paths]
-    with pytest.raises(ValueError, match="ascend"):
+    changes = [(path, None if deleting else Entry(path, "data/s/1", 1, "", NOW)) for path in paths]
+    with pytest.raises(ValueError, match="changes ascend"):
         apply_changes(storage, tree, changes, register=ignored)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.store.content.entries import (
@@ -35,6 +35,7 @@ ENTRIES = st.builds(
 ENTRY = Entry("p", "data/x", 1, "sum", datetime(2026, 1, 1, tzinfo=UTC), "text/plain", {"a": "b"})
 
 
+@settings(deadline=None)
 @given(st.lists(ENTRIES, max_size=20))
 def test_a_table_gives_back_what_it_was_made_of(entries: list[Entry]) -> None:
     table = to_table(entries)
@@ -43,6 +44,7 @@ def test_a_table_gives_back_what_it_was_made_of(entries: list[Entry]) -> None:
     assert from_table(table) == entries
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(), max_size=20))
 def test_python_sorts_paths_by_their_bytes(paths: list[str]) -> None:
     assert sorted(paths) == sorted(paths, key=str.encode)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.ids import descending_id, new_id
@@ -78,6 +78,7 @@ def test_all_at_once_also_in_slices_and_with_nulls() -> None:
     assert classify(pa.array([], pa.string())).to_pylist() == []
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="0a/#_.\n", max_size=40), st.sampled_from([OBJECT, TREE, RANGE, ""]))
 def test_only_whole_shapes_are_ours(noise: str, base: str) -> None:
     (kind,) = classify(pa.array([base + noise])).to_pylist()

@@ -74,6 +74,13 @@ def test_other_databases_are_refused(url: str) -> None:
     assert "hunter2" not in caught.value.message
 
 
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "metadata.db").write_bytes(b"something else " * 100)
+    with pytest.raises(Failed, match="file is not a database") as caught:
+        Store.open(tmp_path)
+    assert caught.value.kind == "database_error"
+
+
 def test_sqlite_settings(tmp_path: Path) -> None:
     with Store.init(tmp_path / "store") as store, store.metadata.snapshot() as tx:
         pragmas = {
@@ -118,9 +125,7 @@ def test_an_unknown_repository_cannot_be_locked(store: Store) -> None:
         ("exclusive", "exclusive", True),
     ],
 )
-def test_locks_of_a_repository(
-    repository: Repository, held: str, wanted: str, waits: bool
-) -> None:
+def test_locks_of_a_repository(repository: Repository, held: str, wanted: str, waits: bool) -> None:
     metadata = repository.context.metadata
     if metadata.engine.dialect.name == "sqlite":
         waits = True  # whoever writes is alone

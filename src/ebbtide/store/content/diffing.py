@@ -79,7 +79,11 @@ class _Cursor:
         return self._entries[self._entry_index].path
 
     def shares_range_with(self, other: _Cursor) -> bool:
-        """Whether both are at the start of one and the same range."""
+        """Whether both are at the start of one and the same range.
+
+        Trees whose ranges are in order come to a shared range together; only a cursor inside a
+        range has read it, and what was read is compared, never skipped.
+        """
         if self.ended or other.ended or self._entry_index or other._entry_index:
             return False
         return self._ranges[self._range_index] == other._ranges[other._range_index]

@@ -66,8 +66,11 @@ class CommitRecord:
             )
 
     def require_tree(self) -> tuple[str, str]:
-        """Id and checksum of its tree. Raises Gone `commit_expired` when it was forgotten."""
-        if self.tree_id is None or self.tree_checksum is None:
+        """Id and checksum of its tree.
+
+        Raises Gone `commit_expired` when it was forgotten, or given up: nothing keeps it then.
+        """
+        if self.given_up_at is not None or self.tree_id is None or self.tree_checksum is None:
             self.require_intact()
             raise AssertionError(f"commit {self.commit_id} has no tree and no run let it go")
         return self.tree_id, self.tree_checksum

@@ -10,6 +10,7 @@ may be asked for again.
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -123,7 +124,8 @@ def translated_errors() -> Iterator[None]:
     """SQLAlchemy's errors as Failed `database_error`: statement, values and URL stay out."""
     try:
         yield
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        # SQLite's own errors: those of the settings that each connection begins with.
         reason = _first_line(getattr(error, "orig", None) or error)
         raise Failed(
             "database_error",

@@ -1,0 +1,116 @@
+"""The reference of all commands in Markdown, from the program itself: `docs/cli.md`.
+
+python -m ebbtide.cli.reference > docs/cli.md
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import typer
+
+from ebbtide.cli.app import INTERRUPTED, app
+from ebbtide.errors import ExitCode
+
+EXIT_TEXT: Final = {
+    ExitCode.DONE: "done",
+    ExitCode.FAILED: "failed; the message says why",
+    ExitCode.USAGE: "the command line or its input is wrong; nothing was changed",
+    ExitCode.REFUSED: "a gate refused; nothing was deleted (see [safety.md](safety.md))",
+    ExitCode.INCOMPLETE: "part of a sweep is done: sweep the same run again",
+}
+_INTRODUCTION: Final = """\
+# The command line
+
+Made by `python -m ebbtide.cli.reference`; a test compares it with the program.
+
+Every command has two more options than its table says: `--store DIR`, which may stand before the
+command too, and `--json`. Without `--store` the store is that of `EBBTIDE_STORE`; all settings are
+in [settings.md](settings.md). A REF is a branch, a tag, a commit id or its first six
+digits or more, with `~N` (N first parents back) or `^N` (the N-th parent) behind it; `main@` is the
+branch `main` without what is staged on it.
+
+With `--json` stdout gets one JSON document and nothing else; messages, questions and progress go to
+stderr. An error is `{"error": {"kind": …, "message": …}}`; kinds never change their meaning. Times
+are ISO 8601 in UTC, sizes are bytes. Commands that destroy something ask first; without a terminal
+to ask at they end with exit code 2 unless `--yes` is given.
+
+| exit code | meaning |
+|---|---|
+"""
+
+
+def render() -> str:
+    """The whole reference."""
+    codes = [f"| {int(code)} | {text} |" for code, text in EXIT_TEXT.items()]
+    codes.append(f"| {INTERRUPTED} | interrupted by Ctrl-C |")
+    sections = [_section(path, command) for path, command in commands()]
+    return _INTRODUCTION + "\n".join(codes) + "\n\n" + "\n".join(sections)
+
+
+Node = Any  # a command or group of the library that Typer carries within it
+
+
+def commands() -> Iterator[tuple[str, Node]]:
+    """Every command by what is typed for it, the program itself first."""
+    return _below("ebbtide", typer.main.get_command(app))
+
+
+def _below(path: str, node: Node) -> Iterator[tuple[str, Node]]:
+    yield path, node
+    for name, child in getattr(node, "commands", {}).items():
+        yield from _below(f"{path} {name}", child)
+
+
+def _section(path: str, command: Node) -> str:
+    lines = [f"## {path}" if path.count(" ") < 2 else f"### {path}", "", _text(command.help), ""]
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and _is_told(path, p)]
+    if not hasattr(command, "commands"):
+        names = [_argument_text(argument) for argument in arguments]
+        lines += ["```", " ".join([path, *names, "[OPTIONS]"]), "```", ""]
+    rows = [f"| `{argument.metavar}` | {_meaning(argument)} |" for argument in arguments]
+    rows += [f"| {option_text(option)} | {_meaning(option)} |" for option in options]
+    if rows:
+        lines += ["| | |", "|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _is_told(path: str, option: Node) -> bool:
+    """The two that every command has are told of once, in the introduction."""
+    return path == "ebbtide" or option.name not in ("store", "json")
+
+
+def _argument_text(argument: Node) -> str:
+    return argument.metavar if argument.required else f"[{argument.metavar}]"
+
+
+def option_text(option: Node) -> str:
+    """An option as the reference writes it: every spelling, and what follows."""
+    value = ""
+    if not option.is_flag:
+        choices = option.type_descriptor.choices
+        value = " " + (option.metavar or "\\|".join(choices or ("N",)))
+    return ", ".join(f"`{name}{value}`" for name in option.opts)
+
+
+def _meaning(parameter: Node) -> str:
+    text = _text(parameter.help)
+    default = parameter.default
+    if isinstance(default, int | str) and not isinstance(default, bool) and default != "":
+        text += f" Default: `{default}`."
+    if parameter.param_type_name == "option" and parameter.required:
+        text += " Required."
+    return text
+
+
+def _text(text: str | None) -> str:
+    """Help as one paragraph, or several; what Markdown would read as markup is escaped."""
+    paragraphs = [" ".join(part.split()) for part in (text or "").split("\n\n")]
+    return re.sub(r"([*|<>])", r"\\\1", "\n\n".join(paragraphs))
+
+
+if __name__ == "__main__":
+    print(render(), end="")

@@ -1,0 +1,209 @@
+"""The program as a whole: how errors are shown, exit codes, `--store`, and how fast it starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ebbtide.cli.reference import commands, render
+from tests.cli.conftest import Ebbtide
+
+ROOT = Path(__file__).parents[2]
+
+
+def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The program as a process of its own, with no terminal anywhere."""
+    return subprocess.run(
+        [sys.executable, "-c", "from ebbtide.cli import main; main()", *arguments],
+        env={"PATH": "/usr/bin:/bin", **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_help_imports_nothing_slow() -> None:
+    """Spark, Arrow, SQLAlchemy and pydantic are imported by the commands that need them."""
+    code = """
+import sys
+from ebbtide.cli import run
+assert run(["--help"]) == 0
+slow = {"pyspark", "pyarrow", "sqlalchemy", "pydantic", "rich"} & set(sys.modules)
+assert not slow, slow
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
+    """What a shell sees, on a store and without one."""
+    store = str(tmp_path / "store")
+    assert program("init", store).returncode == 0
+    answer = program("repo", "list", "--json", EBBTIDE_STORE=store)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert json.loads(answer.stdout) == {"repositories": []}
+    failed = program("repo", "show", "nothing", EBBTIDE_STORE=store)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("error: there is no repository 'nothing'")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    """`ebbtide … | head -1` ends without a word on stderr."""
+    script = f"set -o pipefail; {sys.executable} -m ebbtide.cli.reference | head -1"
+    shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert shell.stdout == "# The command line\n"
+    store = tmp_path / "store"
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(300):
+        (source / f"{number:0100}").write_text("")
+    program("init", str(store))
+    program("--store", str(store), "repo", "create", "lake")
+    program("fs", "put", "-r", "lake", "main", "x", str(source), EBBTIDE_STORE=str(store))
+    one_line = (
+        f"{sys.executable} -c 'from ebbtide.cli import main; main()' --store {store} "
+        "fs ls lake main -r | true"
+    )
+    shell = subprocess.run(["bash", "-c", one_line], capture_output=True, text=True, check=False)
+    assert shell.stderr == ""
+
+
+def test_without_a_command_there_is_help(ebbtide: Ebbtide) -> None:
+    """The program alone shows what there is; a group alone is a mistake that names the way on."""
+    assert "Commands:" in ebbtide().out
+    assert "'ebbtide gc --help' says more" in ebbtide("gc", code=2).err
+
+
+def test_version(ebbtide: Ebbtide) -> None:
+    """As other programs do it."""
+    assert ebbtide("--version").out.startswith("ebbtide ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("gc", "plam"),
+        ("repo", "create"),
+        ("repo", "list", "--no-such-option"),
+        ("log", "lake", "main", "--limit", "none"),
+        ("log", "lake", "main", "--limit", "0"),
+        ("merge", "lake", "main", "main", "--strategy", "best"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2(ebbtide: Ebbtide, arguments: tuple[str, ...]) -> None:
+    """A line on stderr, how it is meant, and with `--json` the document too."""
+    plain = ebbtide(*arguments, code=2)
+    assert plain.out == ""
+    assert plain.err.startswith("error: ")
+    assert "--help' says more" in plain.err
+    assert ebbtide(*arguments, "--json", code=2).error_kind == "invalid_argument"
+
+
+def test_no_store_named(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says how to name one."""
+    assert ebbtide("repo", "list", "--json", code=1).error_kind == "store_not_found"
+    monkeypatch.delenv("EBBTIDE_STORE")
+    found = ebbtide("repo", "list", "--json", code=2)
+    assert found.error_kind == "invalid_argument"
+    assert "--store DIR" in found.err
+
+
+def test_the_store_may_be_named_before_or_behind_the_command(
+    lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And both win over the environment."""
+    monkeypatch.setenv("EBBTIDE_STORE", "/nowhere")
+    store = tmp_path / "store"
+    for arguments in (("--store", store, "repo", "list"), ("repo", "list", "--store", store)):
+        assert "lake" in lake(*arguments).out
+
+
+def test_a_bad_setting_is_exit_code_2(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named by its variable."""
+    monkeypatch.setenv("EBBTIDE_GRACE", "20")
+    found = lake("repo", "list", "--json", code=2)
+    assert found.error_kind == "invalid_setting"
+    assert "EBBTIDE_GRACE" in found.err
+
+
+def test_a_defect_shows_no_traceback_unless_asked(
+    lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One line, exit code 1, and how to see more."""
+    from ebbtide.cli import run
+    from ebbtide.store.embedded import Store
+
+    def broken(_store: Store) -> None:
+        raise KeyError("left out")
+
+    monkeypatch.setattr(Store, "repositories", broken)
+    found = lake("repo", "list", "--json", code=1)
+    assert found.error_kind == "internal"
+    assert "--traceback" in found.err
+    assert run(["--traceback", "repo", "list"]) == 1
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_ctrl_c(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code that shells expect."""
+    from ebbtide.store.embedded import Store
+
+    def interrupted(_store: Store) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "repositories", interrupted)
+    assert lake("repo", "list", code=130).err.strip() == "interrupted"
+
+
+READING = [
+    ("repo", "list"),
+    ("repo", "show", "lake"),
+    ("branch", "list", "lake"),
+    ("branch", "list", "lake", "--include-expired"),
+    ("tag", "list", "lake"),
+    ("fs", "ls", "lake", "main"),
+    ("fs", "ls", "lake", "main", "--recursive"),
+    ("fs", "stat", "lake", "main", "a"),
+    ("log", "lake", "main"),
+    ("diff", "lake", "main"),
+    ("diff", "lake", "main~1", "main"),
+    ("retention", "show", "lake"),
+    ("retention", "show", "lake", "--commits"),
+    ("hold", "list", "lake"),
+    ("gc", "runs", "lake"),
+]
+
+
+def test_json_is_one_document_and_nothing_else(lake: Ebbtide, write: Callable[..., str]) -> None:
+    """Every reading command, on a repository with something to tell and to warn of."""
+    write(a="1")
+    lake("tag", "create", "lake", "v1", "main")
+    lake("hold", "add", "lake", "main")
+    lake("retention", "set", "lake", "--default", "7d", "--branch", "nobody*=3d")
+    for arguments in READING:
+        found = lake(*arguments, "--json")
+        assert isinstance(found.document, dict), arguments
+        assert found.err == "", arguments
+        shown = lake(*arguments)
+        assert shown.out or shown.err, arguments
+
+
+def test_every_command_has_help_and_json() -> None:
+    """No command or option without a word on what it does."""
+    for path, command in commands():
+        assert command.help, path
+        for parameter in command.params:
+            assert parameter.help, f"{path} {parameter.name}"
+        if not hasattr(command, "commands"):
+            assert "--json" in [name for p in command.params for name in p.opts], path
+
+
+def test_the_reference_is_of_this_program() -> None:
+    """Every command and option is in docs/cli.md; it is made by the module, not by hand."""
+    assert (ROOT / "docs" / "cli.md").read_text() == render()

@@ -1,0 +1,174 @@
+"""`fs`, `commit`, `log`, `diff`, `merge`, `revert`, `reset`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.cli.conftest import Ebbtide
+
+Write = Callable[..., str]
+
+
+def test_an_object_comes_back_as_it_went(lake: Ebbtide, tmp_path: Path) -> None:
+    """Through a file, with its type and metadata."""
+    data = bytes(range(256)) * 5000
+    (tmp_path / "in").write_bytes(data)
+    put = ("fs", "put", "lake", "main", "a/b.bin", tmp_path / "in")
+    lake(*put, "--content-type", "x/y", "--meta", "who=me")
+    lake("commit", "lake", "main", "-m", "first")
+    got = lake("fs", "get", "lake", "main", "a/b.bin", tmp_path / "out", "--json").document
+    assert (tmp_path / "out").read_bytes() == data
+    assert (got["content_type"], got["metadata"]) == ("x/y", {"who": "me"})
+    assert not (tmp_path / "out.partial").exists()
+    stat = lake("fs", "stat", "lake", "main", "a/b.bin")
+    assert "1.2 MiB (1,280,000 bytes)" in stat.out
+
+
+def test_stdin_and_stdout(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-` stands for both."""
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"typed")))
+    lake("fs", "put", "lake", "main", "a", "-")
+    assert lake("fs", "cat", "lake", "main", "a").out == "typed"
+    assert lake("fs", "get", "lake", "main", "a", "-").out == "typed"
+    assert lake("fs", "cat", "lake", "main", "a", "--json", code=2).error_kind == "invalid_argument"
+
+
+def test_a_directory_tree(lake: Ebbtide, tmp_path: Path) -> None:
+    """Every plain file below it, and no symbolic link."""
+    tree = tmp_path / "tree"
+    (tree / "deep").mkdir(parents=True)
+    (tree / "one").write_text("1")
+    (tree / "deep" / "two").write_text("22")
+    (tree / "link").symlink_to(tree / "one")
+    (tree / "big").write_bytes(b"x" * (3 * 1024 * 1024))
+    done = lake("fs", "put", "-r", "lake", "main", "in/", tree, "--json").document
+    assert (done["object_count"], done["bytes_total"]) == (3, 3 + 3 * 1024 * 1024)
+    entries = lake("fs", "ls", "lake", "main", "-r", "--json").document["entries"]
+    assert [entry["path"] for entry in entries] == ["in/big", "in/deep/two", "in/one"]
+    entries = lake("fs", "ls", "lake", "main", "in/", "--json").document["entries"]
+    assert [(entry["path"], entry["kind"]) for entry in entries] == [
+        ("in/big", "object"),
+        ("in/deep/", "directory"),
+        ("in/one", "object"),
+    ]
+    assert lake("fs", "put", "-r", "lake", "main", "in", tree / "one", code=2).out == ""
+
+
+def test_pages_of_a_listing(lake: Ebbtide, write: Write) -> None:
+    """`--after` goes on where `--limit` stopped."""
+    write(a="", b="", c="", d="")
+    first = lake("fs", "ls", "lake", "main", "--limit", "3", "--json").document["entries"]
+    assert [entry["path"] for entry in first] == ["a", "b", "c"]
+    rest = lake("fs", "ls", "lake", "main", "--after", "c", "--json").document["entries"]
+    assert [entry["path"] for entry in rest] == ["d"]
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../b", "/x", "", "x" * 10_000, "a\x1bb"])
+def test_a_path_that_no_object_may_have(lake: Ebbtide, tmp_path: Path, path: str) -> None:
+    """Exit code 2, and nothing is staged."""
+    (tmp_path / "in").write_text("1")
+    found = lake("fs", "put", "lake", "main", path, tmp_path / "in", "--json", code=2)
+    assert found.error_kind == "invalid_path"
+    assert lake("diff", "lake", "main", "--json").document["changes"] == []
+
+
+def test_what_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
+    """Objects, refs, branches, and files of this machine."""
+    (tmp_path / "in").write_text("1")
+    cases = {
+        ("fs", "cat", "lake", "main", "a"): "object_not_found",
+        ("fs", "stat", "lake", "nothing", "a"): "ref_not_found",
+        ("fs", "rm", "lake", "main", "a"): "object_not_found",
+        ("fs", "put", "lake", "nothing", "a", str(tmp_path / "in")): "branch_not_found",
+        ("commit", "lake", "main", "-m", "x"): "nothing_to_commit",
+        ("fs", "cp", "lake", "main", "a", "b"): "object_not_found",
+    }
+    for arguments, kind in cases.items():
+        found = lake(*arguments, code=1)
+        assert found.err.startswith("error: ")
+        if arguments[1] != "cat":
+            assert lake(*arguments, "--json", code=1).error_kind == kind
+
+
+def test_a_file_that_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
+    """Of this machine: the command line is wrong."""
+    put = ("fs", "put", "lake", "main", "a", tmp_path / "nothing", "--json")
+    assert lake(*put, code=2).error_kind == "invalid_argument"
+    assert "nothing: No such file" in lake(*put, code=2).err
+
+
+def test_delete_and_copy(lake: Ebbtide, write: Write) -> None:
+    """By path and by prefix, and from an older commit."""
+    write(**{"d/a": "1", "d/b": "2", "c": "3"})
+    lake("fs", "rm", "lake", "main", "c")
+    done = lake("fs", "rm", "-r", "lake", "main", "d/", "--json").document
+    assert done["deleted_count"] == 2
+    assert lake("fs", "ls", "lake", "main").out == ""
+    lake("commit", "lake", "main", "-m", "all gone")
+    lake("fs", "cp", "lake", "main", "d/a", "back", "--from", "main~1")
+    assert lake("fs", "cat", "lake", "main", "back").out == "1"
+
+
+def test_log_and_diff(lake: Ebbtide, write: Write) -> None:
+    """The youngest first; what changed, and what is staged."""
+    write("--date", "2026-01-01T00:00:00Z", "--committer", "me", "--meta", "k=v", a="1")
+    second = write(a="22", b="3")
+    records = lake("log", "lake", "main", "--json").document["commits"]
+    assert records[0]["commit_id"] == second
+    assert records[1]["created_at"] == "2026-01-01T00:00:00Z"
+    assert (records[1]["committer"], records[1]["metadata"]) == ("me", {"k": "v"})
+    assert "more may follow" in lake("log", "lake", "main", "--limit", "1").err
+    changes = lake("diff", "lake", "main~1", "main", "--json").document["changes"]
+    assert [(change["path"], change["kind"]) for change in changes] == [
+        ("a", "changed"),
+        ("b", "added"),
+    ]
+    assert "~ a  (1 B → 2 B)" in lake("diff", "lake", "main~1", "main").out
+    lake("fs", "rm", "lake", "main", "b")
+    assert lake("diff", "lake", "main").out == "- b  (1 B)\n"
+
+
+@pytest.mark.parametrize("date", ["2026-01-01T00:00:00", "yesterday", "2999-01-01T00:00:00Z"])
+def test_a_date_that_no_commit_may_have(lake: Ebbtide, date: str) -> None:
+    """Without a zone, no date at all, in the future."""
+    found = lake(
+        "commit", "lake", "main", "-m", "x", "--allow-empty", "--date", date, "--json", code=2
+    )
+    assert found.error_kind == "invalid_date"
+
+
+def test_merge_and_revert(lake: Ebbtide, write: Write) -> None:
+    """Both are commits of their own; a conflict is refused unless somebody wins."""
+    write(a="1")
+    lake("branch", "create", "lake", "dev")
+    write(branch="dev", a="dev")
+    write(b="2")
+    merged = lake("merge", "lake", "dev", "main", "--json").document
+    assert len(merged["parent_ids"]) == 2
+    assert lake("fs", "cat", "lake", "main", "a").out == "dev"
+    lake("revert", "lake", "main", "main", "--parent", "1")
+    assert lake("fs", "cat", "lake", "main", "a").out == "1"
+    write(branch="dev", b="other")
+    assert lake("merge", "lake", "dev", "main", "--json", code=1).error_kind == "merge_conflict"
+    lake("merge", "lake", "dev", "main", "--strategy", "source-wins", "-m", "theirs")
+    assert lake("fs", "cat", "lake", "main", "b").out == "other"
+
+
+def test_reset_asks(lake: Ebbtide, tmp_path: Path, typing: Callable[[str], None]) -> None:
+    """It says how much would be lost; only what is named is."""
+    (tmp_path / "in").write_text("1")
+    for path in ("a", "d/b", "d/c"):
+        lake("fs", "put", "lake", "main", path, tmp_path / "in")
+    lake("reset", "lake", "main", code=2)
+    typing("no\n")
+    assert "drop 3 staged changes on main?" in lake("reset", "lake", "main").err
+    assert lake("reset", "lake", "main", "--path", "a", "--prefix", "d", code=2).out == ""
+    assert "1 staged change " in lake("reset", "lake", "main", "--path", "a", "--yes").out
+    done = lake("reset", "lake", "main", "--prefix", "d/", "--yes", "--json").document
+    assert done["dropped_count"] == 2
+    assert lake("diff", "lake", "main").out == ""

@@ -1,0 +1,171 @@
+"""`gc`: plans, sweeps, runs, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.conftest import Ebbtide
+from tests.cli.test_app import program
+from tests.support.spark import shared_session
+
+Write = Callable[..., str]
+SHORT = ("--grace", "1s", "--unsafe")
+RUN_KEYS = {
+    "run_id",
+    "state",
+    "listed_count",
+    "candidate_count",
+    "candidate_bytes",
+    "deleted_count",
+    "missing_count",
+    "failed_count",
+    "revived_count",
+    "run_path",
+}
+
+
+@pytest.fixture
+def expired(lake: Ebbtide, write: Write, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`lake` with one commit to let go, whose one object nothing else needs; the commit's id."""
+    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    monkeypatch.setattr("ebbtide.gc.session.build_session", lambda **_: shared_session())
+    write("--date", "2020-01-01T00:00:00Z", keep="1", **{f"stays{n}": "1" for n in range(4)})
+    old = write("--date", "2020-01-02T00:00:00Z", a="old")
+    write("--date", "2020-01-03T00:00:00Z", a="new")
+    lake("retention", "set", "lake", "--default", "keep_last:1")
+    # One second of grace, and a storage that may give its dates in whole seconds.
+    time.sleep(2)
+    return old
+
+
+@pytest.mark.spark
+def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
+    """The whole way, with what programs and people get to see of it."""
+    planned = lake("gc", "plan", "lake", *SHORT, "--json").document
+    assert planned.keys() >= RUN_KEYS
+    assert (planned["state"], planned["candidate_count"]) == ("planned", 1)
+    candidates = pq.read_table(f"{planned['run_path']}/candidates").to_pylist()
+    assert [(row["kind"], row["size_bytes"]) for row in candidates] == [("object", 3)]
+    assert lake("fs", "cat", "lake", expired, "a").out == "old"
+
+    run_id = planned["run_id"]
+    shown = lake("gc", "show", "lake", run_id, "--candidates", "--json").document
+    assert [row["address"] for row in shown["candidates"]] == [candidates[0]["address"]]
+    assert candidates[0]["address"] in lake("gc", "show", "lake", run_id, "--candidates").out
+
+    swept = lake("gc", "sweep", "lake", run_id, *SHORT, "--yes", "--json").document
+    assert (swept["state"], swept["deleted_count"], swept["deleted_bytes"]) == ("swept", 1, 3)
+    gone = lake("fs", "stat", "lake", expired, "a")
+    assert "path" in gone.out
+    assert lake("fs", "cat", "lake", expired, "a", code=1).err.count(run_id) == 1
+    assert lake("fs", "cat", "lake", "main", "a").out == "new"
+    assert "expired" in lake("log", "lake", "main").out
+    again = lake("gc", "sweep", "lake", run_id, *SHORT, "--yes", "--json", code=1)
+    assert again.error_kind == "plan_used"
+    runs = lake("gc", "runs", "lake", "--json").document["runs"]
+    assert [(run["run_id"], run["state"]) for run in runs] == [(run_id, "swept")]
+    assert lake("gc", "sweep", "lake", "--yes", "--json", code=1).error_kind == "run_not_found"
+
+
+@pytest.mark.spark
+def test_run_asks_with_the_figures(
+    lake: Ebbtide, expired: str, typing: Callable[[str], None]
+) -> None:
+    """No leaves the plan; yes sweeps. A plan that nobody swept is what `gc sweep` means."""
+    typing("n\n")
+    refused = lake("gc", "run", "lake", *SHORT)
+    assert "delete 1 file (3 B) of lake, and let the data of 3 commits go?" in refused.err
+    assert "keep_last 1" in refused.out
+    assert lake("fs", "cat", "lake", expired, "a").out == "old"
+    typing("y\n")
+    assert "swept" in lake("gc", "sweep", "lake", *SHORT).out
+    lake("fs", "cat", "lake", expired, "a", code=1)
+    assert "0 files" not in lake("gc", "run", "lake", *SHORT, "--yes").out
+
+
+@pytest.mark.spark
+def test_more_than_the_allowed_share_is_refused(
+    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Exit code 3, the figures, and nothing deleted; `--allow-share` goes on."""
+    monkeypatch.setenv("EBBTIDE_SHARE_MAX", "0.01")
+    found = lake("gc", "run", "lake", *SHORT, "--yes", "--json", code=3)
+    assert (found.document["state"], found.document["error"]["kind"]) == ("refused", "over_share")
+    assert "error: " in found.err
+    planned = lake("gc", "plan", "lake", *SHORT, "--run-dir", tmp_path / "runs", code=3)
+    assert "would go" in planned.out
+    assert lake("fs", "cat", "lake", expired, "a").out == "old"
+    done = lake("gc", "run", "lake", *SHORT, "--allow-share", "--yes", "--json").document
+    assert done["state"] == "swept"
+
+
+@pytest.mark.spark
+def test_a_process_of_its_own_says_nothing_of_spark(
+    lake: Ebbtide, expired: str, tmp_path: Path
+) -> None:
+    """Spark's log reaches neither stdout nor stderr, and Python's path needs no help."""
+    environment = {"EBBTIDE_STORE": str(tmp_path / "store"), "EBBTIDE_LEASE_TTL": "0s"}
+    done = program("gc", "run", "lake", *SHORT, "--yes", "--json", **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["deleted_count"] == 1
+    assert lake("fs", "cat", "lake", "main", "keep").out == "1"
+    assert "has expired" in lake("fs", "cat", "lake", expired, "a", code=1).err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("sweep", "lake"), ("run", "lake"), ("give-up", "lake", "main", "--reason=x")],
+)
+def test_no_terminal_and_no_yes(lake: Ebbtide, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Exit code 2 at once: no run is begun."""
+    found = lake("gc", *arguments, "--json", code=2)
+    assert found.error_kind == "invalid_argument"
+    assert "--yes" in found.err
+    assert not list((tmp_path / "store").rglob("plan.json"))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        (("--grace", "1s"), "unsafe_grace"),
+        (("--grace", "20"), "invalid_duration"),
+        (("--grace", "-1h"), "invalid_duration"),
+    ],
+)
+def test_a_grace_that_is_refused(lake: Ebbtide, options: tuple[str, ...], kind: str) -> None:
+    """Before Spark is started."""
+    assert lake("gc", "plan", "lake", *options, "--json", code=2).error_kind == kind
+
+
+def test_a_run_that_is_not_there(lake: Ebbtide) -> None:
+    """By id, and the newest of none."""
+    for arguments in (("show", "lake", "0" * 32), ("sweep", "lake", "--yes")):
+        assert lake("gc", *arguments, "--json", code=1).error_kind == "run_not_found"
+    assert "no runs yet" in lake("gc", "runs", "lake").out
+
+
+def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what to install."""
+    monkeypatch.setattr("ebbtide.gc.session._candidates", list)
+    found = lake("gc", "plan", "lake", "--json", code=1)
+    assert found.error_kind == "java_not_found"
+
+
+def test_give_up(lake: Ebbtide, write: Write, typing: Callable[[str], None]) -> None:
+    """Shows the commit and asks; refuses what a branch is on."""
+    old = write(a="1")
+    write(a="2")
+    assert lake(
+        "gc", "give-up", "lake", "main", "--reason", "x", "--yes", "--json", code=1
+    ).error_kind == ("commit_in_use")
+    typing("n\n")
+    assert old in lake("gc", "give-up", "lake", "main~1", "--reason", "disk lost").err
+    assert lake("fs", "cat", "lake", old, "a").out == "1"
+    lake("gc", "give-up", "lake", "main~1", "--reason", "disk lost", "--yes")
+    assert "disk lost" in lake("fs", "cat", "lake", old, "a", code=1).err

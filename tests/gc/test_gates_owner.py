@@ -1,0 +1,212 @@
+"""Gates on whose storage it is: OWNER, restored and cloned databases, emptied ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import ExitCode, Refused
+from ebbtide.store.embedded import DATABASE_FILE, Store
+from ebbtide.store.owner import EPOCHS_BEHIND_MAX, OWNER_ADDRESS
+from tests.support.copies import OpenedWorld, contents_of, listing
+from tests.support.histories import PlannedWorld, Template
+from tests.support.refusals import attempt, check_readable, check_refused, nothing_deleted
+from tests.support.world import START, World
+
+ADOPT = "ebbtide repo adopt"
+ACTIONS = pytest.mark.parametrize("action", ["plan", "sweep"])
+
+
+def check_writes_refused(world: World) -> None:
+    """Nobody may write to a storage that is not the database's, either."""
+    world.clock.advance(timedelta(minutes=1))
+    before = listing(world.root)
+    with pytest.raises(Refused) as refused:
+        world.lake.objects.put("main", "new", b"new")
+    assert refused.value.kind == "storage_foreign"
+    assert ADOPT in refused.value.message
+    with pytest.raises(Refused):
+        world.lake.commits.commit("main", "refused")
+    assert listing(world.root) == before
+
+
+def foreign(content: bytes) -> bytes:
+    """The same OWNER of another store."""
+    return json.dumps(json.loads(content) | {"store_id": "0" * 32}).encode()
+
+
+def unknown_nonce(content: bytes) -> bytes:
+    """The same OWNER with a nonce that the database never drew."""
+    return json.dumps(json.loads(content) | {"nonce": "0" * 16}).encode()
+
+
+@ACTIONS
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda _: None, "is missing"),
+        (lambda _: b"", "cannot be read"),
+        (lambda _: b"\x00\xff", "cannot be read"),
+        (lambda _: b"[]", "cannot be read"),
+        (lambda _: b"null", "cannot be read"),
+        (lambda _: b'{"format": 1}', "cannot be read"),
+        (foreign, "names another owner"),
+        (unknown_nonce, "never wrote"),
+    ],
+)
+def test_owner_file(
+    planned: PlannedWorld, change: Callable[[bytes], bytes | None], why: str, action: str
+) -> None:
+    file = planned.root / OWNER_ADDRESS
+    original = file.read_bytes()
+    changed = change(original)
+    if changed is None:
+        file.unlink()
+    else:
+        file.write_bytes(changed)
+    with nothing_deleted(planned):
+        report = attempt(planned, action)
+    check_refused(report, "storage_foreign", str(file), why, ADOPT)
+    check_readable(planned)
+    check_writes_refused(planned)
+    assert (file.read_bytes() if file.exists() else None) == changed
+
+    file.write_bytes(original)
+    planned.lake.objects.put("main", "new", b"new")
+
+
+@ACTIONS
+def test_owner_of_an_unknown_version(planned: PlannedWorld, action: str) -> None:
+    file = planned.root / OWNER_ADDRESS
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2}))
+    with nothing_deleted(planned):
+        report = attempt(planned, action)
+    check_refused(report, "unknown_format_version", str(file), "version 2", "use a newer")
+    check_readable(planned)
+
+
+def test_database_of_an_unknown_version(planned: PlannedWorld) -> None:
+    planned.close()
+    execute(planned, "UPDATE alembic_version SET version_num = 'v9999'")
+    with pytest.raises(Refused) as refused:
+        Store.open(planned.directory / "store", settings=planned.settings, clock=planned.clock)
+    assert refused.value.kind == "unknown_format_version"
+    assert refused.value.exit_code == ExitCode.REFUSED
+    assert "v9999" in refused.value.message
+    assert "use a newer ebbtide" in refused.value.message
+
+
+def test_yesterdays_database(planned: PlannedWorld) -> None:
+    database = planned.directory / "store" / DATABASE_FILE
+    planned.lake.objects.put("main", "before", b"before")
+    planned.close()
+    shutil.copy(database, planned.directory / "backup.db")
+
+    today = OpenedWorld(planned.directory, now=START + timedelta(minutes=2))
+    today.save("main", days_ago=0, put=["after"])
+    today.close()
+    for suffix in ("-wal", "-shm"):
+        Path(f"{database}{suffix}").unlink(missing_ok=True)
+    shutil.copy(planned.directory / "backup.db", database)
+
+    restored = OpenedWorld(planned.directory, now=START + timedelta(hours=2))
+    before = listing(restored.root)
+    for report in (restored.collector().plan(), restored.collector().sweep(planned.run_id)):
+        check_refused(report, "storage_foreign", "restored from a backup or copied", ADOPT)
+    assert listing(restored.root) == before
+    check_writes_refused(restored)
+
+    restored.lake.context.ownership.adopt()
+    restored.lake.objects.put("main", "new", b"new")
+    report = restored.collector().run()
+    assert report.state == "swept"
+    kept = {"one", "four", "five", "staged", "before", "new"}
+    assert contents_of(restored, "main").keys() == kept
+    restored.close()
+
+
+def test_storage_from_a_backup(planned: PlannedWorld) -> None:
+    file = planned.root / OWNER_ADDRESS
+    old = file.read_bytes()
+    for _ in range(EPOCHS_BEHIND_MAX + 1):
+        planned.lake.context.ownership.move()
+    file.write_bytes(old)
+    with nothing_deleted(planned):
+        report = planned.collector().plan()
+    check_refused(report, "storage_foreign", "the storage was restored from a backup", ADOPT)
+    check_writes_refused(planned)
+
+
+@pytest.mark.parametrize("first", ["original", "clone"])
+@pytest.mark.parametrize("moved_by", ["run", "write"])
+def test_cloned_database(template: Template, tmp_path: Path, first: str, moved_by: str) -> None:
+    """The first to move has the storage; the other can neither collect nor write."""
+    original = PlannedWorld(template, tmp_path / "original")
+    shutil.copytree(
+        original.directory / "store",
+        tmp_path / "clone" / "store",
+        ignore=shutil.ignore_patterns("storage"),
+    )
+    clone = OpenedWorld(tmp_path / "clone", now=START)
+    clone.root = original.root
+    winner, loser = (original, clone) if first == "original" else (clone, original)
+
+    if moved_by == "write":
+        winner.lake.objects.put("main", "new", b"new")
+    else:
+        assert winner.collector().plan().state == "planned"
+    before = listing(original.root)
+    for report in (loser.collector().plan(), loser.collector().sweep(template.run_id)):
+        check_refused(report, "storage_foreign", "restored from a backup or copied", ADOPT)
+    assert listing(original.root) == before
+    check_writes_refused(loser)
+
+    winner.clock.advance(timedelta(minutes=1))
+    winner.lake.objects.put("main", "newer", b"newer")
+    winner.lake.commits.commit("main", "mine")
+    clone.close()
+    original.close()
+
+
+def execute(world: World, statement: str) -> None:
+    """Change the database behind the program's back."""
+    database = sqlite3.connect(world.directory / "store" / DATABASE_FILE)
+    with database:
+        database.execute("PRAGMA foreign_keys = OFF")
+        database.execute(statement)
+    database.close()
+
+
+@ACTIONS
+@pytest.mark.parametrize(
+    ("table", "kind", "advice"),
+    [
+        ("commits", "zero_commits", "wrong database or an emptied one"),
+        ("branches", "zero_refs", "create or restore a branch first"),
+    ],
+)
+def test_emptied_database(
+    planned: PlannedWorld, table: str, kind: str, advice: str, action: str
+) -> None:
+    execute(planned, f"DELETE FROM {table}")
+    with nothing_deleted(planned):
+        report = attempt(planned, action)
+    count = planned.collector().plan_of(planned.run_id).counts["listed"].objects
+    check_refused(report, kind, f"{count} files", advice)
+
+
+@ACTIONS
+@pytest.mark.parametrize("commit", ["opening", "head"])
+def test_lost_commit(planned: PlannedWorld, commit: str, action: str) -> None:
+    """A commit that is missing without a stub is an alarm."""
+    commit_id = getattr(planned.history, commit)
+    execute(planned, f"DELETE FROM commits WHERE commit_id = '{commit_id}'")
+    with nothing_deleted(planned):
+        report = attempt(planned, action)
+    check_refused(report, "missing_parent", commit_id, "restore")

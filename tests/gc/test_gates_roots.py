@@ -1,0 +1,77 @@
+"""Roots of repositories lie apart, however they are spelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import Conflict
+from ebbtide.store.embedded import Store
+from tests.support.clock import ManualClock
+from tests.support.world import World
+
+PLACES = {
+    "inside": "store/storage/lake/inner",
+    "deep inside": "store/storage/lake/data/inner",
+    "same": "store/storage/lake",
+    "holding": "store/storage",
+    "holding from afar": "",
+}
+SPELLINGS = ["plain", "slash", "dots", "link", "url"]
+
+
+def spell(directory: Path, place: str, spelling: str) -> str:
+    """One way to write the path of a place in `directory`."""
+    path = f"{directory}/{place}".rstrip("/")
+    if spelling == "slash":
+        return f"{path}//"
+    if spelling == "dots":
+        return f"{directory}/store/../{place}/."
+    if spelling == "link":
+        link = directory.parent / "link"
+        link.symlink_to(directory)
+        return f"{link}/{place}"
+    return Path(path).as_uri() if spelling == "url" else path
+
+
+def paths(directory: Path) -> set[Path]:
+    """Everything there, directories too, but the databases' journals."""
+    return {path for path in directory.rglob("*") if ".db-" not in path.name}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("store", ["same store", "another store"])
+def test_roots_apart(tmp_path: Path, store: str, place: str, spelling: str) -> None:
+    world = World(tmp_path / "world")
+    chosen = world.store
+    if store == "another store":
+        clock = ManualClock(world.now)
+        chosen = Store.init(tmp_path / "other", settings=world.settings, clock=clock)
+    url = spell(world.directory, PLACES[place], spelling)
+    before = paths(world.directory)
+
+    with pytest.raises(Conflict) as refused:
+        chosen.create_repository("second", storage_url=url)
+
+    kinds = {"nested_root"}
+    if store == "another store" and place not in ("inside", "deep inside"):
+        # Another store's repository shows only by its files.
+        kinds = {"root_not_empty"}
+    assert refused.value.kind in kinds
+    assert "choose another root" in refused.value.message
+    assert paths(world.directory) == before
+    assert "second" not in {info.name for info in chosen.repositories()}
+    world.lake.objects.put("main", "still", b"mine")
+    chosen.close()
+    world.close()
+
+
+def test_root_beside_another(tmp_path: Path) -> None:
+    """A name that begins like another's root is not inside it."""
+    world = World(tmp_path)
+    beside = world.store.create_repository("beside", storage_url=f"{world.root}2")
+    beside.objects.put("main", "a", b"a")
+    assert beside.objects.get("main", "a") == b"a"
+    world.close()

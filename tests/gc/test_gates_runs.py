@@ -1,0 +1,221 @@
+"""Gates on the run: one at a time, and clocks that agree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import ExitCode, Gone, Refused
+from ebbtide.formats.base import RunHold
+from ebbtide.gc.outcomes import delete_parts
+from ebbtide.gc.report import EXIT_CODES, RunReport
+from ebbtide.gc.runs import RunFolder, announce_epoch
+from ebbtide.store.leases import beat
+from tests.support.copies import listing, tombstoned
+from tests.support.histories import EXPIRED_ONLY, PlannedWorld
+from tests.support.refusals import attempt, check_readable, check_refused, nothing_deleted
+from tests.support.spark import shared_session
+
+ROOT = Path(__file__).parents[2]
+OTHER_RUN = "f" * 32
+LEASE = timedelta(seconds=30)
+
+HOLDER = """
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from ebbtide.store.leases import take_lease
+from tests.support.copies import OpenedWorld
+world = OpenedWorld(Path(sys.argv[1]), now=datetime.fromisoformat(sys.argv[2]))
+context = world.lake.context
+take_lease(context.metadata, repository_id=context.repository_id, run_id=sys.argv[3],
+           lease_ttl=timedelta(seconds=30))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def taken_over(world: PlannedWorld) -> Iterator[RunHold]:
+    """Another run takes the repository after a lease without a heartbeat."""
+    world.clock.advance(LEASE)
+    with world.format().hold(OTHER_RUN) as hold:
+        announce_epoch(world.lake.storage, run_epoch=hold.run_epoch, run_id=OTHER_RUN)
+        yield hold
+
+
+def sweep_taken_over(world: PlannedWorld, at: str) -> RunReport:
+    """A sweep that loses the repository as it comes to a step."""
+    with ExitStack() as stack:
+
+        def take(step: str, event: str) -> None:
+            if (step, event) == (at, "start"):
+                stack.enter_context(taken_over(world))
+
+        return world.collector(observer=take).sweep(world.run_id)
+
+
+@pytest.mark.parametrize("action", ["plan", "sweep"])
+def test_second_run(planned: PlannedWorld, action: str) -> None:
+    with planned.format().hold(OTHER_RUN) as hold:
+        planned.clock.advance(LEASE - timedelta(seconds=1))
+        with nothing_deleted(planned):
+            report = attempt(planned, action)
+        hold.check()
+    check_refused(report, "run_in_progress", OTHER_RUN, "29 s ago", "wait for it to end")
+    check_readable(planned)
+
+
+def test_heartbeat_keeps_the_repository(planned: PlannedWorld) -> None:
+    repository = planned.format()
+    with repository.hold(OTHER_RUN) as hold:
+        for _ in range(3):
+            planned.clock.advance(LEASE * 0.9)
+            beat(planned.store.metadata, hold.lease)
+        check_refused(planned.collector().plan(), "run_in_progress")
+
+
+def test_silent_run_is_replaced(planned: PlannedWorld) -> None:
+    with planned.format().hold("0" * 32) as old:
+        with taken_over(planned) as new:
+            assert new.run_epoch > old.run_epoch
+            with pytest.raises(Refused) as lost:
+                old.check()
+            with pytest.raises(Refused) as beaten:
+                beat(planned.store.metadata, old.lease)
+            new.check()
+        with pytest.raises(Refused):
+            old.check()
+    assert lost.value.kind == beaten.value.kind == "lease_lost"
+    assert OTHER_RUN in lost.value.message
+    assert "deletes nothing more" in lost.value.message
+    with planned.format().hold(OTHER_RUN) as hold:
+        hold.check()
+
+
+def test_executors_of_an_old_run_delete_nothing(planned: PlannedWorld) -> None:
+    plan = planned.collector().plan_of(planned.run_id)
+    folder = RunFolder.inside(planned.lake.storage, planned.run_id)
+    with (
+        planned.format().hold(planned.run_id) as old,
+        taken_over(planned),
+        nothing_deleted(planned),
+        pytest.raises(Refused) as refused,
+    ):
+        delete_parts(
+            shared_session(),
+            storage=planned.lake.storage,
+            folder=folder,
+            parts=plan.candidates,
+            epoch=old.run_epoch,
+        )
+    assert refused.value.kind == "lease_lost"
+    assert not folder.names("deleted")
+
+
+@pytest.mark.parametrize("signal", ["kill", "none"])
+def test_run_of_a_process_on_this_machine(planned: PlannedWorld, signal: str) -> None:
+    """Its lease lasts as long as it does: a dead one's is free at once."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, planned.directory, planned.now.isoformat(), OTHER_RUN],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(Refused) as refused, planned.format().hold("0" * 32):
+            pass
+        assert refused.value.kind == "run_in_progress"
+        if signal == "kill":
+            holder.kill()
+        holder.communicate(timeout=60)
+    finally:
+        holder.kill()
+        holder.wait()
+    with planned.format().hold("0" * 32) as hold:
+        hold.check()
+
+
+def test_lease_lost_before_the_fence(planned: PlannedWorld) -> None:
+    with nothing_deleted(planned):
+        report = sweep_taken_over(planned, "fence")
+    check_refused(report, "lease_lost", OTHER_RUN)
+    check_readable(planned)
+
+
+def test_lease_lost_amid_the_deletes(planned: PlannedWorld) -> None:
+    """What was deleted is deleted: the run is incomplete, not refused."""
+    only = next(
+        planned.root / entry.address
+        for entry in planned.lake.objects.walk(planned.history.expired)
+        if entry.path == EXPIRED_ONLY
+    )
+    report = sweep_taken_over(planned, "delete object")
+    assert report.state == "incomplete"
+    assert EXIT_CODES[report.state] == ExitCode.INCOMPLETE
+    assert report.error is not None
+    for mention in ("another run", "sweep the run again"):
+        assert mention in report.error["message"]
+    assert only.is_file()
+    assert listing(planned.root).keys() < planned.template.files.keys()
+    assert planned.collector().show(planned.run_id).state == "incomplete"
+
+    finished = planned.collector().sweep(planned.run_id)
+    assert finished.state == "swept"
+    assert finished.counts["deleted"] == finished.counts["candidate"]
+    assert not only.exists()
+
+
+def test_old_run_does_not_open_what_the_new_one_deletes(planned: PlannedWorld) -> None:
+    """Two sweeps of one plan: the first stalls behind its fence, the second finishes."""
+    finished: list[RunReport] = []
+
+    def stall(step: str, event: str) -> None:
+        if (step, event) == ("recheck", "start"):
+            planned.clock.advance(LEASE)
+            finished.append(planned.collector().sweep(planned.run_id))
+
+    report = planned.collector(observer=stall).sweep(planned.run_id)
+
+    assert [each.state for each in finished] == ["swept"]
+    check_refused(report, "lease_lost")
+    assert planned.history.expired in tombstoned(planned)
+    with pytest.raises(Gone):
+        planned.lake.objects.get(planned.history.expired, EXPIRED_ONLY)
+    with pytest.raises(Gone):
+        planned.lake.branches.create("back", planned.history.expired)
+
+
+CLOCKS = {
+    "host_offset": "this host",
+    "database_offset": "the database",
+    "storage_offset": "the storage",
+}
+
+
+@pytest.mark.parametrize("action", ["plan", "sweep"])
+@pytest.mark.parametrize("minutes", [-10, 10])
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_clock_that_is_off(planned: PlannedWorld, clock: str, minutes: int, action: str) -> None:
+    setattr(planned.clock, clock, timedelta(minutes=minutes))
+    with nothing_deleted(planned):
+        report = attempt(planned, action)
+    check_refused(report, "clock_skew", CLOCKS[clock], "600 s ahead", "set the clocks right")
+    setattr(planned.clock, clock, timedelta(0))
+    check_readable(planned)
+
+
+def test_clocks_that_are_off_by_less_than_allowed(planned: PlannedWorld) -> None:
+    planned.clock.storage_offset = timedelta(minutes=5)
+    assert planned.collector().plan().state == "planned"

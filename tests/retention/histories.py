@@ -1,0 +1,137 @@
+"""Random histories and policies for the properties of retention. Not for: examples by hand."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ebbtide.model import Commit, Ref, RefKind
+
+NOW = datetime(2026, 6, 1, 0, 30, tzinfo=UTC)  # a month and a week have just begun
+ELSEWHERE = timezone(timedelta(hours=5, minutes=30))
+
+BRANCH_NAMES = ("main", "dev", "user-a", "user-b", "user-ab", "release")
+PATTERNS = ("main", "dev", "user-*", "user-a*", "user-[ab]", "user-?", "*e*", "nobody", "*")
+PERIODS = ("1h", "5h", "1d", "3d", "7d", "30d")
+COUNTED = ("keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly", "keep_yearly")
+
+# Ages in steps that meet the periods exactly, and a little off them.
+AGES = st.one_of(
+    st.sampled_from([timedelta(hours=h) for h in (0, 1, 5, 24, 72, 168, 720)]),
+    st.builds(
+        lambda hours, off: timedelta(hours=hours, microseconds=off),
+        st.integers(-30, 200),
+        st.sampled_from((-1, 0, 0, 1)),
+    ),
+    st.builds(timedelta, days=st.integers(0, 800)),
+)
+
+
+@st.composite
+def commits(draw: st.DrawFn, *, size_max: int = 14) -> list[Commit]:
+    """A history with several roots and heads, merges, equal dates, and dates in any order."""
+    dice = st.tuples(AGES, st.integers(0, 2**19 - 1))
+    drawn = draw(st.lists(dice, min_size=1, max_size=size_max))
+    ages = [age for age, _ in drawn]
+    if draw(st.booleans()):
+        ages.sort(reverse=True)
+    made = [_commit(place, ages[place], number) for place, (_, number) in enumerate(drawn)]
+    step: int = draw(st.sampled_from((1, -1, 3)))
+    return sorted(made, key=lambda commit: int(commit.commit_id[1:]) * step % 13)
+
+
+def _commit(place: int, age: timedelta, dice: int) -> Commit:
+    """The commit that a number stands for; one number for all, since drawing takes the time."""
+    dice, kind = divmod(dice, 8)
+    dice, first = divmod(dice, 16)
+    dice, second = divmod(dice, 16)
+    dice, lease = divmod(dice, 8)
+    dice, tombstone = divmod(dice, 8)
+    parents: tuple[str, ...] = (f"c{place - 1}",)
+    if kind == 4:
+        parents = (f"c{first % place if place else 0}",)
+    elif kind == 5:
+        parents = (f"c{first % place if place else 0}", f"c{second % place if place else 0}")
+    elif kind == 6:
+        parents = ("gone",)
+    return Commit(
+        commit_id=f"c{place}",
+        parent_ids=parents if place and kind != 7 else (),
+        created_at=(NOW - age).astimezone(ELSEWHERE if dice == 3 else UTC),
+        tree_id=f"t{place}",
+        tombstoned=tombstone == 7,
+        leased_until={5: NOW - timedelta(hours=1), 6: NOW, 7: NOW + timedelta(hours=1)}.get(lease),
+    )
+
+
+def refs(history: list[Commit]) -> st.SearchStrategy[list[Ref]]:
+    """Branches, tags and collections on any commits, some names twice."""
+    ids = st.sampled_from([commit.commit_id for commit in history])
+    kinds: st.SearchStrategy[RefKind] = st.sampled_from(
+        ("branch", "branch", "branch", "tag", "tag", "collection")
+    )
+    return st.lists(st.builds(Ref, st.sampled_from(BRANCH_NAMES), kinds, ids), max_size=7)
+
+
+def large(seed: int) -> tuple[list[Commit], list[Ref]]:
+    """A few hundred commits in long chains, most dates in no order, some of them equal."""
+    source = random.Random(seed)
+    size, disorder = source.randrange(100, 300), source.choice((0, 3, 400))
+    made: list[Commit] = []
+    for place in range(size):
+        ahead = source.choice((1, 1, 1, 1, 1, 1, 30))
+        parent = max(place - ahead, 0)
+        days = size - place + source.randint(-disorder, disorder)
+        made.append(
+            Commit(
+                commit_id=f"c{place}",
+                parent_ids=(f"c{parent}",) if place else (),
+                created_at=NOW - timedelta(days=max(days, 0), hours=source.choice((0, 5))),
+                tree_id=f"t{place}",
+                tombstoned=source.random() < 0.05,
+            )
+        )
+    heads = source.choices(made, k=4) + made[-1:]
+    branches = [
+        Ref(name, "branch", head.commit_id) for name, head in zip(BRANCH_NAMES, heads, strict=False)
+    ]
+    source.shuffle(made)
+    return made, branches
+
+
+def _rule(dice: int) -> Any:
+    """The rule that a number stands for: "keep", a period, or some parts."""
+    dice, kind = divmod(dice, 8)
+    dice, period = divmod(dice, len(PERIODS))
+    if kind == 7:
+        return "keep"
+    if kind < 2:
+        return PERIODS[period]
+    parts: dict[str, Any] = {"keep_within": PERIODS[period]} if kind < 5 else {}
+    for name in COUNTED:
+        dice, count = divmod(dice, 16)
+        if count < 5:
+            parts[name] = count + 1
+    return parts or {"keep_last": 1}
+
+
+RULES = st.integers(0, 8 * len(PERIODS) * 16 ** len(COUNTED) - 1).map(_rule)
+
+
+@st.composite
+def policies(draw: st.DrawFn, ids: list[str] | None = None) -> dict[str, Any]:
+    """Policies as they are written; always with a rule, and with at most one default."""
+    policy: dict[str, Any] = {}
+    branches = draw(st.dictionaries(st.sampled_from(PATTERNS), RULES, max_size=4))
+    if branches:
+        policy["branches"] = branches
+    if "*" not in branches and (not branches or draw(st.booleans())):
+        policy["default"] = draw(RULES)
+    if draw(st.booleans()):
+        policy["tags"] = draw(RULES)
+    if ids and draw(st.booleans()):
+        policy["holds"] = draw(st.lists(st.sampled_from([*ids, "unknown"]), max_size=2))
+    return policy

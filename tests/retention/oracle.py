@@ -1,0 +1,196 @@
+"""What a policy keeps, worked out the slow way from its definition: replay each branch's heads.
+
+Written from lakeFS issue 1932 ("existed in the HEAD of some branch within the retention period of
+that branch") and the rules in docs/retention.md. Shares no code with the implementation, not
+even the parsing of policies: it reads the mapping as it is written, durations in whole days or
+hours. Nothing here is meant to be fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ebbtide.model import Commit, Ref
+
+RuleText = Any  # a policy as JSON has it: text, or a mapping of text to text or numbers
+
+CALENDAR: Mapping[str, Callable[[datetime], tuple[int, ...]]] = {
+    "keep_hourly": lambda t: (t.year, t.month, t.day, t.hour),
+    "keep_daily": lambda t: (t.year, t.month, t.day),
+    "keep_weekly": lambda t: t.isocalendar()[:2],
+    "keep_monthly": lambda t: (t.year, t.month),
+    "keep_yearly": lambda t: (t.year,),
+}
+
+
+@dataclass(frozen=True)
+class Move:
+    """The branch's head went from `before` (None at first) to `after` at the instant `at`."""
+
+    before: str | None
+    after: str
+    at: datetime
+    tombstoned: bool
+
+
+def active_ids(
+    commits: Iterable[Commit], refs: Iterable[Ref], policy: Mapping[str, Any], now: datetime
+) -> set[str]:
+    """The ids of the commits that the policy keeps."""
+    known = {commit.commit_id: commit for commit in commits}
+    pointed = list(refs)
+    kept = {ref.commit_id for ref in pointed if ref.kind != "tag"}
+    kept |= kept_tags({ref.commit_id for ref in pointed if ref.kind == "tag"}, known, policy, now)
+    kept |= set(policy.get("holds", ())) & set(known)
+    for commit in known.values():
+        if commit.created_at > now:
+            kept.add(commit.commit_id)
+        if commit.leased_until is not None and commit.leased_until > now:
+            kept.add(commit.commit_id)
+    for ref in pointed:
+        if ref.kind == "branch":
+            rule = rule_of_branch(ref.name, policy)
+            kept |= kept_by_rule(replay(ref.commit_id, known), rule, now)
+    default = rule_of_branch("", policy)
+    for head in dangling_heads(known.values(), pointed):
+        child = Move(
+            before=head.commit_id, after="(child)", at=utc(head.created_at), tombstoned=False
+        )
+        kept |= kept_by_rule([*replay(head.commit_id, known), child], default, now)
+    return {name for name in kept if name in known and not known[name].tombstoned}
+
+
+def dangling_heads(commits: Iterable[Commit], refs: Iterable[Ref]) -> list[Commit]:
+    everyone = list(commits)
+    covered = {commit.parent_ids[0] for commit in everyone if commit.parent_ids}
+    covered |= {ref.commit_id for ref in refs if ref.kind == "branch"}
+    return [commit for commit in everyone if commit.commit_id not in covered]
+
+
+def replay(head: str, known: Mapping[str, Commit]) -> list[Move]:
+    """The history of the heads of a branch, oldest first, as its first parents tell it."""
+    moves: list[Move] = []
+    name: str | None = head
+    while name is not None and name in known:
+        commit = known[name]
+        before = commit.parent_ids[0] if commit.parent_ids else None
+        moves.insert(
+            0,
+            Move(
+                before=before, after=name, at=utc(commit.created_at), tombstoned=commit.tombstoned
+            ),
+        )
+        name = before
+    return moves
+
+
+def kept_by_rule(moves: Sequence[Move], rule: RuleText, now: datetime) -> set[str]:
+    """The commits of a branch that its rule keeps, besides its own one."""
+    if rule == "keep":
+        return {move.after for move in moves}
+    parts: dict[str, Any] = {"keep_within": rule} if isinstance(rule, str) else rule
+    kept: set[str] = set()
+    if "keep_within" in parts:
+        kept |= heads_within(moves, span(parts["keep_within"]), now)
+    intact = [move for move in moves if not move.tombstoned]
+    if "keep_last" in parts:
+        kept |= {move.after for move in intact[-parts["keep_last"] :]}
+    for name, calendar in CALENDAR.items():
+        if name in parts:
+            kept |= newest_of_each(
+                [(move.after, move.at) for move in intact], calendar, parts[name]
+            )
+    return kept
+
+
+def heads_within(moves: Sequence[Move], period: timedelta, now: datetime) -> set[str]:
+    """Every commit that was the head at some instant of the period, the present one left out.
+
+    A move within the period means that both what the head was before it and what it was after it
+    were the head at an instant of the period.
+    """
+    kept: set[str] = set()
+    for move in moves:
+        if now - move.at < period:
+            kept.add(move.after)
+            if move.before is not None:
+                kept.add(move.before)
+    return kept
+
+
+def newest_of_each(
+    dated: Sequence[tuple[str, datetime]],
+    calendar: Callable[[datetime], tuple[int, ...]],
+    count: int,
+) -> set[str]:
+    """The newest of each of the `count` most recent periods; of equal dates, the later listed."""
+    found: set[str] = set()
+    periods = sorted({calendar(at) for _, at in dated}, reverse=True)
+    for period in periods[:count]:
+        newest = max(at for _, at in dated if calendar(at) == period)
+        candidates = [name for name, at in dated if calendar(at) == period and at == newest]
+        found.add(candidates[-1])
+    return found
+
+
+def kept_tags(
+    tagged: set[str], known: Mapping[str, Commit], policy: Mapping[str, Any], now: datetime
+) -> set[str]:
+    rule = policy.get("tags", "keep")
+    if rule == "keep":
+        return tagged
+    parts: dict[str, Any] = {"keep_within": rule} if isinstance(rule, str) else rule
+    intact = [known[name] for name in tagged if not known[name].tombstoned]
+    # Oldest first, and of equal dates the larger id first: the last is the one that is preferred.
+    ids = sorted((commit.commit_id for commit in intact), reverse=True)
+    dated = [(name, utc(known[name].created_at)) for name in ids]
+    dated.sort(key=lambda pair: pair[1])
+    kept: set[str] = set()
+    if "keep_within" in parts:
+        kept |= {name for name, at in dated if now - at < span(parts["keep_within"])}
+    if "keep_last" in parts:
+        kept |= {name for name, _ in dated[-parts["keep_last"] :]}
+    for name, calendar in CALENDAR.items():
+        if name in parts:
+            kept |= newest_of_each(dated, calendar, parts[name])
+    return kept
+
+
+def rule_of_branch(name: str, policy: Mapping[str, Any]) -> RuleText:
+    """The rule of a branch, "keep" where none applies. No branch is called "" (the default)."""
+    branches = dict(policy.get("branches", {}))
+    default = branches.pop("*", policy.get("default", "keep"))
+    if not name:
+        return default
+    if name in branches:
+        return branches[name]
+    matching = sorted(
+        (pattern for pattern in branches if matches(pattern, name)),
+        key=lambda pattern: (-len(pattern), pattern),
+    )
+    return branches[matching[0]] if matching else default
+
+
+def matches(pattern: str, name: str) -> bool:
+    if not pattern:
+        return not name
+    if pattern[0] == "*":
+        return any(matches(pattern[1:], name[skip:]) for skip in range(len(name) + 1))
+    if not name:
+        return False
+    if pattern[0] == "[" and "]" in pattern:
+        allowed, rest = pattern[1:].split("]", 1)
+        return name[0] in allowed and matches(rest, name[1:])
+    return pattern[0] in ("?", name[0]) and matches(pattern[1:], name[1:])
+
+
+def span(text: str) -> timedelta:
+    hours = {"d": 24, "h": 1, "w": 168}[text[-1]]
+    return timedelta(hours=int(text[:-1]) * hours)
+
+
+def utc(instant: datetime) -> datetime:
+    return instant.astimezone(UTC)

@@ -1,0 +1,183 @@
+"""Policies: what can be written, what comes back, and which rule a branch falls under."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from ebbtide.errors import InvalidInput
+from ebbtide.retention import Policy, Rule
+from tests.retention import histories, oracle
+
+DAY = timedelta(days=1)
+DOCUMENT = Path(__file__).parents[2] / "docs" / "retention.md"
+
+# What is written, the kind of error, the key that it names, and words of the message.
+REFUSED: list[tuple[Any, str, str, str]] = [
+    ({}, "invalid_policy", "default", "no rule is given"),
+    ({"tags": "keep"}, "invalid_policy", "default", "no rule is given"),
+    ({"branches": {}, "holds": ["c1"]}, "invalid_policy", "default", "no rule is given"),
+    ("7d", "invalid_policy", "policy", "not a mapping"),
+    (None, "invalid_policy", "policy", "not a mapping"),
+    ({1: "7d"}, "invalid_policy", "policy", "not text"),
+    ({"defualt": "7d"}, "invalid_policy", "defualt", "default, branches, tags, holds, mode"),
+    ({"default": None}, "invalid_policy", "default", "is not a rule"),
+    ({"default": 7}, "invalid_policy", "default", "is not a rule"),
+    ({"default": ["7d"]}, "invalid_policy", "default", "is not a rule"),
+    ({"default": {}}, "invalid_policy", "default", "the rule is empty"),
+    ({"default": "7"}, "invalid_duration", "default", "has no unit"),
+    ({"default": "-7d"}, "invalid_duration", "default", "is not a duration"),
+    ({"default": "0d"}, "invalid_duration", "default", '"keep_last": 1'),
+    ({"default": "36501d"}, "invalid_duration", "default", "longer than"),
+    ({"default": {"keep_within": 7}}, "invalid_duration", "default.keep_within", "7d|20d"),
+    ({"default": {"keep_first": 1}}, "invalid_policy", "default.keep_first", "keep_within, keep_l"),
+    ({"default": {"keep_last": 0}}, "invalid_policy", "default.keep_last", "1 or more"),
+    ({"default": {"keep_last": -1}}, "invalid_policy", "default.keep_last", "1 or more"),
+    ({"default": {"keep_last": True}}, "invalid_policy", "default.keep_last", "whole number"),
+    ({"default": {"keep_last": 1.0}}, "invalid_policy", "default.keep_last", "whole number"),
+    ({"default": {"keep_last": "3"}}, "invalid_policy", "default.keep_last", "whole number"),
+    ({"default": {"keep_last": None}}, "invalid_policy", "default.keep_last", "whole number"),
+    ({"branches": ["main"]}, "invalid_policy", "branches", "not a mapping"),
+    ({"branches": {"": "7d"}}, "invalid_policy", "branches", "empty name"),
+    ({"branches": {"main": "7"}}, "invalid_duration", "branches.main", "has no unit"),
+    ({"branches": {"a": {"keep_daily": 0}}}, "invalid_policy", "branches.a.keep_daily", "1 or"),
+    ({"default": "7d", "branches": {"*": "7d"}}, "invalid_policy", "default", "one of the two"),
+    ({"default": "7d", "tags": "0h"}, "invalid_duration", "tags", "zero"),
+    ({"default": "7d", "holds": "c1"}, "invalid_policy", "holds", "list of commit ids"),
+    ({"default": "7d", "holds": [1]}, "invalid_policy", "holds", "not a commit id"),
+    ({"default": "7d", "holds": [""]}, "invalid_policy", "holds", "not a commit id"),
+    ({"default": "7d", "holds": {"c1": None}}, "invalid_policy", "holds.c1", "not a reason"),
+    ({"default": "7d", "mode": "both"}, "invalid_policy", "mode", "age or rewrite"),
+    ({"default": "7d", "mode": None}, "invalid_policy", "mode", "age or rewrite"),
+]
+
+
+@pytest.mark.parametrize(("written", "kind", "key", "words"), REFUSED)
+def test_refused(written: Any, kind: str, key: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words) as caught:
+        Policy.parse(written)
+    assert caught.value.kind == kind
+    assert caught.value.details["key"] == key
+    assert f"{key}: " in caught.value.message
+
+
+def test_a_policy_with_everything() -> None:
+    written = {
+        "mode": "age",
+        "default": "20d",
+        "branches": {"main": {"keep_within": "1d12h", "keep_last": 3}, "user-*": "keep"},
+        "tags": {"keep_yearly": 10},
+        "holds": {"c1": "legal case", "c2": ""},
+    }
+    policy = Policy.parse(written)
+    assert policy.default == Rule(keep_within=20 * DAY)
+    assert policy.branches["main"] == Rule(keep_within=1.5 * DAY, keep_last=3)
+    assert policy.branches["user-*"] == Rule(keep_all=True)
+    assert policy.tags == Rule(keep_yearly=10)
+    assert policy.to_mapping() == written
+
+
+@pytest.mark.parametrize(
+    "written",
+    [{"default": "keep"}, {"tags": "7d"}, {"branches": {"main": "7d"}}, {"branches": {"*": "7d"}}],
+)
+def test_one_rule_anywhere_is_enough(written: dict[str, Any]) -> None:
+    assert Policy.parse(Policy.parse(written).to_mapping()) == Policy.parse(written)
+
+
+def test_the_glob_for_every_branch_is_the_default() -> None:
+    assert Policy.parse({"branches": {"*": "7d"}}) == Policy.parse({"default": "7d"})
+
+
+def test_a_policy_can_be_a_key() -> None:
+    written = {"default": "7d", "branches": {"main": "1d"}, "holds": ["c1"]}
+    assert len({Policy.parse(written), Policy.parse(written)}) == 1
+
+
+@settings(max_examples=300, deadline=None, print_blob=True)
+@given(histories.policies(["c1", "c2"]))
+def test_round_trip_and_lookup(written: dict[str, Any]) -> None:
+    policy = Policy.parse(written)
+    assert Policy.parse(policy.to_mapping()) == policy
+    lookup = policy.lookup()
+    for name in (*histories.BRANCH_NAMES, "user-[ab]", "nobody", "x", "e"):
+        expected = oracle.rule_of_branch(name, written)
+        assert lookup.rule(name) in (
+            {Policy.parse({"default": expected}).default}
+            | ({None} if expected == "keep" else set())
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "days"),
+    [
+        ("main", 1),  # an exact name
+        ("main2", 2),  # the only glob
+        ("user-ann", 4),  # the longer glob
+        ("user-bob", 3),  # the shorter, where the longer does not match
+        ("ab", 6),  # of two globs of one length, the one that sorts first
+        ("User-bob", 9),  # letter case counts
+        ("x/y", 9),  # nothing but the default
+    ],
+)
+def test_precedence(name: str, days: int) -> None:
+    branches = {"a?": "5d", "?b": "6d", "user-a*": "4d", "user-*": "3d", "main?": "2d"}
+    policy = Policy.parse({"default": "9d", "branches": {**branches, "main": "1d"}})
+    assert policy.lookup().rule(name) == Rule(keep_within=days * DAY)
+
+
+def test_a_name_that_looks_like_a_glob_is_exact_too() -> None:
+    policy = Policy.parse({"branches": {"a[b]": "1d", "a[[]b*": "2d"}})
+    assert policy.lookup().rule("a[b]") == Rule(keep_within=DAY)
+    assert policy.lookup().rule("ab") == Rule(keep_within=DAY)
+    assert policy.lookup().rule("c") is None
+
+
+def test_a_glob_crosses_slashes() -> None:
+    policy = Policy.parse({"branches": {"user/*": "1d"}})
+    assert policy.lookup().rule("user/a/b") == Rule(keep_within=DAY)
+
+
+def test_unmatched() -> None:
+    policy = Policy.parse({"branches": {"main": "1d", "u*": "1d", "user-*": "1d", "old": "1d"}})
+    assert policy.unmatched(["user-a", "dev"]) == ("main", "old")
+    assert policy.unmatched(iter(["main", "old"])) == ("u*", "user-*")
+
+
+def test_with_holds() -> None:
+    policy = Policy.parse({"default": "7d", "holds": ["c1", "c2"]})
+    more = policy.with_holds({"c2": "audit", "c3": "legal"})
+    assert dict(more.holds) == {"c1": "", "c2": "audit", "c3": "legal"}
+    assert dict(policy.holds) == {"c1": "", "c2": ""}
+    with pytest.raises(InvalidInput):
+        policy.with_holds({"": "nothing"})
+
+
+@pytest.mark.parametrize(
+    ("written", "described"),
+    [
+        ("7d", "7d"),
+        ("2w", "14d"),
+        ("36h", "1d12h"),
+        ("keep", "keep"),
+        ({"keep_monthly": 12, "keep_last": 3}, "keep_last 3, keep_monthly 12"),
+        ({"keep_yearly": 1, "keep_within": "90m"}, "1h30m, keep_yearly 1"),
+    ],
+)
+def test_describe(written: Any, described: str) -> None:
+    rule = Policy.parse({"default": written}).default
+    assert rule is not None
+    assert rule.describe() == described
+
+
+def test_the_examples_of_the_document() -> None:
+    examples = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        Policy.parse(json.loads(example))

@@ -1,0 +1,243 @@
+"""Rewriting: the worked example of Icechunk's document 007, and properties of any history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbtide.errors import InvalidInput, NotFound, Refused
+from ebbtide.model import Commit, Ref, RefKind
+from ebbtide.retention import plan_rewrite, plan_rewrite_keep
+from tests.retention import histories
+from tests.retention.histories import NOW
+
+# Icechunk design document 007, "Sample run of the algorithm".
+PARENTS = {
+    0: None, 1: 0, 2: 1, 3: 2, 4: 2, 5: 4, 6: 3, 7: 6,
+    8: 7, 9: 7, 10: 6, 11: 10, 12: 5, 13: 12, 14: 13,
+}  # fmt: skip
+SAMPLE_REFS: Mapping[str, tuple[RefKind, str]] = {
+    "main": ("branch", "14"),
+    "develop": ("branch", "11"),
+    "test": ("branch", "9"),
+    "qa": ("branch", "8"),
+    "tag1": ("tag", "3"),
+    "tag2": ("tag", "5"),
+}
+SAMPLE = [
+    Commit(str(n), () if parent is None else (str(parent),), NOW + timedelta(days=n), f"t{n}")
+    for n, parent in PARENTS.items()
+]
+THRESHOLD = NOW + timedelta(days=8) - timedelta(microseconds=1)
+EDITS = dict.fromkeys(("8", "9", "10", "12"), ("0",))
+
+
+def sample_refs(names: Iterable[str] = SAMPLE_REFS) -> list[Ref]:
+    return [Ref(name, *SAMPLE_REFS[name]) for name in names]
+
+
+def chain(*ages: float) -> list[Commit]:
+    return [
+        Commit(f"c{n}", (f"c{n - 1}",) if n else (), NOW - timedelta(days=age), f"t{n}")
+        for n, age in enumerate(ages)
+    ]
+
+
+class TestSample:
+    def test_in_all_orders_of_the_refs(self) -> None:
+        orders = list(permutations(SAMPLE_REFS))
+        assert len(orders) == 720
+        for order in orders:
+            rewrite = plan_rewrite(SAMPLE, sample_refs(order), THRESHOLD)
+            assert rewrite.new_parents == EDITS
+            assert rewrite.released == {"6", "7"}
+
+    @pytest.mark.parametrize(
+        ("deleted", "released"),
+        [
+            ({"tag1"}, {"3", "6", "7"}),
+            ({"tag2"}, {"4", "5", "6", "7"}),
+            ({"tag1", "tag2"}, {"1", "2", "3", "4", "5", "6", "7"}),
+        ],
+    )
+    def test_without_tags(self, deleted: set[str], released: set[str]) -> None:
+        refs = sample_refs(name for name in SAMPLE_REFS if name not in deleted)
+        rewrite = plan_rewrite(SAMPLE, refs, THRESHOLD)
+        assert rewrite.new_parents == EDITS
+        assert rewrite.released == released
+
+    def test_a_date_equal_to_the_threshold_is_kept(self) -> None:
+        at_8 = plan_rewrite(SAMPLE, sample_refs(), NOW + timedelta(days=8))
+        assert at_8.new_parents == EDITS
+        after_8 = plan_rewrite(SAMPLE, sample_refs(), NOW + timedelta(days=8, microseconds=1))
+        assert after_8.new_parents == dict.fromkeys(("9", "10", "12"), ("0",))
+        assert "8" not in after_8.released
+
+
+class TestPlanRewrite:
+    def test_the_root_and_its_child_stay_as_they_are(self) -> None:
+        for ages in ((9,), (1,), (9, 1), (9, 8), (2, 1)):
+            commits = chain(*ages)
+            refs = [Ref("main", "branch", commits[-1].commit_id)]
+            rewrite = plan_rewrite(commits, refs, NOW - timedelta(days=5))
+            assert not rewrite.new_parents
+            assert not rewrite.released
+
+    def test_the_walk_stops_at_the_first_older_commit(self) -> None:
+        commits = chain(90, 80, 2, 70, 1)
+        rewrite = plan_rewrite(commits, [Ref("main", "branch", "c4")], NOW - timedelta(days=5))
+        assert rewrite.new_parents == {"c4": ("c0",)}
+        assert rewrite.released == {"c1", "c2", "c3"}
+
+    def test_an_edited_merge_has_the_root_as_its_only_parent(self) -> None:
+        commits = chain(90, 80, 70, 1)
+        commits[3] = replace(commits[3], parent_ids=("c2", "side"))
+        commits.append(replace(commits[1], commit_id="side"))
+        rewrite = plan_rewrite(commits, [Ref("main", "branch", "c3")], NOW - timedelta(days=5))
+        assert rewrite.new_parents == {"c3": ("c0",)}
+        assert rewrite.released == {"c1", "c2", "side"}
+
+    def test_a_merge_that_is_not_edited_keeps_its_second_parent(self) -> None:
+        commits = chain(90, 80, 70, 2, 1)
+        commits[4] = replace(commits[4], parent_ids=("c3", "c1"))
+        rewrite = plan_rewrite(commits, [Ref("main", "branch", "c4")], NOW - timedelta(days=5))
+        assert rewrite.new_parents == {"c3": ("c0",)}
+        assert rewrite.released == {"c2"}
+
+    def test_tags_and_collections_are_cut_too(self) -> None:
+        for kind in ("tag", "collection"):
+            refs = [Ref("x", kind, "c3")]
+            rewrite = plan_rewrite(chain(90, 80, 70, 1), refs, NOW - timedelta(days=5))
+            assert rewrite.new_parents == {"c3": ("c0",)}
+
+    def test_a_root_whose_own_parent_is_not_given(self) -> None:
+        commits = chain(90, 80, 70, 1)[1:]
+        rewrite = plan_rewrite(commits, [Ref("main", "branch", "c3")], NOW - timedelta(days=5))
+        assert rewrite.new_parents == {"c3": ("c1",)}
+
+    def test_refusals(self) -> None:
+        with pytest.raises(Refused, match="not among the commits"):
+            plan_rewrite([], [Ref("main", "branch", "c0")], NOW)
+        with pytest.raises(InvalidInput, match="has no zone"):
+            plan_rewrite([], [], NOW.replace(tzinfo=None))
+
+
+class TestPlanRewriteKeep:
+    def test_the_nearest_kept_commit_becomes_the_parent(self) -> None:
+        commits = chain(9, 8, 7, 6, 5, 4)
+        rewrite = plan_rewrite_keep(commits, [Ref("main", "branch", "c5")], {"c2", "c3"})
+        assert rewrite.new_parents == {"c5": ("c3",), "c2": ("c0",)}
+        assert rewrite.released == {"c1", "c4"}
+
+    def test_keeping_everything_changes_nothing(self) -> None:
+        everything = {commit.commit_id for commit in SAMPLE}
+        rewrite = plan_rewrite_keep(SAMPLE, sample_refs(), everything)
+        assert not rewrite.new_parents
+        assert not rewrite.released
+
+    def test_keeping_nothing_leaves_refs_and_roots(self) -> None:
+        rewrite = plan_rewrite_keep(SAMPLE, sample_refs(), set())
+        assert rewrite.new_parents == {
+            "3": ("0",), "5": ("0",), "8": ("3",), "9": ("3",), "11": ("3",), "14": ("5",)
+        }  # fmt: skip
+        assert rewrite.released == {"1", "2", "4", "6", "7", "10", "12", "13"}
+
+    def test_what_is_on_no_main_ancestry_is_not_edited(self) -> None:
+        commits = [*chain(9, 8, 7), Commit("side", ("c1",), NOW, "t")]
+        rewrite = plan_rewrite_keep(commits, [Ref("main", "branch", "c2")], {"side"})
+        assert rewrite.new_parents == {"c2": ("c0",)}
+        assert rewrite.released == {"c1", "side"}
+
+    def test_an_unknown_id_is_refused(self) -> None:
+        with pytest.raises(NotFound, match="nobody is to be kept"):
+            plan_rewrite_keep(SAMPLE, sample_refs(), {"nobody"})
+
+
+def first_parents(start: str, parents: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The main ancestry of a commit, itself first."""
+    line = [start]
+    while parents[line[-1]] and parents[line[-1]][0] in parents:
+        line.append(parents[line[-1]][0])
+    return line
+
+
+def reached(starts: Iterable[str], parents: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """All that the starts reach: grown until nothing is added."""
+    found = set(starts)
+    while True:
+        more = {parent for one in found for parent in parents[one] if parent in parents} - found
+        if not more:
+            return found
+        found |= more
+
+
+def parents_of(commits: Iterable[Commit]) -> dict[str, tuple[str, ...]]:
+    return {commit.commit_id: commit.parent_ids for commit in commits}
+
+
+def edited(commits: Iterable[Commit], new_parents: Mapping[str, tuple[str, ...]]) -> list[Commit]:
+    return [
+        replace(commit, parent_ids=new_parents.get(commit.commit_id, commit.parent_ids))
+        for commit in commits
+    ]
+
+
+@settings(max_examples=400, deadline=None, print_blob=True)
+@given(data=st.data())
+def test_any_history(data: st.DataObject) -> None:
+    commits = data.draw(histories.commits())
+    refs = data.draw(histories.refs(commits))
+    threshold = data.draw(st.sampled_from(sorted(commit.created_at for commit in commits)))
+    rewrite = plan_rewrite(commits, refs, threshold)
+    before = parents_of(commits)
+    date = {commit.commit_id: commit.created_at for commit in commits}
+
+    expected: dict[str, tuple[str, ...]] = {}
+    for ref in refs:
+        line = first_parents(ref.commit_id, before)
+        young = next((n for n, one in enumerate(line) if date[one] < threshold), len(line))
+        if young > 0 and line[young - 1] != line[-1] and line[young] != line[-1]:
+            expected[line[young - 1]] = (line[-1],)
+    assert rewrite.new_parents == expected
+
+    after = edited(commits, rewrite.new_parents)
+    kept = reached((ref.commit_id for ref in refs), parents_of(after))
+    assert rewrite.released == set(before) - kept
+    shuffled = data.draw(st.permutations(refs))
+    assert plan_rewrite(reversed(commits), shuffled, threshold) == rewrite
+    remaining = [commit for commit in after if commit.commit_id in kept]
+    again = plan_rewrite(remaining, refs, threshold)
+    assert not again.new_parents
+    assert not again.released
+
+
+@settings(max_examples=400, deadline=None, print_blob=True)
+@given(data=st.data())
+def test_any_choice_of_what_to_keep(data: st.DataObject) -> None:
+    commits = data.draw(histories.commits())
+    refs = data.draw(histories.refs(commits))
+    before = parents_of(commits)
+    keep = data.draw(st.sets(st.sampled_from(sorted(before))))
+    rewrite = plan_rewrite_keep(commits, refs, keep)
+
+    lines = [first_parents(ref.commit_id, before) for ref in refs]
+    stay = keep | {one for line in lines for one in (line[0], line[-1])}
+    after = edited(commits, rewrite.new_parents)
+    parents = parents_of(after)
+    for line in lines:
+        assert first_parents(line[0], parents) == [one for one in line if one in stay]
+    for one, new in rewrite.new_parents.items():
+        assert len(new) == 1
+        assert new != before[one][:1]
+    kept = reached((line[0] for line in lines), parents)
+    assert rewrite.released == set(before) - kept
+    assert plan_rewrite_keep(reversed(commits), reversed(refs), keep) == rewrite
+    remaining = [commit for commit in after if commit.commit_id in kept]
+    again = plan_rewrite_keep(remaining, refs, keep & kept)
+    assert not again.new_parents

@@ -1,0 +1,455 @@
+"""Selecting: the worked examples, the exact boundaries, and a property against the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ebbtide.errors import InvalidInput, Refused
+from ebbtide.model import Commit, Ref
+from ebbtide.retention import Policy, Selection, counting, select_commits
+from tests.retention import histories, oracle
+from tests.retention.histories import NOW
+
+MICROSECOND = timedelta(microseconds=1)
+AB_HISTORY = {"A": (12, ""), "B": (9, "A"), "E": (2, "B"), "C": (8, "A"), "D": (5, "C")}
+
+
+def commit(commit_id: str, age: timedelta | float, *parents: str, **fields: Any) -> Commit:
+    """A commit of that age, in days if it is a number."""
+    span = age if isinstance(age, timedelta) else timedelta(days=age)
+    return Commit(commit_id, parents, NOW - span, f"tree-{commit_id}", **fields)
+
+
+def chain(*ages: timedelta | float, **fields: Any) -> list[Commit]:
+    """Commits c0, c1, … each on the one before."""
+    return [
+        commit(f"c{place}", age, *([f"c{place - 1}"] if place else []), **fields)
+        for place, age in enumerate(ages)
+    ]
+
+
+def branch(name: str, commit_id: str) -> Ref:
+    return Ref(name, "branch", commit_id)
+
+
+def select(
+    commits: list[Commit], refs: Mapping[str, str] | list[Ref], policy: Mapping[str, Any] | str
+) -> Selection:
+    written = {"default": policy} if isinstance(policy, str) else policy
+    named = refs if isinstance(refs, list) else [branch(*pair) for pair in refs.items()]
+    return select_commits(commits, named, Policy.parse(written), NOW)
+
+
+def two_branches() -> list[Commit]:
+    return [
+        commit(name, age, *([parent] if parent else []))
+        for name, (age, parent) in AB_HISTORY.items()
+    ]
+
+
+class TestExamplesOfTheSource:
+    """lakeFS issue 1932, "Examples" and "Example: Dangling Commits"."""
+
+    def test_simple(self) -> None:
+        commits = [
+            commit("A", 10),
+            commit("B", 8, "A"),
+            commit("C", 5, "B"),
+            commit("D", 2, "C"),
+        ]
+        selection = select(commits, {"main": "D"}, {"branches": {"main": "7d"}})
+        assert set(selection.active) == {"B", "C", "D"}
+        assert selection.expired == {"A"}
+
+    def test_two_branches(self) -> None:
+        policy = {"default": "7d", "branches": {"main": "7d", "feature1": "3d"}}
+        selection = select(two_branches(), {"main": "E", "feature1": "D"}, policy)
+        assert set(selection.active) == {"B", "D", "E"}
+
+    @pytest.mark.parametrize(("default", "kept"), [("7d", {"C", "D"}), ("3d", set())])
+    def test_deleted_branch(self, default: str, kept: set[str]) -> None:
+        policy = {"default": default, "branches": {"main": "7d"}}
+        selection = select(two_branches(), {"main": "E"}, policy)
+        assert set(selection.active) == {"B", "E"} | kept
+
+
+class TestBoundaries:
+    @pytest.mark.parametrize(("off", "kept"), [(-1, True), (0, False), (1, False)])
+    def test_age_equal_to_the_period_is_expired(self, off: int, kept: bool) -> None:
+        edge = timedelta(days=7) + off * MICROSECOND
+        # c2, above it, is older still: so nothing but its own age can keep c1.
+        commits = chain(30, edge, 20, 19)
+        selection = select(commits, {"main": "c3"}, "7d")
+        assert ("c1" in selection.active) is kept
+        assert ("c0" in selection.active) is kept, "its parent was the head when the window opened"
+
+    def test_an_old_head_does_not_keep_its_parent(self) -> None:
+        selection = select(chain(30, 20, 8), {"main": "c2"}, "7d")
+        assert dict(selection.active) == {"c2": "head of branch main"}
+
+    def test_dates_that_fall_do_not_end_the_walk(self) -> None:
+        selection = select(chain(3, 40, 2, 50, 30), {"main": "c4"}, "7d")
+        assert set(selection.active) == {"c0", "c1", "c2", "c4"}
+
+    def test_only_first_parents_are_followed(self) -> None:
+        commits = [commit("M", 6), commit("F", 5, "M"), commit("X", 4, "M", "F")]
+        refs = {"main": "X", "feature": "F"}
+        selection = select(commits, refs, {"branches": {"main": "7d", "feature": "1h"}})
+        assert set(selection.active) == {"M", "F", "X"}
+        assert selection.active["M"] == "on branch main, created 6 days before now, within its 7d"
+        merged = select(commits, {"main": "X"}, {"default": "1d", "branches": {"main": "7d"}})
+        assert merged.expired == {"F"}, "what a merge brought in is in the merge commit's own tree"
+
+    def test_a_parent_that_is_not_given_ends_the_chain(self) -> None:
+        selection = select([commit("B", 1, "A")], {"main": "B"}, {"default": {"keep_last": 5}})
+        assert set(selection.active) == {"B"}
+
+
+class TestCounts:
+    def test_keep_last(self) -> None:
+        selection = select(chain(9, 8, 7, 6), {"main": "c3"}, {"default": {"keep_last": 2}})
+        assert set(selection.active) == {"c2", "c3"}
+        assert selection.active["c2"] == "one of the last 2 of branch main"
+
+    def test_tombstoned_commits_take_no_slot(self) -> None:
+        commits = chain(9, 8, 7, 6)
+        commits[2] = replace(commits[2], tombstoned=True)
+        selection = select(commits, {"main": "c3"}, {"default": {"keep_last": 2, "keep_daily": 2}})
+        assert set(selection.active) == {"c1", "c3"}
+
+    def test_weeks_are_of_iso_and_begin_on_monday(self) -> None:
+        # NOW is Monday 2026-06-01, 00:30: an hour earlier is Sunday, another week.
+        hours = [timedelta(hours=h) for h in (200, 1, 0)]
+        selection = select(chain(*hours), {"main": "c2"}, {"default": {"keep_weekly": 2}})
+        assert set(selection.active) == {"c1", "c2"}
+        assert selection.active["c1"] == "newest of week 2026-W22 on branch main (keep_weekly 2)"
+
+    def test_periods_are_in_utc_whatever_zone_a_date_has(self) -> None:
+        early = commit("c0", timedelta(hours=1))
+        early = replace(early, created_at=early.created_at.astimezone(histories.ELSEWHERE))
+        commits = [early, commit("c1", 0, "c0"), commit("c2", 0, "c1")]
+        assert early.created_at.month == 6, "where it was made it is June already"
+        selection = select(commits, {"main": "c2"}, {"default": {"keep_monthly": 2}})
+        assert selection.active["c0"] == "newest of month 2026-05 on branch main (keep_monthly 2)"
+        assert selection.expired == {"c1"}
+
+    def test_of_equal_dates_the_one_nearer_to_the_head_stands(self) -> None:
+        commits = [*chain(400, 5, 5), commit("c3", 100, "c2")]
+        selection = select(commits, {"main": "c3"}, {"default": {"keep_yearly": 1}})
+        assert set(selection.active) == {"c2", "c3"}
+
+    def test_periods_without_commits_are_not_counted(self) -> None:
+        selection = select(chain(700, 300, 0), {"main": "c2"}, {"default": {"keep_daily": 3}})
+        assert set(selection.active) == {"c0", "c1", "c2"}
+
+    def test_many_commits_out_of_order(self) -> None:
+        """More periods than a rung holds, brought in with dates in no order."""
+        places = [(place * 389) % 1000 for place in range(1000)]
+        commits = [*chain(*places), commit("head", 2000, "c999")]
+        policy = {"default": {"keep_daily": 100}}
+        selection = select(commits, {"main": "head"}, policy)
+        newest = {f"c{place}" for place, age in enumerate(places) if age < 100}
+        assert set(selection.active) == newest | {"head"}
+
+
+class TestDangling:
+    def test_the_child_takes_a_slot(self) -> None:
+        commits = [*chain(4, 3, 2), commit("main", 1)]
+        for count, kept in ((1, set[str]()), (2, {"c2"}), (3, {"c1", "c2"})):
+            selection = select(commits, {"main": "main"}, {"default": {"keep_last": count}})
+            assert set(selection.active) == {"main"} | kept
+
+    def test_the_child_stands_for_its_period(self) -> None:
+        commits = [*chain(40, 2.1, 2), commit("main", 1)]
+        selection = select(commits, {"main": "main"}, {"default": {"keep_monthly": 2}})
+        assert set(selection.active) == {"main", "c0"}
+
+    def test_a_tag_does_not_make_it_less_dangling(self) -> None:
+        refs = [branch("main", "main"), Ref("v1", "tag", "c2")]
+        selection = select([*chain(4, 3, 2), commit("main", 1)], refs, "7d")
+        assert set(selection.active) == {"c0", "c1", "c2", "main"}
+        assert selection.active["c2"] == "tag v1"
+        assert selection.active["c1"] == (
+            "on the ancestry of dangling commit c2, created 3 days before now, "
+            "within the default rule's 7d"
+        )
+
+    def test_without_a_default_everything_is_kept(self) -> None:
+        policy = {"branches": {"main": "1h"}}
+        selection = select([*chain(900, 800), commit("main", 1)], {"main": "main"}, policy)
+        assert set(selection.active) == {"c0", "c1", "main"}
+        assert (
+            selection.active["c1"] == "dangling, and there is no default rule, so that it is kept"
+        )
+
+
+class TestWhatElseKeeps:
+    def test_tags_keep_their_commit_and_no_more(self) -> None:
+        refs = [branch("main", "c2"), Ref("v1", "tag", "c1")]
+        selection = select(chain(30, 20, 10), refs, "7d")
+        assert dict(selection.active) == {"c1": "tag v1", "c2": "head of branch main"}
+
+    def test_a_rule_for_tags(self) -> None:
+        refs = [branch("main", "c4"), *(Ref(f"v{n}", "tag", f"c{n}") for n in range(4))]
+        policy = {"default": "1h", "tags": {"keep_within": "15d", "keep_last": 1}}
+        selection = select(chain(40, 30, 10, 20, 5), refs, policy)
+        assert dict(selection.active) == {
+            "c2": "tag v2, created 10 days before now, within the 15d of tags",
+            "c4": "head of branch main",
+        }
+        assert [entry.kind for entry in selection.by_ref] == ["branch", "tags"]
+        assert (selection.by_ref[1].kept_count, selection.by_ref[1].expired_count) == (1, 3)
+
+    def test_of_tags_with_equal_dates_the_smaller_id_stands(self) -> None:
+        commits = [commit("b", 9), commit("a", 9), commit("main", 1)]
+        refs = [branch("main", "main"), Ref("v1", "tag", "b"), Ref("v2", "tag", "a")]
+        policy = {"default": "1h", "tags": {"keep_last": 1}}
+        assert set(select(commits, refs, policy).active) == {"a", "main"}
+
+    def test_collections_holds_leases_and_the_future(self) -> None:
+        commits = [
+            *chain(90, 80, 70, 60, 50),
+            commit("leased", 45, "c4", leased_until=NOW + MICROSECOND),
+            commit("ended", 44, "leased", leased_until=NOW),
+            commit("ahead", -1, "ended"),
+            commit("head", 30, "ahead"),
+        ]
+        refs = [branch("main", "head"), Ref("set", "collection", "c3")]
+        policy = {"default": {"keep_last": 1}, "holds": {"c1": "legal case", "c2": ""}}
+        assert dict(select(commits, refs, policy).active) == {
+            "c1": "held: legal case",
+            "c2": "held",
+            "c3": "collection set",
+            "leased": "leased until 2026-06-01T00:30:00.000001Z",
+            "ahead": "dated 2026-06-02T00:30:00Z, which is after now",
+            "head": "head of branch main",
+        }
+
+    def test_a_tombstone_outweighs_everything(self) -> None:
+        lost = commit("c0", -1, tombstoned=True, leased_until=NOW + timedelta(days=1))
+        refs = [branch("main", "c0"), Ref("v1", "tag", "c0"), Ref("set", "collection", "c0")]
+        selection = select([lost], refs, {"default": "keep", "holds": ["c0"]})
+        assert not selection.active
+        assert selection.expired == {"c0"}
+
+    def test_a_tombstoned_commit_in_the_window_still_keeps_its_parent(self) -> None:
+        commits = chain(9, 5, 4)
+        commits[1] = replace(commits[1], tombstoned=True)
+        assert set(select(commits, {"main": "c2"}, "7d").active) == {"c0", "c2"}
+
+    def test_no_rule_applies(self) -> None:
+        selection = select(chain(900, 800), {"other": "c1"}, {"branches": {"main": "1d"}})
+        assert selection.active["c0"] == (
+            "on branch other, to which no rule applies, so that everything on it is kept"
+        )
+
+
+class TestReasons:
+    """One reason for each commit; of several, the strongest."""
+
+    def test_of_several_branches_the_longest_period_then_the_first_name(self) -> None:
+        commits = [commit("c", 2), *(commit(name, 1, "c") for name in ("x", "y", "z"))]
+        refs = {"b": "x", "a": "y", "c": "z"}
+        selection = select(commits, refs, "7d")
+        assert selection.active["c"] == "on branch a, created 2 days before now, within its 7d"
+        selection = select(commits, refs, {"default": "7d", "branches": {"c": "8d"}})
+        assert selection.active["c"] == "on branch c, created 2 days before now, within its 8d"
+
+    def test_of_several_branches_the_one_with_most_to_go(self) -> None:
+        commits = [commit("c", 2), *(commit(name, 1, "c") for name in ("x", "y", "z"))]
+        refs = {"b": "x", "a": "y", "c": "z"}
+        for part in ("keep_last", "keep_daily"):
+            more = {"default": {part: 2}, "branches": {"b": {part: 3}}}
+            assert "branch a" in select(commits, refs, {"default": {part: 2}}).active["c"]
+            assert "branch b" in select(commits, refs, more).active["c"]
+
+    def test_the_order_of_strength(self) -> None:
+        commits = [commit("c", 2, leased_until=NOW + timedelta(days=1)), commit("x", 1, "c")]
+        policy: dict[str, Any] = {"default": {"keep_within": "7d", "keep_last": 5, "keep_daily": 5}}
+        reasons = [select(commits, {"main": "x"}, policy).active["c"]]
+        for refs, holds in (
+            ([branch("main", "x")], {"c": "audit"}),
+            ([branch("main", "x"), Ref("s", "collection", "c")], {"c": "audit"}),
+            ([branch("main", "x"), Ref("v1", "tag", "c"), Ref("s", "collection", "c")], {}),
+            ([branch("main", "x"), branch("old", "c"), Ref("v1", "tag", "c")], {}),
+        ):
+            reasons.append(select(commits, refs, {**policy, "holds": holds}).active["c"])
+        assert reasons == [
+            "leased until 2026-06-02T00:30:00Z",
+            "held: audit",
+            "collection s",
+            "tag v1",
+            "head of branch old",
+        ]
+
+    @pytest.mark.parametrize(
+        ("rule", "reason"),
+        [
+            ("keep", "whose rule keeps everything"),
+            ("1h", "was the head of branch main when its 1h window opened"),
+            ({"keep_last": 2, "keep_daily": 2}, "one of the last 2 of branch main"),
+            ({"keep_hourly": 2, "keep_daily": 2}, "newest of hour 2026-05-30T00Z on branch main"),
+            ({"keep_daily": 2, "keep_yearly": 2}, "newest of day 2026-05-30 on branch main"),
+            ({"keep_yearly": 2}, "newest of year 2026 on branch main (keep_yearly 2)"),
+        ],
+    )
+    def test_sentences(self, rule: Any, reason: str) -> None:
+        commits = [commit("c", 2), commit("x", timedelta(), "c"), commit("y", 600, "x")]
+        if rule == {"keep_yearly": 2}:
+            commits[1] = replace(commits[1], tombstoned=True)
+        assert reason in select(commits, {"main": "y"}, {"default": rule}).active["c"]
+
+
+class TestRewriteMode:
+    def test_what_refs_reach_is_active(self) -> None:
+        commits = [
+            commit("root", 900),
+            commit("side", 800, "root"),
+            commit("main", 700, "root", "side"),
+            commit("dangling", 1, "root"),
+        ]
+        policy = {"default": "7d", "mode": "rewrite"}
+        selection = select(commits, {"main": "main"}, policy)
+        assert dict(selection.active) == {
+            "root": "reached from branch main",
+            "side": "reached from branch main",
+            "main": "head of branch main",
+        }
+        assert [(e.kind, e.kept_count, e.expired_count) for e in selection.by_ref] == [
+            ("branch", 2, 0),
+            ("dangling", 1, 1),
+        ]
+
+
+class TestReport:
+    def test_warnings(self) -> None:
+        commits = [commit(f"f{place}", -1) for place in range(12)]
+        commits[0] = replace(commits[0], tombstoned=True)
+        policy = {"default": "7d", "branches": {"dev": "1d", "user-*": "1d"}, "holds": ["x", "f0"]}
+        assert select(commits, {"main": "f1"}, policy).warnings == (
+            "dated in the future, and kept until then: commits "
+            "f1, f2, f3, f4, f5, f6, f7, f8, f9, f10 and 1 more",
+            "the rule for 'dev' matches no branch",
+            "the rule for 'user-*' matches no branch",
+            "held, but not in this repository: commit x",
+            "held, but let go by an earlier run: commit f0",
+        )
+
+    def test_by_ref(self) -> None:
+        selection = select(
+            two_branches(), {"main": "E"}, {"default": "3d", "branches": {"main": "7d"}}
+        )
+        found = [
+            (e.kind, e.name, e.commit_id, e.rule, e.commit_count, e.kept_count, e.expired_count)
+            for e in selection.by_ref
+        ]
+        assert found == [
+            ("branch", "main", "E", "7d", 3, 2, 1),
+            ("dangling", "(dangling)", None, "3d", 2, 0, 2),
+        ]
+
+    def test_the_mapping_is_one(self) -> None:
+        active = select(two_branches(), {"main": "E"}, "3d").active
+        assert len(active) == len(list(active)) == 2
+        assert "A" not in active
+        assert "nobody" not in active
+        assert active == dict(active)
+        with pytest.raises(KeyError):
+            active["A"]
+
+
+class TestRefusals:
+    def test_naive_dates(self) -> None:
+        policy, naive = Policy.parse({"default": "7d"}), NOW.replace(tzinfo=None)
+        dated = Commit("a", (), naive, "t")
+        leased = commit("a", 1, leased_until=naive)
+        for commits, now in (([], naive), ([dated], NOW), ([leased], NOW)):
+            with pytest.raises(InvalidInput) as caught:
+                select_commits(commits, [], policy, now)
+            assert caught.value.kind == "invalid_date"
+
+    def test_a_ref_into_nothing(self) -> None:
+        with pytest.raises(Refused, match="branch main points at commit nobody") as caught:
+            select([], {"main": "nobody"}, "7d")
+        assert caught.value.kind == "commit_not_found"
+
+    def test_twice_the_same_id(self) -> None:
+        with pytest.raises(InvalidInput, match="given twice"):
+            select([commit("a", 1), commit("a", 1)], {}, "7d")
+
+    @pytest.mark.parametrize("size", [1, 2, 3])
+    def test_a_circle(self, size: int) -> None:
+        circle = [commit(f"a{n}", 1, f"a{(n + 1) % size}") for n in range(size)]
+        with pytest.raises(InvalidInput, match="their own ancestors"):
+            select([*circle, commit("b", 1, "a0")], {}, "7d")
+
+
+def test_dates_at_the_edge_of_the_calendar() -> None:
+    now = datetime(50, 1, 1, tzinfo=UTC)
+    first = Commit("a", (), datetime.min.replace(tzinfo=UTC), "t")
+    commits = [first, replace(first, commit_id="b", parent_ids=("a",))]
+    policy = Policy.parse({"default": "36500d"})
+    assert set(select_commits(commits, [branch("main", "b")], policy, now).active) == {"a", "b"}
+
+
+@settings(
+    max_examples=2_500,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(data=st.data())
+def test_against_the_oracle(data: st.DataObject) -> None:
+    commits = data.draw(histories.commits())
+    refs = data.draw(histories.refs(commits))
+    ids = [made.commit_id for made in commits]
+    policy = data.draw(histories.policies(ids))
+    selection = select_commits(commits, refs, Policy.parse(policy), NOW)
+    assert set(selection.active) == oracle.active_ids(commits, refs, policy, NOW)
+    assert selection.expired == set(ids) - set(selection.active)
+    assert len(selection.active) == len(list(selection.active))
+    check_by_ref(commits, refs, selection)
+    other_way = select_commits(reversed(commits), reversed(refs), Policy.parse(policy), NOW)
+    assert other_way.active == selection.active, "the order of the input gives other reasons"
+
+
+@pytest.mark.parametrize("rung_commits_max", [1, 2, 32])
+@pytest.mark.parametrize("seed", range(12))
+def test_long_histories_against_the_oracle(
+    seed: int, rung_commits_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts that are large enough for ladders of many rungs, which are then put together."""
+    monkeypatch.setattr(counting, "RUNG_COMMITS_MAX", rung_commits_max)
+    commits, refs = histories.large(seed)
+    policy = {
+        "default": {"keep_daily": 7, "keep_hourly": 90},
+        "branches": {
+            "main": {"keep_daily": 120, "keep_weekly": 30, "keep_last": 9},
+            "dev": {"keep_hourly": 40, "keep_monthly": 5},
+        },
+    }
+    selection = select_commits(commits, refs, Policy.parse(policy), NOW)
+    assert set(selection.active) == oracle.active_ids(commits, refs, policy, NOW)
+
+
+def check_by_ref(commits: list[Commit], refs: list[Ref], selection: Selection) -> None:
+    known = {made.commit_id: made for made in commits}
+    branches = sorted((ref for ref in refs if ref.kind == "branch"), key=lambda ref: ref.name)
+    on_branch: set[str] = set()
+    for entry in selection.by_ref:
+        if entry.commit_id is not None:
+            line = {move.after for move in oracle.replay(entry.commit_id, known)}
+            on_branch |= line
+            assert entry.kept_count == len(line & set(selection.active))
+            assert entry.expired_count == len(line & selection.expired)
+            assert entry.commit_count == len(line)
+    assert [e.name for e in selection.by_ref if e.kind == "branch"] == [b.name for b in branches]
+    dangling = {e.kind: e.commit_count for e in selection.by_ref}.get("dangling", 0)
+    assert dangling == len(set(known) - on_branch)
