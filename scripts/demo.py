@@ -1,7 +1,6 @@
 """The demo: a year of history, a policy, a run, and a proof that nothing else went.
 
-Run it through `scripts/demo`. What it builds and checks goes through the Python interface; what a
-user would type is run as the `ebbtide` command, and shown after a `$`.
+Run it through `scripts/demo`. What a user would type is shown after a `$`, and run just so.
 """
 
 from __future__ import annotations
@@ -81,6 +80,10 @@ class History:
         self.repository.branches.create(branch, "main")
         self.tips[branch] = dict(self.tips["main"])
 
+    def tag(self, name: str) -> None:
+        """Name what main shows."""
+        self.repository.tags.create(name, "main")
+
     def merge(self, branch: str, paths: Iterable[str], *, week: float) -> None:
         """Merge a branch on which `paths`, and nothing else, were changed."""
         date = self.begins + timedelta(weeks=week)
@@ -128,7 +131,7 @@ def _build(store: Store) -> History:
     history.put("main", {path: (source, 0) for path, source in sources.items()})
     history.commit("main", "Release 0", week=0)
     events: dict[int, Callable[[], None]] = {
-        10: lambda: _tag(history, "v1.0"),
+        10: lambda: history.tag("v1.0"),
         30: lambda: _merge_feature(history, feature),
         40: lambda: _throw_experiment_away(history, sources),
     }
@@ -158,10 +161,6 @@ def _source_files() -> dict[str, Path]:
         if "site-packages" not in file.parts and 0 < file.stat().st_size <= FILE_BYTES_MAX
     )
     return {f"lib/{file.relative_to(library).as_posix()}": file for file in islice(found, FILES)}
-
-
-def _tag(history: History, name: str) -> None:
-    history.repository.tags.create(name, "main")
 
 
 def _merge_feature(history: History, paths: list[str]) -> None:
@@ -216,13 +215,9 @@ def _collect() -> None:
 
 def _measure(repository: Repository) -> tuple[int, int]:
     """Files and bytes under the storage root, without the records of runs."""
-    count = bytes_total = 0
-    for batch in repository.storage.list():
-        for row in batch.to_pylist():
-            if not row["address"].startswith("_ebbtide/gc/"):
-                count += 1
-                bytes_total += row["size_bytes"]
-    return count, bytes_total
+    listed = (row for batch in repository.storage.list() for row in batch.to_pylist())
+    sizes = [row["size_bytes"] for row in listed if not row["address"].startswith("_ebbtide/gc/")]
+    return len(sizes), sum(sizes)
 
 
 def _show_difference(before: tuple[int, int], after: tuple[int, int]) -> None:
@@ -246,10 +241,8 @@ def _prove(history: History, kept: list[str]) -> None:
             if objects.get(commit_id, path) != content(version):
                 sys.exit(f"FAILED: {path} of commit {commit_id} is not what was written")
             compared += 1
-    print(
-        f"{count_text(len(kept), 'commit')} were kept. All their files, {compared:,} in all, were "
-        "read back\nand are byte for byte what was written."
-    )
+    print(f"{count_text(len(kept), 'commit')} were kept. All their files, {compared:,} in all,")
+    print("were read back and are byte for byte what was written.")
     gone = [commit_id for commit_id in history.commits if commit_id not in kept]
     _require_gone(history, gone)
     print(f"\nThe {len(gone)} others answer with an error that says why:\n")
@@ -294,7 +287,6 @@ The store stays in {directory}. To go on with it:
     ebbtide log {name} main --limit 10        the expired ones are still in it
     ebbtide fs ls {name} v1.0 lib/            what the tag keeps
     ebbtide gc runs {name}                    runs, with what became of every file
-    ebbtide gc plan {name}                    a plan with the usual grace: all is too young
     ebbtide --help
 
 README.md has a tour on data of your own, docs/safety.md why a run deletes nothing that lives.

@@ -150,6 +150,18 @@ def test_a_defect_shows_no_traceback_unless_asked(
     assert "Traceback" in capfd.readouterr().err
 
 
+def test_arguments_that_are_no_text(lake: Ebbtide) -> None:
+    """Bytes that are no UTF-8 come as lone surrogates."""
+    for arguments in (("repo", "show", "\udcff"), ("fs", "ls", "lake", "main", "\udcff")):
+        assert lake(*arguments, "--json", code=2).error_kind == "invalid_argument"
+
+
+def test_no_stdin_at_all(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a daemon starts its children: nobody is there to be asked."""
+    monkeypatch.setattr("sys.stdin", None)
+    assert "--yes" in lake("repo", "adopt", "lake", code=2).err
+
+
 def test_ctrl_c(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code that shells expect."""
     from ebbtide.store.embedded import Store

@@ -34,7 +34,7 @@ def test_stdin_and_stdout(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"typed")))
     lake("fs", "put", "lake", "main", "a", "-")
     assert lake("fs", "cat", "lake", "main", "a").out == "typed"
-    assert lake("fs", "get", "lake", "main", "a", "-").out == "typed"
+    assert lake("fs", "get", "lake", "main", "a").out == "typed"
     assert lake("fs", "cat", "lake", "main", "a", "--json", code=2).error_kind == "invalid_argument"
 
 

@@ -18,23 +18,27 @@ PATTERNS = ("main", "dev", "user-*", "user-a*", "user-[ab]", "user-?", "*e*", "n
 PERIODS = ("1h", "5h", "1d", "3d", "7d", "30d")
 COUNTED = ("keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly", "keep_yearly")
 
-# Ages in steps that meet the periods exactly, and a little off them.
+COMMIT_DICE_MAX = 2**19 - 1
+
+# Ages in steps that meet the periods exactly, and a little off them; a few in the future.
 AGES = st.one_of(
     st.sampled_from([timedelta(hours=h) for h in (0, 1, 5, 24, 72, 168, 720)]),
     st.builds(
         lambda hours, off: timedelta(hours=hours, microseconds=off),
-        st.integers(-30, 200),
+        st.integers(-3, 200),
         st.sampled_from((-1, 0, 0, 1)),
     ),
-    st.builds(timedelta, days=st.integers(0, 800)),
+    st.builds(timedelta, days=st.integers(0, 100)),
+    st.builds(timedelta, days=st.integers(0, 1_200)),
 )
 
 
 @st.composite
 def commits(draw: st.DrawFn, *, size_max: int = 14) -> list[Commit]:
     """A history with several roots and heads, merges, equal dates, and dates in any order."""
-    dice = st.tuples(AGES, st.integers(0, 2**19 - 1))
-    drawn = draw(st.lists(dice, min_size=1, max_size=size_max))
+    size = draw(st.integers(1, size_max))
+    dice = st.tuples(AGES, st.integers(0, COMMIT_DICE_MAX))
+    drawn = draw(st.lists(dice, min_size=size, max_size=size))
     ages = [age for age, _ in drawn]
     if draw(st.booleans()):
         ages.sort(reverse=True)
@@ -48,8 +52,8 @@ def _commit(place: int, age: timedelta, dice: int) -> Commit:
     dice, kind = divmod(dice, 8)
     dice, first = divmod(dice, 16)
     dice, second = divmod(dice, 16)
-    dice, lease = divmod(dice, 8)
-    dice, tombstone = divmod(dice, 8)
+    dice, lease = divmod(dice, 16)
+    dice, tombstone = divmod(dice, 4)
     parents: tuple[str, ...] = (f"c{place - 1}",)
     if kind == 4:
         parents = (f"c{first % place if place else 0}",)
@@ -62,18 +66,52 @@ def _commit(place: int, age: timedelta, dice: int) -> Commit:
         parent_ids=parents if place and kind != 7 else (),
         created_at=(NOW - age).astimezone(ELSEWHERE if dice == 3 else UTC),
         tree_id=f"t{place}",
-        tombstoned=tombstone == 7,
+        tombstoned=tombstone == 3,
         leased_until={5: NOW - timedelta(hours=1), 6: NOW, 7: NOW + timedelta(hours=1)}.get(lease),
     )
 
 
 def refs(history: list[Commit]) -> st.SearchStrategy[list[Ref]]:
-    """Branches, tags and collections on any commits, some names twice."""
-    ids = st.sampled_from([commit.commit_id for commit in history])
+    """Branches, tags and collections, some names twice; most on the latest commits."""
+    ids = sorted((commit.commit_id for commit in history), key=lambda name: -int(name[1:]))
+    places = st.sampled_from([*ids[:3], *ids])
     kinds: st.SearchStrategy[RefKind] = st.sampled_from(
-        ("branch", "branch", "branch", "tag", "tag", "collection")
+        ("branch", "branch", "branch", "tag", "collection")
     )
-    return st.lists(st.builds(Ref, st.sampled_from(BRANCH_NAMES), kinds, ids), max_size=7)
+    return st.lists(st.builds(Ref, st.sampled_from(BRANCH_NAMES), kinds, places), max_size=5)
+
+
+def even(seed: int) -> tuple[list[Commit], list[Ref], dict[str, Any]]:
+    """A history, refs and a policy, each possibility as likely as any other.
+
+    Hypothesis finds the smallest example, but prefers what is simple; this does not.
+    """
+    source = random.Random(seed)
+    size = source.randint(1, 14)
+    span = source.choice((6, 60, 200, 20_000))
+    ages = [timedelta(hours=source.randint(-1, span)) for _ in range(size)]
+    if source.random() < 0.7:
+        ages.sort(reverse=True)
+    made = [_commit(n, age, source.randint(0, COMMIT_DICE_MAX)) for n, age in enumerate(ages)]
+    pointed = [
+        Ref(
+            source.choice(BRANCH_NAMES),
+            source.choice(("branch", "branch", "branch", "tag", "tag", "collection")),
+            made[max(source.randrange(size), source.randrange(size))].commit_id,
+        )
+        for _ in range(source.randint(0, 4))
+    ]
+    policy: dict[str, Any] = {"default": _rule(source.randint(0, RULE_DICE_MAX))}
+    for pattern in source.sample(PATTERNS[:-1], source.randint(0, 3)):
+        policy.setdefault("branches", {})[pattern] = _rule(source.randint(0, RULE_DICE_MAX))
+    if "branches" in policy and source.random() < 0.2:
+        del policy["default"]
+    if source.random() < 0.6:
+        policy["tags"] = _rule(source.randint(0, RULE_DICE_MAX))
+    if source.random() < 0.2:
+        policy["holds"] = [source.choice(made).commit_id]
+    source.shuffle(made)
+    return made, pointed, policy
 
 
 def large(seed: int) -> tuple[list[Commit], list[Ref]]:
@@ -103,22 +141,23 @@ def large(seed: int) -> tuple[list[Commit], list[Ref]]:
 
 
 def _rule(dice: int) -> Any:
-    """The rule that a number stands for: "keep", a period, or some parts."""
-    dice, kind = divmod(dice, 8)
+    """The rule that a number stands for: "keep", a period, or up to two counts, or both."""
+    dice, kind = divmod(dice, 16)
     dice, period = divmod(dice, len(PERIODS))
-    if kind == 7:
+    if kind == 15:
         return "keep"
-    if kind < 2:
+    if kind < 5:
         return PERIODS[period]
-    parts: dict[str, Any] = {"keep_within": PERIODS[period]} if kind < 5 else {}
-    for name in COUNTED:
-        dice, count = divmod(dice, 16)
-        if count < 5:
-            parts[name] = count + 1
-    return parts or {"keep_last": 1}
+    parts: dict[str, Any] = {"keep_within": PERIODS[period]} if kind < 8 else {}
+    for _ in range(2):
+        dice, part = divmod(dice, len(COUNTED))
+        dice, count = divmod(dice, 5)
+        parts[COUNTED[part]] = count + 1
+    return parts
 
 
-RULES = st.integers(0, 8 * len(PERIODS) * 16 ** len(COUNTED) - 1).map(_rule)
+RULE_DICE_MAX = 16 * len(PERIODS) * (len(COUNTED) * 5) ** 2 - 1
+RULES = st.integers(0, RULE_DICE_MAX).map(_rule)
 
 
 @st.composite

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +29,9 @@ from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
 
 INTERRUPTED = 130
 """What shells expect of a program that Ctrl-C ended."""
+
+PATH_SHOWN = 300
+"""Characters of a path in a message."""
 
 app = typer.Typer(
     name="ebbtide",
@@ -76,6 +79,9 @@ app.add_typer(gc.app, name="gc")
 
 def main() -> None:
     """Run the program on the arguments of this process, and end it."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # File names of this machine may hold bytes that are no text.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -100,6 +106,10 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read our output has seen enough. Nothing may be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
+    except UnicodeEncodeError:
+        text = "an argument, or the name of a file, is no valid UTF-8"
+        print_error("invalid_argument", text, as_json=as_json)
+        return ExitCode.USAGE
     except OSError as error:
         return _failed(_file_error(error), as_json=as_json, show_traceback=show_traceback)
     except Exception as error:  # noqa: BLE001 - the last resort of the whole program
@@ -131,7 +141,7 @@ def _usage_hint(error: typer.TyperException) -> str:
 
 def _file_error(error: OSError) -> EbbtideError:
     """What is wrong with a file that the caller named; other storages have errors of their own."""
-    where = "" if error.filename is None else f"{Path(os.fsdecode(error.filename))}: "
+    where = "" if error.filename is None else f"{os.fsdecode(error.filename)[:PATH_SHOWN]}: "
     text = f"{where}{error.strerror or error}"
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return InvalidInput("invalid_argument", text)

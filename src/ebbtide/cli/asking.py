@@ -12,7 +12,8 @@ def require_answerable(*, yes: bool) -> None:
 
     Called before any work, so that a forgotten `--yes` in a script costs nothing.
     """
-    if not yes and not sys.stdin.isatty():
+    # A process may have been started without a stdin at all.
+    if not yes and (sys.stdin is None or not sys.stdin.isatty()):
         raise InvalidInput(
             "invalid_argument",
             "this asks before it goes on, and there is no terminal to ask at: add --yes to "

@@ -90,7 +90,7 @@ def get(
         typer.Argument(metavar="FILE", help="Where to write it; - for stdout.", show_default=False),
     ],
 ) -> None:
-    """Download an object into a file. Its bytes are checked against its checksum."""
+    """Download an object. Its bytes are checked against its checksum."""
     objects = cli.repository(repository).objects
     if destination == "-":
         _write_stdout(cli, objects, ref, path)

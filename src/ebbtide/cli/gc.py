@@ -64,12 +64,24 @@ def plan(
     repository: RepositoryArgument,
     grace: GraceOption = None,
     unsafe: UnsafeOption = False,
+    allow_share: AllowShareOption = False,
     run_dir: RunDirOption = None,
     master: MasterOption = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="A plan asks nothing; for scripts that say it anyway."),
+    ] = False,
 ) -> None:
     """Find what would go, and write it down. Deletes nothing; 'gc sweep' carries the plan out."""
+    del yes
     run = open_collector(
-        cli, repository, grace=grace, unsafe=unsafe, run_dir=run_dir, master=master
+        cli,
+        repository,
+        grace=grace,
+        unsafe=unsafe,
+        allow_share=allow_share,
+        run_dir=run_dir,
+        master=master,
     )
     with run.progress:
         report = run.collector.plan()
@@ -171,8 +183,7 @@ def _agreed(cli: Cli, plan: Plan, *, yes: bool) -> bool:
     total = plan.candidate_total
     question = (
         f"delete {count_text(total.objects, 'file')} ({size_text(total.bytes_total)}) of "
-        f"{plan.identity.repository_name}, and let the data of "
-        f"{count_text(plan.expired_count, 'commit')} go?"
+        f"{plan.identity.repository_name}, and close the commits that are let go?"
     )
     return confirm(question, yes=yes)
 

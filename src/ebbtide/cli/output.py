@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ebbtide.cli.text import clean
+
+WIDTH_MAX: Final = 80
+"""Characters that a column of a plain table is padded to."""
 
 
 class Output:
@@ -24,7 +27,7 @@ class Output:
         """The command's answer: `document` (JSON-ready) with `--json`, else whatever `show`
         prints."""
         if self.as_json:
-            print(json.dumps(document, indent=2, ensure_ascii=False))
+            print(json.dumps(document, indent=2))
         else:
             show()
 
@@ -103,7 +106,8 @@ def _print_drawn(
 def _print_plain(
     headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]
 ) -> None:
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    # What is wider sticks out, instead of moving every other row.
+    widths = [min(max(map(len, column)), WIDTH_MAX) for column in zip(headers, *rows, strict=True)]
     for row in (headers, *rows):
         cells = [
             cell.rjust(width) if header in right else cell.ljust(width)

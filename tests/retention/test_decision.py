@@ -1,0 +1,94 @@
+"""What one reading of a repository means for each commit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ebbtide.errors import Refused
+from ebbtide.model import Commit, Ref
+from ebbtide.retention import Policy
+from ebbtide.retention.decision import Roots, decide, reachable
+
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+def commit(name: str, *parents: str, days: float) -> Commit:
+    return Commit(name, parents, NOW - timedelta(days=days), f"tree-{name}")
+
+
+HISTORY = (
+    commit("root", days=90),
+    commit("old", "root", days=60),
+    commit("side", "root", days=55),
+    commit("merge", "old", "side", days=50),
+    commit("head", "merge", days=2),
+    commit("lost", "root", days=40),
+    commit("adrift", "lost", days=3),
+)
+
+
+def roots(*, policy: Policy | None, commits: tuple[Commit, ...] = HISTORY) -> Roots:
+    return Roots(
+        now=NOW,
+        refs=(Ref("main", "branch", "head"),),
+        commits=commits,
+        stub_ids=frozenset(),
+        tree_checksums={each.tree_id: "" for each in commits},
+        policy=policy,
+    )
+
+
+def test_records_stay_for_all_that_a_ref_or_an_active_commit_reaches() -> None:
+    decision = decide(roots(policy=Policy.parse({"default": "7d"})))
+
+    # `merge` was the head when the window opened, and `lost` that of the dangling line.
+    assert set(decision.active) == {"head", "merge", "adrift", "lost"}
+    assert decision.expired == {"root", "old", "side"}
+    assert decision.recorded == {each.commit_id for each in HISTORY}
+    assert decision.forgettable == frozenset()
+
+
+def test_what_nothing_reaches_is_forgettable() -> None:
+    decision = decide(roots(policy=Policy.parse({"default": "1d"})))
+
+    assert set(decision.active) == {"head"}
+    assert decision.forgettable == {"lost", "adrift"}
+
+
+def test_without_a_policy_everything_is_kept_and_said_so() -> None:
+    decision = decide(roots(policy=None))
+
+    assert set(decision.active) == {each.commit_id for each in HISTORY}
+    assert any("no retention policy" in warning for warning in decision.warnings)
+
+
+def test_rewritten_history_is_live_as_far_as_refs_reach() -> None:
+    decision = decide(roots(policy=Policy.parse({"default": "1d", "mode": "rewrite"})))
+
+    assert set(decision.active) == {"head", "merge", "old", "side", "root"}
+
+
+def test_a_lost_parent_is_an_alarm_and_a_stub_is_not() -> None:
+    rest = tuple(each for each in HISTORY if each.commit_id != "old")
+    reading = roots(policy=Policy.parse({"default": "7d"}), commits=rest)
+
+    with pytest.raises(Refused) as caught:
+        decide(reading)
+    assert caught.value.kind == "missing_parent"
+
+    decide(replace(reading, stub_ids=frozenset({"old"})))
+
+
+def test_a_ref_to_a_lost_commit_is_an_alarm() -> None:
+    rest = tuple(each for each in HISTORY if each.commit_id != "head")
+
+    with pytest.raises(Refused) as caught:
+        decide(roots(policy=Policy.parse({"default": "7d"}), commits=rest))
+    assert caught.value.kind == "missing_parent"
+
+
+def test_reachable_goes_through_all_parents() -> None:
+    assert reachable(HISTORY, ["merge", "unknown"]) == {"merge", "old", "side", "root"}
