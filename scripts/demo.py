@@ -271,7 +271,8 @@ def _shell(*arguments: str, only: str = "", expected: int = 0) -> None:
         redirect_stderr(sys.stdout) if expected else nullcontext(),
     ):
         code = run(arguments)
-    print("".join(line for line in written.getvalue().splitlines(keepends=True) if only in line))
+    lines = written.getvalue().splitlines(keepends=True)
+    print("".join(line for line in lines if only in line), end="")
     if code != expected:
         sys.exit(f"FAILED: that ended with exit code {code}")
 

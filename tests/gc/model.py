@@ -26,11 +26,13 @@ class Made:
 
 @dataclass(slots=True)
 class Head:
-    """A branch or tag; `expired_at` when it went to the trash."""
+    """A branch or tag; `expired_at` when it went to the trash. What a commit that failed had
+    sealed stays beneath what is staged, until the next one takes it up."""
 
     name: str
     commit_id: str
     staged: Staged = field(default_factory=dict)
+    sealed: set[bytes] = field(default_factory=set)
     expired_at: datetime | None = None
 
 
@@ -128,9 +130,10 @@ class Model:
     def kept_bytes(self, now: datetime) -> set[bytes]:
         """What the files under `data/` hold when everything else was collected."""
         kept = [self.commits[commit_id].contents for commit_id in self.active(now)]
-        staged = [head.staged for head in self.heads(now)]
         found = {data for contents in kept for data in contents.values()}
-        return found | {d for changes in staged for d in changes.values() if d is not None}
+        for head in self.heads(now):
+            found |= head.sealed | {data for data in head.staged.values() if data is not None}
+        return found
 
     def _kept_on(self, head_id: str, period: timedelta, now: datetime) -> Iterator[str]:
         for commit_id in self._chain(head_id):

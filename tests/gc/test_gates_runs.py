@@ -115,6 +115,7 @@ def test_executors_of_an_old_run_delete_nothing(planned: PlannedWorld) -> None:
             folder=folder,
             parts=plan.candidates,
             epoch=old.run_epoch,
+            run_id=planned.run_id,
         )
     assert refused.value.kind == "lease_lost"
     assert not folder.names("deleted")

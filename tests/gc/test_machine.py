@@ -32,8 +32,10 @@ from tests.gc.model import Head, Made, Model
 from tests.gc.users import ACTS, Act, Users
 from tests.support.world import World
 
-EXAMPLES = int(os.environ.get("EBBTIDE_TEST_MACHINE_EXAMPLES", "40"))
-STEPS = 12
+EXAMPLES = int(os.environ.get("EBBTIDE_TEST_MACHINE_EXAMPLES", "20"))
+STEPS = 15
+ACTS_BEFORE_PLAN = 8
+"""A run costs seconds, an act milliseconds: a plan is made when there is something new to it."""
 LEASE = timedelta(hours=1)
 TRASH = timedelta(days=1)
 
@@ -74,16 +76,17 @@ class Machine(RuleBasedStateMachine):
         self.model.branches["main"] = Head("main", record.commit_id)
         self.users = Users(world, self.model)
         self.users.set_rules(default=7)
+        self.done_before = 0
         self.planned: tuple[str, set[str], set[str]] | None = None
 
-    @rule(acts=st.lists(ACTS, min_size=1, max_size=4))
+    @rule(acts=st.lists(ACTS, min_size=2, max_size=8))
     def act(self, acts: list[Act]) -> None:
         """Users do something while no run is under way."""
         for each in acts:
             self.users.do(each)
         self.check_refs()
 
-    @precondition(lambda self: self.planned is None)
+    @precondition(lambda self: self.planned is None and self.acts_since() >= ACTS_BEFORE_PLAN)
     @rule(acts=interludes(PLAN_POINTS))
     def plan(self, acts: Interludes) -> None:
         """Make a plan, and know what it must hold expired."""
@@ -120,8 +123,13 @@ class Machine(RuleBasedStateMachine):
         assert report.state == "swept"
         assert report.counts["missing"].objects == 0
         self.planned = None
+        self.done_before = len(self.users.done)
         self.check_commits()
         self.check_refs()
+
+    def acts_since(self) -> int:
+        """How much users have done since the last sweep."""
+        return len(self.users.done) - self.done_before
 
     def interrupt(self, acts: Interludes, point: tuple[str, Event]) -> None:
         """Do what users do at this point."""
@@ -170,6 +178,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.world.clock.advance(timedelta(days=2))
         self.planned = None
+        self.done_before = -ACTS_BEFORE_PLAN
         self.plan([])
         self.sweep([])
         now, lake = self.world.now, self.world.lake
@@ -195,7 +204,7 @@ def world() -> Iterator[World]:
 
 
 def test_histories(world: World) -> None:
-    """Each example is a history of about a dozen steps and as many acts between those of runs."""
+    """Each example is a history of fifteen steps and as many acts between those of runs."""
 
     class InThisWorld(Machine):
         pass

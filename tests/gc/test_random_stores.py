@@ -162,7 +162,7 @@ def happen(
     elif each.kind == "merge":
         made = lake.commits.merge(other, name, date=date, strategy="source-wins")
         history.note(world, name, made.commit_id)
-    elif each.kind == "revert":
+    elif each.kind == "revert" and history.commits[history.branches[name]].parent_ids:
         made = lake.commits.revert(name, history.branches[name], date=date)
         history.note(world, name, made.commit_id)
     elif each.kind == "save":

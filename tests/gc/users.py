@@ -96,9 +96,11 @@ class Users:
         head = self._head(act.first)
         date = self.world.now - timedelta(days=act.days)
         contents = self.model.shown(head)
+        head.sealed |= {data for data in head.staged.values() if data is not None}
         made = self.world.lake.commits.commit(head.name, "", date=date, allow_empty=act.days > 5)
         self._moved(head, made.commit_id, contents=contents)
         head.staged.clear()
+        head.sealed.clear()
 
     def _moved(self, head: Head, commit_id: str, *, contents: dict[str, bytes]) -> None:
         record = self.world.lake.commits.get(commit_id)

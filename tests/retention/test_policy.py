@@ -148,6 +148,7 @@ def test_unmatched() -> None:
     policy = Policy.parse({"branches": {"main": "1d", "u*": "1d", "user-*": "1d", "old": "1d"}})
     assert policy.unmatched(["user-a", "dev"]) == ("main", "old")
     assert policy.unmatched(iter(["main", "old"])) == ("u*", "user-*")
+    assert not Policy.parse({"branches": {"a[b]": "1d"}}).unmatched(["a[b]"]), "it is a name too"
 
 
 def test_with_holds() -> None:

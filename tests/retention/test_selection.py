@@ -208,9 +208,11 @@ class TestWhatElseKeeps:
         assert [entry.kind for entry in selection.by_ref] == ["branch", "tags"]
         assert (selection.by_ref[1].kept_count, selection.by_ref[1].expired_count) == (1, 3)
 
-    def test_of_tags_with_equal_dates_the_smaller_id_stands(self) -> None:
+    @pytest.mark.parametrize("tagged", [("a", "b"), ("b", "a")])
+    def test_of_tags_with_equal_dates_the_smaller_id_stands(self, tagged: tuple[str, str]) -> None:
         commits = [commit("b", 9), commit("a", 9), commit("main", 1)]
-        refs = [branch("main", "main"), Ref("v1", "tag", "b"), Ref("v2", "tag", "a")]
+        refs = [branch("main", "main"), *(Ref(f"v-{c}", "tag", c) for c in tagged)]
+        refs += [Ref(f"{n}", "tag", c) for n, c in enumerate(tagged)]
         policy = {"default": "1h", "tags": {"keep_last": 1}}
         assert set(select(commits, refs, policy).active) == {"a", "main"}
 

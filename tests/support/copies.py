@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
+from ebbtide.arrow import texts
 from ebbtide.settings import Settings
 from ebbtide.store.content.layout import range_address
 from ebbtide.store.content.ranges import read_range
@@ -88,7 +89,7 @@ def verify(world: World) -> None:
                 there = (world.root / entry.address).is_file()
                 assert there or not record.is_intact, f"{entry.path} of {record.message}"
     for tree_address in world.files("_ebbtide/trees"):
-        for range_id in pq.read_table(world.root / tree_address).column("range_id").to_pylist():
+        for range_id in texts(pq.read_table(world.root / tree_address).column("range_id")):
             assert (world.root / range_address(range_id)).is_file(), tree_address
 
 

@@ -93,9 +93,7 @@ class World:
     def files(self, kind: str = "data") -> set[str]:
         """The addresses of the files under `data/` (or another prefix), from the disk itself."""
         folder = self.root / kind
-        return {
-            str(path.relative_to(self.root)) for path in folder.rglob("*") if path.is_file()
-        }
+        return {str(path.relative_to(self.root)) for path in folder.rglob("*") if path.is_file()}
 
     def contents(self) -> set[str]:
         """What is in the files under `data/`: the names that they were put under."""

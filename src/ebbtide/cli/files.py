@@ -86,9 +86,8 @@ def get(
     ref: RefArgument,
     path: PathArgument,
     destination: Annotated[
-        str,
-        typer.Argument(metavar="FILE", help="Where to write it; - for stdout.", show_default=False),
-    ],
+        str, typer.Argument(metavar="FILE", help="Where to write it; - for stdout.")
+    ] = "-",
 ) -> None:
     """Download an object. Its bytes are checked against its checksum."""
     objects = cli.repository(repository).objects

@@ -220,8 +220,11 @@ class Collector:
         return folder
 
     def _newest_unswept(self) -> str:
+        """The newest plan, unless it was swept: an older one was passed over on purpose."""
         for report in self.runs():
-            if report.state != "swept" and report.counts:
+            if report.state == "swept":
+                break
+            if report.counts:
                 return report.run_id
         raise NotFound(
             "run_not_found",

@@ -50,7 +50,13 @@ class Outcomes:
 
 
 def delete_parts(
-    spark: SparkSession, *, storage: Storage, folder: RunFolder, parts: Iterable[Part], epoch: int
+    spark: SparkSession,
+    *,
+    storage: Storage,
+    folder: RunFolder,
+    parts: Iterable[Part],
+    epoch: int,
+    run_id: str,
 ) -> list[Part]:
     """Delete the addresses of `parts` (CANDIDATE_SCHEMA); the parts of the record.
 
@@ -68,7 +74,7 @@ def delete_parts(
             return
         stem = task.name.rpartition("/")[2].removesuffix(".parquet")
         for start in range(0, table.num_rows, ADDRESSES_PER_BATCH):
-            if not epoch_is_ours(storage, epoch):
+            if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
                 answer.failed(Refused("lease_lost", "another run has taken the repository"))
                 return
             batch = table.slice(start, ADDRESSES_PER_BATCH)
@@ -142,7 +148,7 @@ def write_todo(
     """The candidates less those to `keep` (column `key`) and those that earlier attempts settled
     (record parts named in `settled`); and the record of those kept, as revived."""
     frame = read_frame(spark, folder, candidates, CANDIDATE_SCHEMA)
-    frame = frame.withColumn("key", F.xxhash64("address"))
+    frame = frame.withColumn("key", F.xxhash64(F.coalesce("target", "address")))
     done = read_outcomes(spark, folder, settled).where(F.col("outcome") != "failed")
     frame = frame.join(done.select("address").distinct(), "address", "left_anti")
     revived = F.lit(False)

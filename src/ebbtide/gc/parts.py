@@ -210,7 +210,7 @@ def collect_parts(answers: DataFrame) -> list[Part]:
     try:
         table = answers.toArrow()
     except Exception as error:
-        raise Failed("spark_error", f"the Spark job failed: {_first_line(error)}") from error
+        raise Failed("spark_error", f"the Spark job failed: {_reason(error)}") from error
     rows = table.to_pylist()
     errors = [row for row in rows if row["error"] is not None]
     if errors:
@@ -227,9 +227,11 @@ def collect_parts(answers: DataFrame) -> list[Part]:
     return sorted(parts, key=lambda part: (part.group, part.name or ""))
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+def _reason(error: Exception) -> str:
+    """The line that says what happened, out of the traces of Python and Java."""
+    lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
+    told = [line for line in lines if not line.startswith(("Caused by", "Traceback", "at "))]
+    return told[-1] if told else type(error).__name__
 
 
 def read_frame(

@@ -131,9 +131,10 @@ def write_plan(folder: RunFolder, plan: Plan) -> str:
 
 
 def read_plan(folder: RunFolder, *, recorded_checksum: str | None) -> Plan:
-    """Read a plan back. Refused `plan_missing`, `plan_corrupt`, `unknown_format_version`.
+    """Read a plan back. Refused `plan_missing`, `plan_corrupt`, `plan_foreign`,
+    `unknown_format_version`.
 
-    `recorded_checksum` is what the database remembers of it, where there is one.
+    `recorded_checksum` is what the database remembers of it.
     """
     where = f"{folder.path}/{PLAN_FILE}"
     try:
@@ -149,7 +150,13 @@ def read_plan(folder: RunFolder, *, recorded_checksum: str | None) -> Plan:
         checksum = checksum_of(content)
         if content.get("checksum") != checksum:
             raise ValueError("its content does not match its checksum")
-        if recorded_checksum is not None and checksum != recorded_checksum:
+        if recorded_checksum is None:
+            raise Refused(
+                "plan_foreign",
+                f"{where} is not recorded in the database: its run ended before, or another "
+                "database made it; plan again",
+            )
+        if checksum != recorded_checksum:
             raise ValueError("its checksum is not the one that the database recorded")
         return Plan.from_json(content)
     except (ValueError, KeyError, TypeError) as error:

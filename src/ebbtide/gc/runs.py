@@ -111,7 +111,10 @@ def announce_epoch(storage: Storage, *, run_epoch: int, run_id: str) -> None:
     storage.put(EPOCH_ADDRESS, json.dumps(content).encode())
 
 
-def epoch_is_ours(storage: Storage, run_epoch: int) -> bool:
-    """Whether no later run has announced itself. For executors, before each batch of deletes."""
+def epoch_is_ours(storage: Storage, *, run_epoch: int, run_id: str) -> bool:
+    """Whether no other run has announced itself. For executors, before each batch of deletes.
+
+    Both are compared: two copies of one database count their epochs alike.
+    """
     found = json.loads(storage.get(EPOCH_ADDRESS))
-    return bool(found["run_epoch"] == run_epoch)
+    return bool(found["run_epoch"] == run_epoch and found["run_id"] == run_id)

@@ -86,7 +86,9 @@ class Sweep:
                 f"the sweep was stopped: {error.message}. What it deleted until then is on "
                 "record: sweep the run again, it goes on where it stopped",
             ) from error
-        return Swept(outcomes, len(forgettable), untried)
+        # Those that an earlier attempt forgot are stubs by now.
+        forgotten = forgettable | (planned.forgettable & roots.stub_ids)
+        return Swept(outcomes, len(forgotten), untried)
 
     def _lift(self, *, is_first: bool) -> None:
         """Open again what this attempt closed, since it deleted nothing.
@@ -138,6 +140,8 @@ class Sweep:
     ) -> DataFrame | None:
         """Hashes (column `key`) of addresses that are needed now and that the plan's mark did not
         see; None when there are none."""
+        # A copy of the database may have moved OWNER at the same moment as this run's first check.
+        self.repository.check_storage()
         name = f"recheck-{self.hold.run_epoch:06d}"
         with self.repository.reading() as reading:
             after = reading.roots()
@@ -191,6 +195,7 @@ class Sweep:
                     folder=self.folder,
                     parts=parts,
                     epoch=self.hold.run_epoch,
+                    run_id=self.plan.run_id,
                 )
             self._answers += answers
             if any(part.group.startswith("failed ") for part in answers):

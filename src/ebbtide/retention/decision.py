@@ -24,7 +24,8 @@ class Roots:
 
     `refs` has those that are not gone. `commits` leaves out stubs (commits whose record an
     earlier run dropped); `stub_ids` has those. `tree_checksums` maps tree ids to the checksums of
-    their files; a tree that is not in it was given up. Without a policy everything that a commit holds is kept.
+    their files; a tree that is not in it was given up. Without a policy everything that a commit
+    holds is kept.
     """
 
     now: datetime

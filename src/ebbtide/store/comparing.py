@@ -15,18 +15,20 @@ from ebbtide.store.revisions import resolve
 def diff_commits(
     context: RepositoryContext, left_ref: str, right_ref: str, *, prefix: str, after: str
 ) -> Iterator[Change]:
-    """See `Commits.diff`."""
+    """See `Commits.diff`. What is not there is told at once, not by the first change."""
     with context.metadata.snapshot() as tx:
         left = resolve(tx, context.repository_id, left_ref).commit
         right = resolve(tx, context.repository_id, right_ref).commit
-    return diff_trees(
-        context.storage,
-        context.tree_of(left),
-        context.tree_of(right),
-        prefix=prefix,
-        after=after,
-        read=context.cache.range,
-    )
+    with context.reading(left, right):
+        trees = context.tree_of(left), context.tree_of(right)
+
+    def changes() -> Iterator[Change]:
+        with context.reading(left, right):
+            yield from diff_trees(
+                context.storage, *trees, prefix=prefix, after=after, read=context.cache.range
+            )
+
+    return changes()
 
 
 def diff_staged(

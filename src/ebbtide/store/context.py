@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 from ebbtide.clock import Clock
+from ebbtide.errors import Refused
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.content.trees import Tree
-from ebbtide.store.metadata.commits import CommitRecord
+from ebbtide.store.metadata.commits import CommitRecord, find_commits
 from ebbtide.store.metadata.engine import Metadata
 from ebbtide.store.metadata.repositories import RepositoryInfo
 from ebbtide.store.owner import Ownership
@@ -46,6 +49,22 @@ class RepositoryContext:
         """The tree of a commit, tombstoned or not. Raises Gone `commit_expired` when it was
         forgotten, and as `read_tree`."""
         return self.cache.tree(*commit.require_tree())
+
+    @contextmanager
+    def reading(self, *commits: CommitRecord) -> Iterator[None]:
+        """For a block that reads the trees of `commits`, which it looked up in an earlier
+        transaction: what a run forgot since is Gone `commit_expired`, and not damage."""
+        try:
+            yield
+        except Refused as error:
+            if error.kind in ("missing_tree", "missing_node"):
+                ids = [commit.commit_id for commit in commits]
+                with self.metadata.snapshot() as tx:
+                    found = find_commits(tx, self.repository_id, ids)
+                for commit in found.values():
+                    if commit.forgotten_by is not None:
+                        commit.require_intact()
+            raise
 
     def touch_owner(self) -> None:
         """Make sure, before a write, that the storage is this database's.

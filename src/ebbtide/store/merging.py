@@ -48,25 +48,26 @@ def merge_into(
         )
     # Of the base only the tree is needed, to compare with: it may be tombstoned. One that was
     # forgotten is Gone: with anything else in its place, what one side deleted would come back.
-    merged = merge_trees(
-        context.storage,
-        context.tree_of(base),
-        context.tree_of(source),
-        context.tree_of(head),
-        strategy=strategy,
-        read=context.cache.range,
-    )
-    _refuse_conflicts(merged, f"{shown(source_ref)} and branch {branch_name!r}")
-    with building(context, head, merged.changes) as tree:
-        return publish(
-            context,
-            Publication(
-                branch=branch,
-                parent_ids=(head.commit_id, source.commit_id),
-                tree=tree,
-                details=details,
-            ),
+    with context.reading(base, source):
+        merged = merge_trees(
+            context.storage,
+            context.tree_of(base),
+            context.tree_of(source),
+            context.tree_of(head),
+            strategy=strategy,
+            read=context.cache.range,
         )
+        _refuse_conflicts(merged, f"{shown(source_ref)} and branch {branch_name!r}")
+        with building(context, head, merged.changes) as tree:
+            return publish(
+                context,
+                Publication(
+                    branch=branch,
+                    parent_ids=(head.commit_id, source.commit_id),
+                    tree=tree,
+                    details=details,
+                ),
+            )
 
 
 def revert_on(
@@ -93,29 +94,30 @@ def revert_on(
         parent_id = reverted.parent_ids[parent_number - 1]
         # Its entries come back into the branch: it must be intact, not only the commit itself.
         parent = require_intact_commits(tx, context.repository_id, [parent_id])[parent_id]
-    merged = merge_trees(
-        context.storage,
-        context.tree_of(reverted),
-        context.tree_of(parent),
-        context.tree_of(head),
-        read=context.cache.range,
-    )
-    _refuse_conflicts(merged, f"{shown(ref)} and what was done on {branch_name!r} since")
-    if merged.change_count == 0:
-        raise Conflict(
-            "nothing_to_commit", f"branch {branch_name!r} has nothing of {shown(ref)} to revert"
+    with context.reading(reverted, parent):
+        merged = merge_trees(
+            context.storage,
+            context.tree_of(reverted),
+            context.tree_of(parent),
+            context.tree_of(head),
+            read=context.cache.range,
         )
-    with building(context, head, merged.changes) as tree:
-        return publish(
-            context,
-            Publication(
-                branch=branch,
-                parent_ids=(head.commit_id,),
-                tree=tree,
-                details=details,
-                source_ids=(reverted.commit_id, parent.commit_id),
-            ),
-        )
+        _refuse_conflicts(merged, f"{shown(ref)} and what was done on {branch_name!r} since")
+        if merged.change_count == 0:
+            raise Conflict(
+                "nothing_to_commit", f"branch {branch_name!r} has nothing of {shown(ref)} to revert"
+            )
+        with building(context, head, merged.changes) as tree:
+            return publish(
+                context,
+                Publication(
+                    branch=branch,
+                    parent_ids=(head.commit_id,),
+                    tree=tree,
+                    details=details,
+                    source_ids=(reverted.commit_id, parent.commit_id),
+                ),
+            )
 
 
 def _clean_branch(tx: Transaction, repository_id: str, name: str) -> tuple[BranchRow, CommitRecord]:

@@ -19,7 +19,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
+from ebbtide.errors import Conflict, NotFound, Refused
 from ebbtide.storage import Storage
 from ebbtide.store.metadata.engine import Metadata, Transaction
 from ebbtide.store.metadata.schema import owner_epochs
@@ -108,10 +108,15 @@ class Ownership:
             )
 
     def adopt(self) -> None:
-        """Take the storage over, whatever OWNER says: an operator's explicit decision."""
+        """Take the storage over, whoever OWNER names: an operator's explicit decision.
+
+        Refused `unknown_format_version` when a newer program wrote it.
+        """
         try:
             found = self._read()
-        except EbbtideError:
+        except Refused as error:
+            if error.kind != "storage_foreign":
+                raise
             found = OwnerPair(0, "")
         pair = self._record_next(above=found.epoch)
         self._storage.put(OWNER_ADDRESS, self._encode(pair))

@@ -43,8 +43,9 @@ def find(context: RepositoryContext, ref: str, path: str) -> Found | None:
         if path in staged[token]:
             change = staged[token][path]
             return None if change is None else Found(change, None)
-    tree = context.tree_of(revision.commit)
-    entry = find_entry(context.storage, tree, path, read=context.cache.range)
+    with context.reading(revision.commit):
+        tree = context.tree_of(revision.commit)
+        entry = find_entry(context.storage, tree, path, read=context.cache.range)
     return None if entry is None else Found(entry, revision.commit)
 
 
@@ -58,14 +59,19 @@ def walk(
     as `find`.
     """
     for page in _pages(context, ref, prefix=prefix, after=after):
-        committed = iterate_entries(
+        committed = _committed(context, page, prefix=prefix)
+        yield from _overlaid(committed, iter(page.staged), until=page.until)
+
+
+def _committed(context: RepositoryContext, page: _Page, *, prefix: str) -> Iterator[Entry]:
+    with context.reading(page.commit):
+        yield from iterate_entries(
             context.storage,
             context.tree_of(page.commit),
             prefix=prefix,
             after=page.after,
             read=context.cache.range,
         )
-        yield from _overlaid(committed, iter(page.staged), until=page.until)
 
 
 def staged_pages(
