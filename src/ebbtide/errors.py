@@ -48,7 +48,6 @@ KINDS: Final[Mapping[str, str]] = {
     "write_expired": "an upload or commit took longer than its registration lasts",
     "ref_ambiguous": "a name or id prefix that several things share",
     "commit_in_use": "a branch, tag or hold is on the commit",
-    "policy_mode": "the operation does not fit the repository's retention mode",
     "plan_used": "the plan was swept already",
     # What was there has been let go.
     "commit_expired": "the commit's data was let go by a collector run",
@@ -69,7 +68,6 @@ KINDS: Final[Mapping[str, str]] = {
     "lease_lost": "another run took the repository over",
     "clock_skew": "clocks further apart than allowed",
     "storage_foreign": "a storage that is not this database's",
-    "no_policy": "no retention policy is set",
     # Something broke.
     "storage_error": "the object storage answered with an error",
     "corrupt_object": "an object whose bytes are not those that were stored",

@@ -19,6 +19,7 @@ from ebbtide.store.content.trees import read_tree
 from tests.support.world import DAY, World
 
 EXAMPLES = int(os.environ.get("EBBTIDE_TEST_STORES", "200"))
+SHARDS = 4
 PATHS = ["a", "a/b", "b", "c/d", "c/e", "ü"]
 
 
@@ -186,8 +187,9 @@ def expected(world: World, history: History, active: set[str]) -> set[str]:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("shard", range(SHARDS))
 @settings(
-    max_examples=EXAMPLES,
+    max_examples=max(1, EXAMPLES // SHARDS),
     deadline=None,
     print_blob=True,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
@@ -199,8 +201,9 @@ def expected(world: World, history: History, active: set[str]) -> set[str]:
     main=PERIODS,
 )
 def test_a_file_is_there_if_and_only_if_it_should(
-    events: list[Event], default: int, main: int
+    shard: int, events: list[Event], default: int, main: int
 ) -> None:
+    del shard  # each draws its own examples, so that they can run side by side
     with tempfile.TemporaryDirectory() as directory:
         world = World(Path(directory))
         try:

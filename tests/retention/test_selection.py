@@ -448,6 +448,8 @@ def test_long_histories_against_the_oracle(
     }
     selection = select_commits(commits, refs, Policy.parse(policy), NOW)
     assert set(selection.active) == oracle.active_ids(commits, refs, policy, NOW)
+    other_way = select_commits(reversed(commits), reversed(refs), Policy.parse(policy), NOW)
+    assert other_way.active == selection.active, "the order of the input gives other reasons"
 
 
 def check_by_ref(commits: list[Commit], refs: list[Ref], selection: Selection) -> None:

@@ -13,13 +13,12 @@ from typing import IO, TYPE_CHECKING
 from ebbtide.cli.command import Cli
 from ebbtide.cli.progress import StepProgress
 from ebbtide.durations import parse_duration
-from ebbtide.errors import EbbtideError, NotFound
+from ebbtide.errors import EbbtideError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ebbtide.gc.collector import Collector
-    from ebbtide.gc.report import RunReport
     from ebbtide.settings import Settings
 
 
@@ -29,20 +28,6 @@ class Run:
 
     collector: Collector
     progress: StepProgress
-
-    def newest_unswept(self, repository: str) -> str:
-        """The run that `gc sweep` means when none is named. NotFound `run_not_found`."""
-        for report in self.collector.runs():
-            if report.state != "swept" and has_plan(report):
-                return report.run_id
-        raise NotFound(
-            "run_not_found", f"{repository} has no plan to sweep: make one with 'ebbtide gc plan'"
-        )
-
-
-def has_plan(report: RunReport) -> bool:
-    """Whether the run came as far as a plan; if not, it has no figures to show."""
-    return "listed" in report.counts and report.counts["listed"].objects > 0
 
 
 def open_collector(

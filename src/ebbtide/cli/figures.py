@@ -51,12 +51,14 @@ def show_plan(output: Output, plan: Plan) -> None:
     """What a plan found, and what it would let go."""
     refs_table(output, plan.by_ref)
     output.line()
+    gone = f" ({count_text(plan.gone_count)} were before)" if plan.gone_count else ""
     output.line(
-        f"{count_text(plan.active_count, 'commit')} kept, {count_text(plan.expired_count)} let go"
+        f"{count_text(plan.active_count, 'commit')} kept, "
+        f"{count_text(plan.expired_count)} let go{gone}"
     )
     if plan.forgettable_count:
         output.line(
-            f"nothing reaches {count_text(plan.forgettable_count)} of those any more: their "
+            f"nothing reaches {count_text(plan.forgettable_count, 'commit')} any more: the "
             "records go too"
         )
     output.line()

@@ -9,7 +9,7 @@ import typer
 
 from ebbtide.cli import documents
 from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import has_plan, open_collector
+from ebbtide.cli.collecting import open_collector
 from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, YesOption, command, group
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.text import count_text, date_text, one_line, size_text
@@ -87,7 +87,7 @@ def plan(
         report = run.collector.plan()
 
     def show() -> None:
-        if has_plan(report):
+        if report.has_plan:
             show_plan(cli.output, run.collector.plan_of(report.run_id))
             cli.output.line()
         if report.state == "planned":
@@ -130,7 +130,7 @@ def sweep(
         run_dir=run_dir,
         master=master,
     )
-    run_id = run_id or run.newest_unswept(repository)
+    run_id = run_id or run.collector.newest_unswept()
     # Who says --yes has seen the plan: 'gc plan' and 'gc show' show it.
     if not yes and not _agreed(cli, run.collector.plan_of(run_id), yes=yes):
         cli.output.say("nothing was deleted; the plan stays")
@@ -171,7 +171,7 @@ def run_both(
         report = run.collector.run(agreed)
     if report.state == "planned":
         cli.output.say(f"nothing was deleted; the plan stays: gc sweep {repository}")
-    elif report.state == "refused" and has_plan(report) and not cli.output.as_json:
+    elif report.state == "refused" and report.has_plan and not cli.output.as_json:
         show_plan(cli.output, run.collector.plan_of(report.run_id))
     _finish_sweep(cli, report)
 

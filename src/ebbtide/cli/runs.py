@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ebbtide.cli.collecting import has_plan, open_collector
+from ebbtide.cli.collecting import open_collector
 from ebbtide.cli.command import Cli, RepositoryArgument, command
 from ebbtide.cli.documents import instant
 from ebbtide.cli.figures import show_outcome, show_plan
@@ -78,7 +78,7 @@ def show_run(
     collector = open_collector(cli, repository, run_dir=run_dir).collector
     report = collector.show(run_id)
     # A run that was refused before it had a plan has no figures either.
-    plan = collector.plan_of(run_id) if has_plan(report) else None
+    plan = collector.plan_of(run_id) if report.has_plan else None
     listed = list(islice(_candidates(report, plan), limit)) if candidates else None
     document = report.to_json()
     if listed is not None:

@@ -75,7 +75,7 @@ class Collector:
         """
         self._check_options()
         if run_id is None:
-            run_id = self._newest_unswept()
+            run_id = self.newest_unswept()
         return self._held(run_id, self._folder(run_id), self._sweep)
 
     def _held(self, run_id: str, folder: RunFolder, work: Work) -> RunReport:
@@ -105,7 +105,7 @@ class Collector:
             self._finish(folder, report)
             return report
         checksum = write_plan(folder, plan)
-        report = planned_report(plan, run_path=folder.path)
+        report = planned_report(plan, run_path=folder.path, allow_share=self._options.allow_share)
         self._repository.record_run(
             run_id, state=report.state, run_path=folder.path, plan_checksum=checksum
         )
@@ -148,7 +148,7 @@ class Collector:
     def run(self, confirm: Confirm = always) -> RunReport:
         """Plan, ask `confirm`, and sweep. The plan's report when the answer is no, or refused."""
         report = self.plan()
-        if report.state != "planned" and not self._may_exceed(report):
+        if report.state != "planned":
             return report
         plan = self._read_plan(self._folder(report.run_id), report.run_id)
         return self.sweep(report.run_id) if confirm(plan) else report
@@ -156,6 +156,19 @@ class Collector:
     def runs(self) -> list[RunReport]:
         """All runs on record, the newest first."""
         return [self._known(*known) for known in self._repository.run_paths().items()]
+
+    def newest_unswept(self) -> str:
+        """The newest plan, unless it was swept: an older one was passed over on purpose."""
+        for report in self.runs():
+            if report.state == "swept":
+                break
+            if report.has_plan:
+                return report.run_id
+        raise NotFound(
+            "run_not_found",
+            f"{self._repository.identity.repository_name} has no plan to sweep: make one with "
+            "'ebbtide gc plan'",
+        )
 
     def show(self, run_id: str) -> RunReport:
         """What is known of a run: its report, or else its plan. NotFound `run_not_found`."""
@@ -219,31 +232,17 @@ class Collector:
             )
         return folder
 
-    def _newest_unswept(self) -> str:
-        """The newest plan, unless it was swept: an older one was passed over on purpose."""
-        for report in self.runs():
-            if report.state == "swept":
-                break
-            if report.counts:
-                return report.run_id
-        raise NotFound(
-            "run_not_found",
-            f"{self._repository.identity.repository_name} has no plan to sweep: make one with "
-            "'ebbtide gc plan'",
-        )
-
     def _read_plan(self, folder: RunFolder, run_id: str) -> Plan:
-        plan = read_plan(folder, recorded_checksum=self._repository.plan_checksum(run_id))
+        plan = read_plan(
+            folder,
+            identity=self._repository.identity,
+            recorded_checksum=self._repository.plan_checksum(run_id),
+        )
         if plan.run_id != run_id:
             raise Refused(
                 "plan_foreign", f"{folder.path} holds the plan of run {plan.run_id}, not {run_id}"
             )
         return plan
-
-    def _may_exceed(self, report: RunReport) -> bool:
-        """Whether the plan was refused for its share alone, and the caller allows that."""
-        refusal = report.error or {}
-        return refusal.get("kind") == "over_share" and self._options.allow_share
 
     def _finish(self, folder: RunFolder, report: RunReport) -> None:
         folder.put_json(REPORT_FILE, report.to_json())

@@ -17,6 +17,7 @@ import pyarrow as pa
 from ebbtide.arrow import make_schema
 from ebbtide.errors import Refused
 from ebbtide.formats.base import Identity
+from ebbtide.gc.gates import check_identity
 from ebbtide.gc.parts import Part, PartRows, read_part
 from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
 from ebbtide.gc.subtract import Count
@@ -38,7 +39,11 @@ and ranges stay (`recorded`), and the reason for the former."""
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A durable plan. `refusal` (kind, message) is set where a sweep needs a flag to go on."""
+    """A durable plan. `refusal` (kind, message) is set where a sweep needs a flag to go on.
+
+    `expired_count` counts the commits that lose their data, `gone_count` those that lost it to
+    earlier runs, `forgettable_count` those of both that lose their records too.
+    """
 
     run_id: str
     identity: Identity
@@ -52,6 +57,7 @@ class Plan:
     commits: Part
     active_count: int
     expired_count: int
+    gone_count: int
     forgettable_count: int
     by_ref: tuple[Mapping[str, Any], ...]  # RefSummary as a mapping
     warnings: tuple[str, ...]
@@ -74,6 +80,7 @@ class Plan:
             "commits": self.commits.to_json(),
             "active_count": self.active_count,
             "expired_count": self.expired_count,
+            "gone_count": self.gone_count,
             "forgettable_count": self.forgettable_count,
             "by_ref": [dict(summary) for summary in self.by_ref],
             "warnings": list(self.warnings),
@@ -99,6 +106,7 @@ class Plan:
             commits=Part.from_json(content["commits"]),
             active_count=content["active_count"],
             expired_count=content["expired_count"],
+            gone_count=content["gone_count"],
             forgettable_count=content["forgettable_count"],
             by_ref=tuple(content["by_ref"]),
             warnings=tuple(content["warnings"]),
@@ -130,9 +138,9 @@ def write_plan(folder: RunFolder, plan: Plan) -> str:
     return str(content["checksum"])
 
 
-def read_plan(folder: RunFolder, *, recorded_checksum: str | None) -> Plan:
-    """Read a plan back. Refused `plan_missing`, `plan_corrupt`, `plan_foreign`,
-    `unknown_format_version`.
+def read_plan(folder: RunFolder, *, identity: Identity, recorded_checksum: str | None) -> Plan:
+    """Read back a plan for the repository of `identity`. Refused `plan_missing`, `plan_corrupt`,
+    `plan_foreign`, `unknown_format_version`.
 
     `recorded_checksum` is what the database remembers of it.
     """
@@ -150,6 +158,8 @@ def read_plan(folder: RunFolder, *, recorded_checksum: str | None) -> Plan:
         checksum = checksum_of(content)
         if content.get("checksum") != checksum:
             raise ValueError("its content does not match its checksum")
+        plan = Plan.from_json(content)
+        check_identity(plan.identity, identity)
         if recorded_checksum is None:
             raise Refused(
                 "plan_foreign",
@@ -158,7 +168,7 @@ def read_plan(folder: RunFolder, *, recorded_checksum: str | None) -> Plan:
             )
         if checksum != recorded_checksum:
             raise ValueError("its checksum is not the one that the database recorded")
-        return Plan.from_json(content)
+        return plan
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(
             "plan_corrupt", f"{where} is not as it was written ({error}): plan again"

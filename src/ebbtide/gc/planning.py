@@ -70,6 +70,7 @@ def make_plan(
             kinds=repository.layout.delete_order,
             cutoff=cutoff,
         )
+    gone_count = sum(commit.tombstoned for commit in roots.commits)
     over = check_share(
         candidates=(result.counts["candidate"].objects, result.counts["candidate"].bytes_total),
         listed=(listed.objects, listed.bytes_total),
@@ -87,7 +88,8 @@ def make_plan(
         candidates=result.candidates,
         commits=commits,
         active_count=len(decision.active),
-        expired_count=len(decision.expired),
+        expired_count=len(decision.expired) - gone_count,
+        gone_count=gone_count,
         forgettable_count=len(decision.forgettable),
         by_ref=tuple(summary_json(decision)),
         warnings=decision.warnings,

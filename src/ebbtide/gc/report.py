@@ -47,6 +47,11 @@ class RunReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: Mapping[str, str] | None = None
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether there is a plan, swept or not: a run that a gate stopped has no figures."""
+        return self.counts.get("listed", Count()).objects > 0
+
     def interrupted(self, message: str = INTERRUPTED) -> RunReport:
         """The report of a sweep that passed its fence and never came to its end."""
         return replace(self, state="incomplete", error=error_json("incomplete", message))
@@ -110,12 +115,13 @@ def refused_report(
     )
 
 
-def planned_report(plan: Plan, *, run_path: str) -> RunReport:
-    """The report of a plan that nobody has swept."""
+def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> RunReport:
+    """The report of a plan that nobody has swept; of one above the share, refused."""
+    refusal = None if allow_share else plan.refusal
     return RunReport(
         run_id=plan.run_id,
         repository=plan.identity.repository_name,
-        state="refused" if plan.refusal else "planned",
+        state="refused" if refusal else "planned",
         run_path=run_path,
         counts=plan.counts,
         kinds=plan.kinds,
@@ -123,7 +129,7 @@ def planned_report(plan: Plan, *, run_path: str) -> RunReport:
         by_ref=plan.by_ref,
         warnings=plan.warnings,
         seconds=plan.seconds,
-        error=error_json(*plan.refusal) if plan.refusal else None,
+        error=error_json(*refusal) if refusal else None,
     )
 
 
@@ -156,10 +162,11 @@ def swept_report(
 
 
 def commit_counts(plan: Plan) -> dict[str, int]:
-    """How many commits keep their data, lose it, and lose their records too."""
+    """How many commits keep their data, lose it, lost it before, and lose their records too."""
     return {
         "active": plan.active_count,
         "expired": plan.expired_count,
+        "gone": plan.gone_count,
         "forgettable": plan.forgettable_count,
     }
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's u
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
 from ebbtide.formats.base import Fencing, RepositoryFormat, RunHold
-from ebbtide.gc.gates import check_identity, check_not_empty
+from ebbtide.gc.gates import check_not_empty
 from ebbtide.gc.mark import ADDRESS_SCHEMA, MarkedTrees, mark
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
@@ -57,7 +57,6 @@ class Sweep:
         Incomplete when it was stopped later: what was deleted until then is on record.
         """
         with self.steps("check"):
-            check_identity(self.plan.identity, self.repository.identity)
             self._check_state()
             check_times(self.repository, self.options)
             planned = read_commits(self.folder, self.plan.commits)

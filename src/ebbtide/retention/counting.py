@@ -39,7 +39,7 @@ def kept_last(forest: Forest, heads: Sequence[Headcount]) -> Iterator[tuple[int,
     size = len(heads)
     claims = _claims(heads, (position for position, _ in heads), size=len(forest.parent))
     parent, tombstoned = forest.parent, forest.tombstoned
-    for position in forest.order:
+    for position in forest.children_first():
         claim = claims[position]
         if claim < size:
             continue
@@ -84,7 +84,7 @@ def period_ladders(
     periods = [number(instant) for instant in dates]
     inserter = _Inserter(ladders=ladders, periods=periods, dates=dates)
     top, parent, commits, below = ladders.top, forest.parent, ladders.commits, ladders.below
-    for position in reversed(forest.order):
+    for position in forest.parents_first():
         if not wanted[position]:
             continue
         above = parent[position]
@@ -146,7 +146,7 @@ def _wanted(forest: Forest, heads: Sequence[Headcount]) -> list[int]:
     for position, count in heads:
         wanted[position] = max(wanted[position], count)
     parent = forest.parent
-    for position in forest.order:
+    for position in forest.children_first():
         above, count = parent[position], wanted[position]
         if above != NO_PARENT and wanted[above] < count:
             wanted[above] = count

@@ -22,21 +22,31 @@ NO_PARENT: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Commits by index, and what a ref's id stands for."""
+    """Commits in an order of its own: a first parent always comes before its children.
+
+    So a pass over the history needs no recursion and reads memory in sequence. `index` has the
+    position of each id, `parent` that of each first parent; `NO_PARENT` where none is given.
+    """
 
     commits: tuple[Commit, ...]
     index: dict[str, int]
+    parent: list[int]
 
     @classmethod
     def of(cls, commits: Iterable[Commit]) -> History:
-        """Raises InvalidInput (`invalid_argument`) when one id is given twice."""
+        """Raises InvalidInput (`invalid_argument`) for an id given twice, or a circle."""
         known = tuple(commits)
-        index = {commit.commit_id: position for position, commit in enumerate(known)}
+        index = _index(known)
         if len(index) != len(known):
             raise InvalidInput(
                 "invalid_argument", "a commit id is given twice: give each commit once"
             )
-        return cls(commits=known, index=index)
+        parent = _first_parents(known, index)
+        if not all(map(lt, parent, range(len(parent)))):
+            known = tuple(known[position] for position in reversed(_children_first(parent)))
+            index = _index(known)
+            parent = _first_parents(known, index)
+        return cls(commits=known, index=index, parent=parent)
 
     def index_of(self, ref: Ref) -> int:
         """Where the ref's own commit is. Raises Refused (`commit_not_found`) if it is missing.
@@ -55,20 +65,12 @@ class History:
             )
         return position
 
-    def first_parents(self) -> list[int]:
-        """The index of each commit's first parent; `NO_PARENT` where there is none among them."""
-        get = self.index.get
-        return [
-            get(commit.parent_ids[0], NO_PARENT) if commit.parent_ids else NO_PARENT
-            for commit in self.commits
-        ]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
     """Commits, then one hypothetical child for each dangling head, as parallel lists.
 
-    `order` has each commit before its first parent. `dangling_heads` are the commits that are
+    Again, a first parent comes before its children. `dangling_heads` are the commits that are
     nobody's first parent and no branch's own; child `len(commits) + k` belongs to the k-th.
     """
 
@@ -76,17 +78,15 @@ class Forest:
     parent: list[int]
     created_at: list[datetime]
     tombstoned: list[bool]
-    order: Sequence[int]
     dangling_heads: list[int]
 
     @classmethod
     def of(cls, history: History, branch_heads: Collection[int]) -> Forest:
         """The forest over `history`, whose branches point at `branch_heads`.
 
-        Raises InvalidInput (`invalid_date`, and `invalid_argument` for a circle of commits).
+        Raises InvalidInput (`invalid_date`) for a commit whose date has no zone.
         """
-        parent = history.first_parents()
-        child_counts = _child_counts(parent)
+        child_counts = _child_counts(history.parent)
         heads = [
             position
             for position, children in enumerate(child_counts)
@@ -100,10 +100,9 @@ class Forest:
         ]
         return cls(
             history=history,
-            parent=parent + heads,
+            parent=history.parent + heads,
             created_at=created_at + [created_at[head] for head in heads],
             tombstoned=[commit.tombstoned for commit in history.commits] + [False] * len(heads),
-            order=children_first(parent + heads),
             dangling_heads=heads,
         )
 
@@ -112,15 +111,39 @@ class Forest:
         first = len(self.history.commits)
         return range(first, first + len(self.dangling_heads))
 
+    def parents_first(self) -> range:
+        """All positions, each first parent before its children."""
+        return range(len(self.parent))
 
-def children_first(parent: Sequence[int]) -> Sequence[int]:
-    """An order in which each position comes before its parent's.
+    def children_first(self) -> range:
+        """All positions, each first parent after its children."""
+        return range(len(self.parent) - 1, -1, -1)
 
-    Raises InvalidInput (`invalid_argument`) for a circle, in which no commit is the first.
-    """
-    if all(map(lt, parent, range(len(parent)))):
-        # Parents first, as histories are mostly given: backwards, memory is read in sequence.
-        return range(len(parent) - 1, -1, -1)
+
+def main_ancestries(parent: Sequence[int], starts: Iterable[int]) -> bytearray:
+    """Per position, 1 where it is on the main ancestry of one of the starts."""
+    found = bytearray(len(parent))
+    for position in starts:
+        found[position] = True
+    for position in range(len(parent) - 1, -1, -1):
+        if found[position] and parent[position] != NO_PARENT:
+            found[parent[position]] = True
+    return found
+
+
+def _index(commits: Sequence[Commit]) -> dict[str, int]:
+    return {commit.commit_id: position for position, commit in enumerate(commits)}
+
+
+def _first_parents(commits: Sequence[Commit], index: dict[str, int]) -> list[int]:
+    get = index.get
+    return [
+        get(commit.parent_ids[0], NO_PARENT) if commit.parent_ids else NO_PARENT
+        for commit in commits
+    ]
+
+
+def _children_first(parent: Sequence[int]) -> list[int]:
     child_counts = _child_counts(parent)
     order = [position for position, children in enumerate(child_counts) if not children]
     for position in order:  # grows as parents lose their last child

@@ -1,7 +1,7 @@
 """The lifecycle that branches, tags, collections and projects share, as a function of the time.
 
-Not for: changing a ref, or reading the clock. Source: Arvados, "Trashing and expiring
-collections" (the table of states), carried over to every kind of ref.
+Not for: changing a ref, or reading the clock. Source: Arvados wiki, "Expiring collections", whose
+table of states is carried over to every kind of ref.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Marks:
 
 
 class Reasons(Mapping[str, str]):
-    """The active commits: id to reason, in the order in which the commits were given."""
+    """The active commits: id to reason, each after its first parent."""
 
     __slots__ = ("_code", "_count", "_marks", "_scene")
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from ebbtide.errors import NotFound
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.dates import to_utc
-from ebbtide.retention.forest import NO_PARENT, History, children_first
+from ebbtide.retention.forest import NO_PARENT, History, main_ancestries
 from ebbtide.retention.reach import reached_from
 
 
@@ -45,7 +45,7 @@ def plan_rewrite(commits: Iterable[Commit], refs: Iterable[Ref], older_than: dat
         to_utc(commit.created_at, what=f"commit {commit.commit_id}") >= threshold
         for commit in history.commits
     ]
-    parent = history.first_parents()
+    parent = history.parent
     root = _roots(parent)
     new_parents: dict[str, tuple[str, ...]] = {}
     passed = bytearray(len(parent))
@@ -77,21 +77,14 @@ def plan_rewrite_keep(commits: Iterable[Commit], refs: Iterable[Ref], keep: Set[
             raise NotFound(
                 "commit_not_found", f"{commit_id} is to be kept, but is not among the commits"
             )
-    parent = history.first_parents()
+    parent = history.parent
     kept = [commit.commit_id in keep for commit in history.commits]
     for position in starts:
         kept[position] = True
-    on_ancestry = bytearray(len(parent))
-    for position in starts:
-        on_ancestry[position] = True
-    order = children_first(parent)
-    for position in order:
-        if on_ancestry[position] and parent[position] != NO_PARENT:
-            on_ancestry[parent[position]] = True
+    on_ancestry = main_ancestries(parent, starts)
     new_parents: dict[str, tuple[str, ...]] = {}
     nearest = [NO_PARENT] * len(parent)  # the nearest kept commit, at or below each position
-    for position in reversed(order):
-        above = parent[position]
+    for position, above in enumerate(parent):
         if kept[position] or above == NO_PARENT:
             nearest[position] = position
         else:
@@ -105,9 +98,9 @@ def plan_rewrite_keep(commits: Iterable[Commit], refs: Iterable[Ref], keep: Set[
 def _roots(parent: list[int]) -> list[int]:
     """The last commit of each one's main ancestry."""
     root = list(range(len(parent)))
-    for position in reversed(children_first(parent)):
-        if parent[position] != NO_PARENT:
-            root[position] = root[parent[position]]
+    for position, above in enumerate(parent):  # a first parent comes before its children
+        if above != NO_PARENT:
+            root[position] = root[above]
     return root
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ebbtide.retention.forest import NO_PARENT
+from ebbtide.retention.forest import NO_PARENT, main_ancestries
 from ebbtide.retention.reasons import Marks, is_active
 from ebbtide.retention.rules import Rule
 from ebbtide.retention.scene import Scene
@@ -88,7 +88,7 @@ def _running_totals(scene: Scene, marks: Marks) -> tuple[list[int], list[int]]:
     """Per position: the length of its main ancestry, and how much of that is active."""
     forest, code = scene.forest, marks.code
     totals, kept = [0] * len(forest.parent), [0] * len(forest.parent)
-    for position in reversed(forest.order):
+    for position in forest.parents_first():
         above = forest.parent[position]
         active = is_active(code[position])
         if above == NO_PARENT:
@@ -99,16 +99,9 @@ def _running_totals(scene: Scene, marks: Marks) -> tuple[list[int], list[int]]:
 
 
 def _on_no_branch(scene: Scene) -> Iterator[int]:
-    forest = scene.forest
-    on_branch = bytearray(len(forest.parent))
-    for head in scene.branches:
-        on_branch[head.position] = True
-    for position in forest.order:
-        above = forest.parent[position]
-        if on_branch[position] and above != NO_PARENT:
-            on_branch[above] = True
-    known = range(len(scene.history.commits))
-    return (position for position in known if not on_branch[position])
+    heads = (head.position for head in scene.branches)
+    on_branch = main_ancestries(scene.history.parent, heads)
+    return (position for position, found in enumerate(on_branch) if not found)
 
 
 def _count(marks: Marks, positions: Iterable[int]) -> tuple[int, int]:

@@ -66,7 +66,7 @@ def kept_by_window(forest: Forest, heads: Sequence[tuple[int, datetime | None]])
         rank_at[heads[which][0]] = rank
     within, opened_by = [-1] * size, [-1] * size
     created_at, parent = forest.created_at, forest.parent
-    for position in forest.order:
+    for position in forest.children_first():
         rank = rank_at[position]
         if rank < 0:
             continue
