@@ -120,6 +120,8 @@ def history(case: Case, commits: int, branches: int) -> tuple[list[Commit], list
         Commit(ids[place], (ids[parent],) if parent >= 0 else (), date(place, commits), ids[place])
         for place, parent in enumerate(parents)
     ]
+    # A database gives commits by their ids, which are random.
+    random.Random(SEED).shuffle(made)
     inner = set(parents)
     leaves = [place for place in range(commits) if place not in inner]
     heads = leaves[:: max(len(leaves) // branches, 1)][:branches]

@@ -15,6 +15,7 @@ UNITS: Final = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 """Seconds in each unit; `m` is minutes, since months and years have no fixed length."""
 
 DURATION_MAX: Final = timedelta(days=36_500)
+CHARACTERS_MAX: Final = 64
 
 _WHOLE = re.compile(r"(?:[0-9]+[wdhms])+")
 _PART = re.compile(r"([0-9]+)([wdhms])")
@@ -29,7 +30,7 @@ def parse_duration(text: object) -> timedelta:
     if not isinstance(text, str):
         raise InvalidInput("invalid_duration", f"{text!r} is not a duration: {_HOW}")
     compact = text.strip().lower()
-    if not _WHOLE.fullmatch(compact):
+    if len(compact) > CHARACTERS_MAX or not _WHOLE.fullmatch(compact):
         shown = text if len(text) <= 40 else text[:40] + "…"
         problem = "has no unit" if re.fullmatch(r"[0-9]+", compact) else "is not a duration"
         raise InvalidInput("invalid_duration", f"{shown!r} {problem}: {_HOW}")
@@ -44,13 +45,14 @@ def parse_duration(text: object) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest text that `parse_duration` reads back to `duration` (whole seconds)."""
+    """Text that `parse_duration` reads back to `duration` (whole seconds). Without weeks: people
+    compare periods in days."""
     seconds = int(duration.total_seconds())
     if seconds == 0:
         return "0s"
     parts = []
     for unit, size in UNITS.items():
-        if unit == "w" and seconds % size:
+        if unit == "w":
             continue
         count, seconds = divmod(seconds, size)
         if count:

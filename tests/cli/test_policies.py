@@ -30,7 +30,7 @@ def test_set_show_unset(lake: Ebbtide) -> None:
     done = lake(*SET, "--default", "7d", *rules, "--tags", "keep_last:5", "--json").document
     assert done["policy"] == {
         "mode": "age",
-        "default": "1w",
+        "default": "7d",
         "branches": {"main": {"keep_within": "20d", "keep_monthly": 12}, "user-*": "3d"},
         "tags": {"keep_last": 5},
     }

@@ -8,9 +8,10 @@ Not for: any rule. Source: lakeFS issue 1932, "Definitions" and "Dangling Commit
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from operator import lt
+from operator import attrgetter, lt
 from typing import Final
 
 from ebbtide.errors import InvalidInput, Refused
@@ -36,6 +37,10 @@ class History:
     def of(cls, commits: Iterable[Commit]) -> History:
         """Raises InvalidInput (`invalid_argument`) for an id given twice, or a circle."""
         known = tuple(commits)
+        # Mostly parents are older. Where they are not, the order is mended below; a date without
+        # a zone, which compares with no other, is reported by whoever reads the dates.
+        with suppress(TypeError):
+            known = tuple(sorted(known, key=attrgetter("created_at")))
         index = _index(known)
         if len(index) != len(known):
             raise InvalidInput(

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from enum import IntEnum
 
+from ebbtide.durations import format_duration
 from ebbtide.model import Commit
 from ebbtide.retention.dates import instant_text, span_text
 from ebbtide.retention.forest import Forest
 from ebbtide.retention.periods import period_name
-from ebbtide.retention.rules import PERIODS, Rule, period_text
+from ebbtide.retention.rules import PERIODS, Rule
 from ebbtide.retention.scene import BranchHead, Scene
 
 
@@ -168,7 +169,7 @@ def _dangling_text(scene: Scene, source: int, part: int, commit: Commit) -> str:
 
 
 def _period(rule: Rule) -> str:
-    return "" if rule.keep_within is None else period_text(rule.keep_within)
+    return "" if rule.keep_within is None else format_duration(rule.keep_within)
 
 
 def _newest(rule: Rule, part: int, commit: Commit) -> tuple[str, str]:

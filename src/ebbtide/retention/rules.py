@@ -61,7 +61,7 @@ class Rule:
         """The rule for people: `7d`, `keep_last 3, keep_monthly 12`, or `keep`."""
         if self.keep_all:
             return "keep"
-        parts = [] if self.keep_within is None else [period_text(self.keep_within)]
+        parts = [] if self.keep_within is None else [format_duration(self.keep_within)]
         parts += [f"{name} {count}" for name, count in self.counts().items()]
         return ", ".join(parts)
 
@@ -77,13 +77,6 @@ class Rule:
 
 
 KEEP_ALL: Final = Rule(keep_all=True)
-
-
-def period_text(period: timedelta) -> str:
-    """`period` in days where it is whole days, as most people write and read periods."""
-    if period % timedelta(days=1):
-        return format_duration(period)
-    return f"{period.days}d"
 
 
 def invalid_policy(key: str, problem: str) -> InvalidInput:

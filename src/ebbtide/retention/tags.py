@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from ebbtide.durations import format_duration
 from ebbtide.model import Commit
 from ebbtide.retention.dates import instant_text, span_text, to_utc
 from ebbtide.retention.periods import PERIOD_NUMBER, period_name
-from ebbtide.retention.rules import PERIODS, Period, Rule, period_text
+from ebbtide.retention.rules import PERIODS, Period, Rule
 from ebbtide.retention.windows import window_start
 
 
@@ -25,7 +26,7 @@ def kept_tagged(tagged: Iterable[Commit], rule: Rule, now: datetime) -> Iterator
     newest_first.sort(key=lambda commit: commit.created_at, reverse=True)
     start = window_start(rule, now)
     if start is not None and rule.keep_within is not None:
-        period = period_text(rule.keep_within)
+        period = format_duration(rule.keep_within)
         for commit in newest_first:
             if commit.created_at >= start:
                 age = span_text(now - commit.created_at)
