@@ -66,7 +66,8 @@ EXPECTED: dict[str, Kind] = {
 }
 
 
-@pytest.mark.parametrize("address", EXPECTED)
+# The addresses are random, and processes that run the tests side by side must agree on their names.
+@pytest.mark.parametrize("address", EXPECTED, ids=[f"address-{n}" for n in range(len(EXPECTED))])
 def test_each_alone(address: str) -> None:
     assert classify(pa.array([address])).to_pylist() == [EXPECTED[address]]
 
