@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 
 from ebbtide.arrow import texts
+from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.mark import ADDRESS_SCHEMA
 from ebbtide.gc.parts import Part, PartRows, read_part
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.subtract import Count, Subtracted, subtract
+from ebbtide.gc.subtract import Subtracted, subtract
 from ebbtide.storage import open_storage
 from tests.support.spark import shared_session
 

@@ -9,9 +9,9 @@ from ebbtide.cli.output import Output
 from ebbtide.cli.text import count_text, size_text
 
 if TYPE_CHECKING:
+    from ebbtide.gc.counts import Count
     from ebbtide.gc.plan import Plan
     from ebbtide.gc.report import RunReport
-    from ebbtide.gc.subtract import Count
 
 FOUND: Final = {
     "listed": "all files",
@@ -85,7 +85,7 @@ def show_outcome(output: Output, report: RunReport) -> None:
 
 def candidate_kinds(plan: Plan) -> dict[str, Count]:
     """The candidates of a plan by kind of file."""
-    from ebbtide.gc.subtract import Count
+    from ebbtide.gc.counts import Count
 
     kinds: dict[str, Count] = {}
     for part in plan.candidates:

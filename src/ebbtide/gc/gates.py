@@ -10,6 +10,7 @@ from datetime import timedelta
 from ebbtide.durations import format_duration
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.formats.base import Clocks, Identity
+from ebbtide.gc.counts import Count
 from ebbtide.retention.decision import Roots
 
 
@@ -66,22 +67,19 @@ def check_not_empty(roots: Roots, *, listed_count: int) -> None:
         )
 
 
-def check_share(
-    *, candidates: tuple[int, int], listed: tuple[int, int], share_max: float
-) -> Refused | None:
-    """Refused `over_share` (returned, for the plan to record) when too much would go.
-
-    `candidates` and `listed` are (objects, bytes).
-    """
-    for what, part, whole in zip(("files", "bytes"), candidates, listed, strict=True):
+def check_share(candidates: Count, listed: Count, *, share_max: float) -> Refused | None:
+    """Refused `over_share` (returned, for the plan to record) when too much would go."""
+    shares = (
+        ("files", candidates.objects, listed.objects),
+        ("bytes", candidates.bytes_total, listed.bytes_total),
+    )
+    for what, part, whole in shares:
         if whole and part / whole > share_max:
             return Refused(
                 "over_share",
                 f"{part:,} of {whole:,} {what} ({part / whole:.0%}) would go, more than the "
                 f"allowed {share_max:.0%}: look at the plan, and if it is right, sweep it with "
                 "--allow-share",
-                share=part / whole,
-                share_max=share_max,
             )
     return None
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 from ebbtide.arrow import make_schema
 from ebbtide.errors import Refused
 from ebbtide.formats.base import Identity
+from ebbtide.gc.counts import Count
 from ebbtide.gc.gates import check_identity
 from ebbtide.gc.parts import Part, PartRows, read_part
 from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
-from ebbtide.gc.subtract import Count
 from ebbtide.retention.decision import Decision, Roots
 
 PLAN_VERSION: Final = 1

@@ -6,15 +6,15 @@ what is protected and what is committed. What is written after the listing canno
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Container, Iterable
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from ebbtide.formats.base import RepositoryFormat
+from ebbtide.gc.counts import Count
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
 from ebbtide.gc.inventory import list_inventory
 from ebbtide.gc.mark import MarkedTrees, mark
@@ -23,8 +23,27 @@ from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.plan import Plan, write_commits
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
-from ebbtide.gc.subtract import Count, subtract
+from ebbtide.gc.subtract import subtract
 from ebbtide.retention.decision import Decision, Roots, decide
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What was listed: parts of INVENTORY_SCHEMA, counts by kind, and of what can be collected."""
+
+    parts: list[Part]
+    kinds: dict[str, Count]
+    total: Count
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the metadata said, and what follows from it for each commit."""
+
+    roots: Roots
+    decision: Decision
+    protected: list[Part]
+    commits: Part
 
 
 def make_plan(
@@ -41,15 +60,9 @@ def make_plan(
         started_at = check_times(repository, options)
         cutoff = started_at - options.grace
     with steps("list"):
-        answers = list_inventory(spark, repository.storage, repository.layout, folder)
-        inventory = [part for part in answers if part.name is not None]
-        kinds = total_by_group(part for part in answers if part.name is None)
-        listed = sum((kinds.get(k, Count()) for k in repository.layout.delete_order), Count())
+        listed = _list(spark, repository, folder)
     with steps("read"):
-        roots, protected = _read_metadata(repository, folder)
-        check_not_empty(roots, listed_count=listed.objects)
-        decision = decide(roots)
-        commits = write_commits(folder, roots, decision)
+        read = _read(repository, folder, listed_count=listed.total.objects)
     with steps("mark"):
         marked = mark(
             spark,
@@ -57,45 +70,61 @@ def make_plan(
             layout=repository.layout,
             folder=folder,
             name="live",
-            trees=trees_of(roots, decision),
-            checksums=roots.tree_checksums,
+            trees=trees_of(read.roots, read.decision),
+            checksums=read.roots.tree_checksums,
         )
     with steps("subtract"):
         result = subtract(
             spark,
             folder=folder,
-            inventory=inventory,
+            inventory=listed.parts,
             live=list(marked.parts),
-            protected=protected,
+            protected=read.protected,
             kinds=repository.layout.delete_order,
             cutoff=cutoff,
         )
-    gone_count = sum(commit.tombstoned for commit in roots.commits)
-    over = check_share(
-        candidates=(result.counts["candidate"].objects, result.counts["candidate"].bytes_total),
-        listed=(listed.objects, listed.bytes_total),
-        share_max=options.share_max,
-    )
+    over = check_share(result.counts["candidate"], listed.total, share_max=options.share_max)
+    policy = read.roots.policy
+    gone_count = sum(commit.tombstoned for commit in read.roots.commits)
     return Plan(
         run_id=run_id,
         identity=repository.identity,
         started_at=started_at,
         cutoff=cutoff,
         grace_seconds=options.grace.total_seconds(),
-        policy=None if roots.policy is None else roots.policy.to_mapping(),
-        counts={"listed": listed, **result.counts},
-        kinds=kinds,
+        policy=None if policy is None else policy.to_mapping(),
+        counts={"listed": listed.total, **result.counts},
+        kinds=listed.kinds,
         candidates=result.candidates,
-        commits=commits,
-        active_count=len(decision.active),
-        expired_count=len(decision.expired) - gone_count,
+        commits=read.commits,
+        active_count=len(read.decision.active),
+        expired_count=len(read.decision.expired) - gone_count,
         gone_count=gone_count,
-        forgettable_count=len(decision.forgettable),
-        by_ref=tuple(summary_json(decision)),
-        warnings=decision.warnings,
+        forgettable_count=len(read.decision.forgettable),
+        by_ref=tuple(asdict(summary) for summary in read.decision.by_ref),
+        warnings=read.decision.warnings,
         seconds=steps.seconds(),
         refusal=(over.kind, over.message) if over else None,
     )
+
+
+def _list(spark: SparkSession, repository: RepositoryFormat, folder: RunFolder) -> _Listed:
+    answers = list_inventory(spark, repository.storage, repository.layout, folder)
+    kinds = total_by_group(part for part in answers if part.name is None)
+    return _Listed(
+        parts=[part for part in answers if part.name is not None],
+        kinds=kinds,
+        total=sum((kinds.get(k, Count()) for k in repository.layout.delete_order), Count()),
+    )
+
+
+def _read(repository: RepositoryFormat, folder: RunFolder, *, listed_count: int) -> _Read:
+    with repository.reading() as reading:
+        protected = write_protected(folder, reading.protected(), name="uncommitted")
+        roots = reading.roots()
+    check_not_empty(roots, listed_count=listed_count)
+    decision = decide(roots)
+    return _Read(roots, decision, protected, write_commits(folder, roots, decision))
 
 
 def check_times(repository: RepositoryFormat, options: RunOptions) -> datetime:
@@ -121,12 +150,6 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
     return MarkedTrees(recorded=trees(decision.recorded), data=trees(decision.active))
 
 
-def _read_metadata(repository: RepositoryFormat, folder: RunFolder) -> tuple[Roots, list[Part]]:
-    with repository.reading() as reading:
-        protected = write_protected(folder, reading.protected(), name="uncommitted")
-        return reading.roots(), protected
-
-
 def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str) -> list[Part]:
     """Write the relation `protected` as parts under `name`."""
     answer = PartRows()
@@ -141,8 +164,3 @@ def total_by_group(parts: Iterable[Part]) -> dict[str, Count]:
     for part in parts:
         totals[part.group] = totals.get(part.group, Count()) + Count(part.rows, part.bytes_total)
     return totals
-
-
-def summary_json(decision: Decision) -> Iterable[Mapping[str, Any]]:
-    """What each ref's rule kept and let go, JSON-ready."""
-    return (asdict(summary) for summary in decision.by_ref)

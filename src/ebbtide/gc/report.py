@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from ebbtide.errors import EbbtideError, ExitCode
+from ebbtide.gc.counts import Count
 from ebbtide.gc.outcomes import OUTCOMES
 from ebbtide.gc.plan import Plan
-from ebbtide.gc.subtract import Count
 from ebbtide.gc.sweep import Swept
 
 RunState = Literal["planned", "swept", "incomplete", "refused"]

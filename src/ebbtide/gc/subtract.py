@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
 
 from ebbtide.arrow import split_by
+from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.mark import ADDRESS_SCHEMA
 from ebbtide.gc.parts import Part, PartRows, PartWriter, read_frame, write_frame
@@ -29,17 +30,6 @@ ROWS_PER_PART: Final = 50_000
 CLASSES: Final = ("live", "protected", "young", "candidate")
 _LIVE: Final = 1
 _PROTECTED: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """How many, and their bytes together."""
-
-    objects: int = 0
-    bytes_total: int = 0
-
-    def __add__(self, other: Count) -> Count:
-        return Count(self.objects + other.objects, self.bytes_total + other.bytes_total)
 
 
 @dataclass(frozen=True, slots=True)
