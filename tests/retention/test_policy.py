@@ -45,6 +45,8 @@ REFUSED: list[tuple[Any, str, str, str]] = [
     ({"default": {"keep_last": None}}, "invalid_policy", "default.keep_last", "whole number"),
     ({"branches": ["main"]}, "invalid_policy", "branches", "not a mapping"),
     ({"branches": {"": "7d"}}, "invalid_policy", "branches", "empty name"),
+    ({"branches": {"b" * 10_000: "7d"}}, "invalid_policy", "branches", "10,000 characters"),
+    ({"default": "9" * 5_000 + "d"}, "invalid_duration", "default", "is not a duration"),
     ({"branches": {"main": "7"}}, "invalid_duration", "branches.main", "has no unit"),
     ({"branches": {"a": {"keep_daily": 0}}}, "invalid_policy", "branches.a.keep_daily", "1 or"),
     ({"default": "7d", "branches": {"*": "7d"}}, "invalid_policy", "default", "one of the two"),

@@ -17,6 +17,8 @@ Mode = Literal["age", "rewrite"]
 
 KEYS: Final = ("default", "branches", "tags", "holds", "mode")
 MODES: Final[tuple[Mode, ...]] = ("age", "rewrite")
+PATTERN_CHARACTERS_MAX: Final = 255
+"""As long as the name of a branch may be."""
 EVERY_BRANCH: Final = "*"
 """As a pattern of `branches`, this one is the default."""
 
@@ -155,6 +157,13 @@ def _parse_branches(value: object) -> dict[str, Rule]:
     written = _string_keys(value, key="branches")
     if "" in written:
         raise invalid_policy("branches", "an empty name matches no branch: write a name or a glob")
+    for name in written:
+        if len(name) > PATTERN_CHARACTERS_MAX:
+            raise invalid_policy(
+                "branches",
+                f"{name:.40}… has {len(name):,} characters: no branch has more than "
+                f"{PATTERN_CHARACTERS_MAX}",
+            )
     return {name: parse_rule(rule, key=f"branches.{name}") for name, rule in written.items()}
 
 
