@@ -211,17 +211,18 @@ class StoreMachine(RuleBasedStateMachine):
     def merge(self, source: str, branch: str) -> str:
         self.pass_time()
         names = self.model.branches
-        if source not in names or branch not in names:
+        if branch not in names or (source not in names and not names[branch].staged):
             with pytest.raises(NotFound):
                 self.lake.commits.merge(source, branch)
             return self.lake.commits.resolve("main")
+        if names[branch].staged:
+            self.refused("branch_dirty", lambda: self.lake.commits.merge(source, branch))
+            return self.lake.commits.resolve(branch)
         ours, theirs = names[branch].commit_id, names[source].commit_id
         base = self.model.base(ours, theirs)
         files = {each: self.model.commits[each].files for each in (base, ours, theirs)}
         merged = self.model.merged(files[base], files[theirs], files[ours])
-        if names[branch].staged:
-            self.refused("branch_dirty", lambda: self.lake.commits.merge(source, branch))
-        elif base == theirs:
+        if base == theirs:
             self.refused("nothing_to_merge", lambda: self.lake.commits.merge(source, branch))
         elif merged is None:
             self.refused("merge_conflict", lambda: self.lake.commits.merge(source, branch))
