@@ -122,6 +122,9 @@ def play(world: World, history: History, events: list[Event]) -> None:
     """Make it happen, the oldest first, at the dates that the days between the events give."""
     age = sum(each.days for each in events) + 1.0
     history.note(world, "main", world.lake.commits.resolve("main"))
+    # Without a second line of history hardly any example has a commit that nothing reaches.
+    world.lake.branches.create("dev", "main")
+    history.branches["dev"] = history.branches["main"]
     for number, each in enumerate(events):
         age -= each.days
         names = sorted(history.branches)
@@ -150,9 +153,11 @@ def happen(
     if each.kind == "branch":
         lake.branches.create(f"b{number}", name)
         history.branches[f"b{number}"] = history.branches[name]
-    elif each.kind == "drop" and name != "main":
-        lake.branches.delete(name)
-        del history.branches[name]
+    elif each.kind == "drop" and len(history.branches) > 1:
+        others = sorted(history.branches.keys() - {"main"})
+        dropped = others[each.branch % len(others)]
+        lake.branches.delete(dropped)
+        del history.branches[dropped]
     elif each.kind == "tag":
         lake.tags.create(f"t{number}", name)
         history.tags[f"t{number}"] = history.branches[name]
