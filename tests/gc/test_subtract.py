@@ -59,8 +59,7 @@ class Relations:
         answer = PartRows()
         for number, piece in enumerate((table.slice(0, 2), table.slice(2))):
             answer.wrote(self.folder, f"{name}-{number}.parquet", piece)
-        fields = Part.__dataclass_fields__
-        return [Part(**{key: row[key] for key in fields}) for row in answer.rows]
+        return answer.parts()
 
     def candidates(self, found: Subtracted) -> dict[str, set[str]]:
         """Addresses by kind, as the parts have them."""

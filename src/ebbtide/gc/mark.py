@@ -49,16 +49,6 @@ class MarkedTrees:
     data: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """What the mark found live: parts of ADDRESS_SCHEMA, and how much it read."""
-
-    parts: tuple[Part, ...]
-    trees_read: int
-    nodes_read: int
-    addresses_live: int
-
-
 def mark(
     spark: SparkSession,
     *,
@@ -68,8 +58,9 @@ def mark(
     name: str,
     trees: MarkedTrees,
     checksums: Mapping[str, str],
-) -> Marked:
-    """Read `trees`, and the nodes of those whose data stays. Refused by the first thing unread.
+) -> list[Part]:
+    """Read `trees`, and the nodes of those whose data stays: parts (ADDRESS_SCHEMA) of all that is
+    live by them. Refused by the first thing unread.
 
     `checksums` maps tree ids to the checksums of their files.
     """
@@ -86,12 +77,7 @@ def mark(
     address_parts = _read_nodes(
         spark, storage=storage, layout=layout, folder=folder, name=name, node_parts=node_parts
     )
-    return Marked(
-        parts=(*tree_parts, *(part for part in address_parts if part.group == "addresses")),
-        trees_read=len(trees.recorded),
-        nodes_read=sum(part.rows for part in address_parts if part.group == "nodes"),
-        addresses_live=sum(part.rows for part in address_parts if part.group == "addresses"),
-    )
+    return tree_parts + address_parts
 
 
 def _read_trees(
@@ -149,16 +135,13 @@ def _read_nodes(
 
     def write(partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows) -> None:
         writer = _AddressWriter(f"{name}/addresses-{partition:05d}", folder, answer)
-        nodes_read = 0
         for batch in batches:
             for node_id, checksum, count in _rows(batch):
                 try:
                     writer.add(layout.read_node(storage, node_id, checksum, entry_count=count))
                 except EbbtideError as error:
                     answer.failed(error)
-                nodes_read += 1
         writer.flush()
-        answer.counted(nodes_read, bytes_total=0, group="nodes")
 
     nodes = read_frame(spark, folder, node_parts, NODES_SCHEMA)
     upper_bound = sum(part.rows for part in node_parts)

@@ -113,6 +113,10 @@ class PartRows:
         if self.errors <= ERRORS_PER_TASK_MAX:
             self.rows.append({"error_kind": error.kind, "error": error.message})
 
+    def parts(self) -> list[Part]:
+        """The rows as parts, for one who wrote them in the driver; there are no errors then."""
+        return [Part(**{key: row[key] for key in Part.__dataclass_fields__}) for row in self.rows]
+
     def batch(self) -> pa.RecordBatch:
         """The rows as one batch of PARTS_SCHEMA."""
         return pa.RecordBatch.from_pylist(self.rows, schema=PARTS_SCHEMA)

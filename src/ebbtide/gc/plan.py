@@ -194,7 +194,7 @@ def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
     answer = PartRows()
     table = pa.Table.from_arrays(arrays, schema=COMMITS_SCHEMA)
     answer.wrote(folder, COMMITS_FILE, table, group="commits")
-    return Part(**{key: answer.rows[0][key] for key in Part.__dataclass_fields__})
+    return answer.parts()[0]
 
 
 def read_commits(folder: RunFolder, part: Part) -> PlannedCommits:

@@ -64,7 +64,7 @@ def make_plan(
     with steps("read"):
         read = _read(repository, folder, listed_count=listed.total.objects)
     with steps("mark"):
-        marked = mark(
+        live = mark(
             spark,
             storage=repository.storage,
             layout=repository.layout,
@@ -78,7 +78,7 @@ def make_plan(
             spark,
             folder=folder,
             inventory=listed.parts,
-            live=list(marked.parts),
+            live=live,
             protected=read.protected,
             kinds=repository.layout.delete_order,
             cutoff=cutoff,
@@ -155,7 +155,7 @@ def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str)
     answer = PartRows()
     for number, table in enumerate(tables):
         answer.wrote(folder, f"{name}/part-{number:05d}.parquet", table, group="protected")
-    return [Part(**{key: row[key] for key in Part.__dataclass_fields__}) for row in answer.rows]
+    return answer.parts()
 
 
 def total_by_group(parts: Iterable[Part]) -> dict[str, Count]:

@@ -146,7 +146,7 @@ class Sweep:
             after = reading.roots()
             protected = write_protected(self.folder, reading.protected(), name=f"{name}/kept")
         trees = _newly_kept(planned, (roots, decision), (after, decide(after)))
-        marked = mark(
+        live = mark(
             self.spark,
             storage=self.repository.storage,
             layout=self.repository.layout,
@@ -155,7 +155,7 @@ class Sweep:
             trees=trees,
             checksums={**roots.tree_checksums, **after.tree_checksums},
         )
-        parts = [*protected, *marked.parts]
+        parts = protected + live
         if not parts:
             return None
         addresses = read_frame(self.spark, self.folder, parts, ADDRESS_SCHEMA)

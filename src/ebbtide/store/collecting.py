@@ -39,10 +39,8 @@ class RunRow:
     """What the database knows of a run."""
 
     run_id: str
-    state: str
     run_url: str
     plan_checksum: str | None
-    fenced_at: datetime | None
 
 
 def read_roots(
@@ -291,9 +289,7 @@ def list_runs(tx: Transaction, repository_id: str) -> list[RunRow]:
 
 def _runs(tx: Transaction, *conditions: sa.ColumnElement[bool]) -> list[RunRow]:
     rows = tx.execute(sa.select(gc_runs).where(*conditions).order_by(gc_runs.c.run_id))
-    return [
-        RunRow(row.run_id, row.state, row.run_url, row.plan_checksum, row.fenced_at) for row in rows
-    ]
+    return [RunRow(row.run_id, row.run_url, row.plan_checksum) for row in rows]
 
 
 def delete_run(tx: Transaction, repository_id: str, run_id: str) -> None:
