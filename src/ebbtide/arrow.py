@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, cast
 
 import pyarrow as pa
@@ -22,6 +23,11 @@ def texts(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[str]:
 def counts(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[int]:
     """A column of whole numbers without nulls as a list."""
     return cast("list[int]", column.to_pylist())
+
+
+def instants(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[datetime]:
+    """A column of dates without nulls as a list."""
+    return cast("list[datetime]", column.to_pylist())
 
 
 def split_by(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:

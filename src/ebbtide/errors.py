@@ -47,8 +47,10 @@ KINDS: Final[Mapping[str, str]] = {
     "branch_protected": "the default branch cannot be deleted",
     "write_expired": "an upload or commit took longer than its registration lasts",
     "ref_ambiguous": "a name or id prefix that several things share",
+    "repository_changed": "a branch, tag or commit came to need what was about to go",
     "commit_in_use": "a branch, tag or hold is on the commit",
     "plan_used": "the plan was swept already",
+    "object_changed": "an object that somebody else changed meanwhile",
     # What was there has been let go.
     "commit_expired": "the commit's data was let go by a collector run",
     # Gates: the collector refuses, and deletes nothing.
@@ -59,6 +61,11 @@ KINDS: Final[Mapping[str, str]] = {
     "missing_node": "a range that is needed is not there",
     "corrupt_tree": "a tree that is needed is damaged",
     "corrupt_node": "a range that is needed is damaged",
+    "missing_object": "a file that a kept commit refers to is not there",
+    "corrupt_repo": "the file that lists refs and snapshots is damaged",
+    "corrupt_ref": "a branch's or tag's file is damaged",
+    "missing_backup": "a copy that tells what was reachable lately is not there",
+    "repository_readonly": "a repository whose owners allow no changes",
     "unknown_format_version": "a file or database of a version that this program does not know",
     "plan_corrupt": "a plan that is not as it was written",
     "plan_missing": "a plan that is not there",

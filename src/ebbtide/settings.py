@@ -73,6 +73,10 @@ class Settings(BaseSettings):
     grace: Duration = Field(
         timedelta(hours=24), description="Nothing younger is ever a candidate for deletion."
     )
+    icechunk_grace: Duration = Field(
+        timedelta(days=7),
+        description="The same for Icechunk repositories: longer than any of their sessions lasts.",
+    )
     lease_ttl: Duration = Field(
         timedelta(hours=1),
         description="How long a signed URL or locator lasts, and what a ref pointed at stays.",

@@ -55,6 +55,10 @@ class KillingStorage:
         """See `Storage.get`."""
         return self.inner.get(address)
 
+    def get_versioned(self, address: str) -> tuple[bytes, str]:
+        """See `Storage.get_versioned`."""
+        return self.inner.get_versioned(address)
+
     def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """See `Storage.stream`."""
         return self.inner.stream(address, start=start, end=end)
@@ -62,6 +66,10 @@ class KillingStorage:
     def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
         """See `Storage.put`."""
         self.inner.put(address, data, create_only=create_only)
+
+    def replace(self, address: str, data: bytes, *, version: str) -> str:
+        """See `Storage.replace`."""
+        return self.inner.replace(address, data, version=version)
 
     def head(self, address: str) -> ObjectInfo | None:
         """See `Storage.head`."""

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from ebbtide.errors import ExitCode, InvalidInput, NotFound
+from ebbtide.formats.base import RUNS_PREFIX
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.runs import RUNS_PREFIX, checksum_of
+from ebbtide.gc.runs import checksum_of
 from tests.support.histories import GRACE, PlannedWorld, Template
 from tests.support.refusals import check_readable, check_refused, nothing_deleted
 from tests.support.spark import shared_session

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import ExitCode, Gone, Refused
-from ebbtide.formats.base import RunHold
+from ebbtide.formats.base import RunHold, unguarded
 from ebbtide.gc.outcomes import delete_parts
 from ebbtide.gc.report import EXIT_CODES, RunReport
 from ebbtide.gc.runs import RunFolder, announce_epoch
@@ -46,7 +46,7 @@ sys.stdin.read()
 def taken_over(world: PlannedWorld) -> Iterator[RunHold]:
     """Another run takes the repository after a lease without a heartbeat."""
     world.clock.advance(LEASE)
-    with world.format().hold(OTHER_RUN) as hold:
+    with world.format().hold(OTHER_RUN, deletes=True) as hold:
         announce_epoch(world.lake.storage, run_epoch=hold.run_epoch, run_id=OTHER_RUN)
         yield hold
 
@@ -64,7 +64,7 @@ def sweep_taken_over(world: PlannedWorld, at: str) -> RunReport:
 
 @pytest.mark.parametrize("action", ["plan", "sweep"])
 def test_second_run(planned: PlannedWorld, action: str) -> None:
-    with planned.format().hold(OTHER_RUN) as hold:
+    with planned.format().hold(OTHER_RUN, deletes=True) as hold:
         planned.clock.advance(LEASE - timedelta(seconds=1))
         with nothing_deleted(planned):
             report = attempt(planned, action)
@@ -75,7 +75,7 @@ def test_second_run(planned: PlannedWorld, action: str) -> None:
 
 def test_heartbeat_keeps_the_repository(planned: PlannedWorld) -> None:
     repository = planned.format()
-    with repository.hold(OTHER_RUN) as hold:
+    with repository.hold(OTHER_RUN, deletes=True) as hold:
         for _ in range(3):
             planned.clock.advance(LEASE * 0.9)
             beat(planned.store.metadata, hold.lease)
@@ -83,7 +83,7 @@ def test_heartbeat_keeps_the_repository(planned: PlannedWorld) -> None:
 
 
 def test_silent_run_is_replaced(planned: PlannedWorld) -> None:
-    with planned.format().hold("0" * 32) as old:
+    with planned.format().hold("0" * 32, deletes=True) as old:
         with taken_over(planned) as new:
             assert new.run_epoch > old.run_epoch
             with pytest.raises(Refused) as lost:
@@ -96,7 +96,7 @@ def test_silent_run_is_replaced(planned: PlannedWorld) -> None:
     assert lost.value.kind == beaten.value.kind == "lease_lost"
     assert OTHER_RUN in lost.value.message
     assert "deletes nothing more" in lost.value.message
-    with planned.format().hold(OTHER_RUN) as hold:
+    with planned.format().hold(OTHER_RUN, deletes=True) as hold:
         hold.check()
 
 
@@ -104,7 +104,7 @@ def test_executors_of_an_old_run_delete_nothing(planned: PlannedWorld) -> None:
     plan = planned.collector().plan_of(planned.run_id)
     folder = RunFolder.inside(planned.lake.storage, planned.run_id)
     with (
-        planned.format().hold(planned.run_id) as old,
+        planned.format().hold(planned.run_id, deletes=True) as old,
         taken_over(planned),
         nothing_deleted(planned),
         pytest.raises(Refused) as refused,
@@ -116,6 +116,7 @@ def test_executors_of_an_old_run_delete_nothing(planned: PlannedWorld) -> None:
             parts=plan.candidates,
             epoch=old.run_epoch,
             run_id=planned.run_id,
+            guard=unguarded,
         )
     assert refused.value.kind == "lease_lost"
     assert not folder.names("deleted")
@@ -135,7 +136,7 @@ def test_run_of_a_process_on_this_machine(planned: PlannedWorld, signal: str) ->
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(Refused) as refused, planned.format().hold("0" * 32):
+        with pytest.raises(Refused) as refused, planned.format().hold("0" * 32, deletes=True):
             pass
         assert refused.value.kind == "run_in_progress"
         if signal == "kill":
@@ -144,7 +145,7 @@ def test_run_of_a_process_on_this_machine(planned: PlannedWorld, signal: str) ->
     finally:
         holder.kill()
         holder.wait()
-    with planned.format().hold("0" * 32) as hold:
+    with planned.format().hold("0" * 32, deletes=True) as hold:
         hold.check()
 
 

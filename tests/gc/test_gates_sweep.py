@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import Gone
-from ebbtide.gc.runs import RUNS_PREFIX
+from ebbtide.formats.base import RUNS_PREFIX
 from tests.support.copies import contents_of, tombstoned
 from tests.support.histories import EXPIRED_ONLY, PlannedWorld, kept_contents
 from tests.support.refusals import check_readable, check_refused, nothing_deleted

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import pickle
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -121,6 +125,101 @@ def test_create_only_never_overwrites(storage: Storage) -> None:
     assert storage.get("y") == b"23"
 
 
+def test_an_object_is_replaced_by_who_read_its_last_version(storage: Storage) -> None:
+    storage.put("a/x", b"0")
+    data, version = storage.get_versioned("a/x")
+    assert data == b"0"
+    assert storage.get_versioned("a/x") == (b"0", version)
+    versions = {version}
+    for text in (b"1", b"22", b"", LARGE, b"1"):
+        following = storage.replace("a/x", text, version=version)
+        assert following != version
+        assert storage.get_versioned("a/x") == (text, following)
+        with pytest.raises(Conflict) as caught:
+            storage.replace("a/x", b"late", version=version)
+        assert caught.value.kind == "object_changed"
+        assert caught.value.details == {"address": "a/x"}
+        assert storage.get("a/x") == text
+        versions.add(version := following)
+    if not storage.url.startswith("s3:"):
+        # On S3, a version is named after its bytes.
+        assert len(versions) == 6
+    assert set(listed(storage)) == {"a/x"}
+
+
+def test_an_object_that_was_changed_is_not_replaced(storage: Storage) -> None:
+    storage.put("a/x", b"old")
+    _, version = storage.get_versioned("a/x")
+    storage.put("a/x", b"new")
+    with pytest.raises(Conflict) as caught:
+        storage.replace("a/x", b"mine", version=version)
+    assert caught.value.kind == "object_changed"
+    assert "read it again" in caught.value.message
+    assert storage.get("a/x") == b"new"
+    assert listed(storage) == {"a/x": 3}
+
+
+@pytest.mark.parametrize("left", [[], ["a/y"], ["top"], ["a"]])
+def test_an_object_that_is_gone_is_not_replaced(storage: Storage, left: list[str]) -> None:
+    storage.put("a/b/x", b"old")
+    _, version = storage.get_versioned("a/b/x")
+    storage.delete(["a/b/x"])
+    if left == ["a"] and storage.url.startswith("file:"):
+        Path(urlsplit(storage.url).path, "a").rmdir()
+    for address in left:
+        storage.put(address, b"")
+    for address in ("a/b/x", "never/was"):
+        with pytest.raises(Conflict) as caught:
+            storage.replace(address, b"mine", version=version)
+        assert caught.value.kind == "object_changed"
+    assert set(listed(storage)) == set(left)
+    assert set(storage.list_prefixes()) <= {"a/"}
+    assert storage.list_prefixes("a/") == []
+
+
+def test_versions_of_what_is_not_there(storage: Storage) -> None:
+    storage.put("a/b", b"1")
+    for address in ("x", "a", "a/b/c", "a/x", "x/y"):
+        with pytest.raises(NotFound) as caught:
+            storage.get_versioned(address)
+        assert caught.value.kind == "object_not_found"
+
+
+def count(storage: Storage, times: int, together: threading.Barrier) -> None:
+    """Add one to a number so many times; others do, too."""
+    together.wait(60)
+    for _ in range(times):
+        while True:
+            data, version = storage.get_versioned("a/counter")
+            try:
+                storage.replace("a/counter", b"%d" % (int(data) + 1), version=version)
+                break
+            except Conflict as error:
+                assert error.kind == "object_changed"
+
+
+@pytest.mark.parametrize("among", ["threads", "processes"])
+def test_no_replacement_is_lost(storage: Storage, among: str) -> None:
+    if among == "processes" and not storage.shared_between_processes:
+        pytest.skip("other processes have another storage of this name")
+    # Of one length throughout, so that no version differs in its size alone.
+    storage.put("a/counter", b"1000")
+    counters: list[threading.Thread | BaseProcess]
+    if among == "threads":
+        meeting = threading.Barrier(2)
+        counters = [threading.Thread(target=count, args=(storage, 50, meeting)) for _ in range(2)]
+    else:
+        spawning = multiprocessing.get_context("spawn")
+        together = spawning.Barrier(2)
+        counters = [spawning.Process(target=count, args=(storage, 50, together)) for _ in range(2)]
+    for counter in counters:
+        counter.start()
+    for counter in counters:
+        counter.join()
+    assert storage.get("a/counter") == b"1100"
+    assert set(listed(storage)) == {"a/counter"}
+
+
 @pytest.mark.parametrize(
     ("start", "end"),
     [(0, None), (0, 0), (5, 5), (7, 3), (0, 1), (3, 9_000_000), (8_388_608, None), (0, 10**12)],
@@ -190,9 +289,15 @@ def test_addresses_that_are_none(storage: Storage, address: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         storage.put(address, b"x")
     assert caught.value.kind == "invalid_address"
-    for read in (storage.get, storage.stream, storage.head):
+    for call in (
+        storage.get,
+        storage.get_versioned,
+        storage.stream,
+        storage.head,
+        lambda a: storage.replace(a, b"x", version="{}"),
+    ):
         with pytest.raises(InvalidInput):
-            read(address)
+            call(address)
     (outcome,) = storage.delete([address])
     assert outcome.outcome == "failed"
     assert outcome.error

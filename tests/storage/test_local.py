@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from ebbtide.errors import EbbtideError, Failed, InvalidInput, NotFound
+from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.storage import LocalStorage, open_storage
 
 
@@ -103,6 +105,129 @@ def test_a_link_itself_can_be_replaced_but_not_what_it_points_at(
     assert rows(storage) == {"data/one": True}
 
 
+def test_nothing_is_replaced_through_a_link(
+    storage: LocalStorage, root: Path, outside: Path
+) -> None:
+    storage.put("data/file", b"precious")
+    _, version = storage.get_versioned("data/file")
+    (root / "data" / "dir").symlink_to(outside)
+    (root / "data" / "link").symlink_to(outside / "file")
+    (root / "data" / "same").symlink_to("file")
+    for address in ("data/dir/file", "data/dir/absent"):
+        with pytest.raises(NotFound):
+            storage.get_versioned(address)
+        with pytest.raises(InvalidInput) as caught:
+            storage.replace(address, b"x", version=version)
+        assert caught.value.kind == "invalid_address"
+    for address in ("data/link", "data/same", "data/dir"):
+        with pytest.raises(NotFound):
+            storage.get_versioned(address)
+        with pytest.raises(Conflict) as conflict:
+            storage.replace(address, b"x", version=version)
+        assert conflict.value.kind == "object_changed"
+    assert (outside / "file").read_bytes() == storage.get("data/file") == b"precious"
+    assert names(outside) == ["deep", "file"]
+    assert names(root / "data") == ["dir", "file", "link", "same"]
+
+
+def test_a_conflict_leaves_no_temporary_file(storage: LocalStorage, root: Path) -> None:
+    storage.put("data/x", b"1")
+    _, version = storage.get_versioned("data/x")
+    storage.put("data/x", b"2")
+    os.mkfifo(root / "data" / "pipe")
+    for address in ("data/x", "data/pipe", "data/absent", "nowhere/at/all"):
+        with pytest.raises(Conflict):
+            storage.replace(address, b"3", version=version)
+    assert names(root) == ["data"]
+    assert names(root / "data") == ["pipe", "x"]
+    with pytest.raises(InvalidInput):
+        storage.replace("data/x#17", b"3", version=version)
+
+
+def test_nobody_else_replaces_between_the_comparison_and_the_renaming(
+    storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put("data/x", b"0")
+    _, version = storage.get_versioned("data/x")
+    real_rename = os.rename
+    late: list[threading.Thread] = []
+    ended: list[str] = []
+
+    def replace() -> None:
+        try:
+            storage.replace("data/x", b"late", version=version)
+        except Conflict as error:
+            ended.append(error.kind)
+
+    def rename(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        if not late:
+            late.append(threading.Thread(target=replace))
+            late[0].start()
+            while len(names(root / "data")) < 3 and late[0].is_alive():
+                time.sleep(0.01)  # Until it has written its temporary file, too.
+            late[0].join(0.1)
+        real_rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    monkeypatch.setattr(os, "rename", rename)
+    storage.replace("data/x", b"1", version=version)
+    late[0].join()
+    assert ended == ["object_changed"]
+    assert storage.get("data/x") == b"1"
+    assert names(root / "data") == ["x"]
+
+
+def test_the_lock_does_not_outlast_the_replacement(
+    storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where a forked process has got a copy of the descriptor."""
+    storage.put("data/x", b"0")
+    _, version = storage.get_versioned("data/x")
+    real_flock = fcntl.flock
+    copies: list[int] = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        copies.append(os.dup(descriptor))
+        real_flock(descriptor, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", flock)
+        storage.replace("data/x", b"1", version=version)
+        with pytest.raises(Conflict):
+            storage.replace("data/x", b"2", version=version)
+    assert copies
+    copies.append(os.open(root / "data", os.O_RDONLY))
+    fcntl.flock(copies[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for descriptor in copies:
+        os.close(descriptor)
+
+
+def test_a_file_of_the_same_number_time_and_size_is_another_version(
+    storage: LocalStorage, root: Path
+) -> None:
+    """As when another program replaces a file twice within a tick of the clock."""
+    storage.put("x", b"old")
+    _, version = storage.get_versioned("x")
+    before = (root / "x").stat()
+    (root / "x").write_bytes(b"new")
+    os.utime(root / "x", ns=(0, before.st_mtime_ns))
+    after = (root / "x").stat()
+    assert (after.st_ino, after.st_mtime_ns, after.st_size) == (
+        before.st_ino,
+        before.st_mtime_ns,
+        before.st_size,
+    )
+    with pytest.raises(Conflict):
+        storage.replace("x", b"mine", version=version)
+    assert storage.get("x") == b"new"
+
+
+def test_a_file_of_the_same_bytes_is_another_version(storage: LocalStorage) -> None:
+    storage.put("x", b"same")
+    _, version = storage.get_versioned("x")
+    storage.put("x", b"same")
+    assert storage.get_versioned("x")[1] != version
+
+
 def test_other_files_are_listed_as_not_regular(storage: LocalStorage, root: Path) -> None:
     root.mkdir()
     os.mkfifo(root / "pipe")
@@ -168,9 +293,13 @@ LocalStorage(sys.argv[1]).put("data/x", pieces())
     assert temporary.startswith("data/x#")
 
 
-def test_everything_reaches_the_disk_before_put_returns(
-    storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("write", ["put", "replace"])
+def test_everything_reaches_the_disk_before_a_write_returns(
+    write: str, storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if write == "replace":
+        storage.put("data/a/x", b"0")
+        _, version = storage.get_versioned("data/a/x")
     events: list[str] = []
     real_fsync, real_rename = os.fsync, os.rename
 
@@ -185,7 +314,10 @@ def test_everything_reaches_the_disk_before_put_returns(
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "rename", rename)
-    storage.put("data/a/x", b"1")
+    if write == "put":
+        storage.put("data/a/x", b"1")
+    else:
+        storage.replace("data/a/x", b"1", version=version)
     assert events[0].startswith("fsync data/a/x#")
     assert events[1:] == ["rename", "fsync data/a", "fsync data", "fsync ."]
 
@@ -304,6 +436,10 @@ def test_a_directory_swapped_for_a_link_is_not_followed(
 def test_no_descriptor_is_left_open(storage: LocalStorage) -> None:
     def act() -> None:
         storage.put("data/a/x", b"1")
+        _, version = storage.get_versioned("data/a/x")
+        storage.replace("data/a/x", b"2", version=version)
+        with pytest.raises(Conflict):
+            storage.replace("data/a/x", b"3", version=version)
         storage.stream("data/a/x")
         next(storage.stream("data/a/x"))
         list(storage.list())
@@ -311,6 +447,8 @@ def test_no_descriptor_is_left_open(storage: LocalStorage) -> None:
         for wrong in ("data/a", "data/a/x/y"):
             with pytest.raises(EbbtideError):
                 storage.get(wrong)
+            with pytest.raises(EbbtideError):
+                storage.get_versioned(wrong)
 
     act()
     before = len(list(Path("/proc/self/fd").iterdir()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import obstore
 import pytest
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import MemoryStore
 
-from ebbtide.errors import Failed, InvalidInput, Refused
+from ebbtide.errors import Conflict, Failed, InvalidInput, Refused
 from ebbtide.ids import new_id
 from ebbtide.storage import RemoteStorage, open_storage
 
@@ -91,3 +91,61 @@ def test_a_conditional_write_is_bounded(
     with pytest.raises(InvalidInput):
         storage.put("large", iter([b"12345", b"12345", b"1"]), create_only=True)
     assert storage.head("large") is None
+
+
+@pytest.mark.parametrize(
+    "error", [PreconditionError("412"), FileNotFoundError("404"), AlreadyExistsError("409")]
+)
+def test_a_condition_that_does_not_hold_is_a_conflict(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Storages answer differently to one that is gone, or is being written by another."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise error
+
+    _, version = storage.get_versioned("data/1")
+    monkeypatch.setattr(obstore, "put", refused)
+    with pytest.raises(Conflict) as caught:
+        storage.replace("data/1", b"1", version=version)
+    assert caught.value.kind == "object_changed"
+
+
+@pytest.mark.parametrize("number", [None, "7"])
+def test_both_marks_of_a_version_are_compared(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch, number: str | None
+) -> None:
+    modes: list[object] = []
+
+    def put(*_: object, mode: object) -> dict[str, str | None]:
+        modes.append(mode)
+        return {"e_tag": f"e{len(modes)}", "version": number}
+
+    _, version = storage.get_versioned("data/1")
+    monkeypatch.setattr(obstore, "put", put)
+    for _ in range(2):
+        version = storage.replace("data/1", b"1", version=version)
+    assert modes[1] == ({"e_tag": "e1"} if number is None else {"e_tag": "e1", "version": "7"})
+
+
+def test_a_storage_without_versions_says_so(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, version = storage.get_versioned("data/1")
+    monkeypatch.setattr(obstore, "put", lambda *_, **__: {"e_tag": None, "version": None})
+    with pytest.raises(Failed) as caught:
+        storage.replace("data/1", b"1", version=version)
+    assert caught.value.kind == "storage_error"
+    assert "no ETag" in caught.value.message
+
+
+def test_a_replacement_that_breaks_is_no_conflict(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise BaseError("connection reset")
+
+    _, version = storage.get_versioned("data/1")
+    monkeypatch.setattr(obstore, "put", broken)
+    with pytest.raises(Failed):
+        storage.replace("data/1", b"1", version=version)

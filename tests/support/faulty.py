@@ -48,6 +48,10 @@ class FaultyStorage:
         """See `Storage.get`."""
         return self._around("get", address, lambda: self.inner.get(address))
 
+    def get_versioned(self, address: str) -> tuple[bytes, str]:
+        """See `Storage.get_versioned`."""
+        return self._around("get_versioned", address, lambda: self.inner.get_versioned(address))
+
     def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """See `Storage.stream`."""
         return self._around(
@@ -57,6 +61,12 @@ class FaultyStorage:
     def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
         """See `Storage.put`."""
         self._around("put", address, lambda: self.inner.put(address, data, create_only=create_only))
+
+    def replace(self, address: str, data: bytes, *, version: str) -> str:
+        """See `Storage.replace`."""
+        return self._around(
+            "replace", address, lambda: self.inner.replace(address, data, version=version)
+        )
 
     def head(self, address: str) -> ObjectInfo | None:
         """See `Storage.head`."""

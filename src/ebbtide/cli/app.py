@@ -13,6 +13,7 @@ import typer
 
 from ebbtide.cli import (
     commits,
+    expire,
     files,
     gc,
     history,
@@ -75,6 +76,7 @@ app.add_typer(policies.app, name="retention")
 app.add_typer(holds.app, name="hold")
 runs.register(gc.app)
 app.add_typer(gc.app, name="gc")
+expire.register(app)
 
 
 def main() -> None:

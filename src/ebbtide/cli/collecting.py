@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 from ebbtide.cli.command import Cli
 from ebbtide.cli.progress import StepProgress
 from ebbtide.durations import parse_duration
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, InvalidInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ebbtide.formats.base import RepositoryFormat
+    from ebbtide.formats.icechunk.repository import IcechunkRepository
     from ebbtide.gc.collector import Collector
+    from ebbtide.retention.expiry import Expiry
     from ebbtide.settings import Settings
+
+
+ICECHUNK: Final = "icechunk:"
+"""What stands before the place of an Icechunk repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ def open_collector(
     grace: str | None = None,
     unsafe: bool = False,
     allow_share: bool = False,
+    quiet: bool = False,
     run_dir: str | None = None,
     master: str | None = None,
 ) -> Run:
@@ -44,9 +52,21 @@ def open_collector(
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.options import RunOptions
 
-    settings = cli.store.settings
+    found: RepositoryFormat
+    if is_icechunk(repository):
+        settings, sessions = cli.settings, cli.settings.icechunk_grace
+        found = open_icechunk(repository, settings, run_dir=run_dir, quiet=quiet)
+    elif quiet:
+        raise InvalidInput(
+            "invalid_argument",
+            "--quiet-repository is for Icechunk repositories: Ebbtide knows who works on its own",
+        )
+    else:
+        settings, sessions = cli.store.settings, None
+        found = cli.collected(repository)
     options = RunOptions.of(
         settings,
+        sessions=sessions,
         grace=None if grace is None else parse_duration(grace),
         unsafe=unsafe,
         allow_share=allow_share,
@@ -54,12 +74,46 @@ def open_collector(
     )
     progress = StepProgress(quiet=cli.output.as_json)
     collector = Collector(
-        cli.collected(repository),
-        session=lambda: _start_spark(settings, master, progress),
+        found,
+        session=make_session(settings, master, progress),
         options=options,
         observer=progress,
     )
     return Run(collector, progress)
+
+
+def is_icechunk(repository: str) -> bool:
+    """Whether a repository is named by the URI of one."""
+    return repository.startswith(ICECHUNK)
+
+
+def open_icechunk(
+    repository: str,
+    settings: Settings,
+    *,
+    run_dir: str | None = None,
+    quiet: bool = False,
+    expiry: Expiry | None = None,
+) -> IcechunkRepository:
+    """The Icechunk repository that `icechunk:PATH` or `icechunk:URL` names."""
+    from ebbtide.formats.icechunk.repository import IcechunkRepository
+    from ebbtide.storage import open_storage
+
+    return IcechunkRepository(
+        open_storage(repository.removeprefix(ICECHUNK)),
+        name=repository,
+        settings=settings,
+        run_dir=None if run_dir is None else open_storage(run_dir),
+        quiet=quiet,
+        expiry=expiry,
+    )
+
+
+def make_session(
+    settings: Settings, master: str | None, progress: StepProgress
+) -> Callable[[], SparkSession]:
+    """Starts Spark when it is called first."""
+    return lambda: _start_spark(settings, master, progress)
 
 
 def _start_spark(settings: Settings, master: str | None, progress: StepProgress) -> SparkSession:

@@ -15,6 +15,7 @@ from ebbtide.cli.output import Output
 
 if TYPE_CHECKING:
     from ebbtide.formats.embedded import EmbeddedRepository
+    from ebbtide.settings import Settings
     from ebbtide.store.embedded import Store
     from ebbtide.store.repository import Repository
 
@@ -35,6 +36,14 @@ YesOption = Annotated[
 ]
 RepositoryArgument = Annotated[
     str, typer.Argument(metavar="REPO", help="Name of the repository.", show_default=False)
+]
+CollectedArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="REPO",
+        help="Name of the repository, or icechunk:PATH or icechunk:URL.",
+        show_default=False,
+    ),
 ]
 RefArgument = Annotated[
     str,
@@ -69,6 +78,13 @@ class Cli:
     def repository(self, name: str) -> Repository:
         """The repository of that name."""
         return self.store.repository(name)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the environment, for what lies outside any store."""
+        from ebbtide.settings import Settings
+
+        return Settings()
 
     def collected(self, name: str) -> EmbeddedRepository:
         """The repository of that name, as the collector sees it."""

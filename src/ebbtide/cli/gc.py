@@ -10,7 +10,15 @@ import typer
 from ebbtide.cli import documents
 from ebbtide.cli.asking import confirm, require_answerable
 from ebbtide.cli.collecting import open_collector
-from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, YesOption, command, group
+from ebbtide.cli.command import (
+    Cli,
+    CollectedArgument,
+    RefArgument,
+    RepositoryArgument,
+    YesOption,
+    command,
+    group,
+)
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.text import count_text, date_text, one_line, size_text
 
@@ -47,6 +55,13 @@ RunDirOption = Annotated[
         show_default=False,
     ),
 ]
+QuietOption = Annotated[
+    bool,
+    typer.Option(
+        "--quiet-repository",
+        help="Icechunk: no session is open, so that what was reachable lately may go too.",
+    ),
+]
 MasterOption = Annotated[
     str | None,
     typer.Option(
@@ -61,10 +76,11 @@ MasterOption = Annotated[
 @command(app, "plan")
 def plan(
     cli: Cli,
-    repository: RepositoryArgument,
+    repository: CollectedArgument,
     grace: GraceOption = None,
     unsafe: UnsafeOption = False,
     allow_share: AllowShareOption = False,
+    quiet: QuietOption = False,
     run_dir: RunDirOption = None,
     master: MasterOption = None,
     yes: Annotated[
@@ -80,6 +96,7 @@ def plan(
         grace=grace,
         unsafe=unsafe,
         allow_share=allow_share,
+        quiet=quiet,
         run_dir=run_dir,
         master=master,
     )
@@ -100,7 +117,7 @@ def plan(
 @command(app, "sweep")
 def sweep(
     cli: Cli,
-    repository: RepositoryArgument,
+    repository: CollectedArgument,
     run_id: Annotated[
         str | None,
         typer.Argument(
@@ -112,6 +129,7 @@ def sweep(
     grace: GraceOption = None,
     unsafe: UnsafeOption = False,
     allow_share: AllowShareOption = False,
+    quiet: QuietOption = False,
     run_dir: RunDirOption = None,
     master: MasterOption = None,
     yes: YesOption = False,
@@ -127,6 +145,7 @@ def sweep(
         grace=grace,
         unsafe=unsafe,
         allow_share=allow_share,
+        quiet=quiet,
         run_dir=run_dir,
         master=master,
     )
@@ -143,10 +162,11 @@ def sweep(
 @command(app, "run")
 def run_both(
     cli: Cli,
-    repository: RepositoryArgument,
+    repository: CollectedArgument,
     grace: GraceOption = None,
     unsafe: UnsafeOption = False,
     allow_share: AllowShareOption = False,
+    quiet: QuietOption = False,
     run_dir: RunDirOption = None,
     master: MasterOption = None,
     yes: YesOption = False,
@@ -159,6 +179,7 @@ def run_both(
         grace=grace,
         unsafe=unsafe,
         allow_share=allow_share,
+        quiet=quiet,
         run_dir=run_dir,
         master=master,
     )

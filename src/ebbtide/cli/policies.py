@@ -74,7 +74,7 @@ def set_policy(
     written = {key: value for key, value in given.items() if value is not None}
     if file is not None and written:
         raise InvalidInput("invalid_argument", "give --file or rules, not both")
-    mapping = _read_file(file) if file is not None else _mapping(written)
+    mapping = read_policy_file(file) if file is not None else _mapping(written)
     from ebbtide.retention import Policy
 
     policy = Policy.parse(mapping)
@@ -119,7 +119,8 @@ def parse_rule_text(text: str) -> str | dict[str, str | int]:
     return parts
 
 
-def _read_file(file: str) -> object:
+def read_policy_file(file: str) -> object:
+    """What a policy's file says; `-` is stdin. InvalidInput `invalid_policy` unless it is JSON."""
     text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     try:
         return json.loads(text)

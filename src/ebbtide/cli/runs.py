@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ebbtide.cli.collecting import open_collector
-from ebbtide.cli.command import Cli, RepositoryArgument, command
+from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.documents import instant
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.gc import RunDirOption
@@ -31,9 +31,9 @@ def register(app: typer.Typer) -> None:
     command(app, "show")(show_run)
 
 
-def list_runs(cli: Cli, repository: RepositoryArgument) -> None:
+def list_runs(cli: Cli, repository: CollectedArgument, run_dir: RunDirOption = None) -> None:
     """List the runs, the newest first."""
-    found = open_collector(cli, repository).collector.runs()
+    found = open_collector(cli, repository, run_dir=run_dir).collector.runs()
 
     def show() -> None:
         now = datetime.now(UTC)
@@ -62,7 +62,7 @@ def _row(report: RunReport, now: datetime) -> list[str]:
 
 def show_run(
     cli: Cli,
-    repository: RepositoryArgument,
+    repository: CollectedArgument,
     run_id: Annotated[
         str, typer.Argument(metavar="RUN", help="Id of the run.", show_default=False)
     ],
@@ -94,7 +94,7 @@ def show_run(
             show_outcome(cli.output, report)
             cli.output.line()
         if listed is not None:
-            _show_candidates(cli, listed)
+            show_candidates(cli, listed)
             cli.output.line()
         cli.output.line(f"run {report.run_id} {report.state}; its files: {report.run_path}")
         if report.error is not None:
@@ -114,7 +114,8 @@ def _candidates(report: RunReport, plan: Plan | None) -> Iterator[dict[str, Any]
         yield from read_part(folder, part.name, part.checksum).select(COLUMNS).to_pylist()
 
 
-def _show_candidates(cli: Cli, listed: list[dict[str, Any]]) -> None:
+def show_candidates(cli: Cli, listed: list[dict[str, Any]]) -> None:
+    """Files that a plan lets go, as a table."""
     cli.output.table(
         ["kind", "size", "modified", "address"],
         [

@@ -33,6 +33,11 @@ PROTECTED_SCHEMA: Final = make_schema(
 )
 """The relation `protected`: addresses that no commit holds and that must stay all the same."""
 
+RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
+"""Where the folders of runs lie on a repository's own storage."""
+EPOCH_ADDRESS: Final = "_ebbtide/gc/EPOCH"
+"""Which run may delete: executors read it before each batch."""
+
 FOREIGN: Final = "foreign"
 """The kind of a file that does not look like the format's own: reported and kept."""
 SYSTEM: Final = "system"
@@ -91,6 +96,11 @@ class Layout(Protocol):
     def node_address(self, node_id: str) -> str:
         """Where the node lies."""
 
+    @property
+    def checks_presence(self) -> bool:
+        """Whether everything live must be found on the storage, or the run refuses: for formats
+        whose nodes carry no checksums, and could name another address than was written."""
+
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
         """The nodes of a tree (NODES_SCHEMA). Refused `missing_tree`, `corrupt_tree`,
         `unknown_format_version`."""
@@ -130,6 +140,14 @@ class Fencing:
     tombstone: Collection[str]
 
 
+Guard = Callable[[], None]
+"""Picklable. Called in executors; Refused `repository_changed` stops the sweep."""
+
+
+def unguarded() -> None:
+    """The guard of a repository whose fence holds by itself."""
+
+
 class RepositoryFormat(Protocol):
     """A repository as the collector sees it."""
 
@@ -148,8 +166,11 @@ class RepositoryFormat(Protocol):
     def now(self) -> datetime:
         """The time by the clock that decides."""
 
-    def hold(self, run_id: str) -> AbstractContextManager[RunHold]:
-        """Take the repository for one run. Refused `run_in_progress`."""
+    def hold(self, run_id: str, *, deletes: bool) -> AbstractContextManager[RunHold]:
+        """Take the repository for one run. Refused `run_in_progress`.
+
+        One that does not delete may leave the storage unwritten.
+        """
 
     def check_storage(self) -> None:
         """Refused `storage_foreign` unless the storage is this database's; moves its epoch."""
@@ -157,8 +178,9 @@ class RepositoryFormat(Protocol):
     def clocks(self) -> Clocks:
         """Read all three clocks; called after `check_storage`, whose write dates the storage's."""
 
-    def reading(self) -> AbstractContextManager[Reading]:
-        """One snapshot of the metadata."""
+    def reading(self, cutoff: datetime) -> AbstractContextManager[Reading]:
+        """One snapshot of the metadata. What was made since `cutoff` is kept where a format cannot
+        tell whether somebody is about to need it."""
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
@@ -174,8 +196,18 @@ class RepositoryFormat(Protocol):
     def run_paths(self) -> dict[str, str]:
         """Where the folders of all recorded runs lie: run id to path, the newest first."""
 
-    def fence(self, hold: RunHold, run_id: str, choose: Callable[[Roots], Fencing]) -> Roots:
-        """In one transaction: read the roots, tombstone what `choose` names, drop what ended."""
+    def fence(
+        self,
+        hold: RunHold,
+        run_id: str,
+        choose: Callable[[Roots], Fencing],
+        *,
+        cutoff: datetime,
+    ) -> Roots:
+        """In one transaction: read the roots, tombstone what `choose` names, drop what ended.
+
+        A format without such transactions closes in `forget` instead.
+        """
 
     def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Take back those tombstones of a run, which has deleted nothing since it set them.
@@ -184,4 +216,10 @@ class RepositoryFormat(Protocol):
         """
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Drop the records of commits that nothing reaches; stubs stay."""
+        """Drop the records of commits that nothing reaches; stubs stay where there are any.
+
+        Refused `repository_changed` when one is needed again since the fence; nothing was dropped.
+        """
+
+    def guard(self) -> Guard:
+        """What executors ask before each batch of deletes; made after `forget`."""

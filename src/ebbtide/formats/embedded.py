@@ -18,9 +18,11 @@ from ebbtide.formats.base import (
     PROTECTED_SCHEMA,
     Clocks,
     Fencing,
+    Guard,
     Identity,
     ListingItem,
     RunHold,
+    unguarded,
 )
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
@@ -61,6 +63,7 @@ class EmbeddedLayout:
     """Files of the embedded store: objects in slices, trees, ranges."""
 
     delete_order: tuple[str, ...] = ("tree", "range", "object", "temporary")
+    checks_presence: bool = False
 
     def listing_items(self, storage: Storage) -> list[ListingItem]:
         """A slice is a unit of listing; so is every other directory at the top."""
@@ -200,8 +203,9 @@ class EmbeddedRepository:
             return tx.now()
 
     @contextmanager
-    def hold(self, run_id: str) -> Iterator[_Hold]:
-        """Take the lease, and keep it alive until the block ends."""
+    def hold(self, run_id: str, *, deletes: bool) -> Iterator[_Hold]:
+        """Take the lease, which is the database's, and keep it alive until the block ends."""
+        del deletes
         lease = take_lease(
             self._metadata,
             repository_id=self._repository_id,
@@ -232,8 +236,9 @@ class EmbeddedRepository:
         )
 
     @contextmanager
-    def reading(self) -> Iterator[_Reading]:
-        """One snapshot of the database."""
+    def reading(self, cutoff: datetime | None = None) -> Iterator[_Reading]:
+        """One snapshot of the database, which knows of everything that is being written."""
+        del cutoff
         with self._metadata.snapshot() as tx:
             yield _Reading(tx, self._repository_id, self._context.settings)
 
@@ -263,8 +268,16 @@ class EmbeddedRepository:
         with self._metadata.snapshot() as tx:
             return {row.run_id: row.run_url for row in list_runs(tx, self._repository_id)}
 
-    def fence(self, hold: RunHold, run_id: str, choose: Callable[[Roots], Fencing]) -> Roots:
+    def fence(
+        self,
+        hold: RunHold,
+        run_id: str,
+        choose: Callable[[Roots], Fencing],
+        *,
+        cutoff: datetime,
+    ) -> Roots:
         """One transaction, with the repository's row taken exclusively."""
+        del cutoff
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive")
             self._check_held(tx, hold)
@@ -293,6 +306,10 @@ class EmbeddedRepository:
             tx.lock_repository(self._repository_id, "exclusive")
             self._check_held(tx, hold)
             forget_commits(tx, self._repository_id, commit_ids, run_id=run_id)
+
+    def guard(self) -> Guard:
+        """The fence holds by itself."""
+        return unguarded
 
     def _check_held(self, tx: Transaction, hold: RunHold) -> None:
         assert isinstance(hold, _Hold)

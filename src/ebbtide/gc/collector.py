@@ -65,7 +65,7 @@ class Collector:
         """
         self._check_options()
         run_id = descending_id(self._repository.now())
-        return self._held(run_id, self._new_folder(run_id), self._plan)
+        return self._held(run_id, self._new_folder(run_id), self._plan, deletes=False)
 
     def sweep(self, run_id: str | None = None) -> RunReport:
         """Carry out a plan: the one named, or the newest that is not swept.
@@ -76,15 +76,17 @@ class Collector:
         self._check_options()
         if run_id is None:
             run_id = self.newest_unswept()
-        return self._held(run_id, self._folder(run_id), self._sweep)
+        return self._held(run_id, self._folder(run_id), self._sweep, deletes=True)
 
-    def _held(self, run_id: str, folder: RunFolder, work: Work) -> RunReport:
+    def _held(self, run_id: str, folder: RunFolder, work: Work, *, deletes: bool) -> RunReport:
         """Do `work` while this run holds the repository. Until the storage is known to be ours,
-        nothing is written to it."""
+        nothing is written to it; nor ever by a plan whose files go elsewhere."""
+        storage = self._repository.storage
         try:
-            with self._repository.hold(run_id) as hold:
+            with self._repository.hold(run_id, deletes=deletes) as hold:
                 self._repository.check_storage()
-                announce_epoch(self._repository.storage, run_epoch=hold.run_epoch, run_id=run_id)
+                if deletes or self._options.run_dir is None:
+                    announce_epoch(storage, run_epoch=hold.run_epoch, run_id=run_id)
                 return work(run_id, folder, hold)
         except Refused as error:
             return self._refused(run_id, folder, error, {})
@@ -201,8 +203,8 @@ class Collector:
         options = self._options
         check_grace(
             options.grace,
-            lease_ttl=options.lease_ttl,
-            skew_max=options.skew_max,
+            grace_min=options.grace_min,
+            reason=options.grace_reason,
             unsafe=options.unsafe,
         )
         if not self._repository.storage.shared_between_processes:

@@ -14,19 +14,17 @@ from ebbtide.gc.counts import Count
 from ebbtide.retention.decision import Roots
 
 
-def check_grace(
-    grace: timedelta, *, lease_ttl: timedelta, skew_max: timedelta, unsafe: bool
-) -> None:
-    """InvalidInput `unsafe_grace` when the grace is below what leases and clocks need."""
+def check_grace(grace: timedelta, *, grace_min: timedelta, reason: str, unsafe: bool) -> None:
+    """InvalidInput `unsafe_grace` when the grace is below `grace_min`, for which there is a
+    reason."""
     if grace < timedelta(0):
         raise InvalidInput("unsafe_grace", "the grace must not be negative")
-    grace_min = max(lease_ttl, skew_max)
     if grace < grace_min and not unsafe:
         raise InvalidInput(
             "unsafe_grace",
             f"a grace of {format_duration(grace)} is shorter than {format_duration(grace_min)} "
-            "(the longest lease and the allowed clock skew): files that are being read or were "
-            "just written could go. Use a longer grace, or add --unsafe on a quiet repository",
+            f"({reason}): files that are being read or were just written could go. Use a longer "
+            "grace, or add --unsafe on a quiet repository",
         )
 
 

@@ -3,15 +3,15 @@
 Two depths. Of a commit whose data stays, all that its tree refers to is live. Of one whose record
 alone stays, its tree and nodes are live as files, and the nodes are not read.
 
-Parts: `<name>/trees-*` (addresses of trees and nodes), `<name>/nodes-*` (node ids still to be
-read), `<name>/addresses-*` (what the nodes refer to).
+Parts: `<name>/trees-*` (addresses of trees and nodes), `<name>/companions-*` (of what goes with
+them), `<name>/nodes-*` (node ids still to be read), `<name>/addresses-*` (what the nodes refer to).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -35,7 +35,13 @@ from ebbtide.storage import Storage
 ADDRESS_SCHEMA: Final = make_schema(
     ("address", pa.string()),
 )
+_MARKED_NODES: Final = pa.schema([*NODES_SCHEMA, pa.field("required", pa.bool_())])
 
+REQUIRED: Final = "addresses"
+"""The group of parts whose addresses must all be there."""
+
+MISSING_TREE: Final = "missing_tree"
+MISSING_NODE: Final = "missing_node"
 TREES_PER_TASK_MIN: Final = 16
 NODES_PER_TASK_MIN: Final = 64
 ROWS_PER_PART: Final = 1_000_000
@@ -43,10 +49,16 @@ ROWS_PER_PART: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MarkedTrees:
-    """Which trees to read, and how deep: ids of `data` are among those of `recorded`."""
+    """Which trees to read, and how deep: ids of `data` are among those of `recorded`.
+
+    Of trees that are `lenient`, what is missing is passed over. `companions` are addresses that
+    are live with the trees.
+    """
 
     recorded: frozenset[str]
     data: frozenset[str]
+    lenient: frozenset[str] = frozenset()
+    companions: frozenset[str] = frozenset()
 
 
 def mark(
@@ -60,7 +72,8 @@ def mark(
     checksums: Mapping[str, str],
 ) -> list[Part]:
     """Read `trees`, and the nodes of those whose data stays: parts (ADDRESS_SCHEMA) of all that is
-    live by them. Refused by the first thing unread.
+    live by them. Refused by the first thing unread. Parts of the group REQUIRED have what nodes
+    refer to, but for those of lenient trees alone.
 
     `checksums` maps tree ids to the checksums of their files.
     """
@@ -70,14 +83,28 @@ def mark(
         layout=layout,
         folder=folder,
         name=name,
-        trees=[(t, checksums[t], t in trees.data) for t in sorted(trees.recorded)],
+        trees=[
+            _Tree(t, checksums[t], data=t in trees.data, required=t not in trees.lenient)
+            for t in sorted(trees.recorded)
+        ],
     )
     node_parts = [part for part in answers if part.group == "nodes"]
-    tree_parts = [part for part in answers if part.group == "addresses"]
+    tree_parts = [part for part in answers if part.group == "trees"]
     address_parts = _read_nodes(
         spark, storage=storage, layout=layout, folder=folder, name=name, node_parts=node_parts
     )
-    return tree_parts + address_parts
+    companions = PartRows()
+    found = pa.table([pa.array(sorted(trees.companions), pa.string())], schema=ADDRESS_SCHEMA)
+    companions.wrote(folder, f"{name}/companions-00000.parquet", found, group="companions")
+    return tree_parts + companions.parts() + address_parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    tree_id: str
+    checksum: str
+    data: bool
+    required: bool
 
 
 def _read_trees(
@@ -87,33 +114,34 @@ def _read_trees(
     layout: Layout,
     folder: RunFolder,
     name: str,
-    trees: Collection[tuple[str, str, bool]],
+    trees: Collection[_Tree],
 ) -> list[Part]:
-    def work(number: int, task: list[tuple[str, str, bool]], answer: PartRows) -> None:
+    def work(number: int, task: list[_Tree], answer: PartRows) -> None:
         addresses: set[str] = set()
-        nodes: set[tuple[str, str, int]] = set()
-        for tree_id, checksum, data in task:
+        nodes: set[tuple[str, str, int, bool]] = set()
+        for tree in task:
             try:
-                found = layout.read_tree(storage, tree_id, checksum)
+                found = layout.read_tree(storage, tree.tree_id, tree.checksum)
             except EbbtideError as error:
-                answer.failed(error)
+                if tree.required or error.kind != MISSING_TREE:
+                    answer.failed(error)
                 continue
             node_ids = texts(found.column("node_id"))
-            addresses.add(layout.tree_address(tree_id))
+            addresses.add(layout.tree_address(tree.tree_id))
             addresses.update(layout.node_address(node_id) for node_id in node_ids)
-            if data:
-                nodes.update(_rows(found))
+            if tree.data:
+                nodes.update((*row, tree.required) for row in _rows(found))
         answer.wrote(
             folder,
             f"{name}/trees-{number:05d}.parquet",
             pa.table([pa.array(sorted(addresses), pa.string())], schema=ADDRESS_SCHEMA),
-            group="addresses",
+            group="trees",
         )
-        columns = zip(*sorted(nodes), strict=True) if nodes else [()] * len(NODES_SCHEMA)
+        columns = zip(*sorted(nodes), strict=True) if nodes else [()] * len(_MARKED_NODES)
         answer.wrote(
             folder,
             f"{name}/nodes-{number:05d}.parquet",
-            pa.table([list(column) for column in columns], schema=NODES_SCHEMA),
+            pa.table([list(column) for column in columns], schema=_MARKED_NODES),
             group="nodes",
         )
 
@@ -134,31 +162,41 @@ def _read_nodes(
         return []
 
     def write(partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows) -> None:
-        writer = _AddressWriter(f"{name}/addresses-{partition:05d}", folder, answer)
+        stem = f"{name}/addresses-{partition:05d}"
+        writers = {
+            True: _AddressWriter(stem, folder, answer, group=REQUIRED),
+            False: _AddressWriter(f"{stem}-lenient", folder, answer, group="lenient"),
+        }
         for batch in batches:
-            for node_id, checksum, count in _rows(batch):
+            flags = cast("list[bool]", batch.column("required").to_pylist())
+            for (node_id, checksum, count), required in zip(_rows(batch), flags, strict=True):
                 try:
-                    writer.add(layout.read_node(storage, node_id, checksum, entry_count=count))
+                    found = layout.read_node(storage, node_id, checksum, entry_count=count)
+                    writers[required].add(found)
                 except EbbtideError as error:
-                    answer.failed(error)
-        writer.flush()
+                    if required or error.kind != MISSING_NODE:
+                        answer.failed(error)
+        for writer in writers.values():
+            writer.flush()
 
-    nodes = read_frame(spark, folder, node_parts, NODES_SCHEMA)
+    nodes = read_frame(spark, folder, node_parts, _MARKED_NODES)
     upper_bound = sum(part.rows for part in node_parts)
     partitions = max(1, min(task_count(spark), upper_bound // NODES_PER_TASK_MIN))
-    distinct = nodes.dropDuplicates().repartition(partitions, F.col("node_id"))
+    once = nodes.groupBy(*NODES_SCHEMA.names).agg(F.max("required").alias("required"))
+    distinct = once.repartition(partitions, F.col("node_id"))
     return write_frame(distinct, write)
 
 
 def _rows(nodes: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, str, int]]:
     """The rows of NODES_SCHEMA."""
-    return zip(*(column.to_pylist() for column in nodes.columns), strict=True)
+    return zip(*(nodes.column(name).to_pylist() for name in NODES_SCHEMA.names), strict=True)
 
 
 class _AddressWriter:
     """Gathers addresses into parts of a bounded size, each without repetitions."""
 
-    def __init__(self, stem: str, folder: RunFolder, answer: PartRows) -> None:
+    def __init__(self, stem: str, folder: RunFolder, answer: PartRows, *, group: str) -> None:
+        self._group = group
         self._stem = stem
         self._folder = folder
         self._answer = answer
@@ -180,6 +218,6 @@ class _AddressWriter:
             self._folder,
             f"{self._stem}-{self._parts:03d}.parquet",
             pa.table([distinct], schema=ADDRESS_SCHEMA),
-            group="addresses",
+            group=self._group,
         )
         self._arrays, self._rows, self._parts = [], 0, self._parts + 1

@@ -11,12 +11,13 @@ from ebbtide.settings import Settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """`grace`: nothing younger is a candidate. `run_dir`: where the run's files go, if not into the
-    repository's own storage. `unsafe` allows a grace below the safe minimum, `allow_share` a plan
-    above `share_max` (the share of listed files or bytes that may be candidates). Records of runs
-    are kept for `run_retention`."""
+    repository's own storage. `unsafe` allows a grace below `grace_min`, `allow_share` a plan above
+    `share_max` (the share of listed files or bytes that may be candidates). Records of runs are
+    kept for `run_retention`."""
 
     grace: timedelta
-    lease_ttl: timedelta
+    grace_min: timedelta
+    grace_reason: str  # for that minimum
     skew_max: timedelta
     share_max: float
     run_retention: timedelta
@@ -29,15 +30,27 @@ class RunOptions:
         cls,
         settings: Settings,
         *,
+        sessions: timedelta | None = None,
         grace: timedelta | None = None,
         unsafe: bool = False,
         allow_share: bool = False,
         run_dir: str | None = None,
     ) -> RunOptions:
-        """The options that the settings give, with a run's own."""
+        """The options that the settings give, with a run's own.
+
+        `sessions` is how long a session may last in a repository that knows nothing of its
+        sessions: the grace, and the least that is safe.
+        """
+        if sessions is None:
+            default, grace_min = settings.grace, max(settings.lease_ttl, settings.clock_skew_max)
+            reason = "the longest lease and the allowed clock skew"
+        else:
+            default = grace_min = sessions
+            reason = "how long a session may last"
         return cls(
-            grace=settings.grace if grace is None else grace,
-            lease_ttl=settings.lease_ttl,
+            grace=default if grace is None else grace,
+            grace_min=grace_min,
+            grace_reason=reason,
             skew_max=settings.clock_skew_max,
             share_max=settings.share_max,
             run_retention=settings.run_retention,

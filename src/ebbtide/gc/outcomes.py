@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
 
 from ebbtide.arrow import make_schema, split_by, texts
-from ebbtide.errors import Refused
+from ebbtide.errors import EbbtideError, Refused
+from ebbtide.formats.base import Guard
 from ebbtide.gc.counts import Count
 from ebbtide.gc.parts import Part, PartRows, read_frame, read_part, run_tasks, write_frame
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
@@ -58,10 +59,12 @@ def delete_parts(
     parts: Iterable[Part],
     epoch: int,
     run_id: str,
+    guard: Guard,
 ) -> list[Part]:
     """Delete the addresses of `parts` (CANDIDATE_SCHEMA); the parts of the record.
 
-    Refused `lease_lost` when another run announced itself meanwhile, and `plan_corrupt`.
+    Refused `lease_lost` when another run announced itself meanwhile, `plan_corrupt`, and by the
+    `guard`, which is asked before each batch.
     """
 
     def work(_number: int, task: Part, answer: PartRows) -> None:
@@ -77,6 +80,11 @@ def delete_parts(
         for start in range(0, table.num_rows, ADDRESSES_PER_BATCH):
             if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
                 answer.failed(Refused("lease_lost", "another run has taken the repository"))
+                return
+            try:
+                guard()
+            except EbbtideError as error:
+                answer.failed(error)
                 return
             batch = table.slice(start, ADDRESSES_PER_BATCH)
             outcomes = _delete(storage, texts(batch.column("address")))

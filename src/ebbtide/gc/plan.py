@@ -32,9 +32,10 @@ COMMITS_SCHEMA: Final = make_schema(
     ("active", pa.bool_()),
     ("recorded", pa.bool_()),
     ("reason", pa.string()),
+    ("companions", pa.list_(pa.string())),
 )
 """Every commit that the plan looked at: whether its data stays (`active`), whether its record, tree
-and ranges stay (`recorded`), and the reason for the former."""
+and ranges stay (`recorded`), the reason for the former, and what stays with the latter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class PlannedCommits:
     forgettable: frozenset[str]
     data_trees: frozenset[str]
     recorded_trees: frozenset[str]
+    companions: frozenset[str]
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -186,6 +188,12 @@ def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
         [commit.commit_id in active for commit in commits],
         [commit.commit_id in decision.recorded for commit in commits],
         [active.get(commit.commit_id) for commit in commits],
+        [
+            list(roots.companions.get(commit.commit_id, ()))
+            if commit.commit_id in decision.recorded
+            else []
+            for commit in commits
+        ],
     ]
     arrays = [
         pa.array(column, schema_field.type)
@@ -207,5 +215,6 @@ def read_commits(folder: RunFolder, part: Part) -> PlannedCommits:
         ),
         data_trees=frozenset(row["tree_id"] for row in rows if row["active"]),
         recorded_trees=frozenset(row["tree_id"] for row in rows if row["recorded"]),
+        companions=frozenset(address for row in rows for address in row["companions"]),
         reasons={row["commit_id"]: row["reason"] for row in rows if row["active"]},
     )

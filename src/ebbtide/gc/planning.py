@@ -17,10 +17,11 @@ from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.counts import Count
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
 from ebbtide.gc.inventory import list_inventory
-from ebbtide.gc.mark import MarkedTrees, mark
+from ebbtide.gc.mark import REQUIRED, MarkedTrees, mark
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.plan import Plan, write_commits
+from ebbtide.gc.presence import check_presence
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.subtract import subtract
@@ -62,7 +63,7 @@ def make_plan(
     with steps("list"):
         listed = _list(spark, repository, folder)
     with steps("read"):
-        read = _read(repository, folder, listed_count=listed.total.objects)
+        read = _read(repository, folder, cutoff=cutoff, listed_count=listed.total.objects)
     with steps("mark"):
         live = mark(
             spark,
@@ -73,6 +74,15 @@ def make_plan(
             trees=trees_of(read.roots, read.decision),
             checksums=read.roots.tree_checksums,
         )
+    if repository.layout.checks_presence:
+        with steps("presence"):
+            check_presence(
+                spark,
+                storage=repository.storage,
+                folder=folder,
+                inventory=listed.parts,
+                live=[part for part in live if part.group == REQUIRED],
+            )
     with steps("subtract"):
         result = subtract(
             spark,
@@ -118,8 +128,10 @@ def _list(spark: SparkSession, repository: RepositoryFormat, folder: RunFolder) 
     )
 
 
-def _read(repository: RepositoryFormat, folder: RunFolder, *, listed_count: int) -> _Read:
-    with repository.reading() as reading:
+def _read(
+    repository: RepositoryFormat, folder: RunFolder, *, cutoff: datetime, listed_count: int
+) -> _Read:
+    with repository.reading(cutoff) as reading:
         protected = write_protected(folder, reading.protected(), name="uncommitted")
         roots = reading.roots()
     check_not_empty(roots, listed_count=listed_count)
@@ -147,7 +159,16 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
             if commit.commit_id in commit_ids and commit.tree_id in roots.tree_checksums
         )
 
-    return MarkedTrees(recorded=trees(decision.recorded), data=trees(decision.active))
+    return MarkedTrees(
+        recorded=trees(decision.recorded),
+        data=trees(decision.active),
+        lenient=roots.lenient_trees,
+        companions=frozenset(
+            address
+            for commit_id in decision.recorded
+            for address in roots.companions.get(commit_id, ())
+        ),
+    )
 
 
 def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str) -> list[Part]:

@@ -23,10 +23,8 @@ from urllib.parse import unquote, urlsplit
 
 from ebbtide.arrow import texts
 from ebbtide.errors import NotFound, Refused
+from ebbtide.formats.base import EPOCH_ADDRESS, RUNS_PREFIX
 from ebbtide.storage import Storage, open_storage
-
-RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
-EPOCH_ADDRESS: Final = "_ebbtide/gc/EPOCH"
 
 PLAN_FILE: Final = "plan.json"
 FENCE_FILE: Final = "fence.json"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
@@ -26,6 +27,9 @@ from ebbtide.gc.planning import check_times, trees_of, write_protected
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.retention.decision import Decision, Roots, decide
+
+ATTEMPTS: Final = 5
+"""How often to look again when something came to need what was about to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +67,39 @@ class Sweep:
             check_parts(self.spark, self.folder, self.plan.candidates)
         is_first = self.folder.get_json(FENCE_FILE) is None
         earlier = self.folder.names("deleted")
+        for attempt in range(1, ATTEMPTS + 1):
+            self._answers.clear()
+            try:
+                with self.steps("fence"):
+                    roots, decision = self._fence(planned)
+                with self.steps("recheck"):
+                    keep = self._recheck(planned, roots, decision)
+                    todo = self._todo(keep, earlier)
+            except EbbtideError:
+                self._lift(is_first=is_first)
+                raise
+            forgettable = planned.forgettable & decision.forgettable
+            try:
+                with self.steps("forget"):
+                    self.repository.forget(self.hold, self.plan.run_id, forgettable)
+                break
+            except (Refused, Failed) as error:
+                if error.kind != "repository_changed":
+                    raise _incomplete(error) from error
+                # Nothing was dropped: look again at what is needed now.
+                self._lift(is_first=is_first)
+                if attempt == ATTEMPTS:
+                    raise
         try:
-            with self.steps("fence"):
-                roots, decision = self._fence(planned)
-            with self.steps("recheck"):
-                keep = self._recheck(planned, roots, decision)
-                todo = self._todo(keep, earlier)
-        except EbbtideError:
-            self._lift(is_first=is_first)
-            raise
-        try:
-            with self.steps("forget"):
-                forgettable = planned.forgettable & decision.forgettable
-                self.repository.forget(self.hold, self.plan.run_id, forgettable)
             untried = self._delete(todo)
             with self.steps("count"):
                 outcomes = tally(self.spark, self.folder, self._answers)
         except (Refused, Failed) as error:
-            raise Incomplete(
-                "incomplete",
-                f"the sweep was stopped: {error.message}. What it deleted until then is on "
-                "record: sweep the run again, it goes on where it stopped",
-            ) from error
-        # Those that an earlier attempt forgot are stubs by now.
-        forgotten = forgettable | (planned.forgettable & roots.stub_ids)
+            raise _incomplete(error) from error
+        # Those that an earlier attempt forgot are stubs by now, or not there at all.
+        forgotten = forgettable | planned.forgettable.difference(
+            commit.commit_id for commit in roots.commits
+        )
         return Swept(outcomes, len(forgotten), untried)
 
     def _lift(self, *, is_first: bool) -> None:
@@ -122,7 +135,7 @@ class Sweep:
             self._closed = (planned.expired & decision.expired) - closed
             return Fencing(tombstone=self._closed)
 
-        roots = self.repository.fence(self.hold, self.plan.run_id, choose)
+        roots = self.repository.fence(self.hold, self.plan.run_id, choose, cutoff=self.plan.cutoff)
         decision = decided[-1]
         self.folder.put_json(
             FENCE_FILE,
@@ -142,7 +155,7 @@ class Sweep:
         # A copy of the database may have moved OWNER at the same moment as this run's first check.
         self.repository.check_storage()
         name = f"recheck-{self.hold.run_epoch:06d}"
-        with self.repository.reading() as reading:
+        with self.repository.reading(self.plan.cutoff) as reading:
             after = reading.roots()
             protected = write_protected(self.folder, reading.protected(), name=f"{name}/kept")
         trees = _newly_kept(planned, (roots, decision), (after, decide(after)))
@@ -183,6 +196,7 @@ class Sweep:
         A kind of which something failed holds back the kinds that it points at.
         """
         order = self.repository.layout.delete_order
+        guard = self.repository.guard()
         for position, kind in enumerate(order):
             parts = [part for part in todo if part.group == kind]
             if not parts:
@@ -195,6 +209,7 @@ class Sweep:
                     parts=parts,
                     epoch=self.hold.run_epoch,
                     run_id=self.plan.run_id,
+                    guard=guard,
                 )
             self._answers += answers
             if any(part.group.startswith("failed ") for part in answers):
@@ -202,17 +217,29 @@ class Sweep:
         return 0
 
 
+def _incomplete(error: EbbtideError) -> Incomplete:
+    """Behind the first change that cannot be taken back, a failure leaves the sweep unfinished."""
+    return Incomplete(
+        "incomplete",
+        f"the sweep was stopped: {error.message}. What it deleted until then is on "
+        "record: sweep the run again, it goes on where it stopped",
+    )
+
+
 def _newly_kept(planned: PlannedCommits, *readings: tuple[Roots, Decision]) -> MarkedTrees:
-    """Trees that are kept now, by any of the readings, and that the plan's mark did not read.
+    """Trees that are kept now, by any of the readings, and that the plan's mark did not read; and
+    what goes with those, or goes with others only now.
 
     The last reading is the one from behind the fence.
     """
     data: set[str] = set()
     recorded: set[str] = set()
+    companions: set[str] = set()
     for roots, decision in readings:
         trees = trees_of(roots, decision)
         data |= trees.data - planned.data_trees
         recorded |= trees.recorded - planned.recorded_trees
+        companions |= trees.companions - planned.companions
     # A commit made since the plan may be expired by now. The fence closed only what the plan knew:
     # whatever is open behind it can be read and built upon, so that its data is needed too.
     after = readings[-1][0]
@@ -221,4 +248,9 @@ def _newly_kept(planned: PlannedCommits, *readings: tuple[Roots, Decision]) -> M
         for commit in after.commits
         if not commit.tombstoned and commit.tree_id in after.tree_checksums
     } - planned.data_trees
-    return MarkedTrees(recorded=frozenset(recorded | data), data=frozenset(data))
+    return MarkedTrees(
+        recorded=frozenset(recorded | data),
+        data=frozenset(data),
+        lenient=after.lenient_trees,
+        companions=frozenset(companions),
+    )

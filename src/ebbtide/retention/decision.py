@@ -25,7 +25,8 @@ class Roots:
     `refs` has those that are not gone. `commits` leaves out stubs (commits whose record an
     earlier run dropped); `stub_ids` has those. `tree_checksums` maps tree ids to the checksums of
     their files; a tree that is not in it was given up. Without a policy everything that a commit
-    holds is kept.
+    holds is kept. `companions` maps commits to the addresses that go with their records, beside
+    tree and nodes. Of `lenient_trees`, which nobody may come to need, files may be missing.
     """
 
     now: datetime
@@ -34,6 +35,8 @@ class Roots:
     stub_ids: frozenset[str]
     tree_checksums: Mapping[str, str]
     policy: Policy | None
+    companions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lenient_trees: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

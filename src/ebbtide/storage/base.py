@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final, Literal, Protocol, TypeAlias, runtime_c
 
 import pyarrow as pa
 
-from ebbtide.errors import InvalidInput
+from ebbtide.errors import Conflict, InvalidInput
 
 _FIELDS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("address", pa.string(), nullable=False),
@@ -82,6 +82,13 @@ class Storage(Protocol):
     def get(self, address: str) -> bytes:
         """The whole object. Raises NotFound (`object_not_found`)."""
 
+    def get_versioned(self, address: str) -> tuple[bytes, str]:
+        """The whole object, and which version of it that is: an opaque text for `replace`.
+
+        Two objects at an address that differ in their bytes differ in their versions, too. Raises
+        NotFound (`object_not_found`), and Failed (`storage_error`) if the storage has no versions.
+        """
+
     def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """The bytes from `start` up to and without `end`, in pieces of bounded size.
 
@@ -94,6 +101,15 @@ class Storage(Protocol):
 
         Memory is bounded for anything but `bytes`. Raises Conflict (`object_exists`) when
         `create_only` and something is there.
+        """
+
+    def replace(self, address: str, data: bytes, *, version: str) -> str:
+        """Write an object if it still is the one that `get_versioned` read, and in one step with
+        that; returns the new version. As durable as `put`. Memory holds all of it.
+
+        Raises Conflict (`object_changed`) when it is another version, or gone. That may be an own
+        write whose answer was lost on the way, and which the client sent again: who must know
+        reads the object.
         """
 
     def head(self, address: str) -> ObjectInfo | None:
@@ -156,6 +172,15 @@ def chunks(data: Content) -> Iterator[bytes]:
             yield piece
     else:
         yield from data
+
+
+def changed(address: str) -> Conflict:
+    """The error for an object that is not the version that was read."""
+    return Conflict(
+        "object_changed",
+        f"the object at {address} was changed or deleted since it was read: read it again",
+        address=address,
+    )
 
 
 def _refused(address: str, why: str) -> InvalidInput:

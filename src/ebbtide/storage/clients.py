@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TypeAlias
 
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
@@ -16,6 +16,10 @@ Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
 
 ERRORS: Final = (BaseError, OSError, ValueError)
 """What obstore raises."""
+
+CHANGED: Final = (PreconditionError, FileNotFoundError, AlreadyExistsError)
+"""What it raises when an object is not the version that a write was to replace. The last is S3's
+409: other conditional writes of the object are under way, and went on through all the retries."""
 
 BUCKET_SCHEMES: Final[Mapping[str, Callable[..., Client]]] = {
     "s3": S3Store,

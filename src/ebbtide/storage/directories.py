@@ -38,18 +38,20 @@ def opened(root: str, segments: Sequence[str]) -> Iterator[int]:
 
 
 @contextmanager
-def opened_chain(root: str, segments: Sequence[str]) -> Iterator[list[int]]:
+def opened_chain(root: str, segments: Sequence[str], *, make: bool = True) -> Iterator[list[int]]:
     """Descriptors of the root and of each directory down to `segments`, made where missing.
 
     A directory that is removed between its making and its opening (the sweep removes emptied
-    ones) is made again.
+    ones) is made again. Without `make` none is made, and FileNotFoundError where one is missing.
     """
-    Path(root).mkdir(parents=True, exist_ok=True)
+    if make:
+        Path(root).mkdir(parents=True, exist_ok=True)
     chain = [os.open(root, _DIRECTORY)]
     try:
         for segment in segments:
-            with suppress(FileExistsError):
-                os.mkdir(segment, dir_fd=chain[-1])
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(segment, dir_fd=chain[-1])
             chain.append(_open(chain[-1], segment))
         yield chain
     finally:
@@ -57,23 +59,25 @@ def opened_chain(root: str, segments: Sequence[str]) -> Iterator[list[int]]:
             os.close(descriptor)
 
 
-def create_exclusively(root: str, segments: Sequence[str], name: str) -> tuple[list[int], int]:
+def create_exclusively(
+    root: str, segments: Sequence[str], name: str, *, make: bool = True
+) -> tuple[list[int], int]:
     """Make a new file `name` in the directory at `segments`, and the directories that it needs.
 
     Returns descriptors of the chain of directories, and of the file; the caller closes all.
     Once the file is there its directory is not empty, so that nobody can remove it; until then
-    somebody may, and the attempt is made again.
+    somebody may, and the attempt is made again. Without `make`, see `opened_chain`.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     attempt = 0
     while True:
         try:
-            with opened_chain(root, segments) as chain:
+            with opened_chain(root, segments, make=make) as chain:
                 file = os.open(name, flags, 0o666, dir_fd=chain[-1])
                 return [os.dup(descriptor) for descriptor in chain], file
         except FileNotFoundError:
             attempt += 1
-            if attempt == _ATTEMPTS_MAX:
+            if not make or attempt == _ATTEMPTS_MAX:
                 raise
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import errno
+import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -64,6 +66,15 @@ class LocalStorage:
         with _translated(address, reading=True), os.fdopen(self._open(address), "rb") as file:
             return file.read()
 
+    def get_versioned(self, address: str) -> tuple[bytes, str]:
+        """See `Storage.get_versioned`."""
+        *parents, name = base.split_address(address)
+        with (
+            _translated(address, reading=True),
+            directories.opened(self.directory, parents) as parent,
+        ):
+            return _versioned(parent, name)
+
     def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """See `Storage.stream`."""
         if self.head(address) is None:
@@ -72,27 +83,36 @@ class LocalStorage:
 
     def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
         """See `Storage.put`."""
-        *parents, name = base.split_address(address)
-        if _TEMPORARY.fullmatch(name):
-            raise InvalidInput(
-                "invalid_address", f"{address!r} ends like a temporary file: choose another name"
-            )
+        parents, name = _split_to_write(address)
+        with _translated(address), self._written(parents, name, data) as (parent, temporary):
+            _publish(parent, temporary, name, create_only=create_only)
+
+    def replace(self, address: str, data: bytes, *, version: str) -> str:
+        """See `Storage.replace`.
+
+        Comparing and renaming are two steps to the system: a lock of the directory (flock) makes
+        them one among those who call this. Nobody else takes it, neither `put` and `delete` nor
+        other programs, such as Icechunk: what they do between the two steps is overwritten. A file
+        system that can't lock a directory (NFS) is Failed (`storage_error`).
+        """
+        parents, name = _split_to_write(address)
         with _translated(address):
-            temporary = f"{name}#{secrets.randbelow(10**12)}"
-            chain, file = directories.create_exclusively(self.directory, parents, temporary)
             try:
-                _write(file, data)
-                _publish(chain[-1], temporary, name, create_only=create_only)
-                # From the deepest up, so that the first one carries the others to the disk.
-                for descriptor in reversed(chain):
-                    os.fsync(descriptor)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary, dir_fd=chain[-1])
+                with (
+                    self._written(parents, name, data, make=False) as (parent, temporary),
+                    _locked(parent),
+                ):
+                    if _versioned(parent, name)[1] != version:
+                        raise base.changed(address)
+                    written = _version(
+                        os.stat(temporary, dir_fd=parent, follow_symlinks=False), data
+                    )
+                    os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            except directories.NotInsideError:
                 raise
-            finally:
-                for descriptor in chain:
-                    os.close(descriptor)
+            except (FileNotFoundError, NotADirectoryError):
+                raise base.changed(address) from None
+            return written
 
     def head(self, address: str) -> ObjectInfo | None:
         """See `Storage.head`."""
@@ -183,18 +203,58 @@ class LocalStorage:
         """A descriptor of the object for reading; FileNotFoundError if it is no plain file."""
         *parents, name = base.split_address(address)
         with directories.opened(self.directory, parents) as parent:
-            # Without O_NONBLOCK a named pipe would hold the reader up for ever.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            try:
-                descriptor = os.open(name, flags, dir_fd=parent)
-            except OSError as error:
-                if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
-                    raise FileNotFoundError(f"{address!r} is no plain file") from None
-                raise
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return descriptor
-        os.close(descriptor)
-        raise FileNotFoundError(f"{address!r} is no plain file")
+            return _open_plain(parent, name)
+
+    @contextmanager
+    def _written(
+        self, parents: Sequence[str], name: str, data: Content, *, make: bool = True
+    ) -> Iterator[tuple[int, str]]:
+        """A temporary file that holds `data`, for the block to give it the name of the object.
+
+        Yields its directory and its name there. After the block the directories reach the disk;
+        when it fails, the file is removed.
+        """
+        temporary = f"{name}#{secrets.randbelow(10**12)}"
+        chain, file = directories.create_exclusively(self.directory, parents, temporary, make=make)
+        try:
+            _write(file, data)
+            yield chain[-1], temporary
+            # From the deepest up, so that the first one carries the others to the disk.
+            for descriptor in reversed(chain):
+                os.fsync(descriptor)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=chain[-1])
+            raise
+        finally:
+            for descriptor in chain:
+                os.close(descriptor)
+
+
+def _split_to_write(address: str) -> tuple[list[str], str]:
+    """Directories and name; InvalidInput for a name that a listing would take for a temporary."""
+    *parents, name = base.split_address(address)
+    if _TEMPORARY.fullmatch(name):
+        raise InvalidInput(
+            "invalid_address", f"{address!r} ends like a temporary file: choose another name"
+        )
+    return parents, name
+
+
+def _open_plain(parent: int, name: str) -> int:
+    """A descriptor of a file for reading; FileNotFoundError if it is no plain file."""
+    # Without O_NONBLOCK a named pipe would hold the reader up for ever.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(name, flags, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
+            raise FileNotFoundError(f"{name!r} is no plain file") from None
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise FileNotFoundError(f"{name!r} is no plain file")
 
 
 @contextmanager
@@ -232,6 +292,33 @@ def _write(descriptor: int, data: Content) -> None:
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def _locked(directory: int) -> Iterator[None]:
+    """Alone with the directory, among all that lock it."""
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        # Not left to the closing: a copy of the descriptor in a forked process would keep it.
+        fcntl.flock(directory, fcntl.LOCK_UN)
+
+
+def _versioned(parent: int, name: str) -> tuple[bytes, str]:
+    """The bytes of a plain file, and their version."""
+    with os.fdopen(_open_plain(parent, name), "rb") as file:
+        # First what the system says: if somebody writes into the file meanwhile, it is outdated.
+        found = os.fstat(file.fileno())
+        data = file.read()
+    return data, _version(found, data)
+
+
+def _version(found: os.stat_result, data: bytes) -> str:
+    """Number, time and size tell most files apart, and the checksum the rest: the clock of files
+    ticks some milliseconds apart, in which a number may be given to the next file but one."""
+    checksum = hashlib.sha256(data).hexdigest()
+    return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}-{checksum}"
 
 
 def _publish(parent: int, temporary: str, name: str, *, create_only: bool) -> None:

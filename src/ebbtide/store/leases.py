@@ -7,14 +7,13 @@ once.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import sqlalchemy as sa
 
 from ebbtide.errors import Refused
+from ebbtide.processes import is_dead, this_process
 from ebbtide.store.metadata.engine import Metadata, Transaction
 from ebbtide.store.metadata.schema import gc_leases
 
@@ -54,7 +53,7 @@ def take_lease(
         now = tx.now()
         if row is not None and row.run_id is not None:
             silence = now - row.heartbeat_at
-            if silence < lease_ttl and not _is_dead(row.holder):
+            if silence < lease_ttl and not is_dead(row.holder):
                 raise Refused(
                     "run_in_progress",
                     f"run {row.run_id} holds the repository (last heard of "
@@ -66,7 +65,7 @@ def take_lease(
         values = {
             "run_epoch": epoch,
             "run_id": run_id,
-            "holder": _this_process(),
+            "holder": this_process(),
             "heartbeat_at": now,
         }
         if row is None:
@@ -102,38 +101,3 @@ def release_lease(metadata: Metadata, lease: Lease) -> None:
             )
             .values(run_id=None, holder=None)
         )
-
-
-def _this_process() -> str | None:
-    """Machine, process namespace, process and its start: enough to tell that it is gone."""
-    machine = _machine()
-    start = _start_of(os.getpid())
-    return f"{machine} {os.getpid()} {start}" if machine and start else None
-
-
-def _is_dead(holder: str | None) -> bool:
-    """Whether `holder` ran on this machine and is gone. Unsure is not dead."""
-    if holder is None:
-        return False
-    machine, pid, start = holder.rsplit(" ", 2)
-    return machine == _machine() and _start_of(int(pid)) != start
-
-
-def _machine() -> str | None:
-    """The running kernel and the namespace of process ids: equal only where ids are comparable."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return None
-
-
-def _start_of(pid: int) -> str | None:
-    """When process `pid` started, in the kernel's own ticks; None when there is none (or it is
-    a zombie)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields[19]

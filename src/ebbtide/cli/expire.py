@@ -1,0 +1,318 @@
+"""`expire`: cut old history off a repository that keeps all of it."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.asking import require_answerable
+from ebbtide.cli.collecting import is_icechunk, make_session, open_icechunk
+from ebbtide.cli.command import Cli, YesOption, command
+from ebbtide.cli.gc import MasterOption
+from ebbtide.cli.policies import read_policy_file
+from ebbtide.cli.progress import StepProgress
+from ebbtide.cli.runs import LIMIT, show_candidates
+from ebbtide.cli.text import count_text, date_text, parse_date, size_text
+from ebbtide.durations import parse_duration
+from ebbtide.errors import EbbtideError, InvalidInput
+
+if TYPE_CHECKING:
+    from ebbtide.formats.icechunk.repository import IcechunkRepository
+    from ebbtide.formats.icechunk.state import History
+    from ebbtide.gc.preview import Preview
+    from ebbtide.model import RefKind
+    from ebbtide.retention.expiry import Expiry, ExpiryRequest
+
+SHOWN_MAX: Final = 20
+"""Snapshots that are listed for people; `--json` has all."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    command(app, "expire")(expire)
+
+
+def _keep_option(help_text: str) -> Any:  # what Typer makes of an option
+    return typer.Option(metavar="N", min=1, help=help_text, show_default=False)
+
+
+KeepLast = Annotated[int | None, _keep_option("Keep the newest N snapshots of each branch.")]
+KeepHourly = Annotated[
+    int | None, _keep_option("Keep the newest snapshot of each of the newest N hours.")
+]
+KeepDaily = Annotated[int | None, _keep_option("Likewise, of days.")]
+KeepWeekly = Annotated[int | None, _keep_option("Likewise, of weeks.")]
+KeepMonthly = Annotated[int | None, _keep_option("Likewise, of months.")]
+KeepYearly = Annotated[int | None, _keep_option("Likewise, of years.")]
+
+
+def expire(
+    cli: Cli,
+    repository: Annotated[
+        str,
+        typer.Argument(
+            metavar="REPO",
+            help="icechunk:PATH or icechunk:URL.",
+            show_default=False,
+        ),
+    ],
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="Expire what is older than a period (30d) or a date (2026-01-31, UTC).",
+            show_default=False,
+        ),
+    ] = None,
+    keep_last: KeepLast = None,
+    keep_hourly: KeepHourly = None,
+    keep_daily: KeepDaily = None,
+    keep_weekly: KeepWeekly = None,
+    keep_monthly: KeepMonthly = None,
+    keep_yearly: KeepYearly = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A policy as JSON, with rules for branches; - for stdin.",
+            show_default=False,
+        ),
+    ] = None,
+    delete_expired_branches: Annotated[
+        bool,
+        typer.Option(
+            "--delete-expired-branches",
+            help="Delete branches whose newest snapshot is older, but never main.",
+        ),
+    ] = False,
+    delete_expired_tags: Annotated[
+        bool,
+        typer.Option("--delete-expired-tags", help="Delete tags on snapshots that are older."),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Show what would change, and what would become collectable."
+        ),
+    ] = False,
+    files: Annotated[
+        bool, typer.Option("--files", help="With --dry-run, list these files too.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, help="At most so many of them.")
+    ] = LIMIT,
+    unsafe: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe", help="Allow to expire what is younger than EBBTIDE_ICECHUNK_GRACE."
+        ),
+    ] = False,
+    master: MasterOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Cut old snapshots off the history of an Icechunk repository. Deletes no object.
+
+    What a branch or tag points at stays, and so does the first snapshot. With --keep options or a
+    policy, chosen older snapshots stay reachable. 'gc run' deletes what nothing reaches any more.
+    """
+    from ebbtide.retention import Policy
+    from ebbtide.retention.expiry import ExpiryRequest
+
+    if not is_icechunk(repository):
+        raise InvalidInput(
+            "invalid_argument",
+            f"{repository!r} is not icechunk:PATH or icechunk:URL: what a repository of the store "
+            "keeps is set by 'ebbtide retention set'",
+        )
+    if not dry_run:
+        require_answerable(yes=yes)
+    found = open_icechunk(repository, cli.settings)
+    now = found.now()
+    counts = {
+        "keep_last": keep_last,
+        "keep_hourly": keep_hourly,
+        "keep_daily": keep_daily,
+        "keep_weekly": keep_weekly,
+        "keep_monthly": keep_monthly,
+        "keep_yearly": keep_yearly,
+    }
+    deleted: list[tuple[bool, RefKind]] = [
+        (delete_expired_branches, "branch"),
+        (delete_expired_tags, "tag"),
+    ]
+    request = ExpiryRequest.of(
+        now=now,
+        sessions=cli.settings.icechunk_grace,
+        older_than=None if older_than is None else _instant(older_than, now),
+        rule={name: count for name, count in counts.items() if count is not None} or None,
+        policy=None if policy is None else Policy.parse(read_policy_file(policy)),
+        delete_refs=[kind for wanted, kind in deleted if wanted],
+        unsafe=unsafe,
+    )
+    if dry_run:
+        _show_dry_run(cli, repository, found, request, files=limit if files else 0, master=master)
+    else:
+        _expire(cli, repository, found, request, yes=yes)
+
+
+def _instant(text: str, now: datetime) -> datetime:
+    """A period before now, or a date."""
+    try:
+        return now - parse_duration(text)
+    except OverflowError:
+        raise InvalidInput("invalid_duration", f"{text} ago is before all history") from None
+    except EbbtideError:
+        found = parse_date(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _expire(
+    cli: Cli, name: str, found: IcechunkRepository, request: ExpiryRequest, *, yes: bool
+) -> None:
+    history, expiry = found.plan_expiry(request)
+    if not cli.output.as_json:
+        _show_expiry(cli, history, expiry)
+    if expiry.is_empty or not cli.may("rewrite its history so?", yes=yes):
+        if cli.output.as_json:
+            cli.output.answer(_document(name, history, expiry, done=False), lambda: None)
+        return
+    history, expiry = found.expire(request)
+
+    def show() -> None:
+        cli.output.line("done; no object was deleted")
+        cli.output.line(f"to delete what nothing reaches any more: ebbtide gc run {name}")
+
+    cli.output.answer(_document(name, history, expiry, done=True), show)
+
+
+def _show_dry_run(
+    cli: Cli,
+    name: str,
+    found: IcechunkRepository,
+    request: ExpiryRequest,
+    *,
+    files: int,
+    master: str | None,
+) -> None:
+    history, expiry = found.plan_expiry(request)
+    freed = _preview(cli, name, expiry, files=files, master=master)
+    document = _document(name, history, expiry, done=False)
+    document["collectable"] = {
+        "count": freed.total.objects,
+        "bytes": freed.total.bytes_total,
+        "kinds": {
+            kind: {"count": count.objects, "bytes": count.bytes_total}
+            for kind, count in freed.kinds.items()
+        },
+    }
+    if files:
+        document["files"] = [
+            row | {"last_modified": documents.instant(row["last_modified"])} for row in freed.files
+        ]
+
+    def show() -> None:
+        _show_expiry(cli, history, expiry)
+        cli.output.line()
+        rows = [
+            [kind, count_text(count.objects), size_text(count.bytes_total)]
+            for kind, count in freed.kinds.items()
+        ]
+        cli.output.table(
+            ["would become collectable", "count", "size"],
+            rows,
+            right=["count", "size"],
+            none="nothing would become collectable",
+        )
+        if files:
+            cli.output.line()
+            show_candidates(cli, freed.files)
+        cli.output.line()
+        cli.output.line("nothing was changed")
+
+    cli.output.answer(document, show)
+
+
+def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | None) -> Preview:
+    """What an expiry frees, once nobody needs it for being young."""
+    from datetime import timedelta
+
+    from ebbtide.gc.options import RunOptions
+    from ebbtide.gc.preview import preview
+
+    settings = cli.settings
+    progress = StepProgress(quiet=cli.output.as_json)
+    with tempfile.TemporaryDirectory(prefix="ebbtide-") as directory, progress:
+        options = RunOptions.of(
+            settings,
+            sessions=settings.icechunk_grace,
+            grace=timedelta(0),
+            unsafe=True,
+            allow_share=True,
+            run_dir=directory,
+        )
+        before, after = (
+            open_icechunk(name, settings, run_dir=directory, quiet=True, expiry=each)
+            for each in (None, expiry)
+        )
+        return preview(
+            before,
+            after,
+            session=make_session(settings, master, progress),
+            options=options,
+            files_max=files,
+            observer=progress,
+        )
+
+
+def _show_expiry(cli: Cli, history: History, expiry: Expiry) -> None:
+    if expiry.is_empty:
+        cli.output.line("there is nothing to expire")
+        return
+    released = sorted(
+        (history.commits[snapshot_id] for snapshot_id in expiry.released),
+        key=lambda commit: commit.created_at,
+    )
+    cli.output.table(
+        ["released", "written"],
+        [[commit.commit_id, date_text(commit.created_at)] for commit in released[:SHOWN_MAX]],
+        none="no snapshot is released: branches and tags still reach all",
+    )
+    if len(released) > SHOWN_MAX:
+        cli.output.line(f"and {count_text(len(released) - SHOWN_MAX)} more: --json lists all")
+    cli.output.line()
+    cli.output.line(
+        f"{count_text(len(released), 'snapshot')} released, "
+        f"{count_text(len(expiry.new_parents), 'snapshot')} with another parent"
+    )
+    for ref in expiry.deleted_refs:
+        cli.output.line(f"{ref.kind} {ref.name} deleted (it points at {ref.commit_id})")
+
+
+def _document(name: str, history: History, expiry: Expiry, *, done: bool) -> dict[str, Any]:
+    return {
+        "repository": name,
+        "done": done,
+        "edited": [
+            {
+                "snapshot_id": snapshot_id,
+                "parent_id": history.commits[snapshot_id].first_parent_id,
+                "new_parent_id": parent_id,
+            }
+            for snapshot_id, parent_id in sorted(expiry.new_parents.items())
+        ],
+        "released": [
+            {
+                "snapshot_id": snapshot_id,
+                "written_at": documents.instant(history.commits[snapshot_id].created_at),
+            }
+            for snapshot_id in sorted(expiry.released)
+        ],
+        "deleted_refs": [
+            {"kind": ref.kind, "name": ref.name, "snapshot_id": ref.commit_id}
+            for ref in expiry.deleted_refs
+        ],
+    }

@@ -1,0 +1,95 @@
+"""Carrying out an expiry: history is edited in place, ids and dates kept; no object is deleted.
+
+Version 1: the snapshot files themselves get other parents, one by one, each edit complete in
+itself. Version 2: one conditional write of `repo`. What is released stays in its list until a
+collection drops it: until then a branch or tag made on it brings it back.
+Source: Icechunk design document 007, "Update A in place".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from ebbtide.errors import Conflict, Refused
+from ebbtide.formats.icechunk import refs as v1_refs
+from ebbtide.formats.icechunk.layout import SNAPSHOTS_PREFIX, refusing
+from ebbtide.formats.icechunk.repo import Edit, RepoFile, write_repo
+from ebbtide.formats.icechunk.snapshots import with_parent
+from ebbtide.formats.icechunk.state import History
+from ebbtide.retention.expiry import Expiry
+from ebbtide.storage import Storage
+
+RECORDS_PREFIX: Final = "_ebbtide/expire/"
+
+
+def write_record(
+    storage: Storage, expire_id: str, history: History, expiry: Expiry, now: datetime
+) -> str:
+    """Keep what an expiry is about to change, and from what, so that it can be told afterwards;
+    the address of the record."""
+    record: dict[str, Any] = {
+        "at": now.isoformat(),
+        "edited": [
+            {
+                "snapshot_id": commit_id,
+                "parent_id": history.commits[commit_id].first_parent_id,
+                "new_parent_id": parent_id,
+            }
+            for commit_id, parent_id in sorted(expiry.new_parents.items())
+        ],
+        "released": sorted(expiry.released),
+        "deleted_refs": [
+            {"kind": ref.kind, "name": ref.name, "snapshot_id": ref.commit_id}
+            for ref in expiry.deleted_refs
+        ],
+    }
+    address = f"{RECORDS_PREFIX}{expire_id}.json"
+    storage.put(address, json.dumps(record, indent=1).encode())
+    return address
+
+
+def apply_v1(storage: Storage, expiry: Expiry, parents: Mapping[str, str | None]) -> None:
+    """Edit the snapshot files, then delete the refs.
+
+    `parents` is what the expiry was planned on. Refused `repository_changed` when a snapshot has
+    another parent by now: somebody else edits history; `corrupt_tree`.
+    """
+    for snapshot_id, parent_id in sorted(expiry.new_parents.items()):
+        address = f"{SNAPSHOTS_PREFIX}{snapshot_id}"
+        with refusing(storage, address, what="tree"):
+            data, version = storage.get_versioned(address)
+            edited = with_parent(data, snapshot_id, parent_id, expected=str(parents[snapshot_id]))
+        try:
+            if edited is not None:
+                storage.replace(address, edited, version=version)
+                continue
+        except Conflict:
+            pass
+        raise Refused(
+            "repository_changed",
+            f"snapshot {snapshot_id} was edited by somebody else meanwhile: is Icechunk's own "
+            "expiration running? Run this again when it is not",
+        )
+    for ref in expiry.deleted_refs:
+        if ref.kind == "branch":
+            v1_refs.delete_branch(storage, ref.name)
+        else:
+            v1_refs.delete_tag(storage, ref.name)
+
+
+def apply_v2(storage: Storage, file: RepoFile, expiry: Expiry, now: datetime) -> None:
+    """Write `repo`. Conflict `object_changed` when somebody else was faster: plan anew."""
+    names = {
+        kind: {ref.name for ref in expiry.deleted_refs if ref.kind == kind}
+        for kind in ("branch", "tag")
+    }
+    edit = Edit(
+        kind="ExpirationRan",
+        new_parents=expiry.new_parents,
+        drop_branches=names["branch"],
+        drop_tags=names["tag"],
+    )
+    write_repo(storage, file, edit, now)

@@ -1,0 +1,138 @@
+"""Where the files of an Icechunk repository lie, and how the collector reads them in executors.
+
+Icechunk's metadata carries no checksums. What stands in for them: a file must say that it is the
+one that it was read as, have the size and number of references that its snapshot knows, be sound
+as a FlatBuffer, and what it refers to must be there (`checks_presence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.errors import NotFound, Refused
+from ebbtide.formats.base import FOREIGN, NODES_SCHEMA, SYSTEM, ListingItem
+from ebbtide.formats.icechunk import envelope
+from ebbtide.formats.icechunk.envelope import FileType, UnknownVersionError
+from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
+from ebbtide.formats.icechunk.ids import ID_PATTERN
+from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX, manifest_chunks
+from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, REPO_ADDRESS
+from ebbtide.formats.icechunk.snapshots import Snapshot, read_snapshot
+from ebbtide.storage import Storage
+from ebbtide.storage.local import TEMPORARY_SUFFIX
+
+SNAPSHOTS_PREFIX: Final = "snapshots/"
+MANIFESTS_PREFIX: Final = "manifests/"
+LOGS_PREFIX: Final = "transactions/"
+CONFIG_ADDRESS: Final = "config.yaml"
+SYSTEM_PREFIX: Final = "_ebbtide/"
+
+_COLLECTED: Final = {
+    "snapshot": f"{SNAPSHOTS_PREFIX}{ID_PATTERN}",
+    "transaction_log": f"{LOGS_PREFIX}{ID_PATTERN}",
+    "manifest": f"{MANIFESTS_PREFIX}{ID_PATTERN}",
+    "chunk": f"{CHUNKS_PREFIX}{ID_PATTERN}",
+    "backup": rf"{BACKUPS_PREFIX}(?:repo|config\.yaml)\.[0-9]{{14}}\.{ID_PATTERN}",
+}
+_REFS: Final = r"refs/(?:branch|tag)\.[^/]+/ref\.json(?:\.deleted)?"
+_PATTERNS: Final = (
+    *_COLLECTED.items(),
+    (SYSTEM, rf"{REPO_ADDRESS}|config\.yaml|{_REFS}|{SYSTEM_PREFIX}(?s:.)+"),
+    ("temporary", f"(?:{'|'.join(_COLLECTED.values())}|{REPO_ADDRESS}){TEMPORARY_SUFFIX}"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IcechunkLayout:
+    """Snapshots, manifests, chunks, transaction logs, and copies of what was overwritten."""
+
+    delete_order: tuple[str, ...] = (*_COLLECTED, "temporary")
+    checks_presence: bool = True
+
+    def listing_items(self, storage: Storage) -> list[ListingItem]:
+        """Each directory at the top is a unit of listing; our own is left out."""
+        tops = [top for top in storage.list_prefixes() if top != SYSTEM_PREFIX]
+        return [ListingItem("", recursive=False), *(ListingItem(t, recursive=True) for t in tops)]
+
+    def classify(self, addresses: pa.StringArray) -> pa.StringArray:
+        """By the address alone."""
+        conditions: list[pa.Array[Any]] = [
+            pc.match_substring_regex(addresses, rf"\A(?:{pattern})\z") for _, pattern in _PATTERNS
+        ]
+        choices = [pa.scalar(kind, pa.string()) for kind, _ in _PATTERNS]
+        found: pa.StringArray = pc.case_when(
+            pc.make_struct(*conditions), *choices, pa.scalar(FOREIGN, pa.string())
+        )
+        return found
+
+    def slices(self, addresses: pa.StringArray) -> pa.StringArray:
+        """None: chunks lie all in one directory."""
+        return pa.nulls(len(addresses), pa.string())
+
+    def targets(self, addresses: pa.StringArray) -> pa.StringArray:
+        """Without the suffix of temporary files, where there is one."""
+        finals = pc.replace_substring_regex(addresses, rf"{TEMPORARY_SUFFIX}\z", "")
+        none = pa.scalar(None, pa.string())
+        targets: pa.StringArray = pc.if_else(pc.equal(finals, addresses), none, finals)
+        return targets
+
+    def tree_address(self, tree_id: str) -> str:
+        """A tree is a snapshot's file."""
+        return f"{SNAPSHOTS_PREFIX}{tree_id}"
+
+    def node_address(self, node_id: str) -> str:
+        """A node is a manifest."""
+        return f"{MANIFESTS_PREFIX}{node_id}"
+
+    def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
+        """The manifests of a snapshot; in place of a checksum, the size that its file must have."""
+        del checksum
+        manifests = load_snapshot(storage, tree_id).manifests
+        columns: list[list[Any]] = [
+            [info.manifest_id for info in manifests],
+            [str(info.size_bytes) for info in manifests],
+            [info.entry_count for info in manifests],
+        ]
+        return pa.table(columns, schema=NODES_SCHEMA)
+
+    def read_node(
+        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
+    ) -> pa.StringArray:
+        """The chunks of a manifest. Inline and virtual references have no address."""
+        address = self.node_address(node_id)
+        with refusing(storage, address, what="node"):
+            data = storage.get(address)
+            if str(len(data)) != checksum:
+                raise DamagedError(f"it has {len(data)} bytes, its snapshot says {checksum}")
+            payload = envelope.unpack(data, FileType.MANIFEST).payload
+            return manifest_chunks(payload, node_id, entry_count=entry_count)
+
+
+def load_snapshot(storage: Storage, snapshot_id: str) -> Snapshot:
+    """Read a snapshot. Refused `missing_tree`, `corrupt_tree`, `unknown_format_version`."""
+    address = f"{SNAPSHOTS_PREFIX}{snapshot_id}"
+    with refusing(storage, address, what="tree"):
+        return read_snapshot(storage.get(address), snapshot_id)
+
+
+@contextmanager
+def refusing(storage: Storage, address: str, *, what: str) -> Iterator[None]:
+    """What is wrong with a file that is needed, as a refusal: `missing_` or `corrupt_` and `what`,
+    or `unknown_format_version`."""
+    where = f"{storage.url}/{address}"
+    try:
+        yield
+    except NotFound:
+        raise Refused(f"missing_{what}", f"{where} is needed, and is not there") from None
+    except (UnknownVersionError, UnknownFieldError) as error:
+        raise Refused(
+            "unknown_format_version", f"{where}: {error}: use a newer version of this program"
+        ) from error
+    except DamagedError as error:
+        raise Refused(f"corrupt_{what}", f"{where} is damaged: {error}") from error

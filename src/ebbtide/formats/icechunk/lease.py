@@ -1,0 +1,303 @@
+"""A run's hold on a repository that has no database: one file on its storage, with a heartbeat.
+
+`run_epoch` grows with every taking, and each write replaces the version that its writer knows, so
+that of two takers one wins and an old holder finds out. Not for: the hold on a repository of the
+embedded store, which is a row of its database.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+
+from ebbtide.clock import SystemClock
+from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound, Refused
+from ebbtide.processes import is_dead, this_process
+from ebbtide.storage import Storage
+
+LEASE_ADDRESS: Final = "_ebbtide/gc/LEASE"
+
+_NONCE_BYTES: Final = 8
+_HOST_NOW: Final = SystemClock().host_now
+
+
+class _Record(BaseModel):
+    """What the file says: `run_id` is None when nobody holds the repository.
+
+    The nonce tells holds apart that have all else in common: of one run, by one process, taken at
+    the same instant.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    run_id: str | None
+    run_epoch: int
+    holder: str | None
+    beat_at: AwareDatetime
+    nonce: str = ""
+
+    def is_hold_of(self, other: _Record) -> bool:
+        """Whether both are the same hold, at whichever heartbeats."""
+        mine, its = ((each.run_id, each.run_epoch, each.nonce) for each in (self, other))
+        return mine == its
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A version of the file."""
+
+    record: _Record
+    version: str
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is certain that nobody holds the repository any more."""
+        return self.record.run_id is None or is_dead(self.record.holder)
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaseFile:
+    """The file on the storage."""
+
+    storage: Storage
+    address: str
+
+    def read(self) -> _Found | None:
+        """The file as it is now; None where there is none. Refused `run_in_progress` when it is
+        damaged: then a run may be going on or not."""
+        try:
+            data, version = self.storage.get_versioned(self.address)
+        except NotFound:
+            return None
+        try:
+            return _Found(_Record.model_validate_json(data), version)
+        except ValidationError:
+            raise Refused(
+                "run_in_progress",
+                f"{self.storage.url}/{self.address} is damaged, so that a run may hold the "
+                "repository: look at it, and delete it if no run is going",
+            ) from None
+
+    def create(self, record: _Record) -> None:
+        """Write the first version. Conflict where there is one."""
+        self.storage.put(self.address, _encoded(record), create_only=True)
+
+    def replace(self, record: _Record, version: str) -> str:
+        """Write the next version. Conflict when `version` is not the current one any more."""
+        return self.storage.replace(self.address, _encoded(record), version=version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """How long a hold lasts, and the time that it goes by."""
+
+    heartbeat: timedelta
+    lease_ttl: timedelta
+    skew_max: timedelta
+    clock: Callable[[], datetime]
+    wait: Callable[[float], None]
+
+
+class StorageHold:
+    """A run's hold on a repository, and the thread that keeps its file fresh: see `hold_storage`.
+
+    Its safety does not hang on clocks that agree: a holder gives up once its own clock says that
+    it was silent for `lease_ttl`, and the first write of another makes its next one fail.
+    """
+
+    def __init__(self, file: _LeaseFile, record: _Record, version: str, times: _Times) -> None:
+        self._file = file
+        self._record = record
+        self._version = version
+        self._times = times
+        self._beat_at = record.beat_at
+        self._lost: Refused | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="heartbeat", daemon=True)
+
+    @property
+    def run_epoch(self) -> int:
+        """Grows with every taking."""
+        return self._record.run_epoch
+
+    def check(self) -> None:
+        """Refused `lease_lost` when another run has taken the repository, or may have: when no
+        heartbeat reached the storage for the lease's time. Failed when the storage does."""
+        if self._lost is not None:
+            raise self._lost
+        silence = self._times.clock() - self._beat_at
+        if silence >= self._times.lease_ttl:
+            raise Refused(
+                "lease_lost",
+                f"no heartbeat of run {self._record.run_id} reached the storage for "
+                f"{silence.total_seconds():.0f} s, so that another run may take the repository: "
+                "it deletes nothing more",
+            )
+        self._read_own()
+
+    def start(self) -> None:
+        """Begin to send heartbeats."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send no more, and let the repository go if this hold still has it.
+
+        A storage that fails is no error here: the run has done its work, or has an error of its
+        own, and the next one finds this process gone or silent.
+        """
+        self._ended.set()
+        self._thread.join()
+        released = self._record.model_copy(
+            update={"run_id": None, "holder": None, "beat_at": self._times.clock()}
+        )
+        with suppress(EbbtideError):
+            try:
+                self._file.replace(released, self._version)
+            except (Conflict, Failed):
+                self._file.replace(released, self._read_own().version)
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self._times.heartbeat.total_seconds()):
+            try:
+                self._beat()
+            except Refused as error:
+                self._lost = error
+                return
+            except EbbtideError:
+                # A beat that the storage did not take is no loss yet: `check` counts the silence.
+                continue
+
+    def _beat(self) -> None:
+        """Send a heartbeat. Refused `lease_lost` when the file is not this hold's any more."""
+        record = self._record.model_copy(update={"beat_at": self._times.clock()})
+        try:
+            found = _Found(record, self._file.replace(record, self._version))
+        except (Conflict, Failed):
+            # It may have been written all the same: the answer got lost, and then the client may
+            # have sent it again and met its own write.
+            found = self._read_own()
+        self._version = found.version
+        self._beat_at = found.record.beat_at
+
+    def _read_own(self) -> _Found:
+        """The file as it is now. Refused `lease_lost` when it is another's, damaged or gone."""
+        try:
+            found = self._file.read()
+        except Refused:
+            found = None
+        if found is None or not found.record.is_hold_of(self._record):
+            holder = found.record.run_id if found is not None else None
+            raise Refused(
+                "lease_lost",
+                f"run {self._record.run_id} lost the repository to another run "
+                f"({holder or 'none'}): it deletes nothing more",
+            )
+        return found
+
+
+@contextmanager
+def hold_storage(
+    storage: Storage,
+    *,
+    prefix: str = "",
+    run_id: str,
+    heartbeat: timedelta,
+    lease_ttl: timedelta,
+    skew_max: timedelta,
+    epoch_min: int = 0,
+    clock: Callable[[], datetime] = _HOST_NOW,
+    wait: Callable[[float], None] = time.sleep,
+) -> Iterator[StorageHold]:
+    """Hold the repository at the root of `storage` for one run, until the block ends.
+
+    The file is at LEASE_ADDRESS; `prefix` ("" or ending in `/`) goes before it, for a folder that
+    stands in for a storage which must not be written to. It is written anew every `heartbeat`,
+    which is to be a small part of `lease_ttl`. The epoch is above `epoch_min`, whatever became of
+    the file. `clock` gives this host's time, UTC, and `wait`
+    lets seconds pass.
+
+    Refused `run_in_progress` while another run holds it. One that ended without letting go is
+    replaced: at once if it ran on this machine, or was silent for longer than `lease_ttl` and
+    `skew_max` together. Where its clock and this one may differ too much to tell, the file is
+    watched for `lease_ttl` first. Failed (`storage_error`) when the storage does.
+    """
+    times = _Times(heartbeat, lease_ttl, skew_max, clock, wait)
+    file = _LeaseFile(storage, f"{prefix}{LEASE_ADDRESS}")
+    hold = _take(file, run_id, times, epoch_min=epoch_min)
+    hold.start()
+    try:
+        yield hold
+    finally:
+        hold.stop()
+
+
+def _take(file: _LeaseFile, run_id: str, times: _Times, *, epoch_min: int) -> StorageHold:
+    """Write the file in the name of a run. Refused `run_in_progress` when another was faster."""
+    last = _free(file, times)
+    record = _Record(
+        run_id=run_id,
+        run_epoch=max(epoch_min, 0 if last is None else last.record.run_epoch) + 1,
+        holder=this_process(),
+        beat_at=times.clock(),
+        nonce=secrets.token_hex(_NONCE_BYTES),
+    )
+    # A conflict may be with an own write, which the client sent again as its answer was lost.
+    with suppress(Conflict):
+        if last is not None:
+            return StorageHold(file, record, file.replace(record, last.version), times)
+        file.create(record)
+    found = file.read()
+    if found is None or not found.record.is_hold_of(record):
+        raise Refused(
+            "run_in_progress",
+            "another run took the repository at the same moment: wait for it to end",
+            run_id=found.record.run_id if found is not None else None,
+        )
+    return StorageHold(file, record, found.version, times)
+
+
+def _free(file: _LeaseFile, times: _Times) -> _Found | None:
+    """The file, once nobody holds the repository any more; None where there is none.
+
+    Refused `run_in_progress` while somebody does.
+    """
+    found = file.read()
+    if found is None or found.is_free:
+        return found
+    silence = times.clock() - found.record.beat_at
+    if silence > times.lease_ttl + times.skew_max:
+        return found
+    if abs(silence) < times.lease_ttl:
+        raise _in_progress(found, times, f"{max(silence.total_seconds(), 0):.0f} s ago")
+    # Its clock may be behind this one, or ahead: then only its own silence tells. A run that was
+    # silent for so long has given up by its own clock.
+    for _ in range(math.ceil(times.lease_ttl / times.heartbeat)):
+        times.wait(times.heartbeat.total_seconds())
+        seen = file.read()
+        if seen is None or seen.version != found.version:
+            if seen is None or seen.is_free:
+                return seen
+            raise _in_progress(seen, times, "just now, though its clock is not this one's")
+    return found
+
+
+def _in_progress(found: _Found, times: _Times, last_heard: str) -> Refused:
+    return Refused(
+        "run_in_progress",
+        f"run {found.record.run_id} holds the repository (last heard of {last_heard}): wait for "
+        f"it to end, or {times.lease_ttl.total_seconds():.0f} s after it died",
+        run_id=found.record.run_id,
+    )
+
+
+def _encoded(record: _Record) -> bytes:
+    return record.model_dump_json().encode()

@@ -1,0 +1,315 @@
+"""The file `repo` of version 2: refs, snapshots with their parents, and the operations log.
+
+It is the one file that changes. Every change first copies it to `overwritten/`, then replaces it on
+the condition that nobody else did; what was read is written again, but for what is changed.
+Source: Icechunk specification 2.1, "Repo Info File"; Icechunk design document 016 for what a
+snapshot inherits from ancestors that are cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final
+
+from flatbuffers import flexbuffers
+
+from ebbtide.errors import Conflict
+from ebbtide.formats.icechunk import envelope
+from ebbtide.formats.icechunk.envelope import FileType
+from ebbtide.formats.icechunk.flatbuffer import DamagedError
+from ebbtide.formats.icechunk.ids import ROOT_ID, id_bytes, id_text, new_id_text
+from ebbtide.formats.icechunk.repo_schema import REPO, REQUIRED, UPDATE_TYPES
+from ebbtide.formats.icechunk.snapshots import instant
+from ebbtide.formats.icechunk.tables import Row, decode, encode
+from ebbtide.formats.icechunk.writer import WRITER
+from ebbtide.model import EPOCH, Commit, Ref
+from ebbtide.storage import Storage
+
+REPO_ADDRESS: Final = "repo"
+BACKUPS_PREFIX: Final = "overwritten/"
+UPDATES_MAX: Final = 1000
+"""Entries of the operations log in one file, unless the repository's configuration says more."""
+
+MAIN: Final = "main"
+_ONLINE: Final = 0
+_NO_PARENT: Final = -1
+_YEAR_3000: Final = 32_503_680_000_000
+"""Milliseconds since 1970: names of backups count down to it, so that the newest sorts first."""
+
+_UPDATE_NUMBERS: Final = {name: number for number, (name, _) in enumerate(UPDATE_TYPES, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An entry of the operations log. `backup` names the copy of the file as it was while this
+    was its newest entry."""
+
+    kind: str
+    at: datetime
+    backup: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RepoFile:
+    """The file as it was read. `version` is the storage's name for these very bytes."""
+
+    data: bytes
+    version: str
+    row: Row
+    ids: tuple[str, ...]
+
+    @property
+    def commits(self) -> Iterator[Commit]:
+        """Its snapshots as commits."""
+        for snapshot_id, info in zip(self.ids, self.row["snapshots"], strict=True):
+            parent = info["parent_offset"]
+            parents = () if parent == _NO_PARENT else (self.ids[parent],)
+            yield Commit(snapshot_id, parents, instant(info["flushed_at"]), snapshot_id)
+
+    @property
+    def refs(self) -> tuple[Ref, ...]:
+        """Its branches and tags."""
+        branches = [
+            Ref(ref["name"], "branch", self.ids[ref["snapshot_index"]])
+            for ref in self.row["branches"]
+        ]
+        tags = [
+            Ref(ref["name"], "tag", self.ids[ref["snapshot_index"]]) for ref in self.row["tags"]
+        ]
+        return (*branches, *tags)
+
+    @property
+    def inherited_logs(self) -> Mapping[str, tuple[str, ...]]:
+        """The transaction logs that a snapshot needs besides its own, oldest first."""
+        return {
+            snapshot_id: tuple(map(id_text, info["pruned_ancestor_tx_logs"]))
+            for snapshot_id, info in zip(self.ids, self.row["snapshots"], strict=True)
+            if "pruned_ancestor_tx_logs" in info
+        }
+
+    @property
+    def updates(self) -> Iterator[Update]:
+        """The operations log as far as this file has it, the newest first."""
+        for entry in self.row["latest_updates"]:
+            number, _ = entry["update_type"]
+            yield Update(
+                UPDATE_TYPES[number - 1][0], instant(entry["updated_at"]), entry.get("backup_path")
+            )
+
+    @property
+    def previous(self) -> str | None:
+        """The backup in which the operations log goes on."""
+        found: str | None = self.row.get("repo_before_updates")
+        return found
+
+    @property
+    def writable(self) -> bool:
+        """Whether its owners allow changes."""
+        return bool(self.row["status"]["availability"] == _ONLINE)
+
+    @property
+    def unwritable_reason(self) -> str:
+        """Why not, in their words."""
+        return str(self.row["status"].get("limited_availability_reason") or "no reason is given")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """A change of the file. `new_parents` maps snapshots to the parents that they are to have;
+    `drop` are those that leave its list; `drop_branches` and `drop_tags` are names; the entries of
+    the operations log that name a backup of `drop_backups` go on without it."""
+
+    kind: str  # of an entry of the operations log
+    new_parents: Mapping[str, str] = field(default_factory=dict)
+    drop: Collection[str] = ()
+    drop_branches: Collection[str] = ()
+    drop_tags: Collection[str] = ()
+    drop_backups: Collection[str] = ()
+
+
+def parse_repo(data: bytes, version: str) -> RepoFile:
+    """Read the file's bytes. DamagedError, UnknownFieldError, UnknownVersionError."""
+    row = decode(envelope.unpack(data, FileType.REPO).payload, REPO)
+    for name in REQUIRED:
+        if name not in row:
+            raise DamagedError(f"it has no {name}")
+    if any("id" not in info for info in row["snapshots"]):
+        raise DamagedError("a snapshot has no id")
+    ids = tuple(id_text(info["id"]) for info in row["snapshots"])
+    if any(first >= second for first, second in pairwise(ids)):
+        raise DamagedError("its snapshots are not in order")
+    for info in row["snapshots"]:
+        if not _NO_PARENT <= info["parent_offset"] < len(ids):
+            raise DamagedError("a snapshot's parent is not in its list")
+    for ref in (*row["branches"], *row["tags"]):
+        if "name" not in ref or ref["snapshot_index"] >= len(ids):
+            raise DamagedError("a branch or tag points outside its list of snapshots")
+    if MAIN not in {ref["name"] for ref in row["branches"]}:
+        raise DamagedError(f"it has no branch {MAIN}")
+    _check_circles(row)
+    if any("update_type" not in entry for entry in row["latest_updates"]):
+        raise DamagedError("an entry of its operations log is of no kind")
+    return RepoFile(data, version, row, ids)
+
+
+def backup_time(name: str) -> datetime | None:
+    """When a copy was made, as its name says; None for a name that is no copy's."""
+    _, _, rest = name.rpartition(".")[0].rpartition(".")
+    if not rest.isascii() or not rest.isdigit():
+        return None
+    try:
+        return EPOCH + timedelta(milliseconds=_YEAR_3000 - int(rest))
+    except OverflowError:
+        return None
+
+
+def write_repo(storage: Storage, file: RepoFile, edit: Edit, now: datetime) -> RepoFile:
+    """Back the file up and replace it. Conflict `object_changed` when somebody else was faster.
+
+    An edit that leaves the repository without its main branch, or with a ref or parent that is
+    not there, is a defect of the caller: ValueError.
+    """
+    backup = f"repo.{_YEAR_3000 - (now - EPOCH) // timedelta(milliseconds=1):014}.{new_id_text()}"
+    row = _edited(file, edit, now, backup)
+    data = envelope.pack(encode(row, REPO), FileType.REPO, writer=WRITER, spec_version=2)
+    parse_repo(data, "")  # what cannot be read is not written
+    storage.put(f"{BACKUPS_PREFIX}{backup}", file.data, create_only=True)
+    try:
+        version = storage.replace(REPO_ADDRESS, data, version=file.version)
+    except Conflict:
+        # Perhaps it was our own write, whose answer was lost on the way.
+        found, version = storage.get_versioned(REPO_ADDRESS)
+        if found != data:
+            storage.delete([f"{BACKUPS_PREFIX}{backup}"])
+            raise
+    return parse_repo(data, version)
+
+
+def _edited(file: RepoFile, edit: Edit, now: datetime, backup: str) -> Row:
+    row: dict[str, Any] = dict(file.row)
+    kept = dict(zip(file.ids, file.row["snapshots"], strict=True))
+    for snapshot_id in edit.drop:
+        del kept[snapshot_id]
+    places = {snapshot_id: place for place, snapshot_id in enumerate(kept)}
+    parents = {commit.commit_id: commit.first_parent_id for commit in file.commits}
+    row["snapshots"] = [
+        _edited_info(snapshot_id, info, file, parents, edit, places)
+        for snapshot_id, info in kept.items()
+    ]
+    for kind, dropped in (("branches", edit.drop_branches), ("tags", edit.drop_tags)):
+        row[kind] = [
+            ref | {"snapshot_index": places[file.ids[ref["snapshot_index"]]]}
+            for ref in file.row[kind]
+            if ref["name"] not in dropped
+        ]
+    # By their UTF-8 bytes, as readers look them up.
+    row["deleted_tags"] = sorted({*file.row["deleted_tags"], *edit.drop_tags}, key=str.encode)
+    return row | _edited_log(file, edit, now, backup)
+
+
+def _edited_info(
+    snapshot_id: str,
+    info: Row,
+    file: RepoFile,
+    parents: Mapping[str, str | None],
+    edit: Edit,
+    places: Mapping[str, int],
+) -> Row:
+    """A snapshot's entry, with the place of its parent in the new list.
+
+    One that loses its parent inherits the transaction logs of all that lay between it and its new
+    parent, or what it changed could not be told any more.
+    """
+    old = parents[snapshot_id]
+    new = edit.new_parents.get(snapshot_id, old)
+    if old is not None and new is not None and new not in places:
+        new = _nearest_kept(parents, old, places)
+    changed: dict[str, Any] = {"parent_offset": _NO_PARENT if new is None else places[new]}
+    if new != old:
+        inherited = logs_between(parents, file.inherited_logs, old, new)
+        own = list(info.get("pruned_ancestor_tx_logs", []))
+        if inherited or own:
+            changed["pruned_ancestor_tx_logs"] = [*map(id_bytes, inherited), *own]
+    return {**info, **changed}
+
+
+def _nearest_kept(
+    parents: Mapping[str, str | None], start: str, places: Mapping[str, int]
+) -> str | None:
+    """The first ancestor that stays, or the repository's first snapshot."""
+    place: str | None = start
+    while place is not None and place not in places:
+        place = parents[place]
+    return ROOT_ID if place is None and ROOT_ID in places else place
+
+
+def logs_between(
+    parents: Mapping[str, str | None],
+    logs: Mapping[str, tuple[str, ...]],
+    start: str | None,
+    end: str | None,
+) -> list[str]:
+    """The transaction logs of the ancestors from `start` to before `end`, the oldest first.
+
+    `logs` has what each inherited itself.
+    """
+    passed = []
+    place = start
+    while place is not None and place != end:
+        passed.append(place)
+        place = parents[place]
+    return [log for name in reversed(passed) for log in (*logs.get(name, ()), name)]
+
+
+def _edited_log(file: RepoFile, edit: Edit, now: datetime, backup: str) -> Row:
+    """The operations log with a new entry, and where it goes on when that is one too many."""
+    newest, *older = file.row["latest_updates"]
+    micros = max((now - EPOCH) // timedelta(microseconds=1), newest["updated_at"] + 1)
+    entries = [
+        {"update_type": (_UPDATE_NUMBERS[edit.kind], {}), "updated_at": micros},
+        {**newest, "backup_path": backup},
+        *(_without_backup(entry, edit.drop_backups) for entry in older),
+    ]
+    log: Row = {"latest_updates": entries}
+    for place in range(_updates_max(file.row), len(entries)):
+        # Only where there is a copy to go on in; until one comes, the file holds more.
+        if "backup_path" in entries[place]:
+            log["latest_updates"] = entries[:place]
+            log["repo_before_updates"] = entries[place]["backup_path"]
+            break
+    return log
+
+
+def _without_backup(entry: Row, dropped: Collection[str]) -> Row:
+    if entry.get("backup_path") not in dropped:
+        return entry
+    return {name: value for name, value in entry.items() if name != "backup_path"}
+
+
+def _updates_max(row: Row) -> int:
+    """What the repository's own configuration says, if it says anything."""
+    try:
+        found = flexbuffers.Loads(row["config"]).get("num_updates_per_repo_info_file")
+    except (KeyError, AttributeError, ValueError, IndexError):
+        found = None
+    return found if isinstance(found, int) and found > 0 else UPDATES_MAX
+
+
+def _check_circles(row: Row) -> None:
+    """Refuse circles: a walk up the parents must end."""
+    infos = row["snapshots"]
+    ends = bytearray(len(infos))
+    for start in range(len(infos)):
+        path = []
+        place = start
+        while place != _NO_PARENT and not ends[place]:
+            ends[place] = 1
+            path.append(place)
+            place = infos[place]["parent_offset"]
+        if place != _NO_PARENT and ends[place] == 1:
+            raise DamagedError("its snapshots are each other's ancestors")
+        for passed in path:
+            ends[passed] = 2

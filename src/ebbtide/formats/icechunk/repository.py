@@ -1,0 +1,449 @@
+"""An Icechunk repository as the collector sees it.
+
+There is no database beside it: what a run has to remember lies under `_ebbtide/` on the
+repository's own storage, or in the directory for runs where that storage is not to be written to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ebbtide.clock import Clock, SystemClock
+from ebbtide.errors import Conflict, NotFound, Refused
+from ebbtide.formats.base import (
+    EPOCH_ADDRESS,
+    PROTECTED_SCHEMA,
+    RUNS_PREFIX,
+    Clocks,
+    Fencing,
+    Guard,
+    Identity,
+    RunHold,
+    unguarded,
+)
+from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2, write_record
+from ebbtide.formats.icechunk.layout import IcechunkLayout, load_snapshot
+from ebbtide.formats.icechunk.lease import hold_storage
+from ebbtide.formats.icechunk.refs import read_refs
+from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, Edit, RepoFile, write_repo
+from ebbtide.formats.icechunk.state import (
+    History,
+    State,
+    history_of,
+    history_v1,
+    load_repo,
+    log_addresses,
+    read_state,
+    recent_backups,
+    snapshot_files,
+    spec_version,
+)
+from ebbtide.ids import descending_id
+from ebbtide.model import Commit
+from ebbtide.retention import Policy
+from ebbtide.retention.decision import Roots
+from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
+from ebbtide.settings import Settings
+from ebbtide.storage import Storage
+
+FORMAT_NAME: Final = "icechunk"
+UNREACHABLE_ADDRESS: Final = "_ebbtide/gc/unreachable.json"
+RECORD_FILE: Final = "record.json"
+WRITE_ATTEMPTS: Final = 50
+"""How often to write `repo` when commits are faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefsGuard:
+    """Version 1 cannot make refs conditional: before each batch they are read again, and whatever
+    points at a snapshot that is being let go stops the sweep.
+
+    `kept` are the snapshots that the sweep knows to stay.
+    """
+
+    storage: Storage
+    kept: frozenset[str]
+    going: frozenset[str]
+
+    def __call__(self) -> None:
+        """Refused `repository_changed`."""
+        for ref in read_refs(self.storage):
+            place: str | None = ref.commit_id
+            while place is not None and place not in self.kept:
+                if place in self.going:
+                    raise _changed(f"{ref.kind} {ref.name} needs snapshot {place} again")
+                place = load_snapshot(self.storage, place).parent_id
+
+
+@dataclass(frozen=True, slots=True)
+class RepoGuard:
+    """Before each batch, whether a branch or tag came to need a snapshot that is being let go."""
+
+    storage: Storage
+    going: frozenset[str]
+
+    def __call__(self) -> None:
+        """Refused `repository_changed`."""
+        needed = history_of(load_repo(self.storage)).reached() & self.going
+        if needed:
+            raise _changed(f"a branch or tag needs snapshot {min(needed)} again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    state: State
+    now: datetime
+    closed: frozenset[str]
+
+    def roots(self) -> Roots:
+        """What is live is all that refs reach, and what is held."""
+        history, held = self.state.history, self.state.held
+        reached = history.reached()
+        commits = [history.commits[commit_id] for commit_id in reached]
+        # Of the others only those whose file is there: what cannot go is not to be let go. They
+        # keep nothing but themselves, hence no parents.
+        commits += [
+            replace(
+                history.commits.get(commit_id) or Commit(commit_id, (), date, commit_id),
+                parent_ids=(),
+                tombstoned=commit_id in self.closed and commit_id not in held,
+            )
+            for commit_id, date in self.state.unreachable.items()
+            if commit_id in history.commits or commit_id in held
+        ]
+        policy = {"default": "keep", "mode": "rewrite", "holds": dict(held)}
+        return Roots(
+            now=self.now,
+            refs=history.refs,
+            commits=tuple(commits),
+            stub_ids=frozenset(),
+            tree_checksums={commit.tree_id: "" for commit in commits},
+            policy=Policy.parse(policy),
+            companions={c.commit_id: log_addresses(history, c.commit_id) for c in commits},
+            lenient_trees=frozenset(self.state.unreachable),
+        )
+
+    def protected(self) -> Iterator[pa.Table]:
+        """The backups that stay: young ones, and those in which the operations log goes on."""
+        backups = [f"{BACKUPS_PREFIX}{name}" for name in sorted(self.state.backups)]
+        columns: list[Any] = [
+            backups,
+            ["a backup within the grace, or of the operations log"] * len(backups),
+            [None] * len(backups),
+        ]
+        yield pa.table(columns, schema=PROTECTED_SCHEMA)
+
+
+class IcechunkRepository:
+    """A repository of version 1 or 2.
+
+    `run_dir` is where the files of runs go, None for the storage itself. With `quiet`, the caller
+    vouches that no session is open: what was reachable lately does not stay for that. With an
+    `expiry`, plans are made as if it had been carried out; they cannot be swept.
+    """
+
+    layout: IcechunkLayout
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        name: str,
+        settings: Settings,
+        run_dir: Storage | None = None,
+        quiet: bool = False,
+        expiry: Expiry | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.storage = storage
+        self.layout = IcechunkLayout()
+        self.spec_version = spec_version(storage)
+        self.identity = Identity(FORMAT_NAME, storage.url, f"spec-{self.spec_version}", name)
+        self._settings = settings
+        self._quiet = quiet
+        self._clock = clock or SystemClock()
+        self._run_dir = run_dir
+        self._expiry = expiry
+        self._closed: frozenset[str] = frozenset()
+        self._known: History | None = None
+        self._cutoff: datetime | None = None
+        self._unreachable: Mapping[str, datetime] = {}
+
+    def now(self) -> datetime:
+        """This machine's time: there is no database."""
+        return self._clock.host_now()
+
+    def hold(self, run_id: str, *, deletes: bool) -> AbstractContextManager[RunHold]:
+        """Take the lease on the storage; on the directory for runs, for a plan that must not write
+        to the storage."""
+        storage = self._run_dir if self._run_dir is not None and not deletes else self.storage
+        return hold_storage(
+            storage,
+            run_id=run_id,
+            heartbeat=self._settings.run_heartbeat,
+            lease_ttl=self._settings.run_lease_ttl,
+            skew_max=self._settings.clock_skew_max,
+            epoch_min=self._last_epoch(),
+            clock=self._clock.host_now,
+        )
+
+    def _last_epoch(self) -> int:
+        """The highest that a run announced, should somebody delete the lease's file."""
+        try:
+            return int(json.loads(self.storage.get(EPOCH_ADDRESS))["run_epoch"])
+        except (NotFound, ValueError, KeyError, TypeError):
+            return 0
+
+    def check_storage(self) -> None:
+        """Refused `repository_readonly` where its owners allow no changes."""
+        if self.spec_version == 2:
+            _check_writable(load_repo(self.storage), self.storage)
+
+    def clocks(self) -> Clocks:
+        """The storage's time is the date of the run's epoch, written just now. A plan that writes
+        nothing to the storage cannot tell it, nor does it delete by it."""
+        host = self.now()
+        info = None if self._run_dir is not None else self.storage.head(EPOCH_ADDRESS)
+        stored = host if info is None else self._clock.storage_time(info.last_modified)
+        return Clocks(host=host, database=host, storage=stored)
+
+    @contextmanager
+    def reading(self, cutoff: datetime) -> Iterator[_Reading]:
+        """Read everything anew."""
+        yield self._read(cutoff)
+
+    def _read(self, cutoff: datetime) -> _Reading:
+        state = read_state(
+            self.storage,
+            cutoff=cutoff,
+            quiet=self._quiet,
+            first_seen=self._first_seen(),
+            expiry=self._expiry,
+        )
+        self._known = state.history
+        self._cutoff = cutoff
+        self._unreachable = state.unreachable
+        return _Reading(state, self.now(), self._closed)
+
+    def record_run(
+        self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
+    ) -> None:
+        """Keep the run in its own folder; with a plan, also what it saw unreachable."""
+        storage, prefix = self._runs()
+        address = f"{prefix}{run_id}/{RECORD_FILE}"
+        record = {"state": state, "run_path": run_path, "plan_checksum": plan_checksum}
+        if plan_checksum is None:
+            record["plan_checksum"] = self.plan_checksum(run_id)
+        else:
+            self._remember_unreachable()
+        storage.put(address, json.dumps(record).encode())
+
+    def plan_checksum(self, run_id: str) -> str | None:
+        """From the run's record."""
+        record = self._record(run_id)
+        return None if record is None else record.get("plan_checksum")
+
+    def drop_run(self, run_id: str) -> None:
+        """Delete its record, if that did not go with the run's folder."""
+        storage, prefix = self._runs()
+        storage.delete([f"{prefix}{run_id}/{RECORD_FILE}"])
+
+    def run_paths(self) -> dict[str, str]:
+        """From the records."""
+        storage, prefix = self._runs()
+        found = {}
+        for folder in storage.list_prefixes(prefix):
+            run_id = folder.removeprefix(prefix).rstrip("/")
+            record = self._record(run_id)
+            if record is not None:
+                found[run_id] = str(record["run_path"])
+        return dict(sorted(found.items()))
+
+    def plan_expiry(self, request: ExpiryRequest) -> tuple[History, Expiry]:
+        """What a request comes to now, and the history that it was judged by."""
+        file = None if self.spec_version == 1 else load_repo(self.storage)
+        return self._plan_expiry(request, file)
+
+    def expire(self, request: ExpiryRequest) -> tuple[History, Expiry]:
+        """Carry a request out; what was done, and the history as it was before.
+
+        Refused `run_in_progress` beside a collection or another expiry, `repository_readonly`,
+        `repository_changed`. Version 1 may be left half done then: each edit is complete in
+        itself, and doing it again finishes it.
+        """
+        expire_id = descending_id(self.now())
+        with self.hold(expire_id, deletes=True) as hold:
+            for _ in range(WRITE_ATTEMPTS):
+                file = self._load()
+                history, expiry = self._plan_expiry(request, file)
+                if expiry.is_empty:
+                    return history, expiry
+                record = write_record(self.storage, expire_id, history, expiry, self.now())
+                hold.check()
+                try:
+                    if file is None:
+                        parents = {c.commit_id: c.first_parent_id for c in history.commits.values()}
+                        apply_v1(self.storage, expiry, parents)
+                    else:
+                        apply_v2(self.storage, file, expiry, self._log_time())
+                    return history, expiry
+                except Conflict:
+                    self.storage.delete([record])  # a commit was faster
+            raise _changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
+
+    def _load(self) -> RepoFile | None:
+        """The file `repo` of version 2."""
+        if self.spec_version == 1:
+            return None
+        file = load_repo(self.storage)
+        _check_writable(file, self.storage)
+        return file
+
+    def _plan_expiry(self, request: ExpiryRequest, file: RepoFile | None) -> tuple[History, Expiry]:
+        if file is None:
+            history = history_v1(self.storage, snapshot_files(self.storage))
+        else:
+            history = history_of(file)
+        return history, plan_expiry(history.commits, history.refs, request, now=self.now())
+
+    def fence(
+        self,
+        hold: RunHold,
+        run_id: str,
+        choose: Callable[[Roots], Fencing],
+        *,
+        cutoff: datetime,
+    ) -> Roots:
+        """Nothing can be closed beforehand: `forget` closes, on the condition that nothing came to
+        need what goes."""
+        del run_id
+        assert self._expiry is None, "a plan of what might be is not for sweeping"
+        hold.check()
+        self._closed = frozenset()
+        roots = self._read(cutoff).roots()
+        self._closed = frozenset(choose(roots).tombstone)
+        return roots
+
+    def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
+        """Nothing was closed but in this process."""
+        del run_id
+        hold.check()
+        self._closed -= frozenset(commit_ids)
+
+    def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
+        """Version 2: drop the snapshots from the list in `repo`, and the names of backups that are
+        about to go; from then on nobody can make a ref or commit on them.
+
+        Refused `repository_changed` when a ref, or a new snapshot, needs one of them by now.
+        Version 1 has no list; `guard` watches over its refs.
+        """
+        del run_id
+        if self.spec_version == 1:
+            return
+        assert self._cutoff is not None
+        young = recent_backups(self.storage, self._cutoff)
+        for _ in range(WRITE_ATTEMPTS):
+            file = self._load()
+            assert file is not None
+            self._check_unneeded(file, frozenset(commit_ids))
+            drop = frozenset(commit_ids).intersection(file.ids)
+            backups = _old_backups(file, young)
+            if not drop and not backups:
+                return
+            hold.check()
+            try:
+                edit = Edit(kind="GCRan", drop=drop, drop_backups=backups)
+                write_repo(self.storage, file, edit, self._log_time())
+                return
+            except Conflict:
+                continue  # a commit was faster
+        raise _changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
+
+    def guard(self) -> Guard:
+        """Version 1: the refs, as they are at each batch. Version 2: `forget` closed what goes, but
+        in a directory, where Icechunk writes `repo` without a condition, its commit may have
+        brought the list back; so there `repo` is read too."""
+        if not self._closed:
+            return unguarded
+        if self.spec_version == 2:
+            local = self.storage.url.startswith("file:")
+            return RepoGuard(self.storage, self._closed) if local else unguarded
+        assert self._known is not None
+        kept = self._known.reached() - self._closed
+        return RefsGuard(self.storage, kept=kept, going=self._closed)
+
+    def _log_time(self) -> datetime:
+        """The date of an entry in the operations log: by the clock that is behind, since Icechunk
+        refuses to write until its own is past it."""
+        clocks = self.clocks()
+        return min(clocks.host, clocks.storage)
+
+    def _check_unneeded(self, file: RepoFile, going: frozenset[str]) -> None:
+        assert self._known is not None
+        history = history_of(file)
+        needed = history.reached() & going
+        if needed:
+            raise _changed(f"a branch or tag needs snapshot {min(needed)} again")
+        for commit in history.commits.values():
+            is_new = commit.commit_id not in self._known.commits
+            if is_new and going.intersection(commit.parent_ids):
+                raise _changed(f"snapshot {commit.commit_id} was made on one that was to go")
+
+    def _first_seen(self) -> dict[str, datetime]:
+        """What earlier plans saw unreachable, and since when. A damaged record is none: waiting
+        begins anew."""
+        if self.spec_version == 2:
+            return {}
+        storage, _ = self._runs()
+        try:
+            found = json.loads(storage.get(UNREACHABLE_ADDRESS))
+            return {name: datetime.fromisoformat(since) for name, since in found.items()}
+        except (NotFound, ValueError, AttributeError, TypeError):
+            return {}
+
+    def _remember_unreachable(self) -> None:
+        if self.spec_version == 2:
+            return
+        storage, _ = self._runs()
+        now, before = self.now(), self._first_seen()
+        seen = {name: before.get(name, now).isoformat() for name in sorted(self._unreachable)}
+        storage.put(UNREACHABLE_ADDRESS, json.dumps(seen).encode())
+
+    def _runs(self) -> tuple[Storage, str]:
+        """Where the folders of runs lie."""
+        return (self.storage, RUNS_PREFIX) if self._run_dir is None else (self._run_dir, "")
+
+    def _record(self, run_id: str) -> dict[str, Any] | None:
+        storage, prefix = self._runs()
+        try:
+            found = json.loads(storage.get(f"{prefix}{run_id}/{RECORD_FILE}"))
+        except (NotFound, ValueError):
+            return None
+        return found if isinstance(found, dict) and "run_path" in found else None
+
+
+def _check_writable(file: RepoFile, storage: Storage) -> None:
+    if not file.writable:
+        raise Refused(
+            "repository_readonly",
+            f"{storage.url} is set to allow no changes ({file.unwritable_reason}): set its "
+            "status to online first",
+        )
+
+
+def _old_backups(file: RepoFile, young: frozenset[str]) -> frozenset[str]:
+    """The backups that entries of the operations log name and that are older than the grace, or
+    not there. The log itself stays: it needs only those that it goes on in."""
+    named = {update.backup for update in file.updates if update.backup is not None}
+    return frozenset(named - young - {file.previous})
+
+
+def _changed(what: str) -> Refused:
+    return Refused("repository_changed", f"the repository changed meanwhile: {what}")

@@ -1,0 +1,290 @@
+"""What an Icechunk repository says of itself at one moment: refs, snapshots, and what must stay.
+
+A session holds no lease, and reads or writes for as long as it likes. So whatever it may be built
+on stays for a grace after nothing reaches it any more. Version 2 remembers what was reachable a
+grace ago, in its backups. Version 1 does not: there the runs themselves remember since when they
+saw a snapshot unreachable, so that two runs a grace apart must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+import pyarrow.compute as pc
+
+from ebbtide.arrow import instants, texts
+from ebbtide.errors import NotFound, Refused
+from ebbtide.formats.icechunk.envelope import UnknownVersionError
+from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
+from ebbtide.formats.icechunk.ids import ID_PATTERN
+from ebbtide.formats.icechunk.layout import LOGS_PREFIX, SNAPSHOTS_PREFIX, load_snapshot
+from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, read_refs
+from ebbtide.formats.icechunk.repo import (
+    BACKUPS_PREFIX,
+    REPO_ADDRESS,
+    RepoFile,
+    backup_time,
+    logs_between,
+    parse_repo,
+)
+from ebbtide.model import Commit, Ref
+from ebbtide.retention.decision import reachable
+from ebbtide.retention.expiry import Expiry
+from ebbtide.storage import Storage
+
+READERS: Final = 32
+"""Snapshots of version 1 that are read at a time: only they know their parents."""
+
+YOUNG: Final = "younger than the grace"
+RECENT: Final = "reachable within the grace"
+NEWLY_SEEN: Final = "seen unreachable for less than the grace"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Refs and snapshots. `commits` has all that a ref reaches, with their parents, and of the
+    others those that the repository still lists; `logs` has the transaction logs that a snapshot
+    needs besides its own."""
+
+    refs: tuple[Ref, ...]
+    commits: Mapping[str, Commit]
+    logs: Mapping[str, tuple[str, ...]]
+
+    def reached(self) -> frozenset[str]:
+        """All that a ref reaches."""
+        return reachable(self.commits.values(), [ref.commit_id for ref in self.refs])
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A reading. `held` are the unreachable snapshots that stay, each with the reason; `backups`
+    the names of the copies in `overwritten/` that stay; `unreachable` all that no ref reaches, with
+    the dates of their files."""
+
+    history: History
+    repo: RepoFile | None
+    held: Mapping[str, str]
+    backups: frozenset[str]
+    unreachable: Mapping[str, datetime]
+
+
+def spec_version(storage: Storage) -> int:
+    """Which version of the format a repository has. NotFound `repository_not_found`."""
+    if storage.head(REPO_ADDRESS) is not None:
+        return 2
+    if storage.head(MAIN_ADDRESS) is not None:
+        return 1
+    raise NotFound(
+        "repository_not_found",
+        f"there is no Icechunk repository at {storage.url}: neither {REPO_ADDRESS} (version 2) "
+        f"nor {MAIN_ADDRESS} (version 1) is there",
+    )
+
+
+def read_state(
+    storage: Storage,
+    *,
+    cutoff: datetime,
+    quiet: bool,
+    first_seen: Mapping[str, datetime],
+    expiry: Expiry | None = None,
+) -> State:
+    """Read a repository. `first_seen` is what earlier runs saw unreachable, and since when.
+
+    With `quiet` nothing stays for what was reachable lately, only for its own age. With an
+    `expiry`, it is read as if that had been carried out. Raises Refused
+    (`corrupt_repo`, `corrupt_ref`, `missing_tree`, `corrupt_tree`, `missing_backup`,
+    `unknown_format_version`).
+    """
+    # Files before refs: whatever is in flight is a file before it is referred to.
+    files = snapshot_files(storage)
+    repo = load_repo(storage) if spec_version(storage) == 2 else None
+    history = history_v1(storage, files) if repo is None else history_of(repo)
+    if expiry is not None:
+        history = expired_history(history, expiry, inherits=repo is not None)
+    reached = history.reached()
+    unreachable = {name: date for name, date in files.items() if name not in reached}
+    # Listed, and their files gone: so a collection leaves them that was undone in `repo`.
+    unreachable |= {
+        name: commit.created_at
+        for name, commit in history.commits.items()
+        if name not in reached and name not in files and commit.created_at < cutoff
+    }
+    held: dict[str, str] = {}
+    if not quiet and repo is None:
+        held |= {name: NEWLY_SEEN for name in unreachable if first_seen.get(name, cutoff) >= cutoff}
+    window = None if quiet or repo is None else _window_start(storage, repo, cutoff)
+    if window is not None:
+        held |= {name: RECENT for name in window.reached() if name in unreachable}
+        history = _with_logs(history, window)
+    held |= {name: YOUNG for name, date in unreachable.items() if may_be_since(date, cutoff)}
+    backups = recent_backups(storage, cutoff)
+    if repo is not None:
+        backups |= frozenset(_chain(storage, repo))
+    return State(history, repo, held, backups, unreachable)
+
+
+def load_repo(storage: Storage, address: str = REPO_ADDRESS) -> RepoFile:
+    """Read `repo`, or a copy of it. NotFound; Refused `corrupt_repo`, `unknown_format_version`."""
+    where = f"{storage.url}/{address}"
+    data, version = storage.get_versioned(address)
+    try:
+        return parse_repo(data, version)
+    except (UnknownVersionError, UnknownFieldError) as error:
+        raise Refused(
+            "unknown_format_version", f"{where}: {error}: use a newer version of this program"
+        ) from error
+    except DamagedError as error:
+        raise Refused("corrupt_repo", f"{where} is damaged: {error}") from error
+
+
+def history_of(repo: RepoFile) -> History:
+    """What the file `repo` says."""
+    return History(repo.refs, {c.commit_id: c for c in repo.commits}, repo.inherited_logs)
+
+
+def expired_history(history: History, expiry: Expiry, *, inherits: bool) -> History:
+    """The history as it would be. In version 2 a snapshot inherits the transaction logs of what is
+    cut off between it and its new parent."""
+    gone = {(ref.kind, ref.name) for ref in expiry.deleted_refs}
+    parents = {name: commit.first_parent_id for name, commit in history.commits.items()}
+    commits: dict[str, Commit] = dict(history.commits)
+    logs = dict(history.logs)
+    for name, parent_id in expiry.new_parents.items():
+        commits[name] = replace(commits[name], parent_ids=(parent_id,))
+        if inherits:
+            inherited = logs_between(parents, history.logs, parents[name], parent_id)
+            logs[name] = (*inherited, *history.logs.get(name, ()))
+    kept = tuple(ref for ref in history.refs if (ref.kind, ref.name) not in gone)
+    return History(kept, commits, logs)
+
+
+def log_addresses(history: History, snapshot_id: str) -> tuple[str, ...]:
+    """The transaction logs of a snapshot: its own, and those that it inherited."""
+    return tuple(f"{LOGS_PREFIX}{i}" for i in (snapshot_id, *history.logs.get(snapshot_id, ())))
+
+
+def may_be_since(date: datetime, cutoff: datetime) -> bool:
+    """Whether a file of this date may have been written at or after the cutoff: a date in whole
+    seconds may stand for any instant of that second."""
+    latest = date if date.microsecond else date + timedelta(microseconds=999_999)
+    return latest >= cutoff
+
+
+def snapshot_files(storage: Storage) -> dict[str, datetime]:
+    """The dates of all snapshots' files, by id."""
+    found: dict[str, datetime] = {}
+    for batch in storage.list(SNAPSHOTS_PREFIX):
+        addresses, dates = batch.column("address"), batch.column("last_modified")
+        mask = pc.match_substring_regex(addresses, rf"\A{SNAPSHOTS_PREFIX}{ID_PATTERN}\z")
+        names = texts(addresses.filter(mask))
+        days = instants(dates.filter(mask))
+        found |= dict(
+            zip((name.removeprefix(SNAPSHOTS_PREFIX) for name in names), days, strict=True)
+        )
+    return found
+
+
+def history_v1(storage: Storage, files: Iterable[str]) -> History:
+    """Read refs, the snapshots `files`, and whatever else refs reach: only they know their parents.
+
+    One that no ref reaches may be damaged, or go away meanwhile: then it is none.
+    """
+    refs = read_refs(storage)
+    known: dict[str, Commit] = {}
+    failed: dict[str, Refused] = {}
+
+    def read(snapshot_id: str) -> None:
+        try:
+            found = load_snapshot(storage, snapshot_id)
+        except Refused as error:
+            failed[snapshot_id] = error
+            return
+        parents = () if found.parent_id is None else (found.parent_id,)
+        known[snapshot_id] = Commit(snapshot_id, parents, found.flushed_at, snapshot_id)
+
+    with ThreadPoolExecutor(READERS) as pool:
+        list(pool.map(read, files))
+    seen: set[str] = set()
+    for ref in refs:
+        place: str | None = ref.commit_id
+        while place is not None and place not in seen:
+            seen.add(place)
+            if place not in known and place not in failed:
+                read(place)  # newer than the listing, or not there
+            if place in failed:
+                raise failed[place]
+            place = known[place].first_parent_id
+    return History(refs, known, {})
+
+
+def _window_start(storage: Storage, repo: RepoFile, cutoff: datetime) -> History | None:
+    """The repository as it was at `cutoff`; None where it was as it is now, or not yet there.
+
+    Whatever was reachable since then was listed there, or was made since and is young.
+    """
+    file = repo
+    newest = True
+    while True:
+        for update in file.updates:
+            if update.at < cutoff:
+                if newest:
+                    return None if file is repo else history_of(file)
+                return history_of(_load_backup(storage, update.backup))
+            newest = False
+        if file.previous is None:
+            return None
+        file = _load_backup(storage, file.previous)
+        newest = True
+
+
+def _load_backup(storage: Storage, name: str | None) -> RepoFile:
+    try:
+        if name is None:
+            raise NotFound("object_not_found", "no copy was kept")
+        return load_repo(storage, f"{BACKUPS_PREFIX}{name}")
+    except NotFound as error:
+        raise Refused(
+            "missing_backup",
+            f"{storage.url}/{BACKUPS_PREFIX} lacks the copy of {REPO_ADDRESS} "
+            f"{name or 'of that time'}, so that nobody can tell what was reachable a grace ago: "
+            "wait until it is out of the grace, or, if no session is open, add --quiet-repository",
+        ) from error
+
+
+def recent_backups(storage: Storage, cutoff: datetime) -> frozenset[str]:
+    """The names of the copies that were made at or after the cutoff.
+
+    Their names tell when that was. Their files may be older: in a directory a copy is a second
+    link to what was overwritten, dated when that was written.
+    """
+    found = set()
+    for batch in storage.list(BACKUPS_PREFIX):
+        names = (name.removeprefix(BACKUPS_PREFIX) for name in texts(batch.column("address")))
+        for name, date in zip(names, instants(batch.column("last_modified")), strict=True):
+            made_at = backup_time(name)
+            if may_be_since(date, cutoff) or (made_at is not None and made_at >= cutoff):
+                found.add(name)
+    return frozenset(found)
+
+
+def _chain(storage: Storage, repo: RepoFile) -> Iterable[str]:
+    """The backups that the operations log goes on in, one after the other. A log that was cut
+    short by somebody ends there."""
+    name = repo.previous
+    seen: set[str] = set()
+    while name is not None and name not in seen:
+        seen.add(name)
+        yield name
+        try:
+            name = load_repo(storage, f"{BACKUPS_PREFIX}{name}").previous
+        except NotFound:
+            return
+
+
+def _with_logs(history: History, earlier: History) -> History:
+    return History(history.refs, history.commits, {**earlier.logs, **history.logs})

@@ -1,0 +1,51 @@
+"""Telling whether a process that held something is gone, from the name it left behind.
+
+Not for: processes of other machines, of which nothing is known but that they fell silent.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def this_process() -> str | None:
+    """Machine, process namespace, process and its start: enough to tell that it is gone.
+
+    None where the system does not say (no `/proc`).
+    """
+    machine = _machine()
+    start = _start_of(str(os.getpid()))
+    return f"{machine} {os.getpid()} {start}" if machine and start else None
+
+
+def is_dead(holder: str | None) -> bool:
+    """Whether `holder`, as `this_process` gave it, ran on this machine and is gone.
+
+    Unsure is not dead: neither is None, nor a text that `this_process` can't have given.
+    """
+    parts = (holder or "").rsplit(" ", 2)
+    if len(parts) != 3 or not parts[1].isdecimal():
+        return False
+    machine, pid, start = parts
+    return machine == _machine() and _start_of(pid) != start
+
+
+def _machine() -> str | None:
+    """The running kernel and the namespace of process ids: equal only where ids are comparable."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _start_of(pid: str) -> str | None:
+    """When process `pid` started, in the kernel's own ticks; None when there is none (or it is
+    a zombie)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]

@@ -1,0 +1,152 @@
+"""Sessions that nobody knows of: what they may be built on stays for the grace."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import zarr
+
+from ebbtide.retention.expiry import ExpiryRequest
+from tests.support.clock import ManualClock
+from tests.support.icechunk import (
+    SPEC_VERSIONS,
+    collect_with_icechunk,
+    contents,
+    create_repository,
+    design_example,
+    open_repository,
+    read_snapshot,
+)
+from tests.support.icechunk_lake import IcechunkLake, candidates
+from tests.support.icechunk_writer import Writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.parametrize("spec_version", SPEC_VERSIONS)]
+
+
+def commit(path: Path, value: float) -> str:
+    """Write four chunks and commit them to main."""
+    session = open_repository(path).writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    array = root.require_array(
+        "values", shape=(16,), chunks=(4,), dtype="float64", compressors=None
+    )
+    array[...] = value
+    return session.commit(f"value {value}")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, spec_version: int) -> IcechunkLake:
+    """Four commits."""
+    path = tmp_path / "lake"
+    create_repository(path, spec_version)
+    for value in range(1, 5):
+        commit(path, value)
+    return IcechunkLake(path)
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """The branch main was rewound from `head`, and the repository's time stands just after that.
+    `grace` goes back to when all was written, and `head` still reachable."""
+
+    lake: IcechunkLake
+    clock: ManualClock
+    head: str
+    grace: timedelta
+
+
+def rewind(lake: IcechunkLake) -> Rewound:
+    """Let a moment pass, and rewind."""
+    time.sleep(0.4)
+    middle = datetime.now(UTC)
+    time.sleep(0.2)
+    head, below = list(open_repository(lake.path).ancestry(branch="main"))[:2]
+    open_repository(lake.path).reset_branch("main", below.id)
+    clock = ManualClock(datetime.now(UTC))
+    lake.clock = clock
+    return Rewound(lake, clock, head.id, clock.now - middle)
+
+
+def test_what_was_reachable_within_the_grace_stays(lake: IcechunkLake) -> None:
+    """A reader has the head open while somebody rewinds the branch and collects."""
+    reader = open_repository(lake.path)
+    rewound = rewind(lake)
+
+    for _ in range(2):
+        report = lake.collect(quiet=False, grace=rewound.grace)
+        assert report.state == "swept", report.error
+
+    assert read_snapshot(reader, rewound.head)
+    assert read_snapshot(open_repository(lake.path), rewound.head)
+    gone = candidates(lake.collect(quiet=True, grace=rewound.grace))
+    assert f"snapshots/{rewound.head}" in gone
+
+
+def test_after_the_grace_it_goes(lake: IcechunkLake) -> None:
+    """Version 2 knows when it was released; version 1 needs two plans a grace apart."""
+    rewound = rewind(lake)
+
+    def names_it() -> bool:
+        report = lake.collector(quiet=False, grace=rewound.grace).plan()
+        assert report.state == "planned", report.error
+        return f"snapshots/{rewound.head}" in candidates(report)
+
+    assert not names_it()
+    rewound.clock.advance(rewound.grace / 4)
+    assert not names_it()
+    rewound.clock.advance(rewound.grace)
+    assert names_it()
+
+
+def test_an_expiry_frees_nothing_before_the_grace_is_over(
+    tmp_path: Path, spec_version: int
+) -> None:
+    lake = IcechunkLake(tmp_path / "lake")
+    example = design_example(lake.path, spec_version)
+    time.sleep(0.4)
+    middle = datetime.now(UTC)
+    time.sleep(0.2)
+    reader = open_repository(lake.path)
+    request = ExpiryRequest(older_than=example.threshold, younger=example.threshold)
+    _, expiry = lake.format().expire(request)
+    lake.clock = ManualClock(datetime.now(UTC))
+
+    for _ in range(2):
+        lake.collect(quiet=False, grace=lake.clock.host_now() - middle)
+
+    assert expiry.released
+    assert all(read_snapshot(reader, snapshot_id) for snapshot_id in expiry.released)
+
+
+def test_a_session_shorter_than_the_grace_commits(lake: IcechunkLake) -> None:
+    """Its chunks are referred to by nothing while the collection runs."""
+    lake.age()
+    with Writer(lake.path, hold=True) as writer:
+        assert lake.collect(quiet=False).state == "swept"
+        (snapshot_id,) = writer.stop()
+    read = contents(lake.path).snapshots[snapshot_id]
+    assert read[Writer.PATH] == writer.descriptions[snapshot_id]
+
+
+def test_commits_during_plan_and_sweep_lose_nothing(lake: IcechunkLake) -> None:
+    below = list(open_repository(lake.path).ancestry(branch="main"))[2]
+    open_repository(lake.path).reset_branch("main", below.id)
+    lake.age()
+    with Writer(lake.path) as writer:
+        writer.wait_for_commits(2)
+        report = lake.collector().plan()
+        writer.wait_for_commits(len(writer.descriptions) + 2)
+        swept = lake.collector().sweep(report.run_id)
+        assert swept.state == "swept", swept.error
+        assert swept.counts["deleted"].objects > 0
+        writer.wait_for_commits(len(writer.descriptions) + 2)
+        written = writer.stop()
+    seen = contents(lake.path)
+    assert set(written) <= set(seen.refs["branch/main"])
+    for snapshot_id in written:
+        assert seen.snapshots[snapshot_id][Writer.PATH] == writer.descriptions[snapshot_id]
+    assert not collect_with_icechunk(lake.path).deleted

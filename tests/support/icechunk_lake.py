@@ -1,0 +1,80 @@
+"""An Icechunk repository and its collector, for tests."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from ebbtide.clock import Clock
+from ebbtide.formats.icechunk.repository import IcechunkRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.report import RunReport
+from ebbtide.gc.steps import Observer, silent
+from ebbtide.settings import Settings
+from ebbtide.storage import open_storage
+from tests.support.icechunk import backdate
+from tests.support.spark import shared_session
+
+GRACE = timedelta(hours=1)
+LONG_AGO = 30 * 24 * 3600.0
+"""Seconds by which files are made older than any grace."""
+
+
+class IcechunkLake:
+    """The repository at `path`."""
+
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        self.path = path
+        self.clock = clock
+        self.settings = Settings(share_max=1.0, run_heartbeat=timedelta(seconds=1))
+
+    def age(self) -> None:
+        """Make every file old."""
+        backdate(self.path, LONG_AGO)
+
+    def format(self, *, quiet: bool = True, run_dir: Path | None = None) -> IcechunkRepository:
+        """The repository as the collector sees it; nobody has a session open."""
+        return IcechunkRepository(
+            open_storage(str(self.path)),
+            name=f"icechunk:{self.path}",
+            settings=self.settings,
+            quiet=quiet,
+            run_dir=None if run_dir is None else open_storage(str(run_dir)),
+            clock=self.clock,
+        )
+
+    def collector(
+        self,
+        *,
+        quiet: bool = True,
+        run_dir: Path | None = None,
+        observer: Observer = silent,
+        **options: Any,
+    ) -> Collector:
+        """A collector with a grace of an hour, unless `options` say otherwise."""
+        chosen = {"grace": GRACE, "sessions": timedelta(0)} | options
+        if run_dir is not None:
+            chosen["run_dir"] = str(run_dir)
+        return Collector(
+            self.format(quiet=quiet, run_dir=run_dir),
+            session=shared_session,
+            options=RunOptions.of(self.settings, **chosen),
+            observer=observer,
+        )
+
+    def collect(self, **options: Any) -> RunReport:
+        """A whole run."""
+        return self.collector(**options).run()
+
+
+def candidates(report: RunReport) -> dict[str, int]:
+    """What the plan of a run names: size by address, from the files themselves."""
+    found: dict[str, int] = {}
+    for part in sorted((Path(report.run_path) / "candidates").glob("*.parquet")):
+        rows = pq.read_table(part).to_pylist()
+        found |= {row["address"]: row["size_bytes"] for row in rows}
+    return found
