@@ -55,6 +55,7 @@ class Plan:
     counts: Mapping[str, Count]
     kinds: Mapping[str, Count]
     candidates: tuple[Part, ...]
+    protected: tuple[Part, ...]
     commits: Part
     active_count: int
     expired_count: int
@@ -78,6 +79,7 @@ class Plan:
             "counts": {name: asdict(count) for name, count in self.counts.items()},
             "kinds": {name: asdict(count) for name, count in self.kinds.items()},
             "candidates": [part.to_json() for part in self.candidates],
+            "protected": [part.to_json() for part in self.protected],
             "commits": self.commits.to_json(),
             "active_count": self.active_count,
             "expired_count": self.expired_count,
@@ -104,6 +106,7 @@ class Plan:
             counts={name: Count(**count) for name, count in content["counts"].items()},
             kinds={name: Count(**count) for name, count in content["kinds"].items()},
             candidates=tuple(Part.from_json(part) for part in content["candidates"]),
+            protected=tuple(Part.from_json(part) for part in content["protected"]),
             commits=Part.from_json(content["commits"]),
             active_count=content["active_count"],
             expired_count=content["expired_count"],

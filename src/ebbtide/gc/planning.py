@@ -106,6 +106,7 @@ def make_plan(
         counts={"listed": listed.total, **result.counts},
         kinds=listed.kinds,
         candidates=result.candidates,
+        protected=tuple(read.protected),
         commits=read.commits,
         active_count=len(read.decision.active),
         expired_count=len(read.decision.expired) - gone_count,

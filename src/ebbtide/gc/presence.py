@@ -15,9 +15,15 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's u
 
 from ebbtide.arrow import texts
 from ebbtide.errors import EbbtideError, Refused
-from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.mark import ADDRESS_SCHEMA
-from ebbtide.gc.parts import ERRORS_PER_TASK_MAX, Part, PartRows, read_frame, write_frame
+from ebbtide.gc.parts import (
+    ERRORS_PER_TASK_MAX,
+    Part,
+    PartRows,
+    read_frame,
+    small,
+    write_frame,
+)
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
 
@@ -34,8 +40,11 @@ def check_presence(
     may have been written after the listing."""
     if not live:
         return
-    listed = read_frame(spark, folder, inventory, INVENTORY_SCHEMA).select(
-        F.xxhash64("address").alias("key")
+    listed = small(
+        read_frame(spark, folder, inventory, ADDRESS_SCHEMA).select(
+            F.xxhash64("address").alias("key")
+        ),
+        inventory,
     )
     needed = read_frame(spark, folder, live, ADDRESS_SCHEMA).withColumn(
         "key", F.xxhash64("address")

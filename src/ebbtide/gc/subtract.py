@@ -20,7 +20,7 @@ from ebbtide.arrow import split_by
 from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.mark import ADDRESS_SCHEMA
-from ebbtide.gc.parts import Part, PartRows, PartWriter, read_frame, write_frame
+from ebbtide.gc.parts import Part, PartRows, PartWriter, read_frame, small, write_frame
 from ebbtide.gc.runs import RunFolder
 
 CANDIDATE_SCHEMA: Final = INVENTORY_SCHEMA
@@ -85,7 +85,7 @@ def _keep_marks(
         )
 
     both = marked(live, _LIVE).union(marked(protected, _PROTECTED))
-    return both.groupBy("key").agg(F.bit_or("mark").alias("mark"))
+    return small(both.groupBy("key").agg(F.bit_or("mark").alias("mark")), [*live, *protected])
 
 
 def _class_of(cutoff: datetime) -> Column:

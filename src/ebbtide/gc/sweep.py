@@ -168,7 +168,9 @@ class Sweep:
             trees=trees,
             checksums={**roots.tree_checksums, **after.tree_checksums},
         )
-        parts = protected + live
+        # What the plan protected in the same words is no candidate.
+        known = {part.checksum for part in self.plan.protected}
+        parts = [part for part in protected if part.checksum not in known] + live
         if not parts:
             return None
         addresses = read_frame(self.spark, self.folder, parts, ADDRESS_SCHEMA)

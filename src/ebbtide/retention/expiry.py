@@ -25,8 +25,8 @@ DEFAULT_BRANCH = "main"
 class ExpiryRequest:
     """What somebody wants expired.
 
-    Commits older than `older_than` go, but for what `policy` keeps of them, if there is one; and
-    none of `younger` or later goes, whatever the policy says. Refs of the kinds in `delete_refs`
+    Without a `policy`, a ref keeps its commits up to the first that is older than `older_than`.
+    With one, it keeps what the policy says, and all that is of `younger` or later. Refs of the kinds in `delete_refs`
     go when their own commit is older than `older_than`.
     """
 

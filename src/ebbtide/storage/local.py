@@ -11,6 +11,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,6 +32,9 @@ a regular expression; object_store's own local storage names its files alike."""
 
 _TEMPORARY: Final = re.compile(f".*{TEMPORARY_SUFFIX}", re.DOTALL)
 _KEEP_DEPTH: Final = 1
+_UNLINKERS: Final = 16
+_UNLINKS_MIN: Final = 64
+"""Deletions that are not worth a thread of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +173,7 @@ class LocalStorage:
         """Delete the files of one directory and set their outcomes."""
         try:
             with directories.opened(self.directory, parents) as parent:
-                for index, address, name in members:
-                    outcomes[index] = _unlink(parent, address, name)
+                _unlink_all(parent, members, outcomes)
                 # So that a deletion that was reported does not come undone.
                 os.fsync(parent)
         except OSError as error:
@@ -342,6 +345,27 @@ def _by_directory(
         else:
             members.setdefault(tuple(parents), []).append((index, address, name))
     return members
+
+
+def _unlink_all(
+    parent: int,
+    members: Sequence[tuple[int, str, str]],
+    outcomes: list[DeleteOutcome | None],
+) -> None:
+    """Delete the files of one directory. A file system lets each deletion wait for a while, and
+    many do not wait longer together."""
+
+    def some(part: Sequence[tuple[int, str, str]]) -> None:
+        for index, address, name in part:
+            outcomes[index] = _unlink(parent, address, name)
+
+    size = max(_UNLINKS_MIN, -(-len(members) // _UNLINKERS))
+    parts = [members[first : first + size] for first in range(0, len(members), size)]
+    if len(parts) == 1:
+        some(parts[0])
+        return
+    with ThreadPoolExecutor(len(parts)) as pool:
+        list(pool.map(some, parts))
 
 
 def _unlink(parent: int, address: str, name: str) -> DeleteOutcome:

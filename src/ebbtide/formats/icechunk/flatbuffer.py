@@ -22,6 +22,7 @@ ROWS_MAX: Final = 1 << 20
 """Tables that are read together: bounds the memory that positions take."""
 
 _VTABLE_HEADER: Final = 4
+_OFFSET_BYTES: Final = 4
 
 
 class DamagedError(ValueError):
@@ -66,6 +67,9 @@ class Tables:
         self.positions = positions
         self._vtables = positions - buffer.read("<i4", positions)
         self._vtable_bytes = buffer.read("<u2", self._vtables)
+        self._table_bytes = buffer.read("<u2", self._vtables + 2)
+        if (self._vtable_bytes < _VTABLE_HEADER).any() or (self._vtable_bytes % 2).any():
+            raise DamagedError("a table has no layout")
         known = _VTABLE_HEADER + 2 * fields
         if positions.size and np.max(self._vtable_bytes) > known:
             self._check_unknown(known)
@@ -81,8 +85,9 @@ class Tables:
             if self._buffer.read("<u2", self._vtables[rows] + entry).any():
                 raise UnknownFieldError("it has a field that this program does not know")
 
-    def field(self, slot: int) -> Positions:
-        """Where each table has the field; 0 where it is absent."""
+    def field(self, slot: int, size: int = _OFFSET_BYTES) -> Positions:
+        """Where each table has the field, of so many bytes; 0 where it is absent. DamagedError
+        where it lies outside its table."""
         entry = _VTABLE_HEADER + 2 * slot
         has_entry = self._vtable_bytes > entry
         if has_entry.all():
@@ -90,7 +95,16 @@ class Tables:
         else:
             offsets = np.zeros(len(self), np.int64)
             offsets[has_entry] = self._buffer.read("<u2", self._vtables[has_entry] + entry)
-        return np.where(offsets != 0, self.positions + offsets, 0)
+        present = offsets != 0
+        outside = (offsets < _OFFSET_BYTES) | (offsets + size > self._table_bytes)
+        if (present & outside).any():
+            raise DamagedError("a field lies outside its table")
+        return np.where(present, self.positions + offsets, 0)
+
+    def __iter__(self) -> Iterator[Tables]:
+        """Each table alone."""
+        for place in range(len(self)):
+            yield Tables(self._buffer, self.positions[place : place + 1], fields=self._fields)
 
     def only(self, mask: Mask) -> Tables:
         """Those tables that the mask has."""
@@ -103,7 +117,7 @@ class Tables:
 
     def numbers(self, slot: int, dtype: str, *, default: int = 0) -> npt.NDArray[Any]:
         """A number of each table."""
-        found = self.field(slot)
+        found = self.field(slot, np.dtype(dtype).itemsize)
         present = found != 0
         values = np.full(len(self), default, dtype)
         values[present] = self._buffer.read(dtype, found[present])
@@ -111,7 +125,7 @@ class Tables:
 
     def structs(self, slot: int, size: int) -> ByteRows:
         """The bytes of a struct of `size`, of those tables that have it, in their order."""
-        found = self.field(slot)
+        found = self.field(slot, size)
         return _rows(self._buffer.read(f"V{size}", found[found != 0]), size)
 
     def struct_vectors(self, slot: int, size: int) -> ByteRows:
@@ -119,13 +133,22 @@ class Tables:
         starts, lengths = self._vectors(slot, size)
         return _rows(self._buffer.read(f"V{size}", _spread(starts, lengths, size)), size)
 
-    def vector_lengths(self, slot: int) -> npt.NDArray[np.int64]:
-        """How many elements the vector of each table has; 0 where there is none."""
-        found = self.field(slot)
-        lengths = np.zeros(len(self), np.int64)
-        present = found != 0
-        lengths[present] = self._buffer.read("<u4", self._follow(found[present]))
-        return lengths
+    def check_vectors(self, slot: int, size: int) -> None:
+        """DamagedError unless each vector of elements of `size`, where there is one, lies within
+        the file."""
+        self._vectors(slot, size)
+
+    def columns(self, slot: int) -> npt.NDArray[np.uint32]:
+        """A vector of 32-bit numbers that each table has, of one length, as columns: one row for
+        each place in the vectors, one column for each table."""
+        starts, lengths = self._vectors(slot, 4)
+        if len(starts) != len(self) or (lengths != lengths[:1]).any():
+            raise DamagedError("vectors that belong together differ in length")
+        width = int(lengths[0]) if len(lengths) else 0
+        found = np.empty((width, len(self)), np.uint32)
+        for place in range(width):
+            found[place] = self._buffer.read("<u4", starts + 4 * place)
+        return found
 
     def child(self, slot: int, *, fields: int) -> Tables:
         """The table that the field points at, of those tables that have it."""
@@ -152,8 +175,11 @@ class Tables:
         return vectors + 4, lengths
 
     def _follow(self, positions: Positions) -> Positions:
-        """Where the offsets at `positions` point."""
-        found: Positions = positions + self._buffer.read("<u4", positions)
+        """Where the offsets at `positions` point: always further on."""
+        offsets = self._buffer.read("<u4", positions)
+        if offsets.size and np.min(offsets) < _OFFSET_BYTES:
+            raise DamagedError("an offset points at itself")
+        found: Positions = positions + offsets
         return found
 
 

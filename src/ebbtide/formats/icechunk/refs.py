@@ -63,7 +63,7 @@ def _read_ref(storage: Storage, address: str) -> Iterator[Ref]:
         id_bytes(snapshot_id)
     except NotFound:
         return
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Refused(
             "corrupt_ref",
             f"{storage.url}/{address} does not say which snapshot it points at ({error}): "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ UPDATES_MAX: Final = 1000
 MAIN: Final = "main"
 _ONLINE: Final = 0
 _NO_PARENT: Final = -1
+_MICROS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _YEAR_3000: Final = 32_503_680_000_000
 """Milliseconds since 1970: names of backups count down to it, so that the newest sorts first."""
 
@@ -45,11 +46,12 @@ _UPDATE_NUMBERS: Final = {name: number for number, (name, _) in enumerate(UPDATE
 @dataclass(frozen=True, slots=True)
 class Update:
     """An entry of the operations log. `backup` names the copy of the file as it was while this
-    was its newest entry."""
+    was its newest entry; `left` is the snapshot that a ref stopped pointing at by it."""
 
     kind: str
     at: datetime
     backup: str | None
+    left: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,13 @@ class RepoFile:
     def updates(self) -> Iterator[Update]:
         """The operations log as far as this file has it, the newest first."""
         for entry in self.row["latest_updates"]:
-            number, _ = entry["update_type"]
+            number, details = entry["update_type"]
+            left = details.get("previous_snap_id")
             yield Update(
-                UPDATE_TYPES[number - 1][0], instant(entry["updated_at"]), entry.get("backup_path")
+                kind=UPDATE_TYPES[number - 1][0],
+                at=instant(entry["updated_at"]),
+                backup=entry.get("backup_path"),
+                left=None if left is None else id_text(left),
             )
 
     @property
@@ -119,15 +125,16 @@ class RepoFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
     """A change of the file. `new_parents` maps snapshots to the parents that they are to have;
-    `drop` are those that leave its list; `drop_branches` and `drop_tags` are names; the entries of
-    the operations log that name a backup of `drop_backups` go on without it."""
+    `drop` are those that leave its list; `drop_branches` and `drop_tags` are names. With
+    `forget_backups` the entries of the operations log name no backups any more, so that none but
+    those made from now on, and what this file goes on in, will be needed for the log."""
 
     kind: str  # of an entry of the operations log
     new_parents: Mapping[str, str] = field(default_factory=dict)
     drop: Collection[str] = ()
     drop_branches: Collection[str] = ()
     drop_tags: Collection[str] = ()
-    drop_backups: Collection[str] = ()
+    forget_backups: bool = False
 
 
 def parse_repo(data: bytes, version: str) -> RepoFile:
@@ -150,8 +157,14 @@ def parse_repo(data: bytes, version: str) -> RepoFile:
     if MAIN not in {ref["name"] for ref in row["branches"]}:
         raise DamagedError(f"it has no branch {MAIN}")
     _check_circles(row)
-    if any("update_type" not in entry for entry in row["latest_updates"]):
-        raise DamagedError("an entry of its operations log is of no kind")
+    if not row["latest_updates"] or any("update_type" not in e for e in row["latest_updates"]):
+        raise DamagedError("its operations log is empty, or has an entry of no kind")
+    for micros in (
+        *(info["flushed_at"] for info in row["snapshots"]),
+        *(entry["updated_at"] for entry in row["latest_updates"]),
+    ):
+        if micros > _MICROS_MAX:
+            raise DamagedError(f"it is dated {micros} µs after 1970")
     return RepoFile(data, version, row, ids)
 
 
@@ -180,11 +193,13 @@ def write_repo(storage: Storage, file: RepoFile, edit: Edit, now: datetime) -> R
     try:
         version = storage.replace(REPO_ADDRESS, data, version=file.version)
     except Conflict:
-        # Perhaps it was our own write, whose answer was lost on the way.
-        found, version = storage.get_versioned(REPO_ADDRESS)
-        if found != data:
-            storage.delete([f"{BACKUPS_PREFIX}{backup}"])
+        # Perhaps it was our own write, whose answer was lost on the way: then the log names the
+        # copy.
+        # The copy stays in any case: after yet another write, nothing may show that it is needed.
+        found = parse_repo(*storage.get_versioned(REPO_ADDRESS))
+        if backup not in {update.backup for update in found.updates} | {found.previous}:
             raise
+        return found
     return parse_repo(data, version)
 
 
@@ -271,7 +286,7 @@ def _edited_log(file: RepoFile, edit: Edit, now: datetime, backup: str) -> Row:
     entries = [
         {"update_type": (_UPDATE_NUMBERS[edit.kind], {}), "updated_at": micros},
         {**newest, "backup_path": backup},
-        *(_without_backup(entry, edit.drop_backups) for entry in older),
+        *(_without_backup(entry) if edit.forget_backups else entry for entry in older),
     ]
     log: Row = {"latest_updates": entries}
     for place in range(_updates_max(file.row), len(entries)):
@@ -283,9 +298,7 @@ def _edited_log(file: RepoFile, edit: Edit, now: datetime, backup: str) -> Row:
     return log
 
 
-def _without_backup(entry: Row, dropped: Collection[str]) -> Row:
-    if entry.get("backup_path") not in dropped:
-        return entry
+def _without_backup(entry: Row) -> Row:
     return {name: value for name, value in entry.items() if name != "backup_path"}
 
 

@@ -41,7 +41,6 @@ from ebbtide.formats.icechunk.state import (
     load_repo,
     log_addresses,
     read_state,
-    recent_backups,
     snapshot_files,
     spec_version,
 )
@@ -173,7 +172,8 @@ class IcechunkRepository:
         self._expiry = expiry
         self._closed: frozenset[str] = frozenset()
         self._known: History | None = None
-        self._cutoff: datetime | None = None
+        self._backups: frozenset[str] = frozenset()
+        self._old_backups = False
         self._unreachable: Mapping[str, datetime] = {}
 
     def now(self) -> datetime:
@@ -228,7 +228,8 @@ class IcechunkRepository:
             expiry=self._expiry,
         )
         self._known = state.history
-        self._cutoff = cutoff
+        self._backups = state.backups
+        self._old_backups = bool(state.old_backups)
         self._unreachable = state.unreachable
         return _Reading(state, self.now(), self._closed)
 
@@ -338,8 +339,8 @@ class IcechunkRepository:
         self._closed -= frozenset(commit_ids)
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Version 2: drop the snapshots from the list in `repo`, and the names of backups that are
-        about to go; from then on nobody can make a ref or commit on them.
+        """Version 2: drop the snapshots from the list in `repo`, and the names of backups if some
+        are about to go; from then on nobody can make a ref or commit on them.
 
         Refused `repository_changed` when a ref, or a new snapshot, needs one of them by now.
         Version 1 has no list; `guard` watches over its refs.
@@ -347,19 +348,16 @@ class IcechunkRepository:
         del run_id
         if self.spec_version == 1:
             return
-        assert self._cutoff is not None
-        young = recent_backups(self.storage, self._cutoff)
         for _ in range(WRITE_ATTEMPTS):
             file = self._load()
             assert file is not None
             self._check_unneeded(file, frozenset(commit_ids))
             drop = frozenset(commit_ids).intersection(file.ids)
-            backups = _old_backups(file, young)
-            if not drop and not backups:
+            if not drop and not self._old_backups:
                 return
             hold.check()
             try:
-                edit = Edit(kind="GCRan", drop=drop, drop_backups=backups)
+                edit = Edit(kind="GCRan", drop=drop, forget_backups=self._old_backups)
                 write_repo(self.storage, file, edit, self._log_time())
                 return
             except Conflict:
@@ -388,6 +386,8 @@ class IcechunkRepository:
     def _check_unneeded(self, file: RepoFile, going: frozenset[str]) -> None:
         assert self._known is not None
         history = history_of(file)
+        if file.previous is not None and file.previous not in self._backups:
+            raise _changed("the operations log goes on in a backup that was to go")
         needed = history.reached() & going
         if needed:
             raise _changed(f"a branch or tag needs snapshot {min(needed)} again")
@@ -436,13 +436,6 @@ def _check_writable(file: RepoFile, storage: Storage) -> None:
             f"{storage.url} is set to allow no changes ({file.unwritable_reason}): set its "
             "status to online first",
         )
-
-
-def _old_backups(file: RepoFile, young: frozenset[str]) -> frozenset[str]:
-    """The backups that entries of the operations log name and that are older than the grace, or
-    not there. The log itself stays: it needs only those that it goes on in."""
-    named = {update.backup for update in file.updates if update.backup is not None}
-    return frozenset(named - young - {file.previous})
 
 
 def _changed(what: str) -> Refused:

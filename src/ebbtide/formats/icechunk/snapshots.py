@@ -75,7 +75,7 @@ def with_parent(data: bytes, snapshot_id: str, parent_id: str, *, expected: str)
     """The snapshot file with another parent, and nothing else changed; None where its parent is
     not the one that was expected."""
     opened = envelope.unpack(data, FileType.SNAPSHOT)
-    (position,) = _root(opened.payload, snapshot_id).field(_PARENT_ID).tolist()
+    (position,) = _root(opened.payload, snapshot_id).field(_PARENT_ID, ID_BYTES).tolist()
     if not position or opened.payload[position : position + ID_BYTES] != id_bytes(expected):
         return None
     payload = bytearray(opened.payload)

@@ -8,8 +8,9 @@ saw a snapshot unreachable, so that two runs a grace apart must agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -27,6 +28,7 @@ from ebbtide.formats.icechunk.repo import (
     BACKUPS_PREFIX,
     REPO_ADDRESS,
     RepoFile,
+    Update,
     backup_time,
     logs_between,
     parse_repo,
@@ -38,6 +40,12 @@ from ebbtide.storage import Storage
 
 READERS: Final = 32
 """Snapshots of version 1 that are read at a time: only they know their parents."""
+
+_PRECISION: Final = timedelta(milliseconds=1)
+"""Of the time in the name of a copy, which is no later than the copy."""
+
+COPIES_TRIED: Final = 20
+"""Copies that are looked at for one of a time: those whose write was lost lie among them."""
 
 YOUNG: Final = "younger than the grace"
 RECENT: Final = "reachable within the grace"
@@ -62,13 +70,13 @@ class History:
 @dataclass(frozen=True, slots=True)
 class State:
     """A reading. `held` are the unreachable snapshots that stay, each with the reason; `backups`
-    the names of the copies in `overwritten/` that stay; `unreachable` all that no ref reaches, with
-    the dates of their files."""
+    the names of the copies in `overwritten/` that stay, `old_backups` those of the others;
+    `unreachable` all that no ref reaches, with the dates of their files."""
 
     history: History
-    repo: RepoFile | None
     held: Mapping[str, str]
     backups: frozenset[str]
+    old_backups: Set[str]
     unreachable: Mapping[str, datetime]
 
 
@@ -117,15 +125,16 @@ def read_state(
     held: dict[str, str] = {}
     if not quiet and repo is None:
         held |= {name: NEWLY_SEEN for name in unreachable if first_seen.get(name, cutoff) >= cutoff}
-    window = None if quiet or repo is None else _window_start(storage, repo, cutoff)
-    if window is not None:
-        held |= {name: RECENT for name in window.reached() if name in unreachable}
-        history = _with_logs(history, window)
+    copies = _copies(storage)
+    backups = frozenset(name for name, date in copies.items() if may_be_since(date, cutoff))
+    if not quiet and repo is not None:
+        recent, logs = _recent(storage, repo, cutoff, backups)
+        held |= {name: RECENT for name in recent if name in unreachable}
+        history = History(history.refs, history.commits, {**logs, **history.logs})
     held |= {name: YOUNG for name, date in unreachable.items() if may_be_since(date, cutoff)}
-    backups = recent_backups(storage, cutoff)
     if repo is not None:
         backups |= frozenset(_chain(storage, repo))
-    return State(history, repo, held, backups, unreachable)
+    return State(history, held, backups, copies.keys() - backups, unreachable)
 
 
 def load_repo(storage: Storage, address: str = REPO_ADDRESS) -> RepoFile:
@@ -219,57 +228,100 @@ def history_v1(storage: Storage, files: Iterable[str]) -> History:
             if place in failed:
                 raise failed[place]
             place = known[place].first_parent_id
+    roots = [name for name in seen if not known[name].parent_ids]
+    if len(roots) > 1:
+        raise Refused(
+            "corrupt_tree",
+            f"snapshots {roots[0]} and {roots[1]} at {storage.url} both have no parent, which only "
+            "the first of all has: one of them is damaged",
+        )
     return History(refs, known, {})
 
 
-def _window_start(storage: Storage, repo: RepoFile, cutoff: datetime) -> History | None:
-    """The repository as it was at `cutoff`; None where it was as it is now, or not yet there.
+def _recent(
+    storage: Storage, repo: RepoFile, cutoff: datetime, young: frozenset[str]
+) -> tuple[frozenset[str], Mapping[str, tuple[str, ...]]]:
+    """What refs reached at the cutoff or since, and the logs that it inherited then.
 
-    Whatever was reachable since then was listed there, or was made since and is young.
+    Such a ref is there now, or was in the copy that was current at the cutoff, or was put
+    somewhere and taken away since: the operations log tells from where, and what an expiry took
+    away stands in the copy before it. Each history is walked from all of them, since an expiry
+    cuts histories. What was made since is young.
     """
-    file = repo
-    newest = True
-    while True:
-        for update in file.updates:
-            if update.at < cutoff:
-                if newest:
-                    return None if file is repo else history_of(file)
-                return history_of(_load_backup(storage, update.backup))
-            newest = False
-        if file.previous is None:
-            return None
-        file = _load_backup(storage, file.previous)
-        newest = True
+    histories = [history_of(repo)]
+    tips: set[str] = set()
+    before_expiry = False
+    for number, update in enumerate(_log(storage, repo)):
+        if before_expiry or (number and update.at < cutoff):
+            histories.append(history_of(_copy_of(storage, update, young)))
+        if update.at < cutoff:
+            break
+        before_expiry = update.kind == "ExpirationRan"
+        if update.left is not None:
+            tips.add(update.left)
+    tips.update(ref.commit_id for history in histories for ref in history.refs)
+    logs: dict[str, tuple[str, ...]] = {}
+    found: set[str] = set()
+    for history in reversed(histories):
+        found |= reachable(history.commits.values(), tips)
+        logs |= history.logs
+    return frozenset(found), logs
 
 
-def _load_backup(storage: Storage, name: str | None) -> RepoFile:
-    try:
-        if name is None:
-            raise NotFound("object_not_found", "no copy was kept")
-        return load_repo(storage, f"{BACKUPS_PREFIX}{name}")
-    except NotFound as error:
-        raise Refused(
-            "missing_backup",
-            f"{storage.url}/{BACKUPS_PREFIX} lacks the copy of {REPO_ADDRESS} "
-            f"{name or 'of that time'}, so that nobody can tell what was reachable a grace ago: "
-            "wait until it is out of the grace, or, if no session is open, add --quiet-repository",
-        ) from error
+def _log(storage: Storage, repo: RepoFile) -> Iterator[Update]:
+    """The operations log, the newest entry first, over all files that it goes on in."""
+    yield from repo.updates
+    name = repo.previous
+    while name is not None:
+        try:
+            file = load_repo(storage, f"{BACKUPS_PREFIX}{name}")
+        except NotFound:
+            raise _missing(storage, name) from None
+        newest, *others = file.updates
+        yield replace(newest, backup=name)
+        yield from others
+        name = file.previous
 
 
-def recent_backups(storage: Storage, cutoff: datetime) -> frozenset[str]:
-    """The names of the copies that were made at or after the cutoff.
+def _copy_of(storage: Storage, update: Update, young: frozenset[str]) -> RepoFile:
+    """The copy of `repo` whose newest entry is this one. Refused `missing_backup`.
 
-    Their names tell when that was. Their files may be older: in a directory a copy is a second
-    link to what was overwritten, dated when that was written.
+    Whoever made the next change copied the file before: that is the first copy made after.
     """
-    found = set()
+    named = [] if update.backup is None else [update.backup]
+    dated = sorted((time, name) for name in young if (time := backup_time(name)) is not None)
+    later = [name for time, name in dated if time >= update.at - _PRECISION]
+    for name in (*named, *later[:COPIES_TRIED]):
+        with suppress(NotFound):
+            found = load_repo(storage, f"{BACKUPS_PREFIX}{name}")
+            newest = next(found.updates)
+            if (newest.at, newest.kind) == (update.at, update.kind):
+                return found
+    raise _missing(storage, update.backup)
+
+
+def _missing(storage: Storage, name: str | None) -> Refused:
+    return Refused(
+        "missing_backup",
+        f"{storage.url}/{BACKUPS_PREFIX} lacks the copy of {REPO_ADDRESS} "
+        f"{name or 'of that time'}, so that nobody can tell what was reachable a grace ago: wait "
+        "until that is longer ago, or, if no session is open, add --quiet-repository",
+    )
+
+
+def _copies(storage: Storage) -> dict[str, datetime]:
+    """The copies of what was overwritten, by name, each with the latest date that it may have.
+
+    Their names tell when they were made. Their files may be older: in a directory a copy is a
+    second link to what was overwritten, dated when that was written.
+    """
+    found: dict[str, datetime] = {}
     for batch in storage.list(BACKUPS_PREFIX):
         names = (name.removeprefix(BACKUPS_PREFIX) for name in texts(batch.column("address")))
         for name, date in zip(names, instants(batch.column("last_modified")), strict=True):
             made_at = backup_time(name)
-            if may_be_since(date, cutoff) or (made_at is not None and made_at >= cutoff):
-                found.add(name)
-    return frozenset(found)
+            found[name] = date if made_at is None else max(date, made_at + _PRECISION)
+    return found
 
 
 def _chain(storage: Storage, repo: RepoFile) -> Iterable[str]:
@@ -284,7 +336,3 @@ def _chain(storage: Storage, repo: RepoFile) -> Iterable[str]:
             name = load_repo(storage, f"{BACKUPS_PREFIX}{name}").previous
         except NotFound:
             return
-
-
-def _with_logs(history: History, earlier: History) -> History:
-    return History(history.refs, history.commits, {**earlier.logs, **history.logs})

@@ -130,7 +130,7 @@ def decode(data: bytes, kind: Table) -> Row:
     """The root table of a FlatBuffer. DamagedError, UnknownFieldError."""
     try:
         return _Decoder(data).row(_follow(data, 0), kind)
-    except (struct.error, UnicodeDecodeError, RecursionError) as error:
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise DamagedError(f"it is damaged: {error}") from error
 
 

@@ -1,0 +1,499 @@
+"""Collecting a real Icechunk repository: whole processes of this program and of Icechunk itself.
+
+    .venv/bin/python benchmarks/icechunk.py [--commits 1000 --chunks 500 --keep 100]
+    .venv/bin/python benchmarks/icechunk.py --decode
+
+Builds a repository with Icechunk (this takes a while, and is not part of the figure): the first
+commit fills an array, each of the others replaces some of its chunks. Copies of it are expired down
+to the newest snapshots and collected, one by Icechunk and one by `ebbtide`, each in fresh
+processes, and the files that went are compared. With `--decode` it times the reading of a manifest
+alone.
+
+The two copies that are collected are full ones: to take away a file that has another name, a hard
+link, is half the work or less, since the disk gets nothing back. The one that is only planned
+shares the files of its chunks.
+
+Memory is what the whole tree of processes takes, pages that several share counted once (PSS);
+beside it stand the resident sets (RSS) of the parts, each at its own peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+# Run as a script, this very file would be what `import icechunk` finds.
+if (_HERE := str(Path(__file__).resolve().parent)) in sys.path:
+    sys.path.remove(_HERE)
+
+import icechunk
+import numpy as np
+import psutil
+import zarr
+from flatbuffers import number_types
+from flatbuffers.table import Table
+from zarr.buffer.cpu import Buffer
+
+from ebbtide.formats.icechunk.envelope import FileType, unpack
+from ebbtide.formats.icechunk.manifests import manifest_chunks
+
+SEED: Final = 20_240_607
+CHUNK_VALUES: Final = 128  # float64: 1 KiB, so that a chunk is a file
+ARRAY: Final = "values"
+
+RSS_EVERY: Final = 0.05
+TREE_EVERY: Final = 0.25
+PSS_GROWTH: Final = 1.05
+"""Adding up PSS takes the kernel tens of milliseconds: only when the tree grew by so much."""
+
+OPEN: Final = """
+import json, sys
+from datetime import UTC, datetime, timedelta
+import icechunk
+icechunk.set_logs_filter("error")
+repository = icechunk.Repository.open(icechunk.local_filesystem_storage(sys.argv[1]))
+"""
+EXPIRE: Final = (
+    OPEN + "print(len(repository.expire_snapshots(datetime.fromisoformat(sys.argv[2]))))"
+)
+COLLECT: Final = (
+    OPEN
+    + """
+found = repository.garbage_collect(
+    datetime.now(UTC) + timedelta(days=1), dry_run=sys.argv[2] == "dry"
+)
+names = ("chunks", "manifests", "snapshots", "transaction_logs")
+print(json.dumps({name: getattr(found, f"{name}_deleted") for name in names}))
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a repository is built to."""
+
+    spec_version: int
+    commits: int
+    chunks: int
+    array_chunks: int
+
+    @property
+    def name(self) -> str:
+        """Of its directory: one that was built to the same is used again."""
+        return f"v{self.spec_version}-{self.commits}x{self.chunks}-of-{self.array_chunks}"
+
+
+@dataclass(slots=True)
+class Peaks:
+    """Peak memory of a tree of processes, in bytes: PSS of all, RSS of each part."""
+
+    tree: int = 0
+    driver: int = 0
+    jvm: int = 0
+    workers: int = 0
+    _last_rss: float = 0.0
+
+    def sample(self, root: psutil.Process, others: Iterable[psutil.Process]) -> None:
+        """Look at the processes now."""
+        parts = {"driver": _rss(root), "jvm": 0, "workers": 0}
+        alive = [root, *others]
+        for process in alive[1:]:
+            parts["jvm" if _name(process) == "java" else "workers"] += _rss(process)
+        self.driver = max(self.driver, parts["driver"])
+        self.jvm = max(self.jvm, parts["jvm"])
+        self.workers = max(self.workers, parts["workers"])
+        total = sum(parts.values())
+        if total > self._last_rss * PSS_GROWTH:
+            self._last_rss = total
+            self.tree = max(self.tree, sum(map(_pss, alive)))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A program that ran to its end."""
+
+    seconds: float
+    peaks: Peaks
+    output: str
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What both programs took, by the name of the step."""
+
+    icechunk: dict[str, Measured] = field(default_factory=dict)
+    ebbtide: dict[str, Measured] = field(default_factory=dict)
+
+    def show(self) -> None:
+        """Print the table."""
+        print(f"{'':<12}{'Icechunk':>20}{'Ebbtide':>20}{'ratio':>16}")
+        print(f"{'':<12}" + f"{'s':>10}{'MiB':>10}" * 2 + f"{'s':>8}{'MiB':>8}")
+        for step, mine in self.ebbtide.items():
+            its = self.icechunk[step]
+            figures = "".join(f"{m.seconds:>10.2f}{mib(m.peaks.tree):>10.0f}" for m in (its, mine))
+            memory = mine.peaks.tree / its.peaks.tree
+            print(f"{step:<12}{figures}{mine.seconds / its.seconds:>8.1f}{memory:>8.1f}")
+        for step, mine in self.ebbtide.items():
+            peaks = mine.peaks
+            parts = ((n, mib(getattr(peaks, n))) for n in ("driver", "jvm", "workers"))
+            print(f"RSS, ebbtide, {step}: " + ", ".join(f"{n} {m:.0f} MiB" for n, m in parts))
+
+
+def mib(size: int) -> float:
+    """Bytes as MiB."""
+    return size / 2**20
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
+def _rss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.Error:
+        return 0
+
+
+def measure(command: list[str]) -> Measured:
+    """Run a program in a process of its own: the wall time of all of it, and its peaks."""
+    peaks = Peaks()
+    with tempfile.TemporaryFile("w+") as output:
+        started = time.monotonic()
+        with subprocess.Popen(command, stdout=output) as program:
+            root = psutil.Process(program.pid)
+            others: list[psutil.Process] = []
+            looked = 0.0
+            while True:
+                if time.monotonic() - looked > TREE_EVERY:
+                    others = _children(root)
+                    looked = time.monotonic()
+                peaks.sample(root, others)
+                try:
+                    program.wait(RSS_EVERY)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        seconds = time.monotonic() - started
+        output.seek(0)
+        text = output.read()
+    if program.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {program.returncode}\n{text[:2000]}")
+    return Measured(seconds, peaks, text)
+
+
+def _children(root: psutil.Process) -> list[psutil.Process]:
+    try:
+        return root.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def open_repository(path: Path) -> icechunk.Repository:
+    """Open the one at `path`."""
+    icechunk.set_logs_filter("error")  # else it warns that the local disk is not for many writers
+    return icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
+
+
+def built(directory: Path, shape: Shape) -> Path:
+    """The repository, built unless it was before."""
+    path = directory / shape.name
+    if path.exists():
+        print(f"{path} is used again")
+        return path
+    unfinished = directory / f"{shape.name}.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    started = time.monotonic()
+    build(unfinished, shape)
+    unfinished.rename(path)
+    print(f"built in {time.monotonic() - started:.0f} s")
+    return path
+
+
+def build(path: Path, shape: Shape) -> None:
+    """A commit that fills the array, then `commits` that replace chunks here and there."""
+    icechunk.set_logs_filter("error")
+    repository = icechunk.Repository.create(
+        icechunk.local_filesystem_storage(str(path)), spec_version=shape.spec_version
+    )
+    rng = np.random.default_rng(SEED)
+    session = repository.writable_session("main")
+    create_array(session, shape.array_chunks, values=CHUNK_VALUES)
+    write_chunks(session, range(shape.array_chunks), rng)
+    session.commit("fill")
+    for number in range(shape.commits):
+        session = repository.writable_session("main")
+        chosen = rng.choice(shape.array_chunks, shape.chunks, replace=False)
+        write_chunks(session, chosen.tolist(), rng)
+        session.commit(f"commit {number}")
+
+
+def create_array(session: icechunk.Session, chunks: int, *, values: int) -> None:
+    """An array of float64 in so many chunks of so many values, not compressed."""
+    zarr.create_array(
+        session.store,
+        name=ARRAY,
+        shape=(chunks * values,),
+        chunks=(values,),
+        dtype="float64",
+        compressors=None,
+    )
+
+
+def write_chunks(
+    session: icechunk.Session,
+    indices: Iterable[int],
+    rng: np.random.Generator,
+    *,
+    values: int = CHUNK_VALUES,
+) -> None:
+    """Write whole chunks of random bytes, past zarr: it would take longer than Icechunk does."""
+
+    async def write() -> None:
+        await asyncio.gather(
+            *(
+                session.store.set(f"{ARRAY}/c/{index}", Buffer.from_bytes(rng.bytes(8 * values)))
+                for index in indices
+            )
+        )
+
+    asyncio.run(write())
+
+
+def copy(source: Path, target: Path, *, links: bool = False) -> Path:
+    """A copy; with `links`, its chunks are other names of the same files."""
+    target.mkdir()
+    for entry in source.iterdir():
+        how = "-al" if links and entry.name == "chunks" else "-a"
+        subprocess.run(["cp", how, str(entry), str(target)], check=True)
+    return target
+
+
+def files(path: Path) -> frozenset[str]:
+    """The files that both programs must agree on: neither the copies of `repo`, which each makes
+    anew, nor what Ebbtide writes for itself."""
+    found = set()
+    waiting = [entry.path for entry in os.scandir(path) if entry.is_dir()]
+    for name in ("overwritten", "_ebbtide"):
+        if str(path / name) in waiting:
+            waiting.remove(str(path / name))
+    start = len(str(path)) + 1
+    while waiting:
+        for entry in os.scandir(waiting.pop()):
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
+            else:
+                found.add(entry.path[start:])
+    return frozenset(found)
+
+
+def digest(path: Path) -> str:
+    """Of all values of the newest snapshot, read with Icechunk."""
+    session = open_repository(path).readonly_session("main")
+    values: Any = zarr.open_array(session.store, path=ARRAY, mode="r")[...]
+    return hashlib.sha256(values.tobytes()).hexdigest()
+
+
+def run_icechunk(path: Path, threshold: datetime) -> dict[str, Measured]:
+    """Expire and collect with Icechunk."""
+
+    def program(code: str, argument: str) -> Measured:
+        return measure([sys.executable, "-P", "-c", code, str(path), argument])
+
+    return {
+        "expire": program(EXPIRE, threshold.isoformat()),
+        "dry run": program(COLLECT, "dry"),
+        "collect": program(COLLECT, "wet"),
+    }
+
+
+def run_ebbtide(planned: Path, path: Path, threshold: datetime) -> dict[str, Measured]:
+    """Expire and collect `path` with Ebbtide; `planned` is expired and planned only."""
+    ebbtide = str(Path(sys.executable).with_name("ebbtide"))
+    options = ("--grace", "1s", "--unsafe", "--quiet-repository", "--allow-share", "--json")
+
+    def expire(place: Path) -> Measured:
+        date = ("--older-than", threshold.isoformat())
+        return measure([ebbtide, "expire", f"icechunk:{place}", *date, "--unsafe", "--yes"])
+
+    expire(planned)
+    measured = {"expire": expire(path)}
+    time.sleep(2)  # the grace is one second
+    measured["dry run"] = measure([ebbtide, "gc", "plan", f"icechunk:{planned}", *options])
+    measured["collect"] = measure([ebbtide, "gc", "run", f"icechunk:{path}", *options, "--yes"])
+    return measured
+
+
+def collect(directory: Path, shape: Shape, *, keep: int) -> None:
+    """Collect copies of the repository with both programs, compare, print."""
+    source = built(directory, shape)
+    newest = open_repository(source).ancestry(branch="main")
+    threshold = next(info for number, info in enumerate(newest, 1) if number == keep).written_at
+    before, values = files(source), digest(source)
+    with tempfile.TemporaryDirectory(prefix="copies-", dir=directory) as scratch:
+        started = time.monotonic()
+        its, mine = (copy(source, Path(scratch) / name) for name in ("icechunk", "ebbtide"))
+        planned = copy(source, Path(scratch) / "planned", links=True)
+        os.sync()  # the disk is not to be busy with the copies
+        print(f"{len(before):,} files, copied three times in {time.monotonic() - started:.0f} s")
+        found = Comparison(
+            run_icechunk(its, threshold),
+            run_ebbtide(planned, mine, threshold),
+        )
+        print(f"load average {os.getloadavg()[0]:.1f}")
+        found.show()
+        check(found, before, {"Icechunk": its, "Ebbtide": mine}, values)
+        started = time.monotonic()
+    print(f"the copies are gone in {time.monotonic() - started:.0f} s")
+
+
+def check(found: Comparison, before: frozenset[str], after: dict[str, Path], values: str) -> None:
+    """Print what both did; exit if that is not the same, or if a copy is damaged."""
+    deleted = {name: before - files(path) for name, path in after.items()}
+    for step in ("dry run", "collect"):
+        measured = found.ebbtide[step]
+        report = json.loads(measured.output)
+        print(f"ebbtide, {step}: {report['state']}")
+        for name in ("listed", "live", "protected", "young", "candidate", "deleted"):
+            print(f"  {name:<22}{report[f'{name}_count']:>10,} files")
+        for name, spent in report["seconds"].items():
+            print(f"  {name:<22}{spent:>10.2f} s")
+        rest = measured.seconds - sum(report["seconds"].values())
+        print(f"  {'start and end':<22}{rest:>10.2f} s")
+    print(f"Icechunk says, dry run: {found.icechunk['dry run'].output.strip()}")
+    print(f"Icechunk says, collect: {found.icechunk['collect'].output.strip()}")
+    for name, gone in deleted.items():
+        backups = len(list((after[name] / "overwritten").glob("*")))
+        print(f"{name} deleted {len(gone):,} files; copies of `repo` that are left: {backups:,}")
+    if deleted["Icechunk"] != deleted["Ebbtide"]:
+        strange = sorted(deleted["Icechunk"] ^ deleted["Ebbtide"])
+        raise SystemExit(f"not the same files: {len(strange):,}, such as {strange[:5]}")
+    for name, path in after.items():
+        if digest(path) != values:
+            raise SystemExit(f"{name} damaged the newest snapshot")
+    print("both deleted the same files, and the newest snapshot reads as before")
+
+
+def decode(directory: Path, *, references: int, spec_version: int) -> None:
+    """Time the reading of one real manifest on one core, and the same by FlatBuffers' library."""
+    path = directory / f"decode-v{spec_version}-{references}"
+    if not path.exists():
+        build_manifest(path, references, spec_version)
+    file = max((path / "manifests").iterdir(), key=lambda each: each.stat().st_size)
+    data = file.read_bytes()
+    payload = unpack(data, FileType.MANIFEST).payload
+    count = len(chunk_ids(payload, references))
+    assert count == references, "Icechunk split the manifest"
+
+    def numpy() -> None:
+        manifest_chunks(payload, file.name, entry_count=count)
+
+    def with_zstd() -> None:
+        unpacked = unpack(data, FileType.MANIFEST).payload
+        manifest_chunks(unpacked, file.name, entry_count=count)
+
+    sample = min(count, 50_000)
+    mine, both = (count / cpu_seconds(work) / 1e6 for work in (numpy, with_zstd))
+    library = sample / cpu_seconds(lambda: chunk_ids(payload, sample)) / 1e6
+    print(f"a manifest of {count:,} references, {len(data):,} bytes, {len(payload):,} unpacked")
+    print(f"million references a second of one core: {mine:.2f}, with zstd {both:.2f}")
+    print(f"FlatBuffers' library, only the ids: {library:.2f}, ratio {mine / library:.1f}")
+
+
+def build_manifest(path: Path, references: int, spec_version: int) -> None:
+    """One commit of so many chunks, 8 bytes each, none of them inline."""
+    config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    icechunk.set_logs_filter("error")
+    storage = icechunk.local_filesystem_storage(str(path))
+    repository = icechunk.Repository.create(storage, config=config, spec_version=spec_version)
+    session = repository.writable_session("main")
+    create_array(session, references, values=1)
+    rng = np.random.default_rng(SEED)
+    for start in range(0, references, 10_000):
+        indices = range(start, min(start + 10_000, references))
+        write_chunks(session, indices, rng, values=1)
+    session.commit("fill")
+
+
+def chunk_ids(payload: bytes, limit: int) -> list[bytes]:
+    """The ids of the first chunks, by the accessors that generated code consists of."""
+    uoffset = number_types.UOffsetTFlags
+    root = Table(payload, uoffset.py_type(Table(payload, 0).Get(uoffset, 0)))
+    array = _element(root, _vector(root, 1), 0)
+    refs = _vector(array, 1)
+    found = []
+    for index in range(min(limit, array.VectorLen(array.Offset(6)))):
+        ref = _element(array, refs, index)
+        offset = ref.Offset(12)
+        if offset:
+            position = ref.Pos + offset
+            found.append(payload[position : position + 12])
+    return found
+
+
+def _vector(table: Any, slot: int) -> int:
+    return int(table.Vector(table.Offset(4 + 2 * slot)))
+
+
+def _element(table: Any, vector: int, index: int) -> Any:
+    return Table(table.Bytes, table.Indirect(vector + 4 * index))
+
+
+def cpu_seconds(work: Callable[[], object], *, times: int = 7) -> float:
+    """The median of several; of the processor's time, so that other programs count less."""
+    spent = []
+    for _ in range(times):
+        started = time.process_time()
+        work()
+        spent.append(time.process_time() - started)
+    return statistics.median(spent)
+
+
+def main() -> None:
+    """Build, run, compare, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--commits", type=int, default=1_000)
+    parser.add_argument("--chunks", type=int, default=500, help="that each commit replaces")
+    parser.add_argument("--array-chunks", type=int, default=10_000)
+    parser.add_argument("--keep", type=int, default=100, help="newest snapshots that stay")
+    parser.add_argument("--spec-version", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--decode", action="store_true", help="time the reading of a manifest")
+    parser.add_argument("--references", type=int, default=200_000, help="with --decode")
+    parser.add_argument("--directory", type=Path, help="build here and leave it for the next time")
+    options = parser.parse_args()
+    shape = Shape(options.spec_version, options.commits, options.chunks, options.array_chunks)
+    with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
+        directory = (options.directory or Path(temporary)).resolve()
+        directory.mkdir(parents=True, exist_ok=True)
+        if options.decode:
+            decode(directory, references=options.references, spec_version=shape.spec_version)
+        else:
+            collect(directory, shape, keep=options.keep)
+
+
+if __name__ == "__main__":
+    main()

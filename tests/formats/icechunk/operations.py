@@ -1,0 +1,272 @@
+"""Repositories of version 2 in use: what becomes of the operations log while copies of `repo` are
+collected, and what refs reached at any time."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import zarr
+from icechunk import Repository
+
+from ebbtide.errors import Refused
+from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, Edit, RepoFile, write_repo
+from ebbtide.formats.icechunk.repository import IcechunkRepository
+from ebbtide.formats.icechunk.state import RECENT, load_repo, read_state
+from ebbtide.settings import Settings
+from ebbtide.storage import Storage, open_storage
+from tests.support.icechunk import create_repository, open_repository
+from tests.support.icechunk_files import files_of
+
+
+def commit(repository: Repository, branch: str = "main", **metadata: Any) -> str:
+    """Make one that changes something; its id."""
+    session = repository.writable_session(branch)
+    root = zarr.open_group(session.store, mode="a")
+    root.attrs["number"] = random.random()
+    return session.commit("a commit", metadata=metadata)
+
+
+def log_of(path: Path) -> list[tuple[str, datetime]]:
+    """The whole log as Icechunk tells it, the newest entry first."""
+    return [(str(each.kind), each.updated_at) for each in open_repository(path).ops_log()]
+
+
+def chain_of(storage: Storage, file: RepoFile) -> set[str]:
+    """The names of the copies that a file's log goes on in."""
+    found: set[str] = set()
+    while file.previous is not None:
+        found.add(file.previous)
+        file = load_repo(storage, f"{BACKUPS_PREFIX}{file.previous}")
+    return found
+
+
+class LogSimulation:
+    """Rounds of work and collections. Copies grow old by rounds: `graces` says after how many, one
+    of which is chosen each time."""
+
+    def __init__(self, path: Path, updates_per_file: int, *, graces: tuple[int, ...]) -> None:
+        self.path = path
+        self.graces = graces
+        self.updates_per_file = updates_per_file
+        self.choices = random.Random(f"{updates_per_file} {graces}")
+        create_repository(path, 2, updates_per_file=updates_per_file)
+        self.round = self.grace = self.deleted = 0
+        self.births: dict[str, int] = {}
+        self.log = log_of(path)
+
+    def work(self) -> None:
+        """Some operations of Icechunk; the grace of the next collection is chosen then."""
+        for _ in range(self.choices.choice((0, 1, 1, 2, 4, 8))):
+            self._expect(self._operate())
+        self.round += 1
+        self.grace = self.choices.choice(self.graces)
+        for name in files_of(self.path, "overwritten"):
+            self.births.setdefault(name, self.round)
+
+    def young(self) -> set[str]:
+        """The copies that stay for their age."""
+        return {name for name, birth in self.births.items() if birth > self.round - self.grace}
+
+    def collect(self) -> None:
+        """As the repository's own: read what must stay, and if something is left, let the entries
+        forget their copies and delete it."""
+        storage = open_storage(str(self.path))
+        files, file = set(files_of(self.path, "overwritten")), load_repo(storage)
+        going = files - self.young() - chain_of(storage, file)
+        if going:
+            edit = Edit(kind="GCRan", forget_backups=True)
+            write_repo(storage, file, edit, datetime.now(UTC))
+            for name in going:
+                (self.path / "overwritten" / name).unlink()
+            self.deleted += len(going)
+            self._expect("GCRan")
+
+    def check_it_bites(self) -> None:
+        """It deleted copies, unless the log goes on in every one, and the log is in several."""
+        assert self.deleted > 10 or self.updates_per_file == 1
+        assert len(self.log) > 60
+        assert load_repo(open_storage(str(self.path))).previous is not None
+
+    def _expect(self, kind: str) -> None:
+        """The log has one entry more."""
+        found = log_of(self.path)
+        assert found[1:] == self.log, f"round {self.round}"
+        assert kind in found[0][0]
+        self.log = found
+
+    def _operate(self) -> str:
+        repository = open_repository(self.path)
+        match self.choices.randrange(4):
+            case 0:
+                name = f"{self.choices.random()}"
+                repository.create_tag(name, repository.lookup_branch("main"))
+                return "TagCreated"
+            case 1 if tags := repository.list_tags():
+                repository.delete_tag(min(tags))
+                return "TagDeleted"
+            case 2:
+                repository.set_metadata({"number": self.choices.random()})
+                return "MetadataChanged"
+            case _:
+                commit(repository)
+                return "NewCommit"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An instant after an operation, and what refs reached from then until the next one."""
+
+    at: datetime
+    operation: str
+    reached: frozenset[str]
+
+
+class History:
+    """Random operations on a repository, and what refs reached after each.
+
+    With `revives`, refs are put on any snapshot that the repository still lists, else only on what
+    a ref reaches.
+    """
+
+    TICK_SECONDS: Final = 0.012
+    """Dates of files come from a clock that is behind by a few milliseconds."""
+
+    def __init__(self, path: Path, seed: int, *, revives: bool) -> None:
+        self.choices = random.Random(f"{seed} {revives}")
+        self.revives = revives
+        files = self.choices.choice((1, 2, 3, None))
+        self.repository = create_repository(path, 2, updates_per_file=files)
+        self.moments: list[Moment] = []
+        self._note("create")
+
+    def operate(self) -> None:
+        """Do one operation; none is made if the one chosen cannot be."""
+        operations = [self._commit] * 4 + [self._amend, self._create_branch, self._create_tag] * 2
+        operations += [self._delete_branch, self._delete_tag, self._reset, self._expire] * 2
+        operation = self.choices.choice(operations)
+        operation()
+        self._note(operation.__name__)
+
+    def since(self, cutoff: datetime) -> frozenset[str]:
+        """All that refs reached at the cutoff or later."""
+        ends = [moment.at for moment in self.moments[1:]] + [datetime.max.replace(tzinfo=UTC)]
+        sets = [each.reached for each, end in zip(self.moments, ends, strict=True) if end > cutoff]
+        return frozenset().union(*sets)
+
+    def cutoffs(self) -> list[datetime]:
+        """An instant before each operation, and after the one before it."""
+        half = timedelta(seconds=self.TICK_SECONDS / 2)
+        return [moment.at + half for moment in self.moments[:-1]]
+
+    def _note(self, operation: str) -> None:
+        time.sleep(self.TICK_SECONDS)
+        reached = {
+            each.id
+            for kind, names in (
+                ("branch", self.repository.list_branches()),
+                ("tag", self.repository.list_tags()),
+            )
+            for name in names
+            for each in self.repository.ancestry(**{kind: name})
+        }
+        self.moments.append(Moment(datetime.now(UTC), operation, frozenset(reached)))
+        time.sleep(self.TICK_SECONDS)
+
+    def _any_snapshot(self) -> str:
+        if self.revives:
+            info = self.repository.inspect_repo_info()
+            names = {str(each["id"]) for each in info["snapshots"]}
+        else:
+            names = set(self.moments[-1].reached)
+        return self.choices.choice(sorted(names))
+
+    def _any_branch(self) -> str:
+        return self.choices.choice(sorted(self.repository.list_branches()))
+
+    def _commit(self) -> None:
+        commit(self.repository, self._any_branch())
+
+    def _amend(self) -> None:
+        branch = self._any_branch()
+        if len(list(self.repository.ancestry(branch=branch))) > 1:
+            session = self.repository.writable_session(branch)
+            zarr.open_group(session.store, mode="a").attrs["number"] = random.random()
+            session.amend("amended")
+
+    def _create_branch(self) -> None:
+        self.repository.create_branch(f"branch{len(self.moments)}", self._any_snapshot())
+
+    def _create_tag(self) -> None:
+        self.repository.create_tag(f"tag{len(self.moments)}", self._any_snapshot())
+
+    def _delete_branch(self) -> None:
+        if others := sorted(self.repository.list_branches() - {"main"}):
+            self.repository.delete_branch(self.choices.choice(others))
+
+    def _delete_tag(self) -> None:
+        if tags := sorted(self.repository.list_tags()):
+            self.repository.delete_tag(self.choices.choice(tags))
+
+    def _reset(self) -> None:
+        self.repository.reset_branch(self._any_branch(), self._any_snapshot())
+
+    def _expire(self) -> None:
+        self.repository.expire_snapshots(
+            self.repository.lookup_snapshot(self._any_snapshot()).written_at,
+            delete_expired_branches=self.choices.random() < 0.5,
+            delete_expired_tags=self.choices.random() < 0.5,
+        )
+
+
+def check_history(path: Path, history: History) -> None:
+    """For a cutoff before any operation: what refs reached since then is reached, or held."""
+    storage, files = open_storage(str(path)), files_of(path, "snapshots").keys()
+    for cutoff, following in zip(history.cutoffs(), history.moments[1:], strict=True):
+        state = read_state(storage, cutoff=cutoff, quiet=False, first_seen={})
+        reached = state.history.reached()
+        assert reached == history.moments[-1].reached
+        since = history.since(cutoff)
+        missed = (since & files) - reached - state.held.keys()
+        assert not missed, f"cut off before {following.operation}"
+        # And nothing is held for having been reached that was not.
+        assert {name for name, why in state.held.items() if why == RECENT} <= since - reached
+
+
+class Hold:
+    """A hold that nobody takes away."""
+
+    run_epoch = 1
+
+    def check(self) -> None:
+        """Nobody does."""
+
+
+def collect_copies(
+    path: Path, cutoff: datetime, *, between: Callable[[], object] = lambda: None
+) -> int:
+    """What a collection does to the copies of `repo`: read what is protected, forget, and delete
+    what was there and was not protected; how many that were. `between` happens before forgetting,
+    which makes it look again."""
+    settings = Settings(run_heartbeat=timedelta(seconds=1))
+    storage = open_storage(str(path))
+    repository = IcechunkRepository(storage, name="it", settings=settings, quiet=True)
+    listed = {f"{BACKUPS_PREFIX}{name}" for name in files_of(path, "overwritten")}
+    while True:
+        with repository.reading(cutoff) as reading:
+            protected = {row["address"] for t in reading.protected() for row in t.to_pylist()}
+        between()
+        between = int
+        try:
+            repository.forget(Hold(), "run", [])
+            break
+        except Refused as error:
+            assert error.kind == "repository_changed"
+    for address in listed - protected:
+        (path / address).unlink()
+    return len(listed - protected)

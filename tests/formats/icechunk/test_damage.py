@@ -1,0 +1,161 @@
+"""Damaged files: each is refused as damaged, or read; never another error, a hang, or much memory.
+
+A snapshot that is read although a bit of it is another must not hide a manifest: either all are
+there, or one that the repository does not have, which stops a collection.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import resource
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from ebbtide.formats.icechunk.envelope import FileType, unpack
+from ebbtide.formats.icechunk.manifests import manifest_chunks
+from ebbtide.formats.icechunk.repo import parse_repo
+from ebbtide.formats.icechunk.snapshots import Snapshot, read_snapshot
+from tests.formats.icechunk.damage import REFUSALS, flips, refused, rewrites, survey
+from tests.support.icechunk import SPEC_VERSIONS, create_repository, virtual_file
+from tests.support.icechunk_files import (
+    ID_BYTES,
+    MadeManifest,
+    files_of,
+    plain,
+    random_ref,
+    slow_manifest,
+    spell,
+    unpacked,
+)
+
+_LOG = logging.getLogger(__name__)
+pytestmark = pytest.mark.timeout(120)
+
+MEMORY_KILOBYTES_MAX = 300_000
+SMALL = 2000
+needs_v2 = pytest.mark.skipif(2 not in SPEC_VERSIONS, reason="writes no version 2")
+
+
+@pytest.fixture(autouse=True)
+def _memory_stays_small() -> Iterator[None]:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEMORY_KILOBYTES_MAX
+
+
+@pytest.fixture(scope="module", params=SPEC_VERSIONS)
+def repository(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One with a manifest of 21 references, a third of them of each kind; a branch and a tag."""
+    path = tmp_path_factory.mktemp("damage") / "repo"
+    made = create_repository(path, request.param, inline_bytes_max=60)
+    values = np.random.default_rng(1)
+    session = made.writable_session("main")
+    array = zarr.open_group(session.store, mode="a").create_array(
+        "a", shape=(21 * 64,), chunks=(64,), dtype="float64"
+    )
+    for place in range(21):
+        if place % 3 == 2:
+            url = f"file://{virtual_file(path)}"
+            session.store.set_virtual_ref(f"a/c/{place}", url, offset=place, length=100)
+        else:
+            data = place if place % 3 else values.random(64)  # equal values are packed small
+            array[place * 64 : place * 64 + 64] = data
+    first = session.commit("first")
+    made.create_branch("side", first)
+    made.create_tag("tag", first)
+    session = made.writable_session("main")
+    zarr.open_group(session.store, mode="a").attrs["second"] = 2
+    session.commit("second")
+    return path
+
+
+class TestSnapshots:
+    def test_a_changed_bit_hides_no_manifest(self, repository: Path) -> None:
+        """Version 1 alone trusts the file to name its parent."""
+        for snapshot_id, data in files_of(repository, "snapshots").items():
+            payload, counts = unpacked(data), Counter[str]()
+            manifests = manifests_of(read_snapshot(data, snapshot_id))
+            every = 1 if len(payload) < 400 else 3
+            for bit, changed in flips(payload, every=every):
+                file = plain(data, changed)
+                if not refused(partial(read_snapshot, file, snapshot_id), counts):
+                    found = manifests_of(read_snapshot(file, snapshot_id))
+                    assert found >= manifests or found - manifests, f"{bit // 8}.{bit % 8}"
+            _LOG.info("snapshot of %d bytes: %s", len(payload), dict(counts))
+
+    def test_changed_bytes_of_the_file(self, repository: Path) -> None:
+        for seed, (snapshot_id, data) in enumerate(files_of(repository, "snapshots").items()):
+            counts: Counter[str] = Counter()
+            for changed in rewrites(data, seed, 700):
+                refused(partial(read_snapshot, changed, snapshot_id), counts)
+            assert counts["DamagedError"] > 500
+
+
+def manifests_of(snapshot: Snapshot) -> set[tuple[str, int, int]]:
+    return {(each.manifest_id, each.size_bytes, each.entry_count) for each in snapshot.manifests}
+
+
+class TestManifests:
+    def test_a_changed_bit_of_a_real_one(self, repository: Path) -> None:
+        """Ids of this repository decide which bits matter, so that only errors are looked for."""
+        (data,) = files_of(repository, "manifests").values()
+        payload = unpacked(data)
+        assert slow_manifest(payload)[1] == 21
+        counts, _ = survey(payload, every=2)
+        _LOG.info("real manifest of %d bytes: %s", len(payload), dict(counts))
+        assert counts["refused"] > 500
+
+    def test_changed_bytes_of_the_file(self, repository: Path) -> None:
+        ((manifest_id, data),) = files_of(repository, "manifests").items()
+        counts: Counter[str] = Counter()
+
+        def read(changed: bytes) -> None:
+            payload = unpack(changed, FileType.MANIFEST).payload
+            manifest_chunks(payload, manifest_id, entry_count=21)
+
+        for changed in rewrites(data, 3, SMALL):
+            refused(partial(read, changed), counts)
+        assert counts["DamagedError"] > SMALL / 2
+
+    def test_changed_bytes_of_what_is_packed(self) -> None:
+        choices = random.Random(6)
+        made = MadeManifest(bytes(ID_BYTES), [[random_ref(choices) for _ in range(30)]])
+        own = spell(made.manifest_id)
+        counts: Counter[str] = Counter()
+        for changed in rewrites(made.payload(), 4, SMALL):
+            read = partial(manifest_chunks, changed, own, entry_count=made.count)
+            refused(read, counts)
+        assert counts["DamagedError"] > SMALL / 4
+
+    @pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 100])
+    @pytest.mark.parametrize("byte", [0, 1, 4, 0x7F, 0x80, 0xFF])
+    def test_bytes_that_are_all_alike(self, length: int, byte: int) -> None:
+        with pytest.raises(REFUSALS):
+            manifest_chunks(bytes([byte]) * length, spell(bytes(ID_BYTES)), entry_count=1)
+
+
+@needs_v2
+class TestRepo:
+    @pytest.fixture
+    def data(self, repository: Path) -> bytes:
+        if not (repository / "repo").exists():
+            pytest.skip("version 1 has no such file")
+        return (repository / "repo").read_bytes()
+
+    def test_changed_bytes_of_the_file(self, data: bytes) -> None:
+        counts: Counter[str] = Counter()
+        for changed in rewrites(data, 5, SMALL):
+            refused(partial(parse_repo, changed, ""), counts)
+        assert counts["DamagedError"] > SMALL / 2
+
+    def test_cut_at_any_length_it_is_refused(self, data: bytes) -> None:
+        for length in range(len(data)):
+            with pytest.raises(REFUSALS):
+                parse_repo(data[:length], "")

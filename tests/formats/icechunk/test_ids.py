@@ -1,0 +1,121 @@
+"""Ids and their text, against an oracle that spells 5 bits at a time."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.formats.icechunk.ids import (
+    ID_BYTES,
+    ID_CHARACTERS,
+    ID_PATTERN,
+    ROOT_ID,
+    ByteRows,
+    id_bytes,
+    id_text,
+    id_texts,
+    new_id_text,
+)
+from tests.support.icechunk_files import ALPHABET, spell
+
+ROOT_BYTES = bytes.fromhex("0b1cc8d6787580f0e33a6534")
+EDGES = [bytes(ID_BYTES), b"\xff" * ID_BYTES, ROOT_BYTES]
+EDGES += [(1 << bit).to_bytes(ID_BYTES, "big") for bit in range(8 * ID_BYTES)]
+
+
+def rows(ids: list[bytes]) -> ByteRows:
+    return np.frombuffer(b"".join(ids), np.uint8).reshape(-1, ID_BYTES)
+
+
+def test_the_first_snapshot_of_every_repository() -> None:
+    assert id_text(ROOT_BYTES) == ROOT_ID == "1CECHNKREP0F1RSTCMT0"
+    assert id_bytes(ROOT_ID) == ROOT_BYTES
+
+
+@given(st.binary(min_size=ID_BYTES, max_size=ID_BYTES))
+def test_text_and_bytes_of_any_id(data: bytes) -> None:
+    text = id_text(data)
+    assert text == spell(data)
+    assert len(text) == ID_CHARACTERS
+    assert re.fullmatch(ID_PATTERN, text)
+    assert id_bytes(text) == data
+
+
+@pytest.mark.parametrize("prefix", ["", "chunks/", "a", "x" * 100])
+@pytest.mark.parametrize("seed", range(3))
+def test_many_texts_at_once(seed: int, prefix: str) -> None:
+    ids = EDGES + [random.Random(seed).randbytes(ID_BYTES) for _ in range(3000)]
+    assert id_texts(rows(ids), prefix=prefix).to_pylist() == [prefix + spell(each) for each in ids]
+
+
+def test_every_value_of_every_byte() -> None:
+    ids = [
+        bytes(place) + bytes([value]) + bytes(ID_BYTES - 1 - place)
+        for place in range(ID_BYTES)
+        for value in range(256)
+    ]
+    assert id_texts(rows(ids)).to_pylist() == [spell(each) for each in ids] == [*map(id_text, ids)]
+
+
+def test_texts_of_rows_that_are_not_contiguous() -> None:
+    ids = [random.Random(1).randbytes(ID_BYTES) for _ in range(99)]
+    every_third = rows(ids)[::3]
+    assert id_texts(every_third).to_pylist() == [spell(each) for each in ids[::3]]
+
+
+@pytest.mark.parametrize("prefix", ["", "chunks/"])
+def test_no_ids_have_no_texts(prefix: str) -> None:
+    found = id_texts(rows([]), prefix=prefix)
+    assert found.to_pylist() == []
+    assert str(found.type) == "string"
+
+
+def test_new_ids_differ() -> None:
+    made = {new_id_text() for _ in range(1000)}
+    assert len(made) == 1000
+    assert all(id_text(id_bytes(each)) == each for each in made)
+
+
+@pytest.mark.parametrize("length", [0, 11, 13, 24])
+def test_bytes_of_another_length_are_refused(length: int) -> None:
+    with pytest.raises(ValueError, match=f"not {length}"):
+        id_text(bytes(length))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ROOT_ID[:-1],
+        ROOT_ID + "0",
+        " " + ROOT_ID[1:],
+        ROOT_ID.lower(),
+        "O" + ROOT_ID[1:],
+        "I" + ROOT_ID[1:],
+        "L" + ROOT_ID[1:],
+        "U" + ROOT_ID[1:],
+        "-" + ROOT_ID[1:],
+        "\u0661" + ROOT_ID[1:],
+        ROOT_ID[:-1] + "\n",
+    ],
+)
+def test_what_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no id"):
+        id_bytes(text)
+
+
+@pytest.mark.parametrize("last", ALPHABET)
+def test_two_texts_never_mean_the_same_id(last: str) -> None:
+    """Icechunk drops the four bits that are too many; two names of a file would be one id."""
+    text = "0123456789ABCDEFGHJ" + last
+    assert bool(re.fullmatch(ID_PATTERN, text)) == (last in "0G")
+    if last in "0G":
+        assert id_text(id_bytes(text)) == text
+    else:
+        with pytest.raises(ValueError, match="is no id"):
+            id_bytes(text)

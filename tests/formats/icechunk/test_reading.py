@@ -1,0 +1,306 @@
+"""Manifests and snapshots, read as a slow decoder reads them that follows the schema by hand."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ebbtide.formats.icechunk import flatbuffer
+from ebbtide.formats.icechunk.envelope import FileType, UnknownVersionError, pack, unpack
+from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
+from ebbtide.formats.icechunk.manifests import manifest_chunks
+from ebbtide.formats.icechunk.snapshots import Snapshot, read_snapshot, with_parent
+from ebbtide.model import EPOCH
+from tests.support.icechunk import SPEC_VERSIONS, build_random, create_repository
+from tests.support.icechunk_files import (
+    ID_BYTES,
+    MadeManifest,
+    MadeRef,
+    MadeSnapshot,
+    RefKind,
+    files_of,
+    new_file,
+    random_manifest,
+    random_ref,
+    random_snapshot,
+    slow_manifest,
+    slow_snapshot,
+    spell,
+    unpacked,
+)
+
+REPOSITORIES = 20
+MANIFEST, SNAPSHOT = 2, 1
+SOME_ID = bytes(range(ID_BYTES))
+
+
+def chunks(made: MadeManifest, *, count: int | None = None) -> list[str | None]:
+    return manifest_chunks(
+        made.payload(),
+        spell(made.manifest_id),
+        entry_count=made.count if count is None else count,
+    ).to_pylist()
+
+
+def snapshot(made: MadeSnapshot) -> Snapshot:
+    data = new_file(made.payload(), SNAPSHOT, 2, compressed=False)
+    return read_snapshot(data, spell(made.snapshot_id))
+
+
+def check_snapshot(data: bytes, payload: bytes, snapshot_id: str) -> dict[str, tuple[int, int]]:
+    """Compare; what the slow decoder says of its manifests."""
+    expected = slow_snapshot(payload)
+    found = read_snapshot(data, snapshot_id)
+    assert found.snapshot_id == expected.snapshot_id == snapshot_id
+    assert found.parent_id == expected.parent_id
+    assert found.flushed_at == EPOCH + timedelta(microseconds=expected.flushed_at_micros)
+    manifests = {each.manifest_id: (each.size_bytes, each.entry_count) for each in found.manifests}
+    assert manifests == expected.manifests
+    assert len(manifests) == len(found.manifests)
+    assert expected.named <= manifests.keys()
+    return manifests
+
+
+class TestRealFiles:
+    @pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
+    @pytest.mark.parametrize("first", range(0, REPOSITORIES, 10))
+    def test_all_are_read_as_the_slow_decoder_reads_them(
+        self, tmp_path: Path, spec_version: int, first: int
+    ) -> None:
+        for seed in range(first, first + 10):
+            path = tmp_path / f"{seed}"
+            build_random(path, 1000 + seed, spec_version)
+            addresses = self._check(path)
+            # Sessions that were given up left chunks that nothing refers to.
+            assert addresses <= {f"chunks/{name}" for name in files_of(path, "chunks")}
+
+    def _check(self, path: Path) -> set[str]:
+        """Compare all files; the chunks that manifests refer to."""
+        manifests = files_of(path, "manifests")
+        infos: dict[str, tuple[int, int]] = {}
+        for snapshot_id, data in files_of(path, "snapshots").items():
+            infos |= check_snapshot(data, unpacked(data), snapshot_id)
+        addresses = set()
+        for manifest_id, data in manifests.items():
+            payload = unpacked(data)
+            assert unpack(data, FileType.MANIFEST).payload == payload
+            expected_id, count, expected = slow_manifest(payload)
+            assert expected_id == manifest_id
+            # What was abandoned is in no snapshot.
+            assert infos.get(manifest_id, (len(data), count)) == (len(data), count)
+            found = manifest_chunks(payload, manifest_id, entry_count=count).to_pylist()
+            assert found == expected
+            addresses |= set(expected)
+        return addresses
+
+
+class TestMadeManifests:
+    @pytest.mark.parametrize("rows_max", [1 << 20, 4, 1])
+    @pytest.mark.parametrize("seed", range(2))
+    def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, rows_max: int, seed: int) -> None:
+        monkeypatch.setattr(flatbuffer, "ROWS_MAX", rows_max)
+        choices = random.Random(f"{rows_max} {seed}")
+        for _ in range(300):
+            made = random_manifest(choices)
+            assert slow_manifest(made.payload()) == (
+                spell(made.manifest_id),
+                made.count,
+                made.chunks,
+            )
+            assert chunks(made) == made.chunks
+
+    @pytest.mark.parametrize("rows_max", [1, 2, 999, 1000, 1001])
+    def test_as_many_as_are_read_together_or_one_more(
+        self, monkeypatch: pytest.MonkeyPatch, rows_max: int
+    ) -> None:
+        monkeypatch.setattr(flatbuffer, "ROWS_MAX", rows_max)
+        choices = random.Random(rows_max)
+        for count in sorted({0, 1, rows_max - 1, rows_max, rows_max + 1, 2 * rows_max}):
+            if count <= 1001:
+                refs = [random_ref(choices) for _ in range(count)]
+                made = MadeManifest(SOME_ID, [refs, refs[:1], []])
+                assert chunks(made) == made.chunks
+
+    def test_one_without_arrays(self) -> None:
+        assert chunks(MadeManifest(SOME_ID)) == []
+
+    def test_inline_data_that_is_long(self) -> None:
+        long = MadeRef(("inline",), data=random.Random(1).randbytes(1 << 20))
+        native = MadeRef(("native",), chunk_id=SOME_ID)
+        made = MadeManifest(SOME_ID, [[native, long, native, long]])
+        assert chunks(made) == [f"chunks/{spell(SOME_ID)}"] * 2
+
+    @pytest.mark.parametrize("count", [0, 2, 4, 1 << 31])
+    def test_another_number_of_references_is_refused(self, count: int) -> None:
+        made = MadeManifest(SOME_ID, [[MadeRef(("native",))] * 2, [MadeRef(("inline",))]])
+        with pytest.raises(DamagedError, match="has 3 references"):
+            chunks(made, count=count)
+
+    def test_another_manifest_is_refused(self) -> None:
+        made = MadeManifest(SOME_ID, [[MadeRef(("native",))]])
+        with pytest.raises(DamagedError, match=f"holds manifest {spell(SOME_ID)}"):
+            manifest_chunks(made.payload(), spell(b"\1" * ID_BYTES), entry_count=1)
+
+    @pytest.mark.parametrize(
+        "kinds",
+        [
+            (),
+            ("inline", "native"),
+            ("inline", "virtual"),
+            ("inline", "packed"),
+            ("native", "virtual"),
+            ("native", "packed"),
+            ("inline", "native", "virtual"),
+            ("inline", "native", "virtual", "packed"),
+        ],
+    )
+    @pytest.mark.parametrize("place", [0, 3, 6])
+    def test_a_reference_that_is_not_of_one_kind_is_refused(
+        self, kinds: tuple[RefKind, ...], place: int
+    ) -> None:
+        refs = [random_ref(random.Random(i)) for i in range(7)]
+        refs[place] = replace(refs[place], kinds=kinds)
+        with pytest.raises(DamagedError, match="not of one kind"):
+            chunks(MadeManifest(SOME_ID, [[], refs]))
+
+    def test_a_virtual_one_may_have_its_place_twice(self) -> None:
+        assert chunks(MadeManifest(SOME_ID, [[MadeRef(("virtual", "packed"))]])) == []
+
+    def test_an_unknown_field_is_refused(self) -> None:
+        refs = [random_ref(random.Random(i)) for i in range(7)]
+        refs[5] = replace(refs[5], unknown=1)
+        for made in (MadeManifest(SOME_ID, [refs]), MadeManifest(SOME_ID, [], unknown=1)):
+            with pytest.raises(UnknownFieldError):
+                chunks(made)
+
+    def test_an_unknown_field_that_is_absent_is_none(self) -> None:
+        """A newer writer has longer tables of offsets, and zeros in them."""
+        made = MadeManifest(SOME_ID, [[MadeRef(("native",), unknown=0, full=False)]])
+        assert chunks(made) == made.chunks
+
+    def test_cut_at_any_length_it_is_refused_or_has_all_chunks(self) -> None:
+        choices = random.Random(7)
+        made = MadeManifest(SOME_ID, [[random_ref(choices) for _ in range(12)]])
+        payload = made.payload()
+        for length in range(len(payload)):
+            try:
+                found = manifest_chunks(
+                    payload[:length], spell(SOME_ID), entry_count=made.count
+                ).to_pylist()
+            except DamagedError:
+                continue
+            assert found == made.chunks, length
+
+
+class TestMadeSnapshots:
+    @pytest.mark.parametrize("rows_max", [1 << 20, 2])
+    def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, rows_max: int) -> None:
+        monkeypatch.setattr(flatbuffer, "ROWS_MAX", rows_max)
+        choices = random.Random(rows_max)
+        for number in range(600):
+            made = random_snapshot(choices)
+            version = number % 2 + 1
+            data = new_file(made.payload(), SNAPSHOT, version, compressed=number % 3 == 0)
+            manifests = check_snapshot(data, made.payload(), spell(made.snapshot_id))
+            infos = (*made.listed, *(made.listed_v2 or ()))
+            assert manifests == {spell(i): (size, count) for i, size, count in infos}
+
+    def test_another_snapshot_is_refused(self) -> None:
+        data = new_file(MadeSnapshot(SOME_ID).payload(), SNAPSHOT, 2, compressed=True)
+        with pytest.raises(DamagedError, match="holds snapshot"):
+            read_snapshot(data, spell(bytes(ID_BYTES)))
+
+    def test_an_array_that_names_what_is_not_listed_is_refused(self) -> None:
+        listed = (b"\1" * ID_BYTES, 1, 1)
+        made = MadeSnapshot(SOME_ID, listed_v2=[listed], nodes=[None, [SOME_ID, listed[0]]])
+        with pytest.raises(DamagedError, match=f"manifest {spell(SOME_ID)}, which"):
+            snapshot(made)
+        assert snapshot(replace(made, nodes=[None, [listed[0]]]))
+
+    def test_an_unknown_field_is_refused(self) -> None:
+        with pytest.raises(UnknownFieldError):
+            snapshot(MadeSnapshot(SOME_ID, unknown=1))
+        assert snapshot(MadeSnapshot(SOME_ID, unknown=0))
+
+    def test_a_date_that_is_none_is_refused(self) -> None:
+        last = 253_402_300_799_999_999  # of year 9999, in microseconds
+        assert snapshot(MadeSnapshot(SOME_ID, flushed_at_micros=last)).flushed_at.year == 9999
+        for micros in (last + 1, (1 << 64) - 1):
+            with pytest.raises(DamagedError, match="is dated"):
+                snapshot(MadeSnapshot(SOME_ID, flushed_at_micros=micros))
+
+    def test_another_parent_is_all_that_changes(self) -> None:
+        choices = random.Random(3)
+        for number in range(200):
+            made = random_snapshot(choices)
+            own, new = spell(made.snapshot_id), choices.randbytes(ID_BYTES)
+            version = number % 2 + 1
+            data = new_file(made.payload(), SNAPSHOT, version, compressed=number % 3 == 0)
+            expected = spell(made.parent_id or SOME_ID)
+            edited = with_parent(data, own, spell(new), expected=expected)
+            if made.parent_id is None:
+                assert edited is None
+                continue
+            assert edited is not None
+            assert unpacked(edited) == replace(made, parent_id=new).payload()
+            assert edited[:36] == data[:36]
+            assert edited[36:38] == bytes([version, SNAPSHOT])
+            assert with_parent(data, own, spell(new), expected=spell(new)) is None
+
+
+class TestEnvelope:
+    DATA = new_file(MadeSnapshot(SOME_ID).payload(), SNAPSHOT, 2, compressed=True)
+
+    def read(self, data: bytes) -> None:
+        read_snapshot(data, spell(SOME_ID))
+
+    def test_as_it_is_it_can_be_read(self) -> None:
+        self.read(self.DATA)
+        assert unpack(self.DATA, FileType.SNAPSHOT).writer == "by hand"
+        assert unpack(self.DATA, FileType.SNAPSHOT).spec_version == 2
+
+    @pytest.mark.parametrize("version", [0, 3, 255])
+    def test_an_unknown_version_is_refused(self, version: int) -> None:
+        with pytest.raises(UnknownVersionError, match=f"spec version {version}, written by by h"):
+            self.read(self.DATA[:36] + bytes([version]) + self.DATA[37:])
+
+    @pytest.mark.parametrize("file_type", [0, 2, 3, 4, 5, 6, 255])
+    def test_another_type_of_file_is_refused(self, file_type: int) -> None:
+        with pytest.raises(DamagedError, match=f"file type {file_type}, not 1"):
+            self.read(self.DATA[:37] + bytes([file_type]) + self.DATA[38:])
+
+    def test_an_unknown_compression_is_refused(self) -> None:
+        with pytest.raises(UnknownVersionError, match="compression 2"):
+            self.read(self.DATA[:38] + b"\2" + self.DATA[39:])
+
+    def test_cut_at_any_length_it_is_refused(self) -> None:
+        for length in range(len(self.DATA)):
+            with pytest.raises(DamagedError):
+                self.read(self.DATA[:length])
+
+    def test_something_behind_the_end_is_refused(self) -> None:
+        for more in (b"\0", b"\0" * 1000, self.DATA[39:]):
+            with pytest.raises(DamagedError, match="behind its end"):
+                self.read(self.DATA + more)
+
+    @pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
+    def test_a_real_one_cut_at_any_length_is_refused(
+        self, tmp_path: Path, spec_version: int
+    ) -> None:
+        create_repository(tmp_path / "repo", spec_version)
+        ((name, data),) = files_of(tmp_path / "repo", "snapshots").items()
+        assert read_snapshot(data, name).parent_id is None
+        for length in range(len(data)):
+            with pytest.raises(DamagedError):
+                read_snapshot(data[:length], name)
+
+    @pytest.mark.parametrize("size", [0, 1, 1000, 1 << 20])
+    def test_what_is_packed_is_unpacked(self, size: int) -> None:
+        payload = random.Random(size).randbytes(size // 2) + bytes(size - size // 2)
+        data = pack(payload, FileType.REPO, writer="somebody-1.2", spec_version=2)
+        opened = unpack(data, FileType.REPO)
+        assert (opened.writer, opened.spec_version, opened.payload) == ("somebody-1.2", 2, payload)

@@ -1,0 +1,713 @@
+"""The file `repo` of version 2: read as Icechunk wrote it, and written so that Icechunk reads it.
+
+What Icechunk's own interface says of a repository is the second opinion throughout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import icechunk
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbtide.errors import Conflict, Refused
+from ebbtide.formats.icechunk import tables
+from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
+from ebbtide.formats.icechunk.ids import ROOT_ID, id_text
+from ebbtide.formats.icechunk.repo import (
+    REPO_ADDRESS,
+    Edit,
+    RepoFile,
+    logs_between,
+    parse_repo,
+    write_repo,
+)
+from ebbtide.formats.icechunk.repo_schema import REPO
+from ebbtide.formats.icechunk.state import history_of, load_repo
+from ebbtide.formats.icechunk.tables import Row, Table, decode, encode
+from ebbtide.retention.expiry import ExpiryRequest, plan_expiry
+from ebbtide.storage import Storage, open_storage
+from tests.formats.icechunk.operations import (
+    LogSimulation,
+    chain_of,
+    collect_copies,
+    commit,
+    log_of,
+)
+from tests.support.faulty import FaultyStorage
+from tests.support.icechunk import (
+    SPEC_VERSIONS,
+    build_random,
+    create_repository,
+    design_example,
+    open_repository,
+)
+from tests.support.icechunk_files import files_of, new_file
+
+pytestmark = pytest.mark.skipif(2 not in SPEC_VERSIONS, reason="writes no version 2")
+
+REPO_TYPE = 6
+ROUNDS = 30
+
+
+def storage_of(path: Path) -> Storage:
+    return open_storage(str(path))
+
+
+def write(path: Path, edit: Edit) -> RepoFile:
+    storage = storage_of(path)
+    return write_repo(storage, load_repo(storage), edit, datetime.now(UTC))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What Icechunk says of a repository; `ancestries` by ref, `logs` newest first."""
+
+    ancestries: dict[str, list[tuple[Any, ...]]]
+    settings: tuple[str, ...]
+    log: list[tuple[str, datetime]]
+
+
+def in_order(attributes: Mapping[str, Any]) -> str:
+    return json.dumps(attributes, sort_keys=True)
+
+
+def seen(path: Path) -> Seen:
+    repository = open_repository(path)
+    names = [("branch", name) for name in sorted(repository.list_branches())]
+    names += [("tag", name) for name in sorted(repository.list_tags())]
+    ancestries = {
+        f"{kind} {name}": [
+            (each.id, each.parent_id, each.written_at, each.message, in_order(each.metadata))
+            for each in repository.ancestry(**{kind: name})
+        ]
+        for kind, name in names
+    }
+    status = repository.get_status()
+    said = (
+        in_order(repository.get_metadata()),
+        str(repository.config),
+        str((status.availability, status.set_at, status.limited_availability_reason)),
+        str(repository.feature_flags()),
+        str(sorted(repository.inspect_repo_info()["deleted_tags"])),
+    )
+    return Seen(ancestries, said, log_of(path))
+
+
+def build_rich(path: Path, seed: int) -> None:
+    """A random history, and every setting that a repository may have."""
+    build_random(path, seed, 2)
+    repository = open_repository(path)
+    repository.set_metadata({"owner": "somebody", "numbers": [1, 2.5, None], "deep": {"é": True}})
+    repository.set_feature_flag("move_node", False)
+    repository.set_feature_flag("delete_tag", True)
+    repository.create_branch("einzweidrei", commit(repository, author="nobody", n=[1, {"a": 2}]))
+    for name in ("zz", "é", "a b"):
+        repository.create_tag(name, repository.lookup_branch("main"))
+        repository.delete_tag(name)
+    repository.create_tag("last", commit(repository))
+
+
+def rows(kind: Table) -> st.SearchStrategy[Row]:
+    """Tables of a kind: numbers are always there, anything else may be absent."""
+    required = {n: _values(f) for n, f in kind.fields if isinstance(f, tables.Number)}
+    optional = {n: _values(f) for n, f in kind.fields if not isinstance(f, tables.Number)}
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+def _values(field: tables.Field) -> st.SearchStrategy[Any]:
+    match field:
+        case tables.Number(packed):
+            low, bits = (-(1 << 31), 31) if packed.format == "<i" else (0, 8 * packed.size)
+            return st.integers(low, (1 << bits) - 1)
+        case tables.Fixed(size):
+            return st.binary(min_size=size, max_size=size)
+        case tables.Text():
+            return st.text(max_size=5)
+        case tables.Numbers(of) if of is tables.UINT8:
+            return st.binary(max_size=5)
+        case tables.Numbers(of):
+            return st.lists(_values(of), max_size=3)
+        case tables.FixedVector(size):
+            return st.lists(st.binary(min_size=size, max_size=size), max_size=3)
+        case tables.TextVector():
+            return st.lists(st.text(max_size=5), max_size=3)
+        case tables.TableVector(of):
+            return st.lists(rows(of), max_size=3)
+        case tables.Child(of):
+            return rows(of)
+        case tables.Union(kinds):
+            numbered = enumerate(kinds, 1)
+            return st.one_of([st.tuples(st.just(n), rows(each)) for n, each in numbered])
+
+
+class TestTables:
+    @settings(max_examples=60, deadline=None)
+    @given(rows(REPO))
+    def test_what_is_encoded_is_decoded(self, row: Row) -> None:
+        assert decode(encode(row, REPO), REPO) == row
+
+    def test_a_field_that_is_not_known_is_refused(self) -> None:
+        more = tables.table(**dict(REPO.fields), one=tables.UINT8, more=tables.UINT8)
+        assert decode(encode({"spec_version": 2, "one": 0, "more": 0} | _zeros(), more), REPO)
+        for name in ("one", "more"):
+            row = {"spec_version": 2, "one": 0, "more": 0} | _zeros() | {name: 1}
+            with pytest.raises(UnknownFieldError):
+                decode(encode(row, more), REPO)
+
+    def test_a_kind_of_update_that_is_not_known_is_refused(self) -> None:
+        fields = dict(REPO.fields)
+        update = fields["latest_updates"]
+        assert isinstance(update, tables.TableVector)
+        kinds = dict(update.of.fields)["update_type"]
+        assert isinstance(kinds, tables.Union)
+        more = tables.Union((*kinds.of, tables.table()))
+        newer = tables.table(**dict(update.of.fields) | {"update_type": more})
+        entry = {"update_type": (len(kinds.of) + 1, {}), "updated_at": 1}
+        data = encode(
+            {"spec_version": 2, "latest_updates": [entry]},
+            tables.table(**fields | {"latest_updates": tables.TableVector(newer)}),
+        )
+        with pytest.raises(UnknownFieldError, match="of kind 17"):
+            decode(data, REPO)
+
+
+def _zeros() -> Row:
+    return {name: 0 for name, field in REPO.fields if isinstance(field, tables.Number)} | {
+        "spec_version": 2
+    }
+
+
+class TestReading:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_refs_snapshots_and_log_are_as_icechunk_says(self, tmp_path: Path, seed: int) -> None:
+        path = tmp_path / "repo"
+        build_rich(path, 2000 + seed)
+        repository, file = open_repository(path), load_repo(storage_of(path))
+        refs = {(ref.kind, ref.name): ref.commit_id for ref in file.refs}
+        assert len(refs) == len(file.refs)
+        branches = {("branch", n): repository.lookup_branch(n) for n in repository.list_branches()}
+        tags = {("tag", n): repository.lookup_tag(n) for n in repository.list_tags()}
+        assert refs == branches | tags
+        info = repository.inspect_repo_info()
+        assert {each.commit_id for each in file.commits} == {i["id"] for i in info["snapshots"]}
+        for each in file.commits:
+            said = repository.lookup_snapshot(each.commit_id)
+            assert (each.first_parent_id, each.created_at) == (said.parent_id, said.written_at)
+        log = [(each.updated_at, each.backup_path) for each in repository.ops_log()]
+        updates = [(each.at, each.backup) for each in file.updates]
+        assert updates == log[: len(updates)]
+        assert (file.previous is None) == (len(updates) == len(log))
+        assert file.writable
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_every_copy_is_written_again_as_it_was(self, tmp_path: Path, seed: int) -> None:
+        path = tmp_path / "repo"
+        build_rich(path, 2100 + seed)
+        for data in [*files_of(path, "overwritten").values(), (path / "repo").read_bytes()]:
+            row = parse_repo(data, "").row
+            again = parse_repo(new_file(encode(row, REPO), REPO_TYPE, 2, compressed=True), "")
+            assert again.row == row
+
+    def test_one_that_allows_no_changes(self, tmp_path: Path) -> None:
+        create_repository(tmp_path / "repo", 2)
+        status = icechunk.RepoStatus(
+            availability=icechunk.RepoAvailability.read_only, limited_availability_reason="a move"
+        )
+        open_repository(tmp_path / "repo").set_status(status)
+        file = load_repo(storage_of(tmp_path / "repo"))
+        assert not file.writable
+        assert file.unwritable_reason == "a move"
+
+    def changed(self, path: Path, changes: Mapping[str, Any]) -> bytes:
+        row = load_repo(storage_of(path)).row
+        return new_file(encode({**row, **changes}, REPO), REPO_TYPE, 2, compressed=True)
+
+    def test_what_cannot_be_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        first = commit(create_repository(path, 2))
+        commit(open_repository(path))
+        row = load_repo(storage_of(path)).row
+        infos = row["snapshots"]
+        place = [id_text(info["id"]) for info in infos].index(first)
+        main = row["branches"][0]
+        newest, *older = row["latest_updates"]
+
+        def with_parent(offset: int) -> Row:
+            changed = list(infos)
+            changed[place] = {**infos[place], "parent_offset": offset}
+            return {"snapshots": changed}
+
+        cases: list[tuple[str, Row]] = [
+            ("not in its list", with_parent(3)),
+            ("not in its list", with_parent(-2)),
+            ("each other's", with_parent(place)),
+            ("outside its list", {"branches": [{**main, "snapshot_index": 3}]}),
+            ("outside its list", {"tags": [{**main, "snapshot_index": 1 << 31}]}),
+            ("outside its list", {"branches": [{"snapshot_index": 0}]}),
+            ("no branch main", {"branches": [{**main, "name": "other"}]}),
+            ("no branch main", {"branches": []}),
+            ("not in order", {"snapshots": infos[::-1]}),
+            ("not in order", {"snapshots": [infos[0], *infos]}),
+            ("no id", {"snapshots": [{**i, "id": b""} | {} for i in infos[:0]] + [_idless(infos)]}),
+            ("of no kind", {"latest_updates": [{"updated_at": newest["updated_at"]}, *older]}),
+        ]
+        parse_repo(self.changed(path, {}), "")
+        for match, changes in cases:
+            with pytest.raises(DamagedError, match=match):
+                parse_repo(self.changed(path, changes), "")
+        for name in ("tags", "branches", "deleted_tags", "snapshots", "status", "latest_updates"):
+            less = {key: value for key, value in row.items() if key != name}
+            with pytest.raises(DamagedError, match=f"has no {name}"):
+                parse_repo(new_file(encode(less, REPO), REPO_TYPE, 2, compressed=False), "")
+
+    def test_parents_in_a_large_circle_are_refused(self, tmp_path: Path) -> None:
+        create_repository(tmp_path / "repo", 2)
+        info = load_repo(storage_of(tmp_path / "repo")).row["snapshots"][0]
+        count = 500
+        order = random.Random(1).sample(range(count), count)
+        infos = [{**info, "id": number.to_bytes(12, "big")} for number in range(count)]
+        for place, following in zip(order, [*order[1:], order[0]], strict=True):
+            infos[place]["parent_offset"] = following
+        with pytest.raises(DamagedError, match="each other's"):
+            parse_repo(self.changed(tmp_path / "repo", {"snapshots": infos}), "")
+        infos[order[-1]]["parent_offset"] = -1
+        file = parse_repo(self.changed(tmp_path / "repo", {"snapshots": infos}), "")
+        assert sum(1 for each in file.commits if each.parent_ids) == count - 1
+
+    def test_damage_is_a_refusal(self, tmp_path: Path) -> None:
+        create_repository(tmp_path / "repo", 2)
+        data = (tmp_path / "repo" / "repo").read_bytes()
+        for changed, kind in (
+            (data[:-1], "corrupt_repo"),
+            (data[:36] + b"\3" + data[37:], "unknown_format_version"),
+        ):
+            (tmp_path / "repo" / "repo").write_bytes(changed)
+            with pytest.raises(Refused) as error:
+                load_repo(storage_of(tmp_path / "repo"))
+            assert error.value.kind == kind
+
+
+def _idless(infos: list[Row]) -> Row:
+    return {name: value for name, value in infos[0].items() if name != "id"}
+
+
+class TestWriting:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_an_edit_of_nothing_is_an_entry_of_the_log(self, tmp_path: Path, seed: int) -> None:
+        path = tmp_path / "repo"
+        build_rich(path, 2200 + seed)
+        before, row = seen(path), load_repo(storage_of(path)).row
+        write(path, Edit(kind="GCRan"))
+        after = seen(path)
+        assert after.ancestries == before.ancestries
+        assert after.settings == before.settings
+        assert after.log[1:] == before.log
+        assert "GCRan" in after.log[0][0]
+        written = load_repo(storage_of(path)).row
+        logs = ("latest_updates", "repo_before_updates")
+        assert {k: v for k, v in written.items() if k not in logs} == {
+            k: v for k, v in row.items() if k not in logs
+        }
+        commit(open_repository(path))
+        assert log_of(path)[1:] == after.log
+
+    @pytest.mark.parametrize("kind", ["GCRan", "ExpirationRan", "MetadataChanged"])
+    def test_the_entry_is_of_the_kind_that_was_asked_for(self, tmp_path: Path, kind: str) -> None:
+        create_repository(tmp_path / "repo", 2)
+        write(tmp_path / "repo", Edit(kind=kind))
+        assert kind in log_of(tmp_path / "repo")[0][0]
+
+    def test_the_copy_is_what_was_there_and_sorts_before_older_ones(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        commit(create_repository(path, 2))
+        for _ in range(3):
+            before, old = (path / "repo").read_bytes(), files_of(path, "overwritten")
+            write(path, Edit(kind="GCRan"))
+            copies = files_of(path, "overwritten")
+            (new,) = copies.keys() - old.keys()
+            assert copies[new] == before
+            assert new[:19] <= min(old)[:19]
+            updates = list(load_repo(storage_of(path)).updates)
+            assert (updates[0].backup, updates[1].backup) == (None, new)
+
+    def test_an_entry_is_younger_than_the_one_before_whatever_the_clock_says(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "repo"
+        create_repository(path, 2)
+        storage = storage_of(path)
+        for ago in (0, 3600, 1):
+            now = datetime.now(UTC) - timedelta(seconds=ago)
+            first, second, *_ = write_repo(
+                storage, load_repo(storage), Edit(kind="GCRan"), now
+            ).updates
+            assert first.at == max(now, second.at + timedelta(microseconds=1))
+        commit(open_repository(path))
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_new_parents_are_all_that_changes(self, tmp_path: Path, seed: int) -> None:
+        path, choices = tmp_path / "repo", random.Random(seed)
+        build_rich(path, 2300 + seed)
+        file = load_repo(storage_of(path))
+        parents = {each.commit_id: each.first_parent_id for each in file.commits}
+        before, new_parents = seen(path), {}
+        for name in parents:
+            ancestors = ancestry(parents, name)[1:]
+            if len(ancestors) > 1 and choices.random() < 0.4:
+                new_parents[name] = choices.choice(ancestors[1:])
+        assert new_parents
+        written = write(path, Edit(kind="ExpirationRan", new_parents=new_parents))
+        after = seen(path)
+        expected = {name: new_parents.get(name, parent) for name, parent in parents.items()}
+        found = {each.commit_id: each.first_parent_id for each in written.commits}
+        assert found == expected
+        for name in new_parents:
+            passed = ancestry(parents, name)[1:]
+            passed = passed[: passed.index(new_parents[name])]
+            logs = [
+                log for each in passed[::-1] for log in (*file.inherited_logs.get(each, ()), each)
+            ]
+            own = file.inherited_logs.get(name, ())
+            assert written.inherited_logs[name] == (*logs, *own)
+        assert after.settings == before.settings
+        assert after.log[1:] == before.log
+        told = {said[0]: said for each in before.ancestries.values() for said in each}
+        for ref, said in after.ancestries.items():
+            names = ancestry(expected, before.ancestries[ref][0][0])
+            assert said == [(n, expected[n], *told[n][2:]) for n in names]
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_dropped_snapshots_leave_their_children_to_the_nearest_kept(
+        self, tmp_path: Path, seed: int
+    ) -> None:
+        path, choices = tmp_path / "repo", random.Random(seed)
+        build_rich(path, 2400 + seed)
+        repository = open_repository(path)
+        for _ in range(6):
+            repository.create_branch("away", repository.lookup_branch("main"))
+            for _ in range(choices.randint(1, 4)):
+                commit(repository, "away")
+            repository.delete_branch("away")
+        file = load_repo(storage_of(path))
+        parents = {each.commit_id: each.first_parent_id for each in file.commits}
+        loose = sorted(parents.keys() - history_of(file).reached() - {ROOT_ID})
+        drop = {name for name in loose if choices.random() < 0.5}
+        before = seen(path)
+        written = write(path, Edit(kind="GCRan", drop=drop))
+        after = seen(path)
+        assert after.ancestries == before.ancestries
+        assert after.settings == before.settings
+        assert after.log[1:] == before.log
+        assert set(written.ids) == parents.keys() - drop
+        for each in written.commits:
+            above = ancestry(parents, each.commit_id)[1:]
+            kept = [name for name in above if name not in drop]
+            assert each.first_parent_id == (kept[0] if kept else None)
+            passed = above[: above.index(kept[0])] if kept else []
+            lost = {log for name in passed for log in (name, *file.inherited_logs.get(name, ()))}
+            inherited = written.inherited_logs.get(each.commit_id, ())
+            assert set(inherited) == lost | set(file.inherited_logs.get(each.commit_id, ()))
+
+    def test_dropped_branches_and_tags(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2)
+        for name in ("b", "a", "é", "z y.x"):
+            repository.create_branch(name, commit(repository))
+            repository.create_tag(name, repository.lookup_branch("main"))
+        repository.create_tag("Z", repository.lookup_branch("main"))
+        repository.delete_tag("Z")
+        before = seen(path)
+        write(path, Edit(kind="ExpirationRan", drop_branches={"a", "é"}, drop_tags={"b", "é"}))
+        after = seen(path)
+        gone = {"branch a", "branch é", "tag b", "tag é"}
+        assert after.ancestries == {k: v for k, v in before.ancestries.items() if k not in gone}
+        assert after.settings[:-1] == before.settings[:-1]
+        assert after.settings[-1] == str(sorted(["Z", "b", "é"]))
+        repository = open_repository(path)
+        head = repository.lookup_branch("main")
+        for name in ("b", "é", "Z"):
+            with pytest.raises(icechunk.IcechunkError):
+                repository.create_tag(name, head)
+        repository.create_branch("a", head)
+        repository.create_tag("new", head)
+        with pytest.raises(icechunk.IcechunkError):
+            repository.create_tag("b", head)
+
+    def test_what_would_be_no_repository_is_not_written(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        head = commit(create_repository(path, 2))
+        before, copies = (path / "repo").read_bytes(), files_of(path, "overwritten")
+        for edit in (
+            Edit(kind="GCRan", drop_branches={"main"}),
+            Edit(kind="GCRan", drop={head}),
+            Edit(kind="GCRan", new_parents={head: head}),
+        ):
+            with pytest.raises((ValueError, KeyError)):
+                write(path, edit)
+        assert (path / "repo").read_bytes() == before
+        assert files_of(path, "overwritten") == copies
+
+
+def ancestry(parents: Mapping[str, str | None], start: str) -> list[str]:
+    found, place = [], parents.get(start, None)
+    found.append(start)
+    while place is not None:
+        found.append(place)
+        place = parents[place]
+    return found
+
+
+class TestOperationsLog:
+    @pytest.mark.parametrize("graces", [(0,), (0, 0, 1, 3)])
+    @pytest.mark.parametrize("updates_per_file", [1, 2, 3, 7])
+    def test_it_stays_complete_while_copies_are_collected(
+        self, tmp_path: Path, updates_per_file: int, graces: tuple[int, ...]
+    ) -> None:
+        simulation = LogSimulation(tmp_path / "repo", updates_per_file, graces=graces)
+        for _ in range(ROUNDS):
+            simulation.work()
+            simulation.collect()
+        simulation.check_it_bites()
+
+    @pytest.mark.parametrize("updates_per_file", [2, 3, 7])
+    def test_it_stays_complete_whatever_the_grace(
+        self, tmp_path: Path, updates_per_file: int
+    ) -> None:
+        """A copy within the grace may go on in an older one that the file itself does not."""
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2, updates_per_file=updates_per_file)
+        choices = random.Random(updates_per_file)
+        moments, deleted = [datetime.now(UTC)], 0
+        for number in range(20):
+            for _ in range(choices.choice((1, 2, 4, 8))):
+                commit(repository)
+                time.sleep(0.002)  # names of copies have milliseconds
+                moments.append(datetime.now(UTC))
+            before = log_of(path)
+            deleted += collect_copies(path, moments[-choices.choice((1, 1, 4, 9)) :][0])
+            after = log_of(path)
+            assert after[-len(before) :] == before, f"round {number}"
+        assert deleted
+
+    @pytest.mark.parametrize("updates_per_file", [1, 2, 3])
+    def test_it_stays_complete_beside_a_commit(self, tmp_path: Path, updates_per_file: int) -> None:
+        """The commit lets the log go on in a copy that was not protected when that was read."""
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2, updates_per_file=updates_per_file)
+        for _ in range(8):
+            commit(repository)
+        time.sleep(0.002)
+        before = log_of(path)
+        deleted = collect_copies(path, datetime.now(UTC), between=partial(commit, repository))
+        assert deleted or updates_per_file == 1
+        after = log_of(path)
+        assert after[-len(before) :] == before
+        assert "NewCommit" in after[-len(before) - 1][0]
+
+    @pytest.mark.parametrize("updates_per_file", [1, 3])
+    def test_edits_alone_overflow_as_icechunks_do(
+        self, tmp_path: Path, updates_per_file: int
+    ) -> None:
+        path = tmp_path / "repo"
+        create_repository(path, 2, updates_per_file=updates_per_file)
+        log = log_of(path)
+        for number in range(9):
+            written = write(path, Edit(kind="GCRan"))
+            assert len(written.row["latest_updates"]) == min(number + 2, updates_per_file)
+            assert log_of(path)[1:] == log
+            log = log_of(path)
+        storage = storage_of(path)
+        assert len(chain_of(storage, load_repo(storage))) == {1: 9, 3: 3}[updates_per_file]
+
+    def test_without_a_limit_of_its_own_a_file_holds_a_thousand(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        create_repository(path, 2)
+        storage = storage_of(path)
+        file = load_repo(storage)
+        entry = file.row["latest_updates"][0]
+        older = [{**entry, "updated_at": 2000 - n, "backup_path": f"b{n}"} for n in range(998)]
+        data = new_file(
+            encode({**file.row, "latest_updates": [entry, *older]}, REPO),
+            REPO_TYPE,
+            2,
+            compressed=True,
+        )
+        (path / "repo").write_bytes(data)
+        full = write(path, Edit(kind="GCRan"))
+        assert (len(full.row["latest_updates"]), full.previous) == (1000, None)
+        over = write(path, Edit(kind="GCRan"))
+        assert (len(over.row["latest_updates"]), over.previous) == (1000, "b997")
+
+
+class TestConditionalWriting:
+    def test_a_change_in_between_is_a_conflict_and_changes_nothing(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2)
+        storage = storage_of(path)
+        file = load_repo(storage)
+        commit(repository)
+        before, copies = (path / "repo").read_bytes(), files_of(path, "overwritten")
+        with pytest.raises(Conflict) as error:
+            write_repo(storage, file, Edit(kind="GCRan"), datetime.now(UTC))
+        assert error.value.kind == "object_changed"
+        assert (path / "repo").read_bytes() == before
+        # A copy may have come, which no log names; a collection deletes it once it is old.
+        found = files_of(path, "overwritten")
+        assert copies.items() <= found.items()
+        named = {update.backup for update in load_repo(storage).updates}
+        assert not named & (found.keys() - copies.keys())
+
+    def test_a_change_behind_the_copy_is_a_conflict_and_changes_nothing(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2)
+        log = log_of(path)
+
+        def interfere(method: str, address: str) -> None:
+            if (method, address) == ("replace", REPO_ADDRESS):
+                commit(repository)
+
+        storage = FaultyStorage(storage_of(path), before=interfere)
+        with pytest.raises(Conflict):
+            write_repo(storage, load_repo(storage), Edit(kind="GCRan"), datetime.now(UTC))
+        assert log_of(path)[1:] == log
+        assert "NewCommit" in log_of(path)[0][0]
+
+    def test_an_answer_that_is_lost_is_no_conflict(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2, updates_per_file=1)
+        log = log_of(path)
+
+        def lose(method: str, address: str) -> None:
+            if (method, address) == ("replace", REPO_ADDRESS):
+                raise Conflict("object_changed", "the client met its own write")
+
+        storage = FaultyStorage(storage_of(path), after=lose)
+        before = (path / "repo").read_bytes()
+        written = write_repo(storage, load_repo(storage), Edit(kind="GCRan"), datetime.now(UTC))
+        assert written.data == (path / "repo").read_bytes()
+        assert written.version == storage_of(path).get_versioned(REPO_ADDRESS)[1]
+        assert list(files_of(path, "overwritten").values()) == [before]
+        assert log_of(path)[1:] == log
+        commit(repository)
+        assert log_of(path)[2:] == log
+
+    def test_of_two_writers_one_wins(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        create_repository(path, 2)
+        storage = storage_of(path)
+        file = load_repo(storage)
+        first = write_repo(storage, file, Edit(kind="GCRan"), datetime.now(UTC))
+        with pytest.raises(Conflict):
+            write_repo(storage, file, Edit(kind="ExpirationRan"), datetime.now(UTC))
+        write_repo(storage, first, Edit(kind="ExpirationRan"), datetime.now(UTC))
+        assert [each.kind for each in load_repo(storage).updates] == [
+            "ExpirationRan",
+            "GCRan",
+            "RepoInitialized",
+        ]
+
+
+class TestInheritedLogs:
+    """Beside a copy that Icechunk itself expires or collects."""
+
+    def expire(self, path: Path, older_than: datetime) -> None:
+        """Expire a copy with Icechunk and the repository by ours; both must come to be the same."""
+        theirs = path.with_name("theirs")
+        shutil.copytree(path, theirs)
+        released = open_repository(theirs).expire_snapshots(older_than)
+        file, storage = load_repo(storage_of(path)), storage_of(path)
+        request = ExpiryRequest(older_than=older_than, younger=older_than)
+        commits = {each.commit_id: each for each in file.commits}
+        expiry = plan_expiry(commits, file.refs, request, now=datetime.now(UTC))
+        edit = Edit(kind="ExpirationRan", new_parents=expiry.new_parents, drop=released)
+        ours = write_repo(storage, file, edit, datetime.now(UTC))
+        self.compare(ours, load_repo(storage_of(theirs)))
+        assert expiry.new_parents
+        assert expiry.released == released
+        shutil.rmtree(theirs)
+
+    def compare(self, ours: RepoFile, theirs: RepoFile) -> None:
+        assert ours.ids == theirs.ids
+        assert list(ours.commits) == list(theirs.commits)
+        assert ours.refs == theirs.refs
+        assert ours.inherited_logs == theirs.inherited_logs
+
+    def test_of_a_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2)
+        for cut in (4, 2, 5):
+            ids = [commit(repository) for _ in range(6)]
+            self.expire(path, repository.lookup_snapshot(ids[cut]).written_at)
+            repository = open_repository(path)
+        file = load_repo(storage_of(path))
+        assert len(file.inherited_logs[ids[5]]) == 17
+        assert repository.diff(from_snapshot_id=ROOT_ID, to_snapshot_id=ids[5]) is not None
+
+    def test_of_the_design_example(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        example = design_example(path, 2)
+        repository = open_repository(path)
+        for tag in ("tag1", "tag2"):
+            repository.delete_tag(tag)
+        self.expire(path, example.threshold)
+        repository = open_repository(path)
+        for branch in ("main", "develop", "qa", "test"):
+            for _ in range(3):
+                last = commit(repository, branch)
+        older_than = repository.lookup_snapshot(last).written_at - timedelta(microseconds=1)
+        for branch in ("main", "develop", "qa"):
+            last = commit(repository, branch)
+        assert repository.lookup_snapshot(last).written_at > older_than
+        self.expire(path, older_than)
+
+    def test_of_what_a_collection_drops(self, tmp_path: Path) -> None:
+        """Young snapshots outlive the old ones below them."""
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2)
+        ids = [commit(repository) for _ in range(9)]
+        repository.expire_snapshots(repository.lookup_snapshot(ids[3]).written_at)
+        repository.reset_branch("main", ids[3])
+        hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        for old in ids[3:7]:
+            times = (hour_ago.timestamp() - 60, hour_ago.timestamp() - 60)
+            os.utime(path / "snapshots" / old, times)
+        before = load_repo(storage_of(path))
+        theirs = path.with_name("theirs")
+        shutil.copytree(path, theirs)
+        open_repository(theirs).garbage_collect(hour_ago)
+        after = load_repo(storage_of(theirs))
+        dropped = set(before.ids) - set(after.ids)
+        assert dropped == set(ids[4:7])
+        self.compare(write(path, Edit(kind="GCRan", drop=dropped)), after)
+        assert after.inherited_logs[ids[7]] == tuple(ids[4:7])
+
+    def test_that_a_snapshot_has_already_come_last(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2)
+        ids = [commit(repository) for _ in range(5)]
+        write(path, Edit(kind="ExpirationRan", new_parents={ids[4]: ids[1]}))
+        file = write(path, Edit(kind="ExpirationRan", new_parents={ids[4]: ROOT_ID}))
+        assert file.inherited_logs == {ids[4]: tuple(ids[:4])}
+
+    def test_are_those_of_the_snapshots_between_the_oldest_first(self) -> None:
+        parents = {"d": "c", "c": "b", "b": "a", "a": None}
+        logs = {"c": ("c1", "c2"), "b": ("b1",), "a": ("a1",)}
+        assert logs_between(parents, logs, "c", "a") == ["b1", "b", "c1", "c2", "c"]
+        assert logs_between(parents, logs, "c", None) == ["a1", "a", "b1", "b", "c1", "c2", "c"]
+        assert logs_between(parents, logs, "b", "b") == []
+        assert logs_between(parents, {}, None, "a") == []

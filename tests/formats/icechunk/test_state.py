@@ -1,0 +1,448 @@
+"""One reading of a repository: what refs reach, and what stays though nothing reaches it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import zarr
+from icechunk import Repository
+
+from ebbtide.errors import NotFound, Refused
+from ebbtide.formats.icechunk import state
+from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2
+from ebbtide.formats.icechunk.ids import ROOT_ID
+from ebbtide.formats.icechunk.state import (
+    NEWLY_SEEN,
+    RECENT,
+    YOUNG,
+    State,
+    load_repo,
+    log_addresses,
+    may_be_since,
+    read_state,
+    spec_version,
+)
+from ebbtide.model import RefKind
+from ebbtide.retention.expiry import ExpiryRequest, plan_expiry
+from ebbtide.storage import open_storage
+from tests.formats.icechunk.operations import History, chain_of, check_history, commit
+from tests.support.icechunk import (
+    SPEC_VERSIONS,
+    build_random,
+    create_repository,
+    design_example,
+    open_repository,
+)
+from tests.support.icechunk_files import files_of
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+"""Files have dates around it, whatever the clock says."""
+TAGS: tuple[RefKind, ...] = ("tag",)
+MICROSECOND = timedelta(microseconds=1)
+needs_v2 = pytest.mark.skipif(2 not in SPEC_VERSIONS, reason="writes no version 2")
+each_version = pytest.mark.parametrize("version", SPEC_VERSIONS)
+
+
+def read(
+    path: Path,
+    cutoff: datetime = NOW,
+    *,
+    quiet: bool = False,
+    first_seen: Mapping[str, datetime] | None = None,
+) -> State:
+    return read_state(
+        open_storage(str(path)), cutoff=cutoff, quiet=quiet, first_seen=first_seen or {}
+    )
+
+
+def date(path: Path, at: datetime, *names: str) -> None:
+    """Give snapshots' files a date: all of them, or those named."""
+    for file in (path / "snapshots").iterdir():
+        if not names or file.name in names:
+            nanoseconds = (at - datetime(1970, 1, 1, tzinfo=UTC)) // MICROSECOND * 1000
+            os.utime(file, ns=(nanoseconds, nanoseconds))
+
+
+def refusal(path: Path, cutoff: datetime = NOW) -> str:
+    with pytest.raises(Refused) as error:
+        read(path, cutoff)
+    return error.value.kind
+
+
+def loose(path: Path, version: int) -> tuple[Repository, list[str]]:
+    """A repository whose last two snapshots nothing reaches; all of them, the oldest first."""
+    repository = create_repository(path, version)
+    ids = [ROOT_ID, *(commit(repository) for _ in range(4))]
+    repository.reset_branch("main", ids[2])
+    return repository, ids
+
+
+class TestVersion:
+    @each_version
+    def test_is_told_by_the_files(self, tmp_path: Path, version: int) -> None:
+        create_repository(tmp_path / "repo", version)
+        assert spec_version(open_storage(str(tmp_path / "repo"))) == version
+
+    def test_where_there_is_no_repository(self, tmp_path: Path) -> None:
+        with pytest.raises(NotFound) as error:
+            spec_version(open_storage(str(tmp_path)))
+        assert error.value.kind == "repository_not_found"
+
+
+class TestHistory:
+    @each_version
+    @pytest.mark.parametrize("seed", range(4))
+    def test_refs_reach_what_icechunk_says(self, tmp_path: Path, version: int, seed: int) -> None:
+        path = tmp_path / "repo"
+        build_random(path, 4000 + seed, version)
+        found, repository = read(path), open_repository(path)
+        reached = set()
+        for ref in found.history.refs:
+            said = list(repository.ancestry(**{ref.kind: ref.name}))
+            place: str | None = ref.commit_id
+            for info in said:
+                assert place == info.id
+                known = found.history.commits[info.id]
+                assert known.created_at == info.written_at
+                place = known.first_parent_id
+            assert place is None
+            reached |= {info.id for info in said}
+        assert found.history.reached() == reached
+        files = set(files_of(path, "snapshots"))
+        assert set(found.unreachable) == files - reached
+        assert set(found.held) == set(found.unreachable)
+
+    @each_version
+    def test_of_an_expiry_is_as_if_it_had_been_carried_out(
+        self, tmp_path: Path, version: int
+    ) -> None:
+        path = tmp_path / "repo"
+        example = design_example(path, version)
+        date(path, NOW - timedelta(days=1))
+        storage = open_storage(str(path))
+        for tag in (False, True):
+            before = read(path, quiet=True)
+            request = ExpiryRequest(
+                older_than=example.threshold,
+                younger=example.threshold,
+                delete_refs=TAGS if tag else (),
+            )
+            expiry = plan_expiry(before.history.commits, before.history.refs, request, now=NOW)
+            assert not expiry.is_empty
+            imagined = read_state(storage, cutoff=NOW, quiet=True, first_seen={}, expiry=expiry)
+            if version == 1:
+                parents = {c.commit_id: c.first_parent_id for c in before.history.commits.values()}
+                apply_v1(storage, expiry, parents)
+            else:
+                apply_v2(storage, load_repo(storage), expiry, datetime.now(UTC))
+            date(path, NOW - timedelta(days=1))
+            after = read(path, quiet=True)
+            assert set(imagined.history.refs) == set(after.history.refs)
+            assert imagined.history.commits == after.history.commits
+            assert imagined.history.logs == after.history.logs
+            assert imagined.unreachable == after.unreachable
+            assert set(before.history.reached()) - after.history.reached() == expiry.released
+            repository = open_repository(path)
+            for branch in ("main", "qa"):
+                assert [each.id for each in repository.ancestry(branch=branch)][-1] == ROOT_ID
+
+    def test_logs_of_a_snapshot_are_its_own_and_those_it_inherited(self) -> None:
+        history = state.History((), {}, {"A": ("B", "C")})
+        assert log_addresses(history, "A") == ("transactions/A", "transactions/B", "transactions/C")
+        assert log_addresses(history, "D") == ("transactions/D",)
+
+
+class TestYoung:
+    @each_version
+    def test_a_file_stays_for_its_age(self, tmp_path: Path, version: int) -> None:
+        path = tmp_path / "repo"
+        _, ids = loose(path, version)
+        date(path, NOW - MICROSECOND)
+        assert read(path, quiet=True).held == {}
+        date(path, NOW + MICROSECOND, ids[3])
+        assert read(path, quiet=True).held == {ids[3]: YOUNG}
+        date(path, NOW, ids[4])
+        found = read(path, quiet=True)
+        assert found.held == {ids[3]: YOUNG, ids[4]: YOUNG}
+        assert found.unreachable == {ids[3]: NOW + MICROSECOND, ids[4]: NOW}
+
+    @each_version
+    def test_a_date_in_whole_seconds_may_be_any_instant_of_that_second(
+        self, tmp_path: Path, version: int
+    ) -> None:
+        path = tmp_path / "repo"
+        _, ids = loose(path, version)
+        date(path, NOW)
+        second = timedelta(seconds=1)
+        for cutoff, stay in (
+            (NOW - second, True),
+            (NOW, True),
+            (NOW + MICROSECOND, True),
+            (NOW + second - MICROSECOND, True),
+            (NOW + second, False),
+        ):
+            assert bool(read(path, cutoff, quiet=True).held) == stay, cutoff
+        date(path, NOW + MICROSECOND)
+        assert read(path, NOW + MICROSECOND, quiet=True).held.keys() == set(ids[3:])
+        assert not read(path, NOW + 2 * MICROSECOND, quiet=True).held
+
+    @pytest.mark.parametrize("fraction", [0, 1, 500_000, 999_999])
+    def test_may_be_since(self, fraction: int) -> None:
+        day = NOW.replace(microsecond=fraction)
+        instants = range(1_000_000) if fraction == 0 else (fraction,)
+        assert may_be_since(day, NOW + timedelta(microseconds=instants[-1]))
+        assert not may_be_since(day, NOW + timedelta(microseconds=instants[-1] + 1))
+
+    @each_version
+    def test_a_file_that_is_in_no_list_is_unreachable(self, tmp_path: Path, version: int) -> None:
+        path = tmp_path / "repo"
+        loose(path, version)
+        stranger = commit(create_repository(tmp_path / "other", version))
+        shutil.copy(tmp_path / "other" / "snapshots" / stranger, path / "snapshots")
+        date(path, NOW - timedelta(days=1))
+        found = read(path, quiet=True)
+        assert stranger in found.unreachable
+        assert found.held == {}
+        date(path, NOW + MICROSECOND, stranger)
+        assert read(path, quiet=True).held == {stranger: YOUNG}
+
+    @each_version
+    def test_other_files_beside_snapshots_are_none(self, tmp_path: Path, version: int) -> None:
+        path = tmp_path / "repo"
+        loose(path, version)
+        for name in ("1CECHNKREP0F1RSTCMT1", "1cechnkrep0f1rstcmt0", "x", f"{ROOT_ID}#12"):
+            (path / "snapshots" / name).write_bytes(b"x")
+        (path / "snapshots" / "deep").mkdir()
+        (path / "snapshots" / "deep" / ROOT_ID).write_bytes(b"x")
+        assert len(read(path).unreachable) == 2
+
+
+class TestNewlySeen:
+    """Version 1 does not know what was reachable when."""
+
+    def test_what_no_run_saw_before_stays(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        _, ids = loose(path, 1)
+        date(path, NOW - timedelta(days=9))
+        assert read(path).held == {ids[3]: NEWLY_SEEN, ids[4]: NEWLY_SEEN}
+        assert read(path, first_seen={ids[1]: NOW - MICROSECOND}).held.keys() == set(ids[3:])
+
+    def test_what_was_seen_before_the_cutoff_goes(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        _, ids = loose(path, 1)
+        date(path, NOW - timedelta(days=9))
+        for since, stays in ((NOW - MICROSECOND, False), (NOW, True), (NOW + MICROSECOND, True)):
+            held = read(path, first_seen={ids[3]: since, ids[4]: NOW - timedelta(days=1)}).held
+            assert held == ({ids[3]: NEWLY_SEEN} if stays else {})
+
+    def test_with_nobody_there_only_age_counts(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        _, ids = loose(path, 1)
+        date(path, NOW - timedelta(days=9))
+        assert read(path, quiet=True).held == {}
+        date(path, NOW, ids[4])
+        assert read(path, quiet=True).held == {ids[4]: YOUNG}
+        assert read(path).held == {ids[3]: NEWLY_SEEN, ids[4]: YOUNG}
+
+    def test_damage_of_what_nothing_reaches_is_tolerated(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        _, ids = loose(path, 1)
+        for data in (b"", b"damage", (path / "snapshots" / ids[1]).read_bytes()):
+            (path / "snapshots" / ids[4]).write_bytes(data)
+            found = read(path)
+            assert set(found.unreachable) == {ids[3], ids[4]}
+            assert ids[4] not in found.history.commits
+
+    def test_damage_of_what_a_ref_reaches_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository, ids = loose(path, 1)
+        repository.create_tag("needs it", ids[4])
+        whole = (path / "snapshots" / ids[3]).read_bytes()
+        for data in (b"", b"damage", whole[:-1], (path / "snapshots" / ids[1]).read_bytes()):
+            (path / "snapshots" / ids[3]).write_bytes(data)
+            assert refusal(path) == "corrupt_tree"
+        (path / "snapshots" / ids[3]).write_bytes(whole[:36] + b"\7" + whole[37:])
+        assert refusal(path) == "unknown_format_version"
+        (path / "snapshots" / ids[3]).unlink()
+        assert refusal(path) == "missing_tree"
+
+
+@needs_v2
+class TestRecent:
+    def hold(self, path: Path, cutoff: datetime) -> dict[str, str]:
+        """What stays though all files are old."""
+        date(path, cutoff - timedelta(days=9))
+        assert read(path, cutoff, quiet=True).held == {}
+        return dict(read(path, cutoff).held)
+
+    @pytest.mark.parametrize("updates_per_file", [1, 2, None])
+    @pytest.mark.parametrize("how", ["reset", "branch", "tag", "expired", "amended"])
+    def test_what_was_reachable_at_the_cutoff_stays(
+        self, tmp_path: Path, how: str, updates_per_file: int | None
+    ) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2, updates_per_file=updates_per_file)
+        ids = [commit(repository) for _ in range(3)]
+        if how == "branch":
+            repository.create_branch("side", ids[0])
+            ids.append(commit(repository, "side"))
+        if how == "tag":
+            repository.create_tag("side", ids[2])
+            repository.reset_branch("main", ids[1])
+        time.sleep(0.002)  # names of copies have milliseconds
+        before = datetime.now(UTC)
+        time.sleep(0.002)
+        lost = {"reset": ids[1:], "branch": ids[3:], "tag": ids[2:]}.get(how, ids[:2])
+        match how:
+            case "reset":
+                repository.reset_branch("main", ids[0])
+            case "branch":
+                repository.delete_branch("side")
+            case "tag":
+                repository.delete_tag("side")
+            case "expired":
+                repository.expire_snapshots(repository.lookup_snapshot(ids[2]).written_at)
+            case _:
+                lost = [ids[2]]
+                session = repository.writable_session("main")
+                zarr.open_group(session.store, mode="a").attrs["amended"] = True
+                session.amend("instead")
+        after = datetime.now(UTC)
+        for _ in range(3):
+            repository.create_tag(f"later{_}", ROOT_ID)
+        assert self.hold(path, before) == dict.fromkeys(lost, RECENT)
+        assert self.hold(path, after) == {}
+        assert self.hold(path, datetime.now(UTC)) == {}
+        found = read(path, before)
+        assert set(lost) <= set(found.unreachable)
+
+    def test_what_it_inherited_then_is_known(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2)
+        ids = [commit(repository) for _ in range(5)]
+        repository.expire_snapshots(repository.lookup_snapshot(ids[2]).written_at)
+        repository = open_repository(path)
+        before = datetime.now(UTC)
+        repository.expire_snapshots(repository.lookup_snapshot(ids[4]).written_at)
+        logs = read(path, before).history.logs
+        assert logs == {ids[2]: (ids[0], ids[1]), ids[4]: (ids[0], ids[1], ids[2], ids[3])}
+
+    def test_a_cutoff_before_the_repository_holds_all_that_refs_left(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        before = datetime.now(UTC)
+        _, ids = loose(path, 2)
+        assert self.hold(path, before) == dict.fromkeys(ids[3:], RECENT)
+
+    @pytest.mark.parametrize("updates_per_file", [2, None])
+    def test_without_the_copy_of_that_time_it_is_refused(
+        self, tmp_path: Path, updates_per_file: int | None
+    ) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2, updates_per_file=updates_per_file)
+        storage = open_storage(str(path))
+        cutoffs: list[datetime] = []
+        copies: list[str] = []
+        for _ in range(6):
+            commit(repository)
+            time.sleep(0.002)
+            cutoffs.append(datetime.now(UTC))
+            time.sleep(0.002)
+            before = files_of(path, "overwritten").keys()
+            repository.create_tag(f"{cutoffs[-1]}", ROOT_ID)
+            # The copy of the file as it was at the cutoff.
+            copies += files_of(path, "overwritten").keys() - before
+        date(path, cutoffs[0] - timedelta(days=9))
+        for cutoff, name in zip(cutoffs, copies, strict=True):
+            assert read(path, cutoff).held == {}
+            away = (path / "overwritten" / name).rename(tmp_path / "away")
+            assert self.is_refused(path, cutoff)
+            assert not self.is_refused(path, datetime.now(UTC))
+            assert read(path, cutoff, quiet=True).held == {}
+            away.rename(path / "overwritten" / name)
+        assert len(load_repo(storage).row["latest_updates"]) == (updates_per_file or 13)
+
+    def is_refused(self, path: Path, cutoff: datetime) -> bool:
+        try:
+            read(path, cutoff)
+        except Refused as error:
+            assert error.kind == "missing_backup"
+            return True
+        return False
+
+    def test_a_copy_whose_name_was_dropped_is_missed(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2)
+        commit(repository)
+        cutoff = datetime.now(UTC)
+        commit(repository)
+        for file in (path / "overwritten").iterdir():
+            file.unlink()
+        date(path, cutoff - timedelta(days=9))
+        assert refusal(path, cutoff) == "missing_backup"
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_whatever_was_reachable_since_the_cutoff_stays(self, tmp_path: Path, seed: int) -> None:
+        path = tmp_path / "repo"
+        history = History(path, seed, revives=False)
+        for _ in range(15):
+            history.operate()
+        check_history(path, history)
+
+    def test_what_a_tag_brought_back_for_a_while_stays(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2)
+        lost = commit(repository)
+        repository.reset_branch("main", ROOT_ID)
+        time.sleep(0.02)
+        cutoff = datetime.now(UTC)
+        repository.create_tag("back", lost)
+        repository.delete_tag("back")
+        assert self.hold(path, cutoff) == {lost: RECENT}
+
+
+@needs_v2
+class TestLists:
+    def test_listed_snapshots_whose_file_is_gone(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository, ids = loose(path, 2)
+        for name in ids[3:]:
+            (path / "snapshots" / name).unlink()
+        date(path, datetime.now(UTC) - timedelta(days=9))
+        dates = [repository.lookup_snapshot(name).written_at for name in ids]
+        assert read(path, dates[3], quiet=True).unreachable == {}
+        between = read(path, dates[4], quiet=True)
+        assert between.unreachable == {ids[3]: dates[3]}
+        after = read(path, dates[4] + MICROSECOND, quiet=True)
+        assert after.unreachable == {ids[3]: dates[3], ids[4]: dates[4]}
+        assert after.held == {}
+
+    @pytest.mark.parametrize("updates_per_file", [1, 3])
+    def test_the_copies_that_the_log_goes_on_in(
+        self, tmp_path: Path, updates_per_file: int
+    ) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2, updates_per_file=updates_per_file)
+        storage = open_storage(str(path))
+        for _ in range(8):
+            commit(repository)
+            chain = chain_of(storage, load_repo(storage))
+            found = read(path, datetime.now(UTC) + timedelta(days=1), quiet=True)
+            assert found.backups >= chain
+            assert found.backups <= files_of(path, "overwritten").keys()
+
+    def test_a_log_that_somebody_cut_ends_there(self, tmp_path: Path) -> None:
+        path = tmp_path / "repo"
+        repository = create_repository(path, 2, updates_per_file=1)
+        for _ in range(5):
+            commit(repository)
+        previous = load_repo(open_storage(str(path))).previous
+        assert previous is not None
+        (path / "overwritten" / previous).unlink()
+        later = datetime.now(UTC) + timedelta(days=1)
+        assert read(path, later, quiet=True).backups == {previous}

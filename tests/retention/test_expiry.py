@@ -1,0 +1,369 @@
+"""Expiring: the source's own pseudo-code, word for word, beside what is planned; which refs go; and
+what a policy keeps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from typing import Any, get_args
+
+import pytest
+
+from ebbtide.durations import format_duration
+from ebbtide.errors import EbbtideError, InvalidInput, Refused
+from ebbtide.model import EPOCH, Commit, Ref, RefKind
+from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
+from ebbtide.retention.policy import Policy
+from ebbtide.retention.selection import select_commits
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+KINDS: tuple[RefKind, ...] = get_args(RefKind)
+DELETIONS: tuple[tuple[RefKind, ...], ...] = ((), ("branch",), ("tag",), ("branch", "tag"))
+Parents = dict[str, str | None]
+
+
+def forest(choices: random.Random, size: int) -> dict[str, Commit]:
+    """Commits with at most one parent, mostly older than themselves; some of the same date."""
+    found: dict[str, Commit] = {}
+    for number in range(size):
+        parents = sorted(found) if number and choices.random() < 0.9 else []
+        ago = choices.randint(0, 10) if choices.random() < 0.3 else 10 - number * 10 // size
+        name = f"c{number:02}"
+        parent = (choices.choice(parents[-4:]),) if parents else ()
+        found[name] = Commit(name, parent, NOW - ago * DAY, name)
+    return found
+
+
+def some_refs(choices: random.Random, commits: Mapping[str, Commit], count: int) -> list[Ref]:
+    names = sorted(commits)
+    return [
+        Ref(
+            "main" if not number else f"r{number}",
+            "branch" if not number else choices.choice(("branch", "tag")),
+            choices.choice(names[-3:] if number < 2 else names),
+        )
+        for number in range(count)
+    ]
+
+
+def by_the_source(
+    commits: Mapping[str, Commit], refs: Iterable[Ref], time_threshold: datetime
+) -> Parents:
+    """The pseudo-code of design document 007, with a dictionary of parents for `write_snapshot`.
+
+    Two things it says elsewhere: the root and its children are not edited to be what they are.
+    """
+    parents: Parents = {name: each.first_parent_id for name, each in commits.items()}
+
+    def ancestry(name: str) -> list[str]:
+        line, place = [], parents[name]
+        line.append(name)
+        while place is not None:
+            line.append(place)
+            place = parents[place]
+        return line
+
+    for ref in refs:
+        snapshot = ref.commit_id
+        if commits[snapshot].created_at < time_threshold:
+            continue
+        root = next(each for each in ancestry(snapshot) if parents[each] is None)
+        editable = snapshot
+        for each in ancestry(snapshot):  # up to the first that is expired
+            if commits[each].created_at < time_threshold:
+                break
+            editable = each
+        if editable != root:
+            parents[editable] = root
+    return parents
+
+
+def reached(parents: Parents, refs: Iterable[Ref]) -> set[str]:
+    found = set()
+    for ref in refs:
+        place: str | None = ref.commit_id
+        while place is not None:
+            found.add(place)
+            place = parents[place]
+    return found
+
+
+def after(commits: Mapping[str, Commit], expiry: Expiry) -> Parents:
+    return {name: each.first_parent_id for name, each in commits.items()} | dict(expiry.new_parents)
+
+
+def kept_refs(refs: Sequence[Ref], expiry: Expiry) -> list[Ref]:
+    return [ref for ref in refs if ref not in expiry.deleted_refs]
+
+
+class TestWithoutPolicy:
+    @pytest.mark.parametrize("seed", range(150))
+    def test_it_is_what_the_source_says_in_all_orders_of_refs(self, seed: int) -> None:
+        choices = random.Random(seed)
+        commits = forest(choices, choices.randint(1, 14))
+        refs = some_refs(choices, commits, choices.randint(1, 4))
+        dates = sorted({each.created_at for each in commits.values()})
+        before: Parents = {name: each.first_parent_id for name, each in commits.items()}
+        for threshold in (*dates, dates[-1] + DAY):
+            request = ExpiryRequest(older_than=threshold, younger=NOW)
+            ways = [by_the_source(commits, order, threshold) for order in permutations(refs)]
+            for order in permutations(refs):
+                expiry = plan_expiry(commits, order, request, now=NOW)
+                assert expiry.deleted_refs == ()
+                assert after(commits, expiry) in ways
+                assert all(way == ways[0] for way in ways)
+                assert all(before[name] != new for name, new in expiry.new_parents.items())
+                gone = reached(before, refs) - reached(ways[0], refs)
+                assert expiry.released == gone
+                assert expiry.is_empty == (ways[0] == before)
+
+    @pytest.mark.parametrize("seed", range(30))
+    def test_doing_it_again_changes_nothing(self, seed: int) -> None:
+        choices = random.Random(seed)
+        commits = forest(choices, 14)
+        refs = some_refs(choices, commits, 4)
+        request = ExpiryRequest(
+            older_than=NOW - 4 * DAY, younger=NOW, delete_refs=("branch", "tag")
+        )
+        first = plan_expiry(commits, refs, request, now=NOW)
+        parents = after(commits, first)
+        edited = {
+            name: replace(each, parent_ids=() if not (new := parents[name]) else (new,))
+            for name, each in commits.items()
+        }
+        second = plan_expiry(edited, kept_refs(refs, first), request, now=NOW)
+        assert second.is_empty
+        assert not second.released
+
+    def test_what_no_ref_reached_before_is_not_released(self) -> None:
+        commits = {name: Commit(name, (), NOW - 9 * DAY, name) for name in ("loose", "root")} | {
+            "head": Commit("head", ("root",), NOW, "head")
+        }
+        request = ExpiryRequest(older_than=NOW, younger=NOW)
+        expiry = plan_expiry(commits, [Ref("main", "branch", "head")], request, now=NOW)
+        assert expiry.is_empty
+        assert not expiry.released
+
+    def test_a_ref_into_nothing_is_refused(self) -> None:
+        commits = {"root": Commit("root", (), NOW, "root")}
+        for policy in (None, Policy.parse({"default": "keep"})):
+            request = ExpiryRequest(older_than=NOW, younger=NOW, policy=policy)
+            with pytest.raises(Refused) as error:
+                plan_expiry(commits, [Ref("main", "branch", "lost")], request, now=NOW)
+            assert error.value.kind == "commit_not_found"
+
+
+class TestDeletedRefs:
+    def plan(self, *refs: Ref, delete: tuple[RefKind, ...], ago: int = 3) -> set[str]:
+        commits = {
+            f"c{n}": Commit(f"c{n}", (f"c{n - 1}",) if n else (), NOW - (9 - n) * DAY, f"c{n}")
+            for n in range(10)
+        }
+        request = ExpiryRequest(older_than=NOW - ago * DAY, younger=NOW, delete_refs=delete)
+        expiry = plan_expiry(commits, refs, request, now=NOW)
+        assert set(expiry.deleted_refs) <= set(refs)
+        before: Parents = {name: each.first_parent_id for name, each in commits.items()}
+        left = reached(after(commits, expiry), kept_refs(refs, expiry))
+        assert expiry.released == reached(before, refs) - left
+        return {f"{ref.kind} {ref.name}" for ref in expiry.deleted_refs}
+
+    @pytest.mark.parametrize("delete", DELETIONS)
+    def test_those_of_the_kinds_asked_for_whose_commit_is_older(
+        self, delete: tuple[RefKind, ...]
+    ) -> None:
+        refs = [
+            Ref(f"{kind}{n}", kind, f"c{n}") for kind in ("branch", "tag") for n in (0, 1, 5, 6, 9)
+        ]
+        # c5 is four days old, c6 three, which is not older; c0 is the root.
+        expected = {f"{kind} {kind}{n}" for kind in delete for n in (1, 5)}
+        assert self.plan(Ref("main", "branch", "c9"), *refs, delete=delete) == expected
+
+    def test_the_default_branch_stays(self) -> None:
+        main = Ref("main", "branch", "c1")
+        assert self.plan(main, delete=KINDS) == set()
+        tag = Ref("main", "tag", "c1")
+        assert self.plan(main, tag, delete=KINDS) == {"tag main"}
+
+    def test_one_on_the_commit_of_the_default_branch_goes(self) -> None:
+        main, side = Ref("main", "branch", "c1"), Ref("side", "branch", "c1")
+        assert self.plan(main, side, delete=("branch",)) == {"branch side"}
+
+    def test_its_history_goes_with_it(self) -> None:
+        root = Commit("root", (), NOW - 9 * DAY, "root")
+        commits = {"root": root}
+        for name, parent in (("a", "root"), ("b", "a"), ("new", "root")):
+            ago = 0 if name == "new" else 5
+            commits[name] = Commit(name, (parent,), NOW - ago * DAY, name)
+        refs = [Ref("main", "branch", "new"), Ref("t", "tag", "b")]
+        for delete in DELETIONS:
+            released = {"a", "b"} if "tag" in delete else set()
+            request = ExpiryRequest(older_than=NOW - DAY, younger=NOW, delete_refs=delete)
+            expiry = plan_expiry(commits, refs, request, now=NOW)
+            assert expiry.released == released
+            assert not expiry.new_parents
+
+
+class TestWithPolicy:
+    RULES: tuple[Any, ...] = (
+        "keep",
+        "3d",
+        {"keep_last": 1},
+        {"keep_last": 3},
+        {"keep_daily": 4},
+        {"keep_within": "2d", "keep_last": 2},
+    )
+
+    @pytest.mark.parametrize("seed", range(200))
+    def test_what_it_keeps_and_what_is_young_stays_reached(self, seed: int) -> None:
+        choices = random.Random(seed)
+        commits = forest(choices, choices.randint(2, 14))
+        refs = some_refs(choices, commits, choices.randint(1, 4))
+        written: dict[str, Any] = {"default": choices.choice(self.RULES)}
+        if choices.random() < 0.5:
+            written["branches"] = {choices.choice(("main", "r*")): choices.choice(self.RULES)}
+        policy = Policy.parse(written)
+        request = ExpiryRequest(
+            older_than=NOW - choices.randint(0, 9) * DAY,
+            younger=NOW - choices.randint(0, 9) * DAY,
+            policy=policy,
+            delete_refs=choices.choice(DELETIONS),
+        )
+        expiry = plan_expiry(commits, refs, request, now=NOW)
+        left = kept_refs(refs, expiry)
+        before: Parents = {name: each.first_parent_id for name, each in commits.items()}
+        known = reached(before, refs)
+        later = reached(after(commits, expiry), left)
+        history = [commits[name] for name in known]
+        chosen = set(select_commits(history, left, policy, NOW).active)
+        young = {each.commit_id for each in history if each.created_at >= request.younger}
+        still = reached(before, left)
+        assert later >= chosen & still
+        assert later >= young & still
+        assert {ref.commit_id for ref in left} <= later
+        assert expiry.released == known - later
+        # And no more than that: what stays is a ref's own commit, a root, chosen or young.
+        roots = {name for name, parent in before.items() if parent is None}
+        assert later <= chosen | young | roots | {ref.commit_id for ref in left}
+
+    @pytest.mark.parametrize("seed", range(100))
+    def test_nothing_young_is_released_unless_its_ref_is_deleted(self, seed: int) -> None:
+        choices = random.Random(seed)
+        commits = forest(choices, 12)
+        refs = some_refs(choices, commits, 3)
+        younger = NOW - choices.randint(0, 9) * DAY
+        policy = Policy.parse({"default": {"keep_last": 1}})
+        request = ExpiryRequest(older_than=EPOCH, younger=younger, policy=policy)
+        expiry = plan_expiry(commits, refs, request, now=NOW)
+        assert all(commits[name].created_at < younger for name in expiry.released)
+
+    def test_the_last_few_and_the_root(self) -> None:
+        commits = {
+            f"c{n}": Commit(f"c{n}", (f"c{n - 1}",) if n else (), NOW - (9 - n) * DAY, f"c{n}")
+            for n in range(10)
+        }
+        request = ExpiryRequest.of(now=NOW, sessions=timedelta(0), rule={"keep_last": 3})
+        expiry = plan_expiry(commits, [Ref("main", "branch", "c9")], request, now=NOW)
+        assert expiry.new_parents == {"c7": "c0"}
+        assert expiry.released == {f"c{n}" for n in range(1, 7)}
+
+
+class TestRequest:
+    SESSIONS = timedelta(hours=6)
+
+    def of(self, **arguments: Any) -> ExpiryRequest:
+        return ExpiryRequest.of(now=NOW, sessions=self.SESSIONS, **arguments)
+
+    def refusal(self, **arguments: Any) -> EbbtideError:
+        with pytest.raises(InvalidInput) as error:
+            self.of(**arguments)
+        return error.value
+
+    def test_a_date(self) -> None:
+        for kinds in DELETIONS:
+            request = self.of(older_than=NOW - DAY, delete_refs=kinds)
+            assert request == ExpiryRequest(
+                older_than=NOW - DAY, younger=NOW - self.SESSIONS, delete_refs=kinds
+            )
+
+    def test_a_rule(self) -> None:
+        request = self.of(rule={"keep_last": 3})
+        assert request.policy == Policy.parse({"default": {"keep_last": 3}})
+        assert (request.older_than, request.younger) == (EPOCH, NOW - self.SESSIONS)
+
+    def test_a_date_and_a_rule_keep_what_either_keeps(self) -> None:
+        request = self.of(older_than=NOW - 2 * DAY, rule={"keep_last": 3})
+        assert request.policy == Policy.parse(
+            {"default": {"keep_within": "172800s", "keep_last": 3}}
+        )
+        assert request.older_than == NOW - 2 * DAY
+
+    @pytest.mark.parametrize("micros", [0, 1, 999_999])
+    def test_a_part_of_a_second_is_kept_too(self, micros: int) -> None:
+        older_than = NOW - DAY - timedelta(microseconds=micros)
+        request = self.of(older_than=older_than, rule={"keep_last": 1})
+        commits = {
+            name: Commit(name, parents, at, name)
+            for name, parents, at in (
+                ("root", (), NOW - 9 * DAY),
+                ("expired", ("root",), NOW - 8 * DAY),
+                ("edge", ("expired",), older_than),
+                ("next", ("edge",), older_than + timedelta(microseconds=micros // 2 + 1)),
+                ("head", ("next",), NOW),
+            )
+        }
+        expiry = plan_expiry(commits, [Ref("main", "branch", "head")], request, now=NOW)
+        assert "edge" not in expiry.released
+
+    def test_a_policy(self) -> None:
+        policy = Policy.parse({"default": "30d"})
+        assert self.of(policy=policy).policy == policy
+
+    def test_nothing_asked_for(self) -> None:
+        error = self.refusal()
+        assert error.kind == "invalid_argument"
+        for way in ("--older-than", "--keep", "--policy"):
+            assert way in error.message
+
+    def test_a_policy_and_more(self) -> None:
+        policy = Policy.parse({"default": "30d"})
+        for more in ({"rule": {"keep_last": 1}}, {"older_than": NOW - DAY}):
+            error = self.refusal(policy=policy, **more)
+            assert error.kind == "invalid_argument"
+            assert "--policy or rules" in error.message
+
+    @pytest.mark.parametrize("more", [{}, {"rule": {"keep_last": 1}}])
+    def test_refs_without_a_date(self, more: dict[str, Any]) -> None:
+        error = self.refusal(delete_refs=("branch",), **more)
+        assert error.kind == "invalid_argument"
+        assert "--older-than" in error.message
+
+    def test_a_date_within_a_sessions_time(self) -> None:
+        assert self.of(older_than=NOW - self.SESSIONS)
+        for older_than in (NOW - self.SESSIONS + timedelta(microseconds=1), NOW, NOW + DAY):
+            error = self.refusal(older_than=older_than)
+            assert error.kind == "unsafe_grace"
+            for part in (format_duration(self.SESSIONS), "older date", "--unsafe"):
+                assert part in error.message
+            assert self.refusal(older_than=older_than, rule={"keep_last": 1}).kind == "unsafe_grace"
+
+    def test_unsafe_says_that_nobody_is_there(self) -> None:
+        request = self.of(older_than=NOW, unsafe=True)
+        assert request.older_than == NOW
+        commits = {
+            "root": Commit("root", (), NOW - 2 * DAY, "root"),
+            "a": Commit("a", ("root",), NOW - DAY, "a"),
+            "b": Commit("b", ("a",), NOW - timedelta(minutes=2), "b"),
+            "c": Commit("c", ("b",), NOW - timedelta(minutes=1), "c"),
+        }
+        refs = [Ref("main", "branch", "c")]
+        for unsafe, released in ((False, {"a"}), (True, {"a", "b"})):
+            rule = self.of(rule={"keep_last": 1}, unsafe=unsafe)
+            assert plan_expiry(commits, refs, rule, now=NOW).released == released
+
+    def test_a_rule_that_cannot_be_understood(self) -> None:
+        assert self.refusal(rule={"keep_lots": 1}).kind == "invalid_policy"
+        assert self.refusal(rule={"keep_last": 0}).kind == "invalid_policy"
