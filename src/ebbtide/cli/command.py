@@ -12,6 +12,7 @@ import typer
 
 from ebbtide.cli.asking import confirm
 from ebbtide.cli.output import Output
+from ebbtide.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ebbtide.formats.embedded import EmbeddedRepository
@@ -76,7 +77,13 @@ class Cli:
         return self._store
 
     def repository(self, name: str) -> Repository:
-        """The repository of that name."""
+        """The repository of that name. InvalidInput where it is none of the store's."""
+        if name.startswith("icechunk:"):
+            raise InvalidInput(
+                "invalid_argument",
+                f"{name} is none of a store's repositories, for which this command is: Icechunk's "
+                "take 'expire' and 'gc plan|sweep|run|runs|show'",
+            )
         return self.store.repository(name)
 
     @property

@@ -16,7 +16,7 @@ from ebbtide.cli.gc import MasterOption
 from ebbtide.cli.policies import read_policy_file
 from ebbtide.cli.progress import StepProgress
 from ebbtide.cli.runs import LIMIT, show_candidates
-from ebbtide.cli.text import count_text, date_text, parse_date, size_text
+from ebbtide.cli.text import count_text, date_text, size_text
 from ebbtide.durations import parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 
@@ -160,13 +160,19 @@ def expire(
 
 
 def _instant(text: str, now: datetime) -> datetime:
-    """A period before now, or a date."""
+    """A period before now, or a date; one without a zone is UTC."""
     try:
         return now - parse_duration(text)
-    except OverflowError:
-        raise InvalidInput("invalid_duration", f"{text} ago is before all history") from None
-    except EbbtideError:
-        found = parse_date(text)
+    except (EbbtideError, OverflowError):
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(
+            "invalid_date",
+            f"{text[:60]!r} is neither a period such as 30d nor a date such as 2026-01-31 or "
+            "2026-01-31T12:00:00Z",
+        ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
@@ -184,7 +190,10 @@ def _expire(
 
     def show() -> None:
         cli.output.line("done; no object was deleted")
-        cli.output.line(f"to delete what nothing reaches any more: ebbtide gc run {name}")
+        cli.output.line(
+            f"what nothing reaches any more goes with 'ebbtide gc run {name}', once it has been so "
+            "for the grace"
+        )
 
     cli.output.answer(_document(name, history, expiry, done=True), show)
 
@@ -198,14 +207,20 @@ def _show_dry_run(
     files: int,
     master: str | None,
 ) -> None:
+    from ebbtide.gc.preview import Preview
+
     history, expiry = found.plan_expiry(request)
-    freed = _preview(cli, name, expiry, files=files, master=master)
+    freed = (
+        Preview({}, [])
+        if expiry.is_empty
+        else _preview(cli, name, expiry, files=files, master=master)
+    )
     document = _document(name, history, expiry, done=False)
     document["collectable"] = {
         "count": freed.total.objects,
         "bytes": freed.total.bytes_total,
         "kinds": {
-            kind: {"count": count.objects, "bytes": count.bytes_total}
+            kind: {"objects": count.objects, "bytes_total": count.bytes_total}
             for kind, count in freed.kinds.items()
         },
     }
@@ -269,6 +284,8 @@ def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | N
 
 
 def _show_expiry(cli: Cli, history: History, expiry: Expiry) -> None:
+    for warning in expiry.warnings:
+        cli.output.warn(warning)
     if expiry.is_empty:
         cli.output.line("there is nothing to expire")
         return
@@ -296,6 +313,7 @@ def _document(name: str, history: History, expiry: Expiry, *, done: bool) -> dic
     return {
         "repository": name,
         "done": done,
+        "warnings": list(expiry.warnings),
         "edited": [
             {
                 "snapshot_id": snapshot_id,

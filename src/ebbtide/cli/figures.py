@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FOUND: Final = {
     "listed": "all files",
     "live": "needed by commits",
-    "protected": "being written, or staged",
+    "protected": "kept without a commit",
     "young": "younger than the grace",
     "candidate": "would go",
 }

@@ -109,7 +109,11 @@ def plan(
             cli.output.line()
         if report.state == "planned":
             cli.output.line(f"plan {report.run_id}: nothing has been deleted")
-            cli.output.line(f"to carry it out: ebbtide gc sweep {repository} {report.run_id}")
+            options = f" --run-dir {run_dir}" if run_dir is not None else ""
+            options += " --quiet-repository" if quiet else ""
+            cli.output.line(
+                f"to carry it out: ebbtide gc sweep {repository} {report.run_id}{options}"
+            )
 
     _finish(cli, report, show)
 

@@ -141,7 +141,8 @@ def read_part(folder: RunFolder, name: str, checksum: str | None = None) -> pa.T
         data = folder.storage.get(folder.address(name))
         if checksum is not None and hashlib.sha256(data).hexdigest() != checksum:
             raise ValueError("its checksum is not the one recorded")
-        return pq.read_table(io.BytesIO(data))
+        # Without threads of Arrow's own: one that is still there when Python ends aborts it.
+        return pq.read_table(io.BytesIO(data), use_threads=False)
     except (EbbtideError, ValueError, OSError, pa.ArrowException) as error:
         raise Refused(
             "plan_corrupt",

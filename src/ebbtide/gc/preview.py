@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -21,10 +21,12 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, silent
 from ebbtide.gc.subtract import CANDIDATE_SCHEMA
 
+FILE_COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
+
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Counts by kind, and the first files by kind and address as rows of CANDIDATE_SCHEMA."""
+    """Counts by kind, and the first files by kind and address as rows of FILE_COLUMNS."""
 
     kinds: dict[str, Count]
     files: list[dict[str, Any]]
@@ -65,6 +67,7 @@ def preview(
         row["kind"]: Count(row["count(1)"], row["sum(size_bytes)"])
         for row in totals.orderBy("kind").collect()
     }
-    files = freed.orderBy("kind", "address").limit(files_max).toArrow() if files_max else None
+    rows = freed.select(*FILE_COLUMNS).orderBy("kind", "address")
+    files = rows.limit(files_max).toArrow() if files_max else None
     freed.unpersist()
     return Preview(kinds, [] if files is None else files.to_pylist())

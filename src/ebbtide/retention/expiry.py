@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from ebbtide.durations import format_duration
-from ebbtide.errors import InvalidInput
+from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.model import EPOCH, Commit, Ref, RefKind
 from ebbtide.retention.decision import reachable
 from ebbtide.retention.policy import Policy
@@ -26,8 +26,8 @@ class ExpiryRequest:
     """What somebody wants expired.
 
     Without a `policy`, a ref keeps its commits up to the first that is older than `older_than`.
-    With one, it keeps what the policy says, and all that is of `younger` or later. Refs of the kinds in `delete_refs`
-    go when their own commit is older than `older_than`.
+    With one, it keeps what the policy says, and all that is of `younger` or later. Refs of the
+    kinds in `delete_refs` go when their own commit is older than `older_than`.
     """
 
     older_than: datetime
@@ -65,6 +65,12 @@ class ExpiryRequest:
             )
         if policy is not None and (rule is not None or older_than is not None):
             raise InvalidInput("invalid_argument", "give --policy or rules, not both")
+        if policy is not None and policy.mode != "age":
+            raise InvalidInput(
+                "invalid_policy",
+                f'mode "{policy.mode}" keeps all that refs reach, so that nothing would expire: '
+                "leave it out",
+            )
         if older_than is not None and older_than > youngest and not unsafe:
             raise InvalidInput(
                 "unsafe_grace",
@@ -86,11 +92,13 @@ class ExpiryRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
     """`new_parents` has the commits to edit, each with its new first parent; `released` all that
-    no ref reaches after that and one reached before; `deleted_refs` the refs that go."""
+    no ref reaches after that and one reached before; `deleted_refs` the refs that go. `warnings`
+    are sentences for the operator."""
 
     new_parents: Mapping[str, str]
     released: frozenset[str]
     deleted_refs: tuple[Ref, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -104,8 +112,10 @@ def plan_expiry(
     """What to do for a request.
 
     The default branch stays, and so does a ref at a root: there is no history to free. Raises
-    Refused (`commit_not_found`) where a ref points at a commit that is not given.
+    Refused (`commit_not_found`) where a ref points at a commit that is not given, and NotFound
+    (`commit_not_found`) where a hold does: it was meant to keep something.
     """
+    warnings: tuple[str, ...] = ()
     deleted = tuple(ref for ref in refs if _goes(ref, commits, request))
     kept_refs = [ref for ref in refs if ref not in deleted]
     before = reachable(commits.values(), [ref.commit_id for ref in refs])
@@ -113,13 +123,20 @@ def plan_expiry(
     if request.policy is None:
         rewrite = plan_rewrite(history, kept_refs, request.older_than)
     else:
-        chosen = select_commits(history, kept_refs, request.policy, now).active
+        unknown = sorted(set(request.policy.holds) - commits.keys())
+        if unknown:
+            raise NotFound(
+                "commit_not_found", f"the policy holds {unknown[0]}, which is not there: mistyped?"
+            )
+        selection = select_commits(history, kept_refs, request.policy, now)
+        chosen, warnings = selection.active, selection.warnings
         young = {c.commit_id for c in history if c.created_at >= request.younger}
         rewrite = plan_rewrite_keep(history, kept_refs, young.union(chosen))
     return Expiry(
         new_parents={commit_id: parents[0] for commit_id, parents in rewrite.new_parents.items()},
         released=rewrite.released,
         deleted_refs=deleted,
+        warnings=warnings,
     )
 
 

@@ -25,7 +25,7 @@ from tests.support.icechunk_lake import IcechunkLake, candidates
 
 pytestmark = pytest.mark.spark
 
-REPOSITORIES = int(os.environ.get("EBBTIDE_TEST_ICECHUNK", "120"))
+REPOSITORIES = int(os.environ.get("EBBTIDE_TEST_ICECHUNK", "100"))
 PER_TEST = 10
 
 

@@ -243,7 +243,7 @@ class IcechunkRepository:
         if plan_checksum is None:
             record["plan_checksum"] = self.plan_checksum(run_id)
         else:
-            self._remember_unreachable()
+            self._remember_unreachable(self._unreachable, forgetting=True)
         storage.put(address, json.dumps(record).encode())
 
     def plan_checksum(self, run_id: str) -> str | None:
@@ -292,6 +292,7 @@ class IcechunkRepository:
                     if file is None:
                         parents = {c.commit_id: c.first_parent_id for c in history.commits.values()}
                         apply_v1(self.storage, expiry, parents)
+                        self._remember_unreachable(expiry.released, forgetting=False)
                     else:
                         apply_v2(self.storage, file, expiry, self._log_time())
                     return history, expiry
@@ -408,12 +409,14 @@ class IcechunkRepository:
         except (NotFound, ValueError, AttributeError, TypeError):
             return {}
 
-    def _remember_unreachable(self) -> None:
+    def _remember_unreachable(self, names: Collection[str], *, forgetting: bool) -> None:
+        """Keep since when each was seen unreachable; with `forgetting`, of these alone."""
         if self.spec_version == 2:
             return
         storage, _ = self._runs()
         now, before = self.now(), self._first_seen()
-        seen = {name: before.get(name, now).isoformat() for name in sorted(self._unreachable)}
+        seen = {} if forgetting else {name: since.isoformat() for name, since in before.items()}
+        seen |= {name: before.get(name, now).isoformat() for name in sorted(names)}
         storage.put(UNREACHABLE_ADDRESS, json.dumps(seen).encode())
 
     def _runs(self) -> tuple[Storage, str]:

@@ -1,0 +1,487 @@
+"""`expire`, and `gc` on Icechunk repositories: answers, exit codes, and what is left alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import icechunk
+import pytest
+import zarr
+
+from ebbtide.settings import Settings
+from tests.cli.conftest import Ebbtide
+from tests.cli.test_app import program
+from tests.support.icechunk import (
+    SPEC_VERSIONS,
+    create_repository,
+    listing,
+    open_repository,
+)
+from tests.support.spark import shared_session
+
+COMMITS = 6
+SHORT = ("--grace", "1s", "--unsafe", "--quiet-repository")
+EVERY_KIND = {"backup", "chunk", "manifest", "snapshot", "transaction_log"}
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A repository with one commit after the other on main, ids from the first snapshot on; a
+    branch at the third and a tag at the second."""
+
+    path: Path
+    ids: tuple[str, ...]
+    dates: tuple[datetime, ...]
+
+    @property
+    def name(self) -> str:
+        """As the command line has it."""
+        return f"icechunk:{self.path}"
+
+    @property
+    def middle(self) -> str:
+        """The date of the fifth snapshot: it and the younger ones stay."""
+        return self.dates[4].isoformat()
+
+    def ancestry(self, **ref: str) -> list[str]:
+        """The snapshots of a ref, as Icechunk sees them."""
+        return [each.id for each in open_repository(self.path).ancestry(**ref)]
+
+    def files(self) -> dict[str, bytes]:
+        """Everything, byte for byte, Ebbtide's own files too."""
+        found = (each for each in self.path.rglob("*") if each.is_file())
+        return {each.relative_to(self.path).as_posix(): each.read_bytes() for each in found}
+
+
+def make_lake(path: Path, spec_version: int) -> Lake:
+    """Each commit replaces a chunk of its own array."""
+    repository = create_repository(path, spec_version)
+    for number in range(COMMITS):
+        session = repository.writable_session("main")
+        root = zarr.open_group(session.store, mode="a")
+        array = root.require_array("a", shape=(8,), chunks=(4,), dtype="float64", compressors=None)
+        array[...] = number + 1
+        made = session.commit(f"commit {number}")
+        if number == 1:
+            repository.create_tag("old", made)
+        if number == 2:
+            repository.create_branch("side", made)
+    history: list[icechunk.SnapshotInfo] = list(repository.ancestry(branch="main"))[::-1]
+    return Lake(
+        path, tuple(each.id for each in history), tuple(each.written_at for each in history)
+    )
+
+
+@pytest.fixture(params=SPEC_VERSIONS)
+def spec_version(request: pytest.FixtureRequest) -> int:
+    """The versions of the format that can be written here."""
+    return int(request.param)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, spec_version: int) -> Lake:
+    """In each version of the format."""
+    return make_lake(tmp_path / "lake", spec_version)
+
+
+@pytest.fixture
+def any_lake(tmp_path: Path) -> Lake:
+    """In the newest version."""
+    return make_lake(tmp_path / "lake", SPEC_VERSIONS[-1])
+
+
+@pytest.fixture
+def spark(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session that all tests share, and no gate on how much goes."""
+    del ebbtide  # which drops all settings, and so has to come first
+    monkeypatch.setattr("ebbtide.gc.session.build_session", lambda **_: shared_session())
+    monkeypatch.setenv("EBBTIDE_SHARE_MAX", "1")
+
+
+@pytest.fixture
+def program_free(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> Ebbtide:
+    """The program without any store."""
+    monkeypatch.delenv("EBBTIDE_STORE")
+    return ebbtide
+
+
+@pytest.fixture
+def unchanged(any_lake: Lake) -> Iterator[Lake]:
+    """A repository of which nothing may change during the test."""
+    before = any_lake.files()
+    yield any_lake
+    assert any_lake.files() == before
+
+
+class TestDryRun:
+    @pytest.mark.spark
+    @pytest.mark.usefixtures("spark")
+    def test_everything_is_in_the_document_and_nothing_is_changed(
+        self, program_free: Ebbtide, lake: Lake, spec_version: int
+    ) -> None:
+        """Who is edited, who is released, which refs go, and what nobody needs then."""
+        before = lake.files()
+        found = program_free(
+            *("expire", lake.name, "--older-than", lake.middle, "--unsafe", "--dry-run"),
+            *("--delete-expired-branches", "--delete-expired-tags", "--files", "--json"),
+        ).document
+        assert lake.files() == before
+
+        assert (found["repository"], found["done"]) == (lake.name, False)
+        assert found["edited"] == [
+            {
+                "snapshot_id": lake.ids[4],
+                "parent_id": lake.ids[3],
+                "new_parent_id": lake.ids[0],
+            }
+        ]
+        released = {each["snapshot_id"]: each["written_at"] for each in found["released"]}
+        assert released.keys() == set(lake.ids[1:4])
+        for snapshot_id, date in zip(lake.ids, lake.dates, strict=True):
+            if snapshot_id in released:
+                assert datetime.fromisoformat(released[snapshot_id]) == date
+        assert found["deleted_refs"] == [
+            {"kind": "branch", "name": "side", "snapshot_id": lake.ids[3]},
+            {"kind": "tag", "name": "old", "snapshot_id": lake.ids[2]},
+        ]
+
+        kinds = {kind: each["objects"] for kind, each in found["collectable"]["kinds"].items()}
+        # In version 2, what is edited inherits the transaction logs of what is cut off.
+        logs = {"transaction_log": 3} if spec_version == 1 else {}
+        assert kinds == {"chunk": 6, "manifest": 3, "snapshot": 3, **logs}
+        sizes = {each["address"]: each["size_bytes"] for each in found["files"]}
+        assert len(sizes) == found["collectable"]["count"] == sum(kinds.values())
+        assert sum(sizes.values()) == found["collectable"]["bytes"]
+        assert sizes.items() <= listing(lake.path).items()
+        assert {f"snapshots/{each}" for each in released} <= sizes.keys()
+
+    @pytest.mark.spark
+    @pytest.mark.usefixtures("spark")
+    def test_what_people_see(self, program_free: Ebbtide, unchanged: Lake) -> None:
+        """Tables, and at most so many files."""
+        shown = program_free(
+            *("expire", unchanged.name, "--older-than", unchanged.middle, "--unsafe"),
+            *("--dry-run", "--delete-expired-tags", "--files", "--limit", "2"),
+        ).out
+        assert f"tag old deleted (it points at {unchanged.ids[2]})" in shown
+        assert "0 snapshots released" in shown  # the branch still reaches them
+        assert shown.endswith("nothing was changed\n")
+
+    @pytest.mark.spark
+    @pytest.mark.usefixtures("spark")
+    def test_nothing_to_expire(self, program_free: Ebbtide, unchanged: Lake) -> None:
+        """In words and as JSON."""
+        arguments = ("expire", unchanged.name, "--older-than", "30d", "--dry-run")
+        assert program_free(*arguments).out.startswith("there is nothing to expire\n")
+
+
+class TestExpire:
+    def test_history_is_cut_and_no_object_goes(self, program_free: Ebbtide, lake: Lake) -> None:
+        """Icechunk reads what is left; doing it again does nothing; the record says what was."""
+        before = listing(lake.path)
+        arguments = ("expire", lake.name, "--older-than", lake.middle, "--unsafe", "--yes")
+        done = program_free(*arguments, "--json").document
+        assert done["done"]
+        assert "collectable" not in done
+        assert lake.ancestry(branch="main") == [*lake.ids[:3:-1], lake.ids[0]]
+        assert lake.ancestry(branch="side") == [*lake.ids[3::-1]]
+        assert lake.ancestry(tag="old") == [*lake.ids[2::-1]]
+        assert before.keys() <= listing(lake.path).keys()
+        (record,) = (lake.path / "_ebbtide" / "expire").iterdir()
+        assert json.loads(record.read_text())["edited"] == done["edited"]
+
+        after = lake.files()
+        again = program_free(*arguments, "--json").document
+        assert (again["done"], again["edited"], again["released"]) == (False, [], [])
+        assert program_free(*arguments).out == "there is nothing to expire\n"
+        assert lake.files() == after
+
+    def test_expired_refs_are_deleted(self, program_free: Ebbtide, lake: Lake) -> None:
+        """Those that were asked for, and main never."""
+        beyond = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+        out = program_free(
+            *("expire", lake.name, "--older-than", beyond, "--unsafe", "--yes"),
+            *("--delete-expired-branches", "--delete-expired-tags"),
+        ).out
+        assert f"branch side deleted (it points at {lake.ids[3]})" in out
+        assert f"tag old deleted (it points at {lake.ids[2]})" in out
+        assert f"ebbtide gc run {lake.name}" in out
+        repository = open_repository(lake.path)
+        assert (repository.list_branches(), repository.list_tags()) == ({"main"}, set())
+        assert lake.ancestry(branch="main")[0] == lake.ids[-1]
+
+    @pytest.mark.parametrize(
+        ("options", "kept"),
+        [
+            (("--keep-last", "2"), (6, 5, 0)),
+            (("--keep-last", "3", "--keep-monthly", "1"), (6, 5, 4, 1, 0)),
+            (("--keep-yearly", "1"), (6, 0)),
+            (("--policy", "policy.json"), (6, 0)),
+        ],
+    )
+    def test_counting(
+        self,
+        program_free: Ebbtide,
+        lake: Lake,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        options: tuple[str, ...],
+        kept: tuple[int, ...],
+    ) -> None:
+        """What a rule keeps of main; a ref's own snapshot stays, and so does the first of all."""
+        monkeypatch.chdir(tmp_path)
+        rules = {"branches": {"ma*": {"keep_last": 1}, "side": {"keep_last": 2}}}
+        Path("policy.json").write_text(json.dumps(rules))
+        # The tag and the branch are on snapshots of main, and the branch has the same rule.
+        expected = sorted({*kept, 2, 3}, reverse=True)
+        program_free("expire", lake.name, *options, "--unsafe", "--yes")
+        assert lake.ancestry(branch="main") == [lake.ids[number] for number in expected]
+
+    def test_the_young_stay_unless_told_otherwise(
+        self, program_free: Ebbtide, unchanged: Lake
+    ) -> None:
+        """A counting rule does not reach into the grace."""
+        answer = program_free("expire", unchanged.name, "--keep-last", "1", "--yes", "--json")
+        assert (answer.document["done"], answer.document["released"]) == (False, [])
+
+    def test_it_asks(
+        self, program_free: Ebbtide, unchanged: Lake, typing: Callable[[str], None]
+    ) -> None:
+        """No changes nothing."""
+        typing("n\n")
+        answer = program_free("expire", unchanged.name, "--keep-last", "1", "--unsafe")
+        assert "rewrite its history so?" in answer.err
+        assert "nothing was changed" in answer.err
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "kind"),
+        [
+            ((), "invalid_argument"),
+            (("--older-than", "30"), "invalid_date"),
+            (("--older-than", "yesterday"), "invalid_date"),
+            (("--older-than", "2026-13-01T00:00:00Z"), "invalid_date"),
+            (("--older-than", "-3d"), "invalid_date"),
+            (("--older-than", "0s"), "unsafe_grace"),
+            (("--older-than", "6d"), "unsafe_grace"),
+            (("--older-than", "2999-01-01T00:00:00Z"), "unsafe_grace"),
+            (("--keep-last", "0"), "invalid_argument"),
+            (("--keep-daily", "x"), "invalid_argument"),
+            (("--keep-last", "2", "--limit", "0"), "invalid_argument"),
+            (("--keep-last", "2", "--policy", "{policy}"), "invalid_argument"),
+            (("--older-than", "30d", "--policy", "{policy}"), "invalid_argument"),
+            (("--policy", "{missing}"), "invalid_argument"),
+            (("--policy", "{text}"), "invalid_policy"),
+            (("--policy", "{unknown}"), "invalid_policy"),
+            (("--delete-expired-tags",), "invalid_argument"),
+            (("--delete-expired-branches", "--keep-last", "2"), "invalid_argument"),
+        ],
+    )
+    def test_options(
+        self,
+        program_free: Ebbtide,
+        unchanged: Lake,
+        tmp_path: Path,
+        options: tuple[str, ...],
+        kind: str,
+    ) -> None:
+        """Exit code 2, for a dry run as well."""
+        (tmp_path / "policy").write_text('{"default": "30d"}')
+        (tmp_path / "text").write_text("keep all")
+        (tmp_path / "unknown").write_text('{"defualt": "30d"}')
+        names = {name: str(tmp_path / name) for name in ("policy", "missing", "text", "unknown")}
+        written = [option.format(**names) for option in options]
+        for last in ("--yes", "--dry-run"):
+            found = program_free("expire", unchanged.name, *written, last, "--json", code=2)
+            assert found.error_kind == kind
+
+    @pytest.mark.parametrize("place", ["empty", "file", "nowhere"])
+    def test_no_repository(self, program_free: Ebbtide, tmp_path: Path, place: str) -> None:
+        """Exit code 1, and nothing is made there."""
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "file").write_text("x")
+        name = f"icechunk:{tmp_path / place}"
+        for command in ("expire --keep-last=1 --yes", "gc plan", "gc runs"):
+            found = program_free(*command.split(), name, "--json", code=1)
+            assert found.error_kind == "repository_not_found"
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["empty", "file"]
+        assert not list((tmp_path / "empty").iterdir())
+
+    @pytest.mark.parametrize(
+        "name", ["lake", "/data/lake", "icechunk:", "icechunk:ftp://x/y", "icechunk:s3:/bucket"]
+    )
+    def test_no_name_of_one(self, program_free: Ebbtide, name: str) -> None:
+        """Exit code 2, whether or not there is a store."""
+        found = program_free("expire", name, "--older-than", "30d", "--yes", "--json", code=2)
+        assert found.error_kind == "invalid_argument"
+
+    def test_no_terminal_and_no_yes(self, program_free: Ebbtide, unchanged: Lake) -> None:
+        """Exit code 2 before anything is read."""
+        found = program_free("expire", unchanged.name, "--keep-last", "1", "--json", code=2)
+        assert found.error_kind == "invalid_argument"
+        assert "--yes" in found.err
+
+    def test_somebody_holds_it(self, program_free: Ebbtide, any_lake: Lake) -> None:
+        """A file that says so, or that says nothing that can be understood."""
+        lease = any_lake.path / "_ebbtide" / "gc" / "LEASE"
+        lease.parent.mkdir(parents=True)
+        record = {
+            "run_id": "0" * 32,
+            "run_epoch": 1,
+            "holder": "elsewhere/1/1",
+            "beat_at": datetime.now(UTC).isoformat(),
+            "nonce": "",
+        }
+        for text, says in ((json.dumps(record), "holds the repository"), ("?", "is damaged")):
+            lease.write_text(text)
+            before = any_lake.files()
+            for command in (("expire", "--keep-last=1", "--unsafe", "--yes"), ("gc", "plan")):
+                found = program_free(*command, any_lake.name, "--json", code=3)
+                assert found.document["error"]["kind"] == "run_in_progress"
+                assert says in found.document["error"]["message"]
+            assert any_lake.files() == before
+
+    def test_a_damaged_repository(self, program_free: Ebbtide, lake: Lake) -> None:
+        """Exit code 3, and the file is named."""
+        version_2 = (lake.path / "repo").exists()
+        name = "repo" if version_2 else "refs/branch.main/ref.json"
+        (lake.path / name).write_bytes((lake.path / name).read_bytes()[:20])
+        before = lake.files()
+        found = program_free("expire", lake.name, "--keep-last", "1", "--yes", "--json", code=3)
+        assert found.error_kind == ("corrupt_repo" if version_2 else "corrupt_ref")
+        assert name in found.err
+        assert lake.files() == before
+
+    @pytest.mark.parametrize("command", ["plan", "run"])
+    def test_a_grace_that_is_refused(
+        self, program_free: Ebbtide, unchanged: Lake, command: str
+    ) -> None:
+        """Shorter than a session may last."""
+        found = program_free(
+            "gc", command, unchanged.name, "--grace", "6d", "--yes", "--json", code=2
+        )
+        assert found.error_kind == "unsafe_grace"
+
+    def test_quiet_is_for_icechunk_alone(self, ebbtide: Ebbtide, tmp_path: Path) -> None:
+        """A repository of the store knows its writers."""
+        ebbtide("init", tmp_path / "store")
+        ebbtide("repo", "create", "lake")
+        for command in (("plan", "lake"), ("run", "lake", "--yes"), ("sweep", "lake", "--yes")):
+            found = ebbtide("gc", *command, "--quiet-repository", "--json", code=2)
+            assert found.error_kind == "invalid_argument"
+
+    def test_runs_that_are_not_there(self, program_free: Ebbtide, unchanged: Lake) -> None:
+        """No store is asked for, and none is made."""
+        assert "no runs yet" in program_free("gc", "runs", unchanged.name).out
+        assert program_free("gc", "runs", unchanged.name, "--json").document == {"runs": []}
+        for arguments in (("show", unchanged.name, "0" * 32), ("sweep", unchanged.name, "--yes")):
+            found = program_free("gc", *arguments, "--json", code=1)
+            assert found.error_kind == "run_not_found"
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+class TestCollecting:
+    def test_expire_then_plan_then_sweep(
+        self, program_free: Ebbtide, lake: Lake, spec_version: int
+    ) -> None:
+        """What goes is what the dry run named, and copies of `repo`; a second run finds nothing."""
+        cut = ("expire", lake.name, "--keep-last", "1", "--unsafe")
+        named = program_free(*cut, "--dry-run", "--files", "--json").document["files"]
+        program_free(*cut, "--yes")
+        time.sleep(2)  # one second of grace, and dates that may be in whole seconds
+
+        before = listing(lake.path)
+        planned = program_free("gc", "plan", lake.name, *SHORT, "--json").document
+        assert (planned["state"], planned["error"]) == ("planned", None)
+        assert listing(lake.path) == before
+        run_id = planned["run_id"]
+        shown = program_free("gc", "show", lake.name, run_id, "--candidates", "--json").document
+        candidates = {each["address"] for each in shown["candidates"]}
+        backups = {each for each in candidates if each.startswith("overwritten/")}
+        assert bool(backups) == (spec_version > 1)
+        assert candidates - backups == {each["address"] for each in named}
+
+        swept = program_free("gc", "sweep", lake.name, run_id, *SHORT, "--yes", "--json").document
+        assert (swept["state"], swept["failed_count"]) == ("swept", 0)
+        assert swept["deleted_count"] == len(candidates)
+        assert swept["deleted_kinds"].keys() <= EVERY_KIND
+        assert before.keys() - listing(lake.path).keys() == candidates
+        assert lake.ancestry(branch="main") == [lake.ids[number] for number in (6, 3, 2, 0)]
+        session = open_repository(lake.path).readonly_session("main")
+        assert zarr.open_group(session.store, mode="r")["a"][:].tolist() == [6.0] * 8  # type: ignore[index,union-attr]
+
+        runs = program_free("gc", "runs", lake.name, "--json").document["runs"]
+        assert [(run["run_id"], run["state"]) for run in runs] == [(run_id, "swept")]
+        assert "outcome" in program_free("gc", "show", lake.name, run_id).out
+        again = program_free("gc", "run", lake.name, *SHORT, "--yes", "--json").document
+        assert again["state"] == "swept"
+        assert again["deleted_kinds"].keys() <= {"backup"}
+
+    def test_nothing_goes_within_the_grace(self, program_free: Ebbtide, lake: Lake) -> None:
+        """A run right after an expiry is done, and deletes nothing."""
+        program_free("expire", lake.name, "--keep-last", "1", "--unsafe", "--yes")
+        before = listing(lake.path)
+        done = program_free("gc", "run", lake.name, "--yes", "--json").document
+        assert (done["state"], done["candidate_count"]) == ("swept", 0)
+        assert listing(lake.path) == before
+
+    def test_a_run_dir_keeps_the_repository_as_it_is(
+        self, program_free: Ebbtide, lake: Lake, tmp_path: Path
+    ) -> None:
+        """Plans and records lie in the directory, which `gc runs` and `gc show` are told."""
+        before = lake.files()
+        elsewhere = ("--run-dir", tmp_path / "runs")
+        planned = program_free("gc", "plan", lake.name, *elsewhere, "--json").document
+        assert planned["run_path"].startswith(str(tmp_path / "runs"))
+        assert lake.files() == before
+        runs = program_free("gc", "runs", lake.name, *elsewhere, "--json").document["runs"]
+        assert [run["run_id"] for run in runs] == [planned["run_id"]]
+        assert (
+            "0 let go" in program_free("gc", "show", lake.name, planned["run_id"], *elsewhere).out
+        )
+        assert program_free("gc", "runs", lake.name, "--json").document == {"runs": []}
+        assert lake.files() == before
+
+    def test_refused_by_a_gate(
+        self, program_free: Ebbtide, any_lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Exit code 3 for too large a share, and for a file that is missing; nothing goes."""
+        program_free("expire", any_lake.name, "--keep-last", "1", "--unsafe", "--yes")
+        time.sleep(2)
+        before = listing(any_lake.path)
+        monkeypatch.setenv("EBBTIDE_SHARE_MAX", "0.01")
+        found = program_free("gc", "run", any_lake.name, *SHORT, "--yes", "--json", code=3)
+        assert found.document["error"]["kind"] == "over_share"
+        assert listing(any_lake.path) == before
+        run_id = found.document["run_id"]
+
+        (any_lake.path / "snapshots" / any_lake.ids[-1]).rename(any_lake.path / "aside")
+        found = program_free("gc", "run", any_lake.name, *SHORT, "--yes", "--json", code=3)
+        assert (found.document["state"], found.document["error"]["kind"]) == (
+            "refused",
+            "missing_tree",
+        )
+        (any_lake.path / "aside").rename(any_lake.path / "snapshots" / any_lake.ids[-1])
+        assert listing(any_lake.path) == before
+
+        program_free("gc", "sweep", any_lake.name, run_id, *SHORT, "--yes", "--json", code=3)
+        assert listing(any_lake.path) == before
+        program_free("gc", "sweep", any_lake.name, run_id, *SHORT, "--allow-share", "--yes")
+        assert before.keys() - listing(any_lake.path).keys()
+
+
+def test_a_process_of_its_own_needs_no_store(any_lake: Lake) -> None:
+    """Nothing but a path; JSON on stdout alone."""
+    done = program("expire", any_lake.name, "--keep-last", "1", "--unsafe", "--yes", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["done"]
+    assert Settings().icechunk_grace == timedelta(days=7)
