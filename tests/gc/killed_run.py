@@ -75,9 +75,11 @@ class KillingStorage:
         """See `Storage.head`."""
         return self.inner.head(address)
 
-    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[pa.RecordBatch]:
+    def list(
+        self, prefix: str = "", *, recursive: bool = True, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`."""
-        return self.inner.list(prefix, recursive=recursive)
+        return self.inner.list(prefix, recursive=recursive, share=share)
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,12 +11,14 @@ import pyarrow as pa
 import pytest
 
 from ebbtide.arrow import texts
+from ebbtide.gc.candidates import Subtracted
 from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.mark import ADDRESS_SCHEMA
+from ebbtide.gc.lookup import look_up
+from ebbtide.gc.mark import ADDRESS_SCHEMA, REQUIRED
 from ebbtide.gc.parts import Part, PartRows, read_part
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.subtract import Subtracted, subtract
+from ebbtide.gc.subtract import join, subtract
 from ebbtide.storage import open_storage
 from tests.support.spark import shared_session
 
@@ -27,7 +31,8 @@ OLD = CUTOFF - timedelta(days=1)
 class Relations:
     """The three relations as parts in a folder."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, how: Callable[..., Subtracted] = subtract) -> None:
+        self.how = how
         self.folder = RunFolder(open_storage(str(directory)), "run/")
         self.rows: list[tuple[str, int, datetime, str, str | None, str | None]] = []
 
@@ -44,7 +49,7 @@ class Relations:
     def subtract(self, *, live: list[str], protected: list[str]) -> Subtracted:
         columns = [list(column) for column in zip(*self.rows, strict=True)]
         inventory = self.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA))
-        return subtract(
+        return self.how(
             shared_session(),
             folder=self.folder,
             inventory=inventory,
@@ -71,8 +76,38 @@ class Relations:
         return by_kind
 
 
-def test_each_file_is_in_one_class(tmp_path: Path) -> None:
-    relations = Relations(tmp_path)
+both = pytest.mark.parametrize("how", [join, look_up])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_ways_find_what_the_definition_says(tmp_path: Path, seed: int) -> None:
+    choices = random.Random(seed)
+    names = [f"file {number}" for number in range(40)]
+    live, protected = ([n for n in names if choices.random() < 0.4] for _ in range(2))
+    found: list[Subtracted] = []
+    for how in (join, look_up):
+        choices.seed(seed)
+        relations = Relations(tmp_path / how.__name__, how)
+        expected: dict[str, set[str]] = {}
+        for name in choices.sample(names, 30):
+            kind = choices.choice(["object", "tree", "temporary", "foreign"])
+            target = choices.choice(names) if kind == "temporary" else None
+            seconds = choices.choice([-86400, -1, -0.5, -0.000001, 0, 1])
+            modified = CUTOFF + timedelta(seconds=seconds)
+            relations.listed(name, modified=modified, kind=kind, target=target)
+            latest = modified + timedelta(microseconds=0 if modified.microsecond else 999_999)
+            key = target or name
+            stays = (key in live and target is None) or key in protected or latest >= CUTOFF
+            if kind != "foreign" and not stays:
+                expected.setdefault(kind, set()).add(name)
+        found.append(relations.subtract(live=live, protected=protected))
+        assert relations.candidates(found[-1]) == expected
+    assert found[0].counts == found[1].counts
+
+
+@both
+def test_each_file_is_in_one_class(tmp_path: Path, how: Callable[..., Subtracted]) -> None:
+    relations = Relations(tmp_path, how)
     relations.listed("live")
     relations.listed("staged")
     relations.listed("young", modified=CUTOFF)
@@ -91,8 +126,11 @@ def test_each_file_is_in_one_class(tmp_path: Path) -> None:
     }
 
 
-def test_a_time_in_whole_seconds_stands_for_the_whole_second(tmp_path: Path) -> None:
-    relations = Relations(tmp_path)
+@both
+def test_a_time_in_whole_seconds_stands_for_the_whole_second(
+    tmp_path: Path, how: Callable[..., Subtracted]
+) -> None:
+    relations = Relations(tmp_path, how)
     relations.listed("exact", modified=CUTOFF - timedelta(microseconds=1))
     relations.listed("truncated", modified=CUTOFF.replace(microsecond=0))
     relations.listed("second before", modified=CUTOFF.replace(microsecond=0) - timedelta(seconds=1))
@@ -102,8 +140,11 @@ def test_a_time_in_whole_seconds_stands_for_the_whole_second(tmp_path: Path) -> 
     assert relations.candidates(found) == {"object": {"exact", "second before"}}
 
 
-def test_a_temporary_file_is_protected_with_its_target_alone(tmp_path: Path) -> None:
-    relations = Relations(tmp_path)
+@both
+def test_a_temporary_file_is_protected_with_its_target_alone(
+    tmp_path: Path, how: Callable[..., Subtracted]
+) -> None:
+    relations = Relations(tmp_path, how)
     relations.listed("written#1", kind="temporary", target="written")
     relations.listed("done#1", kind="temporary", target="done")
     relations.listed("done")
@@ -113,10 +154,34 @@ def test_a_temporary_file_is_protected_with_its_target_alone(tmp_path: Path) -> 
     assert relations.candidates(found) == {"temporary": {"done#1"}}
 
 
-def test_nothing_live_or_protected(tmp_path: Path) -> None:
-    relations = Relations(tmp_path)
+@both
+def test_nothing_live_or_protected(tmp_path: Path, how: Callable[..., Subtracted]) -> None:
+    relations = Relations(tmp_path, how)
     relations.listed("garbage")
 
     found = relations.subtract(live=[], protected=[])
 
+    assert found.counts["candidate"] == Count(1, 7)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_what_must_be_there_is_looked_for(tmp_path: Path, missing: bool) -> None:
+    relations = Relations(tmp_path, look_up)
+    for name in ("a", "b", "c", "garbage"):
+        relations.listed(name)
+    required = ["a", "b", "c", "a", *(["lost"] if missing else [])]
+    columns = [list(column) for column in zip(*relations.rows, strict=True)]
+    answer = PartRows()
+    live = pa.table([required], schema=ADDRESS_SCHEMA)
+    answer.wrote(relations.folder, "live.parquet", live, group=REQUIRED)
+    found = look_up(
+        shared_session(),
+        folder=relations.folder,
+        inventory=relations.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA)),
+        live=answer.parts(),
+        protected=[],
+        kinds=("object",),
+        cutoff=CUTOFF,
+    )
+    assert found.all_listed != missing
     assert found.counts["candidate"] == Count(1, 7)

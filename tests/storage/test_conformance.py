@@ -278,6 +278,19 @@ def test_listing_by_prefix_and_level(storage: Storage) -> None:
     assert storage.list_prefixes("b/c/d/") == []
 
 
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_shares_of_a_listing_have_each_address_once(storage: Storage, count: int) -> None:
+    sizes = {f"{folder}{n}": n for n in range(30) for folder in ("", "a/", "a/b/")}
+    for address, size in sizes.items():
+        storage.put(address, b"x" * size)
+    for prefix in ("", "a/"):
+        found: list[str] = []
+        for place in range(count):
+            for batch in storage.list(prefix, share=(place, count)):
+                found += [str(address) for address in batch.column("address").to_pylist()]
+        assert sorted(found) == sorted(each for each in sizes if each.startswith(prefix))
+
+
 def test_an_empty_storage_lists_nothing(storage: Storage) -> None:
     assert listed(storage) == {}
     assert storage.list_prefixes() == []

@@ -72,9 +72,13 @@ class FaultyStorage:
         """See `Storage.head`."""
         return self._around("head", address, lambda: self.inner.head(address))
 
-    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[pa.RecordBatch]:
+    def list(
+        self, prefix: str = "", *, recursive: bool = True, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`."""
-        return self._around("list", prefix, lambda: self.inner.list(prefix, recursive=recursive))
+        return self._around(
+            "list", prefix, lambda: self.inner.list(prefix, recursive=recursive, share=share)
+        )
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""

@@ -56,10 +56,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class ListingItem:
-    """A unit of listing: all files under `prefix`, or only those directly under it."""
+    """A unit of listing: all files under `prefix`, or only those directly under it; and of these
+    one share of several, as `Storage.list` has it."""
 
     prefix: str
     recursive: bool
+    share: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)

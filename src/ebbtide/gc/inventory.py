@@ -60,7 +60,7 @@ def _list_task(
 ) -> None:
     writer = _InventoryWriter(number, answer, folder)
     for item in items:
-        for batch in storage.list(item.prefix, recursive=item.recursive):
+        for batch in storage.list(item.prefix, recursive=item.recursive, share=item.share):
             writer.add(classified(batch, layout))
     writer.flush()
 

@@ -19,10 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's u
 from ebbtide.arrow import make_schema, split_by, texts
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import Guard
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.counts import Count
 from ebbtide.gc.parts import Part, PartRows, read_frame, read_part, run_tasks, write_frame
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
-from ebbtide.gc.subtract import CANDIDATE_SCHEMA
 from ebbtide.storage import DeleteOutcome, Storage
 
 OUTCOME_SCHEMA: Final = make_schema(

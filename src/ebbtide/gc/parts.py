@@ -16,7 +16,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ebbtide.arrow import counts, make_schema
@@ -38,8 +37,8 @@ count of rows that were seen but not written."""
 
 ERRORS_PER_TASK_MAX: Final = 20
 TASKS_PER_CORE: Final = 3
-BROADCAST_ROWS_MAX: Final = 1_000_000
-"""Keys that each executor can hold: some 50 MB."""
+ADDRESSES_HELD_MAX: Final = 1_000_000
+"""Addresses that each executor can hold: some 50 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +263,9 @@ def read_frame(
     return numbers.mapInArrow(in_executor, spark_schema)
 
 
-def small(keys: DataFrame, parts: Iterable[Part]) -> DataFrame:
-    """`keys`, made of the rows of `parts`, to be sent whole to every task of a join if they are
-    few: the other side then stays where it is. Spark cannot know how many there are."""
-    return F.broadcast(keys) if sum(part.rows for part in parts) <= BROADCAST_ROWS_MAX else keys
+def is_small(parts: Iterable[Part]) -> bool:
+    """Whether the addresses in `parts` fit into every executor."""
+    return sum(part.rows for part in parts) <= ADDRESSES_HELD_MAX
 
 
 def split(items: Sequence[Any], *, tasks: int, items_min: int = 1) -> list[Sequence[Any]]:

@@ -74,15 +74,6 @@ def make_plan(
             trees=trees_of(read.roots, read.decision),
             checksums=read.roots.tree_checksums,
         )
-    if repository.layout.checks_presence:
-        with steps("presence"):
-            check_presence(
-                spark,
-                storage=repository.storage,
-                folder=folder,
-                inventory=listed.parts,
-                live=[part for part in live if part.group == REQUIRED],
-            )
     with steps("subtract"):
         result = subtract(
             spark,
@@ -93,6 +84,15 @@ def make_plan(
             kinds=repository.layout.delete_order,
             cutoff=cutoff,
         )
+    if repository.layout.checks_presence and not result.all_listed:
+        with steps("presence"):
+            check_presence(
+                spark,
+                storage=repository.storage,
+                folder=folder,
+                inventory=listed.parts,
+                live=[part for part in live if part.group == REQUIRED],
+            )
     over = check_share(result.counts["candidate"], listed.total, share_max=options.share_max)
     policy = read.roots.policy
     gone_count = sum(commit.tombstoned for commit in read.roots.commits)

@@ -21,7 +21,6 @@ from ebbtide.gc.parts import (
     Part,
     PartRows,
     read_frame,
-    small,
     write_frame,
 )
 from ebbtide.gc.runs import RunFolder
@@ -40,11 +39,8 @@ def check_presence(
     may have been written after the listing."""
     if not live:
         return
-    listed = small(
-        read_frame(spark, folder, inventory, ADDRESS_SCHEMA).select(
-            F.xxhash64("address").alias("key")
-        ),
-        inventory,
+    listed = read_frame(spark, folder, inventory, ADDRESS_SCHEMA).select(
+        F.xxhash64("address").alias("key")
     )
     needed = read_frame(spark, folder, live, ADDRESS_SCHEMA).withColumn(
         "key", F.xxhash64("address")

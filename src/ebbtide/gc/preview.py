@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from ebbtide.errors import Refused
 from ebbtide.formats.base import RepositoryFormat
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
 from ebbtide.gc.options import RunOptions
@@ -19,7 +20,6 @@ from ebbtide.gc.parts import read_frame
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, silent
-from ebbtide.gc.subtract import CANDIDATE_SCHEMA
 
 FILE_COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
 

@@ -1,14 +1,13 @@
 """The subtraction: inventory less live, protected and young is what may go.
 
-Live and protected addresses are compared as 64-bit hashes. That halves the join, and is safe in one
-direction only: two addresses with one hash keep garbage, never drop what is live, because the
-hashes stand on the side that is taken away.
+Where they are many, live and protected addresses are compared as 64-bit hashes. That halves the
+join, and is safe in one direction only: two addresses with one hash keep garbage, never drop what
+is live, because the hashes stand on the side that is taken away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -16,28 +15,16 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
 
-from ebbtide.arrow import split_by
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA, CLASSES, CandidateWriter, Subtracted
 from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.lookup import look_up
 from ebbtide.gc.mark import ADDRESS_SCHEMA
-from ebbtide.gc.parts import Part, PartRows, PartWriter, read_frame, small, write_frame
+from ebbtide.gc.parts import Part, PartRows, PartWriter, is_small, read_frame, write_frame
 from ebbtide.gc.runs import RunFolder
 
-CANDIDATE_SCHEMA: Final = INVENTORY_SCHEMA
-"""Candidates keep every column of the inventory."""
-
-ROWS_PER_PART: Final = 50_000
-CLASSES: Final = ("live", "protected", "young", "candidate")
 _LIVE: Final = 1
 _PROTECTED: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Subtracted:
-    """The candidates as parts (CANDIDATE_SCHEMA, one kind each), and the counts of each class."""
-
-    candidates: tuple[Part, ...]
-    counts: dict[str, Count]
 
 
 def subtract(
@@ -50,7 +37,33 @@ def subtract(
     kinds: tuple[str, ...],
     cutoff: datetime,
 ) -> Subtracted:
-    """Find the candidates among what was listed, of `kinds` and older than `cutoff`."""
+    """Find the candidates among what was listed, of `kinds` and older than `cutoff`.
+
+    Where few addresses stay, they are looked up in each task; else both sides are joined.
+    """
+    how = look_up if is_small([*live, *protected]) else join
+    return how(
+        spark,
+        folder=folder,
+        inventory=inventory,
+        live=live,
+        protected=protected,
+        kinds=kinds,
+        cutoff=cutoff,
+    )
+
+
+def join(
+    spark: SparkSession,
+    *,
+    folder: RunFolder,
+    inventory: list[Part],
+    live: list[Part],
+    protected: list[Part],
+    kinds: tuple[str, ...],
+    cutoff: datetime,
+) -> Subtracted:
+    """As `subtract`, for any number of addresses."""
     listed = read_frame(spark, folder, inventory, INVENTORY_SCHEMA)
     classified = (
         listed.where(F.col("kind").isin(*kinds))
@@ -71,6 +84,7 @@ def subtract(
         counts={
             name: Count(found[f"{name}_objects"], found[f"{name}_bytes"] or 0) for name in CLASSES
         },
+        all_listed=False,
     )
 
 
@@ -85,16 +99,11 @@ def _keep_marks(
         )
 
     both = marked(live, _LIVE).union(marked(protected, _PROTECTED))
-    return small(both.groupBy("key").agg(F.bit_or("mark").alias("mark")), [*live, *protected])
+    return both.groupBy("key").agg(F.bit_or("mark").alias("mark"))
 
 
 def _class_of(cutoff: datetime) -> Column:
-    """What becomes of a listed file; the first that applies.
-
-    A temporary file is protected with its target, but a live target does not need it any more. A
-    file that may have been written at or after `cutoff` is young: a time in whole seconds may stand
-    for any instant of that second.
-    """
+    """The class of a listed file: see CLASSES."""
     marked_live = (F.col("mark").bitwiseAND(_LIVE) != 0) & F.col("target").isNull()
     modified = F.unix_micros("last_modified")
     latest = modified + F.when(modified % 1_000_000 == 0, 999_999).otherwise(0)
@@ -120,23 +129,9 @@ def _class_counts() -> list[Column]:
 
 def _candidate_writer(folder: RunFolder, kinds: tuple[str, ...]) -> PartWriter:
     def write(partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows) -> None:
-        gathered: dict[str, list[pa.Table]] = {kind: [] for kind in kinds}
-        written = dict.fromkeys(kinds, 0)
-
-        def flush(kind: str) -> None:
-            table = pa.concat_tables(gathered[kind]).sort_by("address")
-            name = f"candidates/{kind}-{partition:05d}-{written[kind]:03d}.parquet"
-            answer.wrote(folder, name, table, group=kind)
-            gathered[kind], written[kind] = [], written[kind] + 1
-
+        writer = CandidateWriter(folder, kinds, partition, answer)
         for batch in batches:
-            table = pa.Table.from_batches([batch])
-            for kind, of_kind in split_by(table, "kind"):
-                gathered[kind].append(of_kind)
-                if sum(part.num_rows for part in gathered[kind]) >= ROWS_PER_PART:
-                    flush(kind)
-        for kind, tables in gathered.items():
-            if tables:
-                flush(kind)
+            writer.add(pa.Table.from_batches([batch]))
+        writer.finish()
 
     return write

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -115,11 +116,17 @@ class Storage(Protocol):
     def head(self, address: str) -> ObjectInfo | None:
         """The object's size and date, or None where there is none."""
 
-    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[pa.RecordBatch]:
+    def list(
+        self, prefix: str = "", *, recursive: bool = True, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[pa.RecordBatch]:
         """Batches of LISTING_SCHEMA of what is under `prefix` ("" or ending in `/`), in no order.
 
-        Without `recursive`, only what is directly under it. Objects that come or go meanwhile may
-        be in it or not; one that is there all the time is in it exactly once.
+        Without `recursive`, only what is directly under it. With a `share` of (k, n), the k-th of n
+        parts, counted from 0, into which the addresses are divided; n listings have each address
+        once. That saves time where finding a name costs less than its size and date.
+
+        Objects that come or go meanwhile may be in it or not; one that is there all the time is in
+        it exactly once.
         """
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
@@ -161,6 +168,13 @@ def split_prefix(prefix: str) -> list[str]:
     if not prefix.endswith("/"):
         raise _refused(prefix, "a prefix ends in a slash")
     return split_address(prefix[:-1])
+
+
+def in_share(name: str, share: tuple[int, int]) -> bool:
+    """Whether an address, by the last part of its name, belongs to a share (k, n)."""
+    place, count = share
+    last = name.rpartition("/")[2].encode("utf-8", "surrogateescape")
+    return count == 1 or crc32(last) % count == place
 
 
 def chunks(data: Content) -> Iterator[bytes]:

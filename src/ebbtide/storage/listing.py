@@ -47,7 +47,9 @@ class _Columns:
         return pa.RecordBatch.from_arrays(columns, schema=base.LISTING_SCHEMA)
 
 
-def list_directory(root: str, prefix: str, *, recursive: bool) -> Iterator[pa.RecordBatch]:
+def list_directory(
+    root: str, prefix: str, *, recursive: bool, share: tuple[int, int] = (0, 1)
+) -> Iterator[pa.RecordBatch]:
     """Batches of LISTING_SCHEMA of the files under `prefix`, which is "" or ends in `/`.
 
     Memory is bounded by the directories that wait to be read, and one batch. A directory that is
@@ -58,7 +60,7 @@ def list_directory(root: str, prefix: str, *, recursive: bool) -> Iterator[pa.Re
     while waiting:
         here = waiting.pop()
         try:
-            for _ in _scan(root, here, columns, waiting):
+            for _ in _scan(root, here, columns, waiting, share):
                 yield columns.batch()
         except (FileNotFoundError, NotADirectoryError):
             continue
@@ -72,12 +74,15 @@ def list_directory(root: str, prefix: str, *, recursive: bool) -> Iterator[pa.Re
         yield columns.batch()
 
 
-def _scan(root: str, prefix: str, columns: _Columns, found: list[str]) -> Iterator[None]:
+def _scan(
+    root: str, prefix: str, columns: _Columns, found: list[str], share: tuple[int, int]
+) -> Iterator[None]:
     """Add the files of one directory to the columns, stopping whenever a batch is full.
 
     Its directories are added to `found`. A file that vanishes meanwhile is left out.
     """
     segments = prefix.split("/")[:-1]
+    is_shared = share[1] > 1
     add_address, add_size = columns.addresses.append, columns.sizes.append
     add_modified, add_mode = columns.modified_ns.append, columns.modes.append
     with (
@@ -87,6 +92,8 @@ def _scan(root: str, prefix: str, columns: _Columns, found: list[str]) -> Iterat
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 found.append(f"{prefix}{entry.name}/")
+                continue
+            if is_shared and not base.in_share(entry.name, share):
                 continue
             try:
                 status = entry.stat(follow_symlinks=False)

@@ -134,10 +134,12 @@ class LocalStorage:
         modified = EPOCH + timedelta(microseconds=found.st_mtime_ns // 1000)
         return ObjectInfo(address, found.st_size, modified)
 
-    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[pa.RecordBatch]:
+    def list(
+        self, prefix: str = "", *, recursive: bool = True, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`. Temporary files are in it, directories are not."""
         base.split_prefix(prefix)
-        return list_directory(self.directory, prefix, recursive=recursive)
+        return list_directory(self.directory, prefix, recursive=recursive, share=share)
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import obstore
 import pyarrow as pa
 
+from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, NotFound
 from ebbtide.storage import base, clients
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo
@@ -123,13 +124,16 @@ class RemoteStorage:
             return None
         return ObjectInfo(address, found["size"], found["last_modified"])
 
-    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[pa.RecordBatch]:
+    def list(
+        self, prefix: str = "", *, recursive: bool = True, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`. Without `recursive` the whole answer is held in memory.
 
         A key with an empty, `.` or `..` part can't be listed: Failed (`storage_error`) names it.
         """
         base.split_prefix(prefix)
-        return self._listed(prefix, recursive=recursive)
+        batches = self._listed(prefix, recursive=recursive)
+        return batches if share == (0, 1) else (_shared(batch, share) for batch in batches)
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""
@@ -245,6 +249,12 @@ def _version(address: str, found: ObjectMeta | PutResult) -> str:
             address=address,
         )
     return json.dumps({name: mark for name, mark in marks.items() if mark is not None})
+
+
+def _shared(batch: pa.RecordBatch, share: tuple[int, int]) -> pa.RecordBatch:
+    """The rows of a share."""
+    mask = [base.in_share(address, share) for address in texts(batch.column("address"))]
+    return batch.filter(pa.array(mask, pa.bool_()))
 
 
 def _listing(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -32,6 +32,7 @@ MANIFESTS_PREFIX: Final = "manifests/"
 LOGS_PREFIX: Final = "transactions/"
 CONFIG_ADDRESS: Final = "config.yaml"
 SYSTEM_PREFIX: Final = "_ebbtide/"
+CHUNK_SHARES: Final = 6
 
 _COLLECTED: Final = {
     "snapshot": f"{SNAPSHOTS_PREFIX}{ID_PATTERN}",
@@ -56,9 +57,18 @@ class IcechunkLayout:
     checks_presence: bool = True
 
     def listing_items(self, storage: Storage) -> list[ListingItem]:
-        """Each directory at the top is a unit of listing; our own is left out."""
-        tops = [top for top in storage.list_prefixes() if top != SYSTEM_PREFIX]
-        return [ListingItem("", recursive=False), *(ListingItem(t, recursive=True) for t in tops)]
+        """Each directory at the top is a unit of listing; our own is left out.
+
+        Chunks lie all in one. On a local disk several tasks divide it among them; an object store
+        would have to be asked for all of it by each.
+        """
+        shares = CHUNK_SHARES if storage.url.startswith("file:") else 1
+        items = [ListingItem("", recursive=False)]
+        for top in storage.list_prefixes():
+            count = shares if top == CHUNKS_PREFIX else 1
+            if top != SYSTEM_PREFIX:
+                items += [ListingItem(top, recursive=True, share=(k, count)) for k in range(count)]
+        return items
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """By the address alone."""

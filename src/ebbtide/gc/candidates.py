@@ -1,0 +1,74 @@
+"""What a subtraction finds: its classes, its figures, and the parts of what may go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from ebbtide.arrow import split_by
+from ebbtide.gc.counts import Count
+from ebbtide.gc.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.runs import RunFolder
+
+CANDIDATE_SCHEMA: Final = INVENTORY_SCHEMA
+"""Candidates keep every column of the inventory."""
+
+ROWS_PER_PART: Final = 50_000
+CLASSES: Final = ("live", "protected", "young", "candidate")
+"""What becomes of a listed file: the first of these that applies.
+
+A temporary file is protected with its target, but a live target does not need it any more. A file
+that may have been written at or after the cutoff is young: a time in whole seconds may stand for
+any instant of that second.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Subtracted:
+    """The candidates as parts (CANDIDATE_SCHEMA, one kind each), and the counts of each class.
+
+    `all_listed` is true where everything that must be there was seen among what was listed.
+    """
+
+    candidates: tuple[Part, ...]
+    counts: dict[str, Count]
+    all_listed: bool
+
+
+class CandidateWriter:
+    """Gathers the candidates of one task into parts of one kind and a bounded size."""
+
+    def __init__(
+        self, folder: RunFolder, kinds: tuple[str, ...], number: int, answer: PartRows
+    ) -> None:
+        self._folder = folder
+        self._number = number
+        self._answer = answer
+        self._gathered: dict[str, list[pa.Table]] = {kind: [] for kind in kinds}
+        self._written = dict.fromkeys(kinds, 0)
+
+    def add(self, table: pa.Table) -> None:
+        """Take rows of CANDIDATE_SCHEMA."""
+        for kind, of_kind in split_by(table, "kind"):
+            gathered = self._gathered[kind]
+            gathered.append(of_kind)
+            if sum(part.num_rows for part in gathered) >= ROWS_PER_PART:
+                self._flush(kind)
+
+    def finish(self) -> None:
+        """Write what is left."""
+        for kind, tables in self._gathered.items():
+            if tables:
+                self._flush(kind)
+
+    def _flush(self, kind: str) -> None:
+        table = pa.concat_tables(self._gathered[kind]).sort_by("address")
+        for start in range(0, table.num_rows, ROWS_PER_PART):
+            name = f"candidates/{kind}-{self._number:05d}-{self._written[kind]:03d}.parquet"
+            piece = table.slice(start, ROWS_PER_PART)
+            self._answer.wrote(self._folder, name, piece, group=kind)
+            self._written[kind] += 1
+        self._gathered[kind] = []
