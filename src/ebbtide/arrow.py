@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, cast
 
@@ -28,6 +28,22 @@ def counts(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[int]:
 def instants(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[datetime]:
     """A column of dates without nulls as a list."""
     return cast("list[datetime]", column.to_pylist())
+
+
+def first_match(
+    texts: pa.StringArray, patterns: Iterable[tuple[str, str]], *, otherwise: str
+) -> pa.StringArray:
+    """For each text the name of the first pattern (name, regular expression) that matches all of
+    it; `otherwise` where none does, and for nulls."""
+    named = list(patterns)
+    conditions: list[pa.Array[Any]] = [
+        pc.match_substring_regex(texts, rf"\A(?:{pattern})\z") for _, pattern in named
+    ]
+    choices = [pa.scalar(name, pa.string()) for name, _ in named]
+    found: pa.StringArray = pc.case_when(
+        pc.make_struct(*conditions), *choices, pa.scalar(otherwise, pa.string())
+    )
+    return found
 
 
 def split_by(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:

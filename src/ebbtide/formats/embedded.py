@@ -27,6 +27,7 @@ from ebbtide.formats.base import (
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
+from ebbtide.storage.local import temporary_targets
 from ebbtide.store.collecting import (
     delete_run,
     drop_ended,
@@ -44,7 +45,6 @@ from ebbtide.store.content.layout import (
     DATA_PREFIX,
     OWNER_ADDRESS,
     classify,
-    final_addresses,
     range_address,
     tree_address,
 )
@@ -91,9 +91,7 @@ class EmbeddedLayout:
 
     def targets(self, addresses: pa.StringArray) -> pa.StringArray:
         """Without the suffix of temporary files, where there is one."""
-        finals = final_addresses(addresses)
-        none = pa.scalar(None, pa.string())
-        return cast("pa.StringArray", pc.if_else(pc.equal(finals, addresses), none, finals))
+        return temporary_targets(addresses)
 
     def tree_address(self, tree_id: str) -> str:
         """Under `_ebbtide/trees/`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
+from ebbtide.model import EPOCH
 
 CANDIDATE_SCHEMA: Final = INVENTORY_SCHEMA
 """Candidates keep every column of the inventory."""
@@ -24,6 +26,11 @@ A temporary file is protected with its target, but a live target does not need i
 that may have been written at or after the cutoff is young: a time in whole seconds may stand for
 any instant of that second.
 """
+
+
+def micros_of(cutoff: datetime) -> int:
+    """Microseconds since 1970."""
+    return (cutoff - EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

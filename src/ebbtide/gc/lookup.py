@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from ebbtide.gc.candidates import CLASSES, CandidateWriter, Subtracted
+from ebbtide.gc.candidates import CLASSES, CandidateWriter, Subtracted, micros_of
 from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.mark import ADDRESS_SCHEMA, REQUIRED
@@ -111,11 +111,10 @@ def _classes(table: pa.Table, kept: Kept, cutoff: datetime) -> pa.ChunkedArray[A
     second, rest = pa.scalar(1_000_000, pa.int64()), pa.scalar(999_999, pa.int64())
     whole = pc.equal(micros, pc.multiply(pc.divide(micros, second), second))
     latest = pc.if_else(whole, pc.add(micros, rest), micros)
-    cutoff_micros = (cutoff - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     conditions: list[Any] = [  # columns of booleans
         pc.and_(pc.is_in(key, value_set=kept.live), pc.is_null(target)),
         pc.is_in(key, value_set=kept.protected),
-        pc.greater_equal(latest, pa.scalar(cutoff_micros, pa.int64())),
+        pc.greater_equal(latest, pa.scalar(micros_of(cutoff), pa.int64())),
     ]
     choices = [pa.scalar(name, pa.string()) for name in CLASSES]
     found: Any = pc.case_when(pc.make_struct(*conditions), *choices)

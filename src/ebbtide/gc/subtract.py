@@ -8,14 +8,14 @@ is live, because the hashes stand on the side that is taken away.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
 
-from ebbtide.gc.candidates import CANDIDATE_SCHEMA, CLASSES, CandidateWriter, Subtracted
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA, CLASSES, CandidateWriter, Subtracted, micros_of
 from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.lookup import look_up
@@ -107,11 +107,10 @@ def _class_of(cutoff: datetime) -> Column:
     marked_live = (F.col("mark").bitwiseAND(_LIVE) != 0) & F.col("target").isNull()
     modified = F.unix_micros("last_modified")
     latest = modified + F.when(modified % 1_000_000 == 0, 999_999).otherwise(0)
-    cutoff_micros = (cutoff - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     return (
         F.when(marked_live, "live")
         .when(F.col("mark").bitwiseAND(_PROTECTED) != 0, "protected")
-        .when(latest >= cutoff_micros, "young")
+        .when(latest >= micros_of(cutoff), "young")
         .otherwise("candidate")
     )
 

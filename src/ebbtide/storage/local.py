@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
 from ebbtide.model import EPOCH
@@ -260,6 +261,17 @@ def _open_plain(parent: int, name: str) -> int:
         return descriptor
     os.close(descriptor)
     raise FileNotFoundError(f"{name!r} is no plain file")
+
+
+def temporary_targets(addresses: pa.StringArray) -> pa.StringArray:
+    """For a temporary file the address that it is being written for; null for any other.
+
+    A temporary file is as protected as the address that it will become.
+    """
+    finals = pc.replace_substring_regex(addresses, rf"{TEMPORARY_SUFFIX}\z", "")
+    none = pa.scalar(None, pa.string())
+    targets: pa.StringArray = pc.if_else(pc.equal(finals, addresses), none, finals)
+    return targets
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.ids import descending_id, new_id
+from ebbtide.storage.local import temporary_targets
 from ebbtide.store.content.layout import (
     Kind,
     classify,
-    final_addresses,
     new_object_address,
     range_address,
     tree_address,
@@ -94,5 +94,7 @@ def test_only_whole_shapes_are_ours(noise: str, base: str) -> None:
 
 def test_what_a_temporary_file_is_for() -> None:
     addresses = [OBJECT, f"{OBJECT}#12", "a#b", "a#1#2", "a#1\n"]
-    finals = final_addresses(pa.array(addresses)).to_pylist()
+    targets = temporary_targets(pa.array(addresses)).to_pylist()
+    assert targets == [None, OBJECT, None, "a#1", None]
+    finals = [target or address for target, address in zip(targets, addresses, strict=True)]
     assert finals == [OBJECT, OBJECT, "a#b", "a#1", "a#1\n"]

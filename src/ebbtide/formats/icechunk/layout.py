@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from ebbtide.arrow import first_match
 from ebbtide.errors import NotFound, Refused
 from ebbtide.formats.base import FOREIGN, NODES_SCHEMA, SYSTEM, ListingItem
 from ebbtide.formats.icechunk import envelope
@@ -25,7 +25,7 @@ from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX, manifest_chunks
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, REPO_ADDRESS
 from ebbtide.formats.icechunk.snapshots import Snapshot, read_snapshot
 from ebbtide.storage import Storage
-from ebbtide.storage.local import TEMPORARY_SUFFIX
+from ebbtide.storage.local import TEMPORARY_SUFFIX, temporary_targets
 
 SNAPSHOTS_PREFIX: Final = "snapshots/"
 MANIFESTS_PREFIX: Final = "manifests/"
@@ -72,14 +72,7 @@ class IcechunkLayout:
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """By the address alone."""
-        conditions: list[pa.Array[Any]] = [
-            pc.match_substring_regex(addresses, rf"\A(?:{pattern})\z") for _, pattern in _PATTERNS
-        ]
-        choices = [pa.scalar(kind, pa.string()) for kind, _ in _PATTERNS]
-        found: pa.StringArray = pc.case_when(
-            pc.make_struct(*conditions), *choices, pa.scalar(FOREIGN, pa.string())
-        )
-        return found
+        return first_match(addresses, _PATTERNS, otherwise=FOREIGN)
 
     def slices(self, addresses: pa.StringArray) -> pa.StringArray:
         """None: chunks lie all in one directory."""
@@ -87,10 +80,7 @@ class IcechunkLayout:
 
     def targets(self, addresses: pa.StringArray) -> pa.StringArray:
         """Without the suffix of temporary files, where there is one."""
-        finals = pc.replace_substring_regex(addresses, rf"{TEMPORARY_SUFFIX}\z", "")
-        none = pa.scalar(None, pa.string())
-        targets: pa.StringArray = pc.if_else(pc.equal(finals, addresses), none, finals)
-        return targets
+        return temporary_targets(addresses)
 
     def tree_address(self, tree_id: str) -> str:
         """A tree is a snapshot's file."""

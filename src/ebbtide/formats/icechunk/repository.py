@@ -90,9 +90,7 @@ class RepoGuard:
 
     def __call__(self) -> None:
         """Refused `repository_changed`."""
-        needed = history_of(load_repo(self.storage)).reached() & self.going
-        if needed:
-            raise _changed(f"a branch or tag needs snapshot {min(needed)} again")
+        _check_unreached(history_of(load_repo(self.storage)), self.going)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,9 +387,7 @@ class IcechunkRepository:
         history = history_of(file)
         if file.previous is not None and file.previous not in self._backups:
             raise _changed("the operations log goes on in a backup that was to go")
-        needed = history.reached() & going
-        if needed:
-            raise _changed(f"a branch or tag needs snapshot {min(needed)} again")
+        _check_unreached(history, going)
         for commit in history.commits.values():
             is_new = commit.commit_id not in self._known.commits
             if is_new and going.intersection(commit.parent_ids):
@@ -439,6 +435,12 @@ def _check_writable(file: RepoFile, storage: Storage) -> None:
             f"{storage.url} is set to allow no changes ({file.unwritable_reason}): set its "
             "status to online first",
         )
+
+
+def _check_unreached(history: History, going: frozenset[str]) -> None:
+    needed = history.reached() & going
+    if needed:
+        raise _changed(f"a branch or tag needs snapshot {min(needed)} again")
 
 
 def _changed(what: str) -> Refused:

@@ -5,11 +5,11 @@ Not for: deciding what may go. Whatever is not clearly ours is `foreign`: report
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from ebbtide.arrow import first_match
 from ebbtide.ids import ID_PATTERN, new_id
 from ebbtide.storage.local import TEMPORARY_SUFFIX
 
@@ -54,20 +54,4 @@ def classify(addresses: pa.StringArray) -> pa.StringArray:
 
     A listing's `regular` has to be looked at beside it: a symbolic link has a shape too.
     """
-    conditions: list[pa.Array[Any]] = [
-        pc.match_substring_regex(addresses, rf"\A(?:{pattern})\z") for _, pattern in _PATTERNS
-    ]
-    choices = [pa.scalar(kind, pa.string()) for kind, _ in _PATTERNS]
-    kinds: pa.StringArray = pc.case_when(
-        pc.make_struct(*conditions), *choices, pa.scalar("foreign", pa.string())
-    )
-    return kinds
-
-
-def final_addresses(addresses: pa.StringArray) -> pa.StringArray:
-    """The addresses without the suffix of temporary files: what each is being written for.
-
-    A temporary file is as protected as the address that it will become.
-    """
-    finals: pa.StringArray = pc.replace_substring_regex(addresses, rf"{TEMPORARY_SUFFIX}\z", "")
-    return finals
+    return first_match(addresses, _PATTERNS, otherwise="foreign")
