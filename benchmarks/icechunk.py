@@ -285,11 +285,23 @@ def write_chunks(
 
 
 def copy(source: Path, target: Path, *, links: bool = False) -> Path:
-    """A copy; with `links`, its chunks are other names of the same files."""
+    """A copy, its files made in the order in which those of `source` were, so that they lie on the
+    disk as in a repository in use; with `links`, its files are other names of the same ones."""
     target.mkdir()
-    for entry in source.iterdir():
-        how = "-al" if links and entry.name == "chunks" else "-a"
-        subprocess.run(["cp", how, str(entry), str(target)], check=True)
+    if links:
+        subprocess.run(["cp", "-al", f"{source}/.", str(target)], check=True)
+        return target
+    made = sorted((path.lstat().st_mtime_ns, path) for path in source.rglob("*") if path.is_file())
+    names = b"".join(bytes(path.relative_to(source)) + b"\0" for _, path in made)
+    with tempfile.TemporaryFile() as listed:
+        listed.write(names)
+        listed.seek(0)
+        pack = ["tar", "--create", "--directory", str(source), "--null", "--files-from=-"]
+        unpack = ["tar", "--extract", "--directory", str(target)]
+        with subprocess.Popen(pack, stdin=listed, stdout=subprocess.PIPE) as packing:
+            subprocess.run(unpack, stdin=packing.stdout, check=True)
+    if packing.returncode:
+        raise SystemExit(f"tar: exit code {packing.returncode}")
     return target
 
 
@@ -348,7 +360,7 @@ def run_ebbtide(planned: Path, path: Path, threshold: datetime) -> dict[str, Mea
     return measured
 
 
-def collect(directory: Path, shape: Shape, *, keep: int) -> None:
+def collect(directory: Path, shape: Shape, *, keep: int, ebbtide_first: bool) -> None:
     """Collect copies of the repository with both programs, compare, print."""
     source = built(directory, shape)
     newest = open_repository(source).ancestry(branch="main")
@@ -360,10 +372,13 @@ def collect(directory: Path, shape: Shape, *, keep: int) -> None:
         planned = copy(source, Path(scratch) / "planned", links=True)
         os.sync()  # the disk is not to be busy with the copies
         print(f"{len(before):,} files, copied three times in {time.monotonic() - started:.0f} s")
-        found = Comparison(
-            run_icechunk(its, threshold),
-            run_ebbtide(planned, mine, threshold),
-        )
+        # A disk goes on with what the first one freed while the second one deletes.
+        if ebbtide_first:
+            ebbtide = run_ebbtide(planned, mine, threshold)
+            found = Comparison(run_icechunk(its, threshold), ebbtide)
+        else:
+            its_own = run_icechunk(its, threshold)
+            found = Comparison(its_own, run_ebbtide(planned, mine, threshold))
         print(f"load average {os.getloadavg()[0]:.1f}")
         found.show()
         check(found, before, {"Icechunk": its, "Ebbtide": mine}, values)
@@ -481,6 +496,7 @@ def main() -> None:
     parser.add_argument("--array-chunks", type=int, default=10_000)
     parser.add_argument("--keep", type=int, default=100, help="newest snapshots that stay")
     parser.add_argument("--spec-version", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--ebbtide-first", action="store_true", help="else Icechunk collects first")
     parser.add_argument("--decode", action="store_true", help="time the reading of a manifest")
     parser.add_argument("--references", type=int, default=200_000, help="with --decode")
     parser.add_argument("--directory", type=Path, help="build here and leave it for the next time")
@@ -492,7 +508,7 @@ def main() -> None:
         if options.decode:
             decode(directory, references=options.references, spec_version=shape.spec_version)
         else:
-            collect(directory, shape, keep=options.keep)
+            collect(directory, shape, keep=options.keep, ebbtide_first=options.ebbtide_first)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from io import StringIO
 from itertools import islice
 from pathlib import Path
 
-from ebbtide.cli import run
+from ebbtide.cli.app import run
 from ebbtide.cli.text import count_text, short_id, size_text
 from ebbtide.errors import Gone
 from ebbtide.formats.embedded import EmbeddedRepository

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import sqlalchemy as sa
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 
 class Queries(Protocol):
@@ -55,6 +56,9 @@ class SystemClock:
         """
         if tx.dialect_name == "sqlite":
             return self.host_now()
+
+        import sqlalchemy as sa  # which takes long, and repositories without a database need not
+
         now: datetime = tx.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
         return now.astimezone(UTC)
 

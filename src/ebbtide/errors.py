@@ -21,6 +21,9 @@ KINDS: Final[Mapping[str, str]] = {
     "invalid_address": "an address that leads outside the storage root or cannot be stored",
     "invalid_argument": "any other argument that cannot be understood",
     "unsafe_grace": "a grace below the safe minimum without the unsafe flag",
+    "token_invalid": "a token that the store did not sign",
+    "token_foreign": "a token for another repository, branch or path",
+    "checksum_mismatch": "an upload whose size or checksum is not the one given",
     # What was named is not there.
     "store_not_found": "no store at the place named",
     "repository_not_found": "no repository of that name",
@@ -50,6 +53,9 @@ KINDS: Final[Mapping[str, str]] = {
     "repository_changed": "a branch, tag or commit came to need what was about to go",
     "commit_in_use": "a branch, tag or hold is on the commit",
     "plan_used": "the plan was swept already",
+    "token_expired": "a token whose time is over",
+    "token_used": "a token that was used before",
+    "reading_ended": "a reading in pages that has ended or ran out of time",
     "object_changed": "an object that somebody else changed meanwhile",
     # What was there has been let go.
     "commit_expired": "the commit's data was let go by a collector run",
@@ -81,6 +87,8 @@ KINDS: Final[Mapping[str, str]] = {
     "schema_outdated": "a metadata database of an older version: upgrade it",
     "database_error": "the metadata database answered with an error",
     "spark_error": "the Spark job failed",
+    "task_failed": "a step of a run met what it did not expect",
+    "worker_died": "the system ended a worker process of a run",
     "java_not_found": "no Java that Spark can run on",
     "incomplete": "some deletions failed: sweep again",
     "internal": "a defect in this program",

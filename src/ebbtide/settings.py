@@ -41,6 +41,7 @@ Duration = Annotated[timedelta, BeforeValidator(_duration)]
 PositiveDuration = Annotated[timedelta, BeforeValidator(lambda value: _positive(_duration(value)))]
 _HOW: Final[dict[object, str]] = {
     int: "write a whole number",
+    int | None: "write a whole number",
     float: "write a number between 0 and 1, such as 0.5",
 }
 
@@ -68,7 +69,14 @@ class Settings(BaseSettings):
         "it, `storage` in the store's directory.",
         repr=False,
     )
-    spark_master: str = Field("local[*]", description="Spark master that collector runs use.")
+    spark_master: str = Field(
+        "auto",
+        description="Spark master that collector runs use; `auto`: worker processes of this "
+        "machine, and Spark on it for what is too much for one process.",
+    )
+    workers: int | None = Field(
+        None, ge=1, description="Worker processes of collector runs; without it, one per core."
+    )
     spark_driver_memory: str = Field("2g", description="Memory of Spark's driver.")
     grace: Duration = Field(
         timedelta(hours=24), description="Nothing younger is ever a candidate for deletion."
@@ -93,6 +101,15 @@ class Settings(BaseSettings):
     write_ttl: PositiveDuration = Field(
         timedelta(hours=24),
         description="How long an upload or commit may take from its first byte to its end.",
+    )
+    upload_ttl: PositiveDuration = Field(
+        timedelta(hours=1),
+        description="How long an address for a direct upload can be uploaded to and linked.",
+    )
+    prepare_ttl: PositiveDuration = Field(
+        timedelta(hours=6),
+        description="How long reading what is uncommitted may take from its first page to its "
+        "last.",
     )
     slice_objects_max: int = Field(
         50_000, ge=1, description="Objects in one slice of a storage root before the next starts."

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from ebbtide.cli import run
+from ebbtide.cli.app import run
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ def ebbtide(
     for name in [name for name in os.environ if name.startswith("EBBTIDE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("EBBTIDE_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("EBBTIDE_WORKERS", "1")
 
     def invoke(*arguments: str | Path, code: int = 0) -> Result:
         capfd.readouterr()

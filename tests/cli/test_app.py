@@ -33,7 +33,7 @@ def test_help_imports_nothing_slow() -> None:
     """Spark, Arrow, SQLAlchemy and pydantic are imported by the commands that need them."""
     code = """
 import sys
-from ebbtide.cli import run
+from ebbtide.cli.app import run
 assert run(["--help"]) == 0
 slow = {"pyspark", "pyarrow", "sqlalchemy", "pydantic", "rich"} & set(sys.modules)
 assert not slow, slow
@@ -136,7 +136,7 @@ def test_a_defect_shows_no_traceback_unless_asked(
     lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One line, exit code 1, and how to see more."""
-    from ebbtide.cli import run
+    from ebbtide.cli.app import run
     from ebbtide.store.embedded import Store
 
     def broken(_store: Store) -> None:

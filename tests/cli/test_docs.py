@@ -20,7 +20,6 @@ def environment() -> dict[str, str]:
     return kept | {"PATH": f"{Path(sys.executable).parent}:{kept['PATH']}"}
 
 
-@pytest.mark.spark
 def test_the_demo(tmp_path: Path) -> None:
     """It compares what it kept byte for byte, and fails where anything differs."""
     done = subprocess.run(
@@ -36,7 +35,6 @@ def test_the_demo(tmp_path: Path) -> None:
     assert "has expired: collector run" in done.stdout
 
 
-@pytest.mark.spark
 def test_the_tour_in_the_readme(tmp_path: Path) -> None:
     """Its commands as they stand, and of its output what does not depend on the day."""
     tour = (ROOT / "README.md").read_text().split("## A tour")[1].split("\n## ")[0]

@@ -23,7 +23,6 @@ from tests.support.icechunk import (
     listing,
     open_repository,
 )
-from tests.support.spark import shared_session
 
 COMMITS = 6
 SHORT = ("--grace", "1s", "--unsafe", "--quiet-repository")
@@ -97,10 +96,9 @@ def any_lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def spark(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session that all tests share, and no gate on how much goes."""
+def no_share_gate(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much goes."""
     del ebbtide  # which drops all settings, and so has to come first
-    monkeypatch.setattr("ebbtide.gc.session.build_session", lambda **_: shared_session())
     monkeypatch.setenv("EBBTIDE_SHARE_MAX", "1")
 
 
@@ -120,8 +118,7 @@ def unchanged(any_lake: Lake) -> Iterator[Lake]:
 
 
 class TestDryRun:
-    @pytest.mark.spark
-    @pytest.mark.usefixtures("spark")
+    @pytest.mark.usefixtures("no_share_gate")
     def test_everything_is_in_the_document_and_nothing_is_changed(
         self, program_free: Ebbtide, lake: Lake, spec_version: int
     ) -> None:
@@ -161,8 +158,7 @@ class TestDryRun:
         assert sizes.items() <= listing(lake.path).items()
         assert {f"snapshots/{each}" for each in released} <= sizes.keys()
 
-    @pytest.mark.spark
-    @pytest.mark.usefixtures("spark")
+    @pytest.mark.usefixtures("no_share_gate")
     def test_what_people_see(self, program_free: Ebbtide, unchanged: Lake) -> None:
         """Tables, and at most so many files."""
         shown = program_free(
@@ -173,8 +169,7 @@ class TestDryRun:
         assert "0 snapshots released" in shown  # the branch still reaches them
         assert shown.endswith("nothing was changed\n")
 
-    @pytest.mark.spark
-    @pytest.mark.usefixtures("spark")
+    @pytest.mark.usefixtures("no_share_gate")
     def test_nothing_to_expire(self, program_free: Ebbtide, unchanged: Lake) -> None:
         """In words and as JSON."""
         arguments = ("expire", unchanged.name, "--older-than", "30d", "--dry-run")
@@ -386,8 +381,7 @@ class TestRefusals:
             assert found.error_kind == "run_not_found"
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("no_share_gate")
 class TestCollecting:
     def test_expire_then_plan_then_sweep(
         self, program_free: Ebbtide, lake: Lake, spec_version: int

@@ -114,6 +114,39 @@ def test_delete_and_copy(lake: Ebbtide, write: Write) -> None:
     assert lake("fs", "cat", "lake", "main", "back").out == "1"
 
 
+def test_upload_past_the_program(lake: Ebbtide) -> None:
+    """Address, upload, link; a token is good once, and for its path."""
+    found = lake("fs", "address", "lake", "main", "a", "--json").document
+    link = ("fs", "link", "lake", "main", "a", found["token"])
+    assert lake(*link, "--json", code=1).error_kind == "object_not_found"
+    place = Path(found["url"].removeprefix("file://"))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("sent")
+    other = ("fs", "link", "lake", "main", "b", found["token"], "--json")
+    assert lake(*other, code=2).error_kind == "token_foreign"
+    assert lake(*link, "--size", "3", "--json", code=2).error_kind == "checksum_mismatch"
+    assert lake(*link, "--size", "4").out == "staged a on main (4 B)\n"
+    assert lake(*link, "--json", code=1).error_kind == "token_used"
+    assert lake("fs", "cat", "lake", "main", "a").out == "sent"
+
+    shown = lake("fs", "address", "lake", "main", "b").out
+    assert "upload to  file://" in shown
+    assert "ebbtide fs link lake main b TOKEN" in shown
+
+
+def test_stage_what_lies_elsewhere(lake: Ebbtide, tmp_path: Path) -> None:
+    """Outside the storage root, by URL; inside is refused."""
+    (tmp_path / "import").write_text("theirs")
+    url = (tmp_path / "import").as_uri()
+    staged = lake("fs", "stage", "lake", "main", "a", url, "--size", "6", "--json").document
+    assert staged["address"] == url
+    assert lake("fs", "cat", "lake", "main", "a").out == "theirs"
+    inside = (tmp_path / "store" / "storage" / "lake" / "data" / "x").as_uri()
+    refused = lake("fs", "stage", "lake", "main", "b", inside, "--size", "1", "--json", code=2)
+    assert refused.error_kind == "invalid_address"
+    assert "never" in lake("fs", "stage", "--help").out
+
+
 def test_log_and_diff(lake: Ebbtide, write: Write) -> None:
     """The youngest first; what changed, and what is staged."""
     write("--date", "2026-01-01T00:00:00Z", "--committer", "me", "--meta", "k=v", a="1")

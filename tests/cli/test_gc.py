@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.cli.conftest import Ebbtide
 from tests.cli.test_app import program
-from tests.support.spark import shared_session
+from tests.support.engines import shared_session
 
 Write = Callable[..., str]
 SHORT = ("--grace", "1s", "--unsafe")
@@ -34,7 +35,6 @@ RUN_KEYS = {
 def expired(lake: Ebbtide, write: Write, monkeypatch: pytest.MonkeyPatch) -> str:
     """`lake` with one commit to let go, whose one object nothing else needs; the commit's id."""
     monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
-    monkeypatch.setattr("ebbtide.gc.session.build_session", lambda **_: shared_session())
     write("--date", "2020-01-01T00:00:00Z", keep="1", **{f"stays{n}": "1" for n in range(4)})
     old = write("--date", "2020-01-02T00:00:00Z", a="old")
     write("--date", "2020-01-03T00:00:00Z", a="new")
@@ -44,7 +44,6 @@ def expired(lake: Ebbtide, write: Write, monkeypatch: pytest.MonkeyPatch) -> str
     return old
 
 
-@pytest.mark.spark
 def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
     """The whole way, with what programs and people get to see of it."""
     planned = lake("gc", "plan", "lake", *SHORT, "--json").document
@@ -73,7 +72,6 @@ def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
     assert lake("gc", "sweep", "lake", "--yes", "--json", code=1).error_kind == "run_not_found"
 
 
-@pytest.mark.spark
 def test_run_asks_with_the_figures(
     lake: Ebbtide, expired: str, typing: Callable[[str], None]
 ) -> None:
@@ -89,7 +87,6 @@ def test_run_asks_with_the_figures(
     assert "swept" in lake("gc", "run", "lake", *SHORT, "--yes").out
 
 
-@pytest.mark.spark
 def test_more_than_the_allowed_share_is_refused(
     lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -105,7 +102,6 @@ def test_more_than_the_allowed_share_is_refused(
     assert done["state"] == "swept"
 
 
-@pytest.mark.spark
 def test_a_process_of_its_own_says_nothing_of_spark(
     lake: Ebbtide, expired: str, tmp_path: Path
 ) -> None:
@@ -151,10 +147,37 @@ def test_a_run_that_is_not_there(lake: Ebbtide) -> None:
 
 
 def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to install."""
+    """The message says what to install; and without a master none is needed."""
     monkeypatch.setattr("ebbtide.gc.session._candidates", list)
-    found = lake("gc", "plan", "lake", "--json", code=1)
+    found = lake("gc", "plan", "lake", "--master", "local[1]", "--json", code=1)
     assert found.error_kind == "java_not_found"
+    lake("gc", "plan", "lake")
+
+
+@pytest.mark.spark
+def test_a_run_on_spark(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a master is named, by option or setting."""
+    asked: list[str] = []
+
+    def build(*, master: str, **_: str) -> SparkSession:
+        asked.append(master)
+        return shared_session()
+
+    monkeypatch.setattr("ebbtide.gc.session.build_session", build)
+    lake("gc", "plan", "lake", *SHORT, "--master", "spark://one")
+    monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "spark://two")
+    found = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+    assert (found["state"], found["deleted_count"]) == ("swept", 1)
+    assert set(asked) == {"spark://one", "spark://two"}
+    assert lake("fs", "cat", "lake", expired, "a", code=1).err
+
+
+def test_worker_processes(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default, on a machine of several cores."""
+    monkeypatch.setenv("EBBTIDE_WORKERS", "2")
+    found = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+    assert (found["state"], found["deleted_count"]) == ("swept", 1)
+    assert lake("fs", "cat", "lake", expired, "a", code=1).err
 
 
 def test_give_up(lake: Ebbtide, write: Write, typing: Callable[[str], None]) -> None:

@@ -1,9 +1,9 @@
-"""A collector run that kills its own process: `python -m tests.gc.killed_run STORE NOW ACTION AT`.
+"""A collector run that kills its own process.
 
-ACTION is `plan` or `sweep`. AT is `start STEP` or `end STEP`, where the driver dies; or `before`
-or `after` and the beginning of an address, where an executor that deletes it kills the driver and
-waits for its own end: before the storage was asked, or before the outcome is recorded. Deletes go
-one by one.
+`python -m tests.gc.killed_run STORE NOW ENGINE ACTION AT`. ENGINE is what it runs with, ACTION is
+`plan` or `sweep`. AT is `start STEP` or `end STEP`, where the driver dies; or `before` or `after`
+and the beginning of an address, where the process that deletes it kills the driver and waits for
+its own end: before the storage was asked, or before the outcome is recorded. Deletes go one by one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,8 +26,8 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Storage
 from tests.support.copies import OpenedWorld
+from tests.support.engines import ENGINES
 from tests.support.histories import GRACE
-from tests.support.spark import shared_session
 
 WAIT_SECONDS = 120
 
@@ -81,22 +81,26 @@ class KillingStorage:
         """See `Storage.list`."""
         return self.inner.list(prefix, recursive=recursive, share=share)
 
+    def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
+        """See `Storage.sign_put`."""
+        return self.inner.sign_put(address, lasts=lasts)
+
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""
         return self.inner.list_prefixes(prefix)
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """Kill the driver where it was asked for; the JVM then ends this process."""
+        """Kill the driver where it was asked for; this process ends with it, or the JVM ends it."""
         if self.address not in addresses:
             return self.inner.delete(addresses)
         if self.moment == "after":
             self.inner.delete(addresses)
         os.kill(self.driver, signal.SIGKILL)
         time.sleep(WAIT_SECONDS)
-        raise AssertionError("the JVM outlived the driver")
+        raise AssertionError("this process outlived the driver")
 
 
-def main(store: str, now: str, action: str, moment: str, where: str) -> None:
+def main(store: str, now: str, engine: str, action: str, moment: str, where: str) -> None:
     """Run until the kill."""
     world = OpenedWorld(Path(store), now=datetime.fromisoformat(now))
     repository: EmbeddedRepository = world.format()
@@ -110,7 +114,7 @@ def main(store: str, now: str, action: str, moment: str, where: str) -> None:
 
     collector = Collector(
         repository,
-        session=shared_session,
+        engine=ENGINES[engine],
         options=RunOptions.of(world.settings, grace=GRACE),
         observer=observe,
     )

@@ -19,9 +19,9 @@ from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.runs import checksum_of
+from tests.support.engines import INLINE
 from tests.support.histories import GRACE, PlannedWorld, Template
 from tests.support.refusals import check_readable, check_refused, nothing_deleted
-from tests.support.spark import shared_session
 from tests.support.world import World
 
 Edit = Callable[[dict[str, Any]], object]  # of the JSON of a plan
@@ -200,7 +200,7 @@ def test_storage_in_memory(planned: PlannedWorld, action: str) -> None:
     repository.objects.put("main", "a", b"a")
     collector = Collector(
         EmbeddedRepository(repository.context, store_id=planned.store.store_id),
-        session=shared_session,
+        engine=INLINE,
         options=RunOptions.of(planned.settings, grace=GRACE),
     )
     with pytest.raises(InvalidInput) as refused:

@@ -19,9 +19,9 @@ from ebbtide.gc.report import EXIT_CODES, RunReport
 from ebbtide.gc.runs import RunFolder, announce_epoch
 from ebbtide.store.leases import beat
 from tests.support.copies import listing, tombstoned
+from tests.support.engines import INLINE
 from tests.support.histories import EXPIRED_ONLY, PlannedWorld
 from tests.support.refusals import attempt, check_readable, check_refused, nothing_deleted
-from tests.support.spark import shared_session
 
 ROOT = Path(__file__).parents[2]
 OTHER_RUN = "f" * 32
@@ -110,7 +110,7 @@ def test_executors_of_an_old_run_delete_nothing(planned: PlannedWorld) -> None:
         pytest.raises(Refused) as refused,
     ):
         delete_parts(
-            shared_session(),
+            INLINE,
             storage=planned.lake.storage,
             folder=folder,
             parts=plan.candidates,

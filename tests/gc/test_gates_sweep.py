@@ -95,7 +95,7 @@ def test_half_written_record_is_no_record(planned: PlannedWorld) -> None:
     """A process that is killed as it writes leaves a temporary file behind."""
     break_off(planned, "delete tree")
     records = planned.root / RUNS_PREFIX / planned.run_id / "deleted"
-    (part, *_) = records.iterdir()
+    (part, *_) = records.rglob("*.parquet")
     part.with_name(f"{part.name}#123456").write_bytes(part.read_bytes()[:20])
     report = planned.collector().sweep(planned.run_id)
     assert report.state == "swept"

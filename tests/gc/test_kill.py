@@ -13,6 +13,7 @@ import pytest
 
 from ebbtide.gc.report import RunReport
 from tests.support.copies import listing, verify
+from tests.support.engines import ENGINES
 from tests.support.histories import PlannedWorld, Template, kept_contents
 from tests.support.world import START
 
@@ -36,9 +37,11 @@ def swept(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Files
     return listing(world.root)
 
 
-def kill(world: PlannedWorld, action: str, moment: str, where: str) -> None:
+def kill(
+    world: PlannedWorld, action: str, moment: str, where: str, *, engine: str = "workers"
+) -> None:
     """Run the collector in a process that is killed there; nothing of it is left behind."""
-    arguments = [str(world.directory), START.isoformat(), action, moment, where]
+    arguments = [str(world.directory), START.isoformat(), engine, action, moment, where]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.gc.killed_run", *arguments],
         cwd=ROOT,
@@ -67,7 +70,7 @@ def wait_for_end(session: int) -> list[psutil.Process]:
 
 
 def in_session(session: int) -> list[psutil.Process]:
-    """The processes of a session: the run's, its JVM and the JVM's Python workers."""
+    """The processes of a session: the run's, its workers, or its JVM and the JVM's workers."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -140,27 +143,29 @@ def test_killed_sweep_is_finished_by_the_next(
     assert collector.show(planned.run_id).state == "swept"
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("step", ["fence", "delete range"])
 def test_killed_sweep_is_finished_by_a_new_run(
-    planned: PlannedWorld, swept: Files, step: str
+    planned: PlannedWorld, swept: Files, step: str, engine: str
 ) -> None:
-    kill(planned, "sweep", "end", step)
+    kill(planned, "sweep", "end", step, engine=engine)
     check_nothing_lost(planned, swept)
 
     check_finished(planned, swept, planned.collector().run())
 
 
+@pytest.mark.parametrize("engine", ["workers", "spark"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("kind", ["range", "object"])
 def test_killed_amid_the_deletes_of_a_kind(
-    planned: PlannedWorld, swept: Files, moment: str, kind: str
+    planned: PlannedWorld, swept: Files, moment: str, kind: str, engine: str
 ) -> None:
     prefix = {"range": "_ebbtide/ranges/", "object": "data/"}[kind]
     gone = sorted(planned.template.files.keys() - swept.keys())
     of_kind = [address for address in gone if address.startswith(prefix) and "#" not in address]
     address = of_kind[len(of_kind) // 2]
 
-    kill(planned, "sweep", moment, address)
+    kill(planned, "sweep", moment, address, engine=engine)
     check_nothing_lost(planned, swept)
     left = listing(planned.root).keys() & set(gone)
     assert (address in left) == (moment == "before")
@@ -169,4 +174,6 @@ def test_killed_amid_the_deletes_of_a_kind(
     report = planned.collector().sweep()
     check_finished(planned, swept, report)
     # The outcome of the delete that was under way was never recorded: it may have gone through.
-    assert report.counts["missing"].objects == (moment == "after")
+    # That of the one before was perhaps still being written.
+    unrecorded = report.counts["missing"].objects - (moment == "after")
+    assert unrecorded in (0, 1)

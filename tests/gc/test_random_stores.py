@@ -13,13 +13,16 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import Conflict
+from ebbtide.gc.engine import Engine
 from ebbtide.model import Commit
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.trees import read_tree
+from tests.support.engines import INLINE, JOINS, SPARK
 from tests.support.world import DAY, World
 
 EXAMPLES = int(os.environ.get("EBBTIDE_TEST_STORES", "200"))
-SHARDS = 4
+SHARDS: tuple[Engine, ...] = (INLINE, INLINE, SPARK, JOINS)
+"""What the examples run with. Each shard draws its own, so that they can run side by side."""
 PATHS = ["a", "a/b", "b", "c/d", "c/e", "ü"]
 
 
@@ -192,9 +195,9 @@ def expected(world: World, history: History, active: set[str]) -> set[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("engine", SHARDS, ids=["first", "second", "spark", "joins"])
 @settings(
-    max_examples=max(1, EXAMPLES // SHARDS),
+    max_examples=max(1, EXAMPLES // len(SHARDS)),
     deadline=None,
     print_blob=True,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
@@ -206,11 +209,11 @@ def expected(world: World, history: History, active: set[str]) -> set[str]:
     main=PERIODS,
 )
 def test_a_file_is_there_if_and_only_if_it_should(
-    shard: int, events: list[Event], default: int, main: int
+    engine: Engine, events: list[Event], default: int, main: int
 ) -> None:
-    del shard  # each draws its own examples, so that they can run side by side
     with tempfile.TemporaryDirectory() as directory:
         world = World(Path(directory))
+        world.engine = engine
         try:
             world.keep(default=f"{default}d", branches={"main": f"{main}d"})
             history = History()

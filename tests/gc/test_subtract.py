@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,16 +10,18 @@ import pyarrow as pa
 import pytest
 
 from ebbtide.arrow import texts
+from ebbtide.gc import candidates
 from ebbtide.gc.candidates import Subtracted
 from ebbtide.gc.counts import Count
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.lookup import look_up
 from ebbtide.gc.mark import ADDRESS_SCHEMA, REQUIRED
 from ebbtide.gc.parts import Part, PartRows, read_part
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.subtract import join, subtract
+from ebbtide.gc.subtract import subtract
 from ebbtide.storage import open_storage
-from tests.support.spark import shared_session
+from tests.support.engines import ENGINES, INLINE, JOINS
 
 pytestmark = pytest.mark.spark
 
@@ -31,8 +32,8 @@ OLD = CUTOFF - timedelta(days=1)
 class Relations:
     """The three relations as parts in a folder."""
 
-    def __init__(self, directory: Path, how: Callable[..., Subtracted] = subtract) -> None:
-        self.how = how
+    def __init__(self, directory: Path, engine: Engine = INLINE) -> None:
+        self.engine = engine
         self.folder = RunFolder(open_storage(str(directory)), "run/")
         self.rows: list[tuple[str, int, datetime, str, str | None, str | None]] = []
 
@@ -49,8 +50,7 @@ class Relations:
     def subtract(self, *, live: list[str], protected: list[str]) -> Subtracted:
         columns = [list(column) for column in zip(*self.rows, strict=True)]
         inventory = self.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA))
-        return self.how(
-            shared_session(),
+        given = candidates.Relations(
             folder=self.folder,
             inventory=inventory,
             live=self.write("live", pa.table([live], schema=ADDRESS_SCHEMA)),
@@ -58,6 +58,7 @@ class Relations:
             kinds=("tree", "object", "temporary"),
             cutoff=CUTOFF,
         )
+        return subtract(self.engine, given)
 
     def write(self, name: str, table: pa.Table) -> list[Part]:
         """Two parts, the first rows and the rest."""
@@ -76,7 +77,7 @@ class Relations:
         return by_kind
 
 
-both = pytest.mark.parametrize("how", [join, look_up])
+both = pytest.mark.parametrize("engine", [JOINS, INLINE], ids=["join", "look-up"])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -85,9 +86,9 @@ def test_both_ways_find_what_the_definition_says(tmp_path: Path, seed: int) -> N
     names = [f"file {number}" for number in range(40)]
     live, protected = ([n for n in names if choices.random() < 0.4] for _ in range(2))
     found: list[Subtracted] = []
-    for how in (join, look_up):
+    for name, engine in ENGINES.items():
         choices.seed(seed)
-        relations = Relations(tmp_path / how.__name__, how)
+        relations = Relations(tmp_path / name, engine)
         expected: dict[str, set[str]] = {}
         for name in choices.sample(names, 30):
             kind = choices.choice(["object", "tree", "temporary", "foreign"])
@@ -102,12 +103,12 @@ def test_both_ways_find_what_the_definition_says(tmp_path: Path, seed: int) -> N
                 expected.setdefault(kind, set()).add(name)
         found.append(relations.subtract(live=live, protected=protected))
         assert relations.candidates(found[-1]) == expected
-    assert found[0].counts == found[1].counts
+    assert all(each.counts == found[0].counts for each in found)
 
 
 @both
-def test_each_file_is_in_one_class(tmp_path: Path, how: Callable[..., Subtracted]) -> None:
-    relations = Relations(tmp_path, how)
+def test_each_file_is_in_one_class(tmp_path: Path, engine: Engine) -> None:
+    relations = Relations(tmp_path, engine)
     relations.listed("live")
     relations.listed("staged")
     relations.listed("young", modified=CUTOFF)
@@ -128,9 +129,9 @@ def test_each_file_is_in_one_class(tmp_path: Path, how: Callable[..., Subtracted
 
 @both
 def test_a_time_in_whole_seconds_stands_for_the_whole_second(
-    tmp_path: Path, how: Callable[..., Subtracted]
+    tmp_path: Path, engine: Engine
 ) -> None:
-    relations = Relations(tmp_path, how)
+    relations = Relations(tmp_path, engine)
     relations.listed("exact", modified=CUTOFF - timedelta(microseconds=1))
     relations.listed("truncated", modified=CUTOFF.replace(microsecond=0))
     relations.listed("second before", modified=CUTOFF.replace(microsecond=0) - timedelta(seconds=1))
@@ -142,9 +143,9 @@ def test_a_time_in_whole_seconds_stands_for_the_whole_second(
 
 @both
 def test_a_temporary_file_is_protected_with_its_target_alone(
-    tmp_path: Path, how: Callable[..., Subtracted]
+    tmp_path: Path, engine: Engine
 ) -> None:
-    relations = Relations(tmp_path, how)
+    relations = Relations(tmp_path, engine)
     relations.listed("written#1", kind="temporary", target="written")
     relations.listed("done#1", kind="temporary", target="done")
     relations.listed("done")
@@ -155,8 +156,8 @@ def test_a_temporary_file_is_protected_with_its_target_alone(
 
 
 @both
-def test_nothing_live_or_protected(tmp_path: Path, how: Callable[..., Subtracted]) -> None:
-    relations = Relations(tmp_path, how)
+def test_nothing_live_or_protected(tmp_path: Path, engine: Engine) -> None:
+    relations = Relations(tmp_path, engine)
     relations.listed("garbage")
 
     found = relations.subtract(live=[], protected=[])
@@ -166,7 +167,7 @@ def test_nothing_live_or_protected(tmp_path: Path, how: Callable[..., Subtracted
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_must_be_there_is_looked_for(tmp_path: Path, missing: bool) -> None:
-    relations = Relations(tmp_path, look_up)
+    relations = Relations(tmp_path)
     for name in ("a", "b", "c", "garbage"):
         relations.listed(name)
     required = ["a", "b", "c", "a", *(["lost"] if missing else [])]
@@ -174,8 +175,7 @@ def test_what_must_be_there_is_looked_for(tmp_path: Path, missing: bool) -> None
     answer = PartRows()
     live = pa.table([required], schema=ADDRESS_SCHEMA)
     answer.wrote(relations.folder, "live.parquet", live, group=REQUIRED)
-    found = look_up(
-        shared_session(),
+    given = candidates.Relations(
         folder=relations.folder,
         inventory=relations.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA)),
         live=answer.parts(),
@@ -183,5 +183,6 @@ def test_what_must_be_there_is_looked_for(tmp_path: Path, missing: bool) -> None
         kinds=("object",),
         cutoff=CUTOFF,
     )
+    found = look_up(INLINE, given)
     assert found.all_listed != missing
     assert found.counts["candidate"] == Count(1, 7)

@@ -119,6 +119,8 @@ class Users:
         head = self._head(act.first)
         self.world.lake.branches.delete(head.name)  # of main: a conflict
         self.model.drop(head, self.world.now)
+        # Of two branches of one name, restoring takes the one that was dropped last.
+        self.world.clock.advance(timedelta(microseconds=1))
 
     def _restore(self, act: Act) -> None:
         head = self.model.restorable(NAMES[act.second % len(NAMES)], self.world.now)

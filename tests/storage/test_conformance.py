@@ -8,11 +8,12 @@ import multiprocessing
 import os
 import pickle
 import threading
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -98,6 +99,17 @@ def test_put_takes_files_and_iterables(storage: Storage) -> None:
         assert storage.get("pieces") == data
         storage.put("list", [data, data])
         assert storage.get("list") == data + data
+
+
+def test_put_takes_what_a_storage_streams(storage: Storage) -> None:
+    """Larger than a part too, so that it reads while it writes."""
+    storage.put("large", LARGE)
+    for source in (storage, open_storage(storage.url)):
+        storage.put("copy", source.stream("large"))
+        assert storage.get("copy") == LARGE
+    with pytest.raises(NotFound):
+        storage.put("copy", (piece for name in ("large", "no") for piece in storage.stream(name)))
+    assert storage.get("copy") == LARGE
 
 
 def test_a_put_that_fails_half_way_leaves_the_old_object(storage: Storage) -> None:
@@ -351,6 +363,63 @@ def test_more_than_one_call_can_delete(storage: Storage) -> None:
     assert [each.address for each in outcomes] == addresses
     assert all(each.outcome == "deleted" for each in outcomes[::100])
     assert listed(storage) == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_signed_url_takes_the_bytes(storage: Storage, name: str) -> None:
+    address = f"data/slice/{name}"
+    url = storage.sign_put(address, lasts=timedelta(minutes=5))
+    if not storage.url.startswith("s3:"):
+        assert url is None
+        return
+    assert url is not None
+    for data in (b"first", LARGE):
+        request = urllib.request.Request(url, data=data, method="PUT")
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200
+        assert storage.get(address) == data
+    assert listed(storage) == {address: len(LARGE)}
+
+
+@pytest.mark.parametrize("address", BAD_ADDRESSES)
+def test_nothing_is_signed_for_addresses_that_are_none(storage: Storage, address: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        storage.sign_put(address, lasts=timedelta(minutes=5))
+    assert caught.value.kind == "invalid_address"
+
+
+@pytest.mark.parametrize(
+    ("lasts", "seconds"),
+    [
+        (timedelta(seconds=1), 1),
+        (timedelta(hours=1), 3600),
+        (timedelta(days=7), 604_800),
+        (timedelta(days=30), 604_800),
+    ],
+)
+@pytest.mark.parametrize(("root", "prefix"), [("", ""), ("/a b/lake", "/a%20b/lake")])
+def test_signing_for_s3_asks_nobody(lasts: timedelta, seconds: int, root: str, prefix: str) -> None:
+    """The URL names the object below the storage's own prefix, and holds no secret."""
+    options = {
+        "endpoint": "http://127.0.0.1:1",
+        "allow_http": "true",
+        "region": "eu-north-1",
+        "access_key_id": "the-key",
+        "secret_access_key": "the-secret",
+    }
+    storage = open_storage(f"s3://bucket{root}", options)
+    url = storage.sign_put("data/slice/é+1", lasts=lasts)
+    assert url is not None
+    parts = urlsplit(url)
+    assert (parts.scheme, parts.netloc) == ("http", "127.0.0.1:1")
+    assert parts.path == f"/bucket{prefix}/data/slice/%C3%A9%2B1"
+    query = parse_qs(parts.query)
+    assert query["X-Amz-Expires"] == [str(seconds)], "S3 refuses more than seven days"
+    assert query["X-Amz-Credential"][0].startswith("the-key/")
+    assert "the-secret" not in url
+    other = storage.sign_put("data/slice/other", lasts=lasts)
+    assert other is not None
+    assert parse_qs(urlsplit(other).query)["X-Amz-Signature"] != query["X-Amz-Signature"]
 
 
 def test_it_is_a_value_that_travels(storage: Storage) -> None:

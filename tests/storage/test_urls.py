@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.errors import InvalidInput
-from ebbtide.storage import LocalStorage, RemoteStorage, contains, normalize_url, open_storage
+from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.storage import (
+    LocalStorage,
+    RemoteStorage,
+    contains,
+    normalize_url,
+    object_url,
+    open_storage,
+    stream_external,
+)
+from ebbtide.storage.base import CHUNK_BYTES
 
 
 @pytest.mark.parametrize(
@@ -41,7 +50,9 @@ def test_spellings(url: str, normal: str) -> None:
     "url",
     ["", "s3:", "s3://", "s3:///a", "s3:bucket", "s3://bu cket", "s3://bucket/a/../b", "s3://b//a",
      "s3://key:secret@bucket/a", "s3://bucket/a?x=1", "s3://bucket/a#x", "memory:", "memory:a/b",
-     "http://host/x", "ftp://x", "file://host/x", "file:relative", "file:///a?b", "/a\0b", "x:y"],
+     "http://host/x", "ftp://x", "file://host/x", "file:relative", "file:///a?b", "/a\0b", "x:y",
+     "file:///a%00b", "file:///a\0b", "file:///%ff", "file:///a\nb", "file:///\ud800", "/\ud800",
+     "file://[/x"],
 )  # fmt: skip
 def test_nonsense_is_refused_with_a_way_out(url: str) -> None:
     for function in (normalize_url, open_storage):
@@ -121,3 +132,94 @@ def test_options() -> None:
         with pytest.raises(InvalidInput) as caught:
             open_storage(url, wrong)
         assert caught.value.kind == "invalid_setting"
+
+
+@pytest.mark.parametrize(
+    ("url", "normal"),
+    [
+        ("s3a://bucket/key", "s3://bucket/key"),
+        ("s3://bucket/a/b c", "s3://bucket/a/b c"),
+        ("gs://bucket/a", "gs://bucket/a"),
+        ("FILE://localhost/no/../x", "file:///x"),
+        ("file:////no//x", "file:///no/x"),
+        ("file:///no/%2e%2e/a%2Fb%23", "file:///a/b%23"),
+    ],
+)
+def test_spellings_of_objects(url: str, normal: str) -> None:
+    assert object_url(url) == normal
+    assert object_url(normal) == normal
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "s3://bucket", "s3://bucket/", "s3://bucket/dir/", "s3://", "s3:key", "gs://b", "memory:x",
+     "memory://x/y", "file:///", "file:///no/..", "file:///no/", "file:no", "http://host/x",
+     "s3://b//x", "s3://b/../x", "s3://b/\ud800", "file:///x%00"],
+)  # fmt: skip
+def test_urls_that_name_no_object(url: str) -> None:
+    for function in (object_url, stream_external):
+        with pytest.raises(InvalidInput) as caught:
+            function(url)
+        assert caught.value.kind == "invalid_address"
+        assert "s3://bucket/" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "é ü", "a%20b", "a#b?c", "a+b", "x#12", "~", ".hidden", "[1]"]
+)
+def test_streams_of_objects_anywhere(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "some where" / name
+    file.parent.mkdir()
+    file.write_bytes(b"0123456789")
+    url = file.as_uri()
+    assert b"".join(stream_external(url)) == b"0123456789"
+    assert b"".join(stream_external(url, start=3)) == b"3456789"
+    assert b"".join(stream_external(url, start=3, end=5)) == b"34"
+    assert b"".join(stream_external(url, start=8, end=50)) == b"89"
+    assert b"".join(stream_external(url, start=10)) == b""
+    (tmp_path / "alias").symlink_to(file.parent)
+    through = f"file://localhost{tmp_path}/alias/./{url.rpartition('/')[2]}"
+    assert b"".join(stream_external(through)) == b"0123456789"
+
+
+def test_streams_come_in_pieces(tmp_path: Path) -> None:
+    file = tmp_path / "large"
+    file.write_bytes(b"x" * (CHUNK_BYTES + 5))
+    assert [len(piece) for piece in stream_external(file.as_uri())] == [CHUNK_BYTES, 5]
+
+
+def test_streams_of_nothing(tmp_path: Path) -> None:
+    """Told at the call, before the first piece is asked for."""
+    (tmp_path / "directory").mkdir()
+    for name in ("absent", "absent/x", "directory"):
+        with pytest.raises(NotFound) as caught:
+            stream_external((tmp_path / name).as_uri())
+        assert caught.value.kind == "object_not_found"
+
+
+def test_a_stream_of_a_file_in_the_root_directory() -> None:
+    with pytest.raises(NotFound) as caught:
+        stream_external("file:///no-such-file-here")
+    assert caught.value.details == {"address": "no-such-file-here"}
+
+
+def test_streams_from_a_bucket_keep_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are taken as they are: nothing in them is percent-encoded."""
+    asked: list[tuple[str, str]] = []
+
+    def stream(self: RemoteStorage, address: str, *, start: int, end: int | None) -> list[bytes]:
+        asked.append((self.url, address))
+        assert (start, end) == (1, 2)
+        return [b"1"]
+
+    monkeypatch.setattr(RemoteStorage, "stream", stream)
+    for url in ("s3a://bucket/key", "s3://bucket/a/per%20cent é"):
+        assert list(stream_external(url, start=1, end=2)) == [b"1"]
+    assert asked == [("s3://bucket", "key"), ("s3://bucket/a", "per%20cent é")]
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    with pytest.raises(EbbtideError):
+        stream_external(f"file://{tmp_path}/one/x")

@@ -311,6 +311,7 @@ def test_copies_have_bytes_of_their_own(repository: Repository) -> None:
     assert copy.address != source.address
     assert (copy.content_type, copy.metadata, copy.checksum) == ("t", {"k": "v"}, source.checksum)
     assert repository.objects.get("dev", "b") == b"1"
+    repository.commits.commit("dev", "second")
     assert repository.objects.copy("dev", "c", "dev", "b").address != copy.address
     with raises("object_not_found"):
         repository.objects.copy("dev", "d", "main", "nothing")
@@ -324,8 +325,9 @@ def test_damage_is_told(repository: Repository) -> None:
     repository.storage.put(first.address, b"X")
     with raises("corrupt_object"):
         repository.objects.get("main", "a")
+    repository.branches.create("dev", "main")
     with raises("corrupt_object"):
-        repository.objects.copy("main", "c", "main", "a")
+        repository.objects.copy("dev", "c", "main", "a")
     assert count(repository, pending) == 0
     repository.storage.delete([second.address])
     with pytest.raises(Failed, match="missing"):

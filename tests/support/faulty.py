@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TypeVar
 
 import pyarrow as pa
@@ -79,6 +80,10 @@ class FaultyStorage:
         return self._around(
             "list", prefix, lambda: self.inner.list(prefix, recursive=recursive, share=share)
         )
+
+    def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
+        """See `Storage.sign_put`."""
+        return self.inner.sign_put(address, lasts=lasts)
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""

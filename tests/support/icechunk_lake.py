@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 from ebbtide.clock import Clock
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.gc.collector import Collector
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Observer, silent
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
+from tests.support.engines import INLINE
 from tests.support.icechunk import backdate
-from tests.support.spark import shared_session
 
 GRACE = timedelta(hours=1)
 LONG_AGO = 30 * 24 * 3600.0
@@ -30,6 +31,7 @@ class IcechunkLake:
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self.path = path
         self.clock = clock
+        self.engine: Engine = INLINE
         self.settings = Settings(share_max=1.0, run_heartbeat=timedelta(seconds=1))
 
     def age(self) -> None:
@@ -61,7 +63,7 @@ class IcechunkLake:
             chosen["run_dir"] = str(run_dir)
         return Collector(
             self.format(quiet=quiet, run_dir=run_dir),
-            session=shared_session,
+            engine=self.engine,
             options=RunOptions.of(self.settings, **chosen),
             observer=observer,
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Observer, silent
@@ -16,7 +17,7 @@ from ebbtide.retention import Policy
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.support.clock import ManualClock
-from tests.support.spark import shared_session
+from tests.support.engines import INLINE
 
 START = datetime.now(UTC).replace(microsecond=0) + timedelta(days=400)
 """The injected now of tests: far enough ahead that every file is older than the grace."""
@@ -26,6 +27,9 @@ DAY = timedelta(days=1)
 
 class World:
     """One store with one repository, `lake`, in `directory`."""
+
+    engine: Engine = INLINE
+    """What its collector runs with."""
 
     def __init__(
         self,
@@ -77,7 +81,7 @@ class World:
         chosen = {"grace": timedelta(hours=1)} | options
         return Collector(
             self.format(),
-            session=shared_session,
+            engine=self.engine,
             options=RunOptions.of(self.settings, **chosen),
             observer=observer,
         )

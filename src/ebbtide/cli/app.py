@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from ebbtide.cli import (
+    addresses,
     commits,
     expire,
-    files,
     gc,
     history,
     holds,
@@ -69,7 +69,7 @@ stores.register(app)
 app.add_typer(repositories.app, name="repo")
 app.add_typer(refs.branch_app, name="branch")
 app.add_typer(refs.tag_app, name="tag")
-app.add_typer(files.app, name="fs")
+app.add_typer(addresses.app, name="fs")
 commits.register(app)
 history.register(app)
 app.add_typer(policies.app, name="retention")

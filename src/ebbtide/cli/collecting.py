@@ -1,11 +1,11 @@
-"""A collector for one command, and the Spark session that it starts when it needs one."""
+"""A collector for one command, and what it works with: worker processes, or Spark."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
@@ -21,9 +21,14 @@ if TYPE_CHECKING:
     from ebbtide.formats.base import RepositoryFormat
     from ebbtide.formats.icechunk.repository import IcechunkRepository
     from ebbtide.gc.collector import Collector
+    from ebbtide.gc.engine import Engine
     from ebbtide.retention.expiry import Expiry
     from ebbtide.settings import Settings
 
+
+AUTO_MASTER: Final = "auto"
+LOCAL_MASTER: Final = "local[*]"
+"""Spark inside one process of this machine."""
 
 ICECHUNK: Final = "icechunk:"
 """What stands before the place of an Icechunk repository."""
@@ -47,8 +52,13 @@ def open_collector(
     quiet: bool = False,
     run_dir: str | None = None,
     master: str | None = None,
+    reading: bool = False,
 ) -> Run:
-    """The collector of a repository, with the options of a command. Starts nothing yet."""
+    """The collector of a repository, with the options of a command; `reading` is for commands that
+    only look at runs. Starts worker processes at most: Spark when it is needed."""
+    progress = StepProgress(quiet=cli.output.as_json)
+    engine = make_engine(cli.settings, master, progress, starting=not reading)
+
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.options import RunOptions
 
@@ -72,13 +82,7 @@ def open_collector(
         allow_share=allow_share,
         run_dir=run_dir,
     )
-    progress = StepProgress(quiet=cli.output.as_json)
-    collector = Collector(
-        found,
-        session=make_session(settings, master, progress),
-        options=options,
-        observer=progress,
-    )
+    collector = Collector(found, engine=engine, options=options, observer=progress)
     return Run(collector, progress)
 
 
@@ -109,14 +113,29 @@ def open_icechunk(
     )
 
 
-def make_session(
-    settings: Settings, master: str | None, progress: StepProgress
-) -> Callable[[], SparkSession]:
-    """Starts Spark when it is called first."""
-    return lambda: _start_spark(settings, master, progress)
+def make_engine(
+    settings: Settings, master: str | None, progress: StepProgress, *, starting: bool = True
+) -> Engine:
+    """What runs work with: Spark where a master is named, else worker processes of this machine,
+    which are `starting` while the rest is loading."""
+    chosen = master or settings.spark_master
+    if chosen == AUTO_MASTER:
+        from ebbtide.gc.workers import Workers
+
+        workers = Workers(settings.workers)
+        if starting:
+            workers.start()
+
+        from ebbtide.gc.engine import LocalEngine
+
+        return LocalEngine(lambda: _start_spark(settings, LOCAL_MASTER, progress), workers=workers)
+
+    from ebbtide.gc.spark import SparkEngine
+
+    return SparkEngine(lambda: _start_spark(settings, chosen, progress))
 
 
-def _start_spark(settings: Settings, master: str | None, progress: StepProgress) -> SparkSession:
+def _start_spark(settings: Settings, master: str, progress: StepProgress) -> SparkSession:
     from ebbtide.gc.session import build_session
 
     progress("start", "start")
@@ -124,7 +143,7 @@ def _start_spark(settings: Settings, master: str | None, progress: StepProgress)
         try:
             with _stderr_of_children(log):
                 session = build_session(
-                    master=master or settings.spark_master,
+                    master=master,
                     driver_memory=settings.spark_driver_memory,
                 )
         except EbbtideError:

@@ -10,7 +10,7 @@ import typer
 
 from ebbtide.cli import documents
 from ebbtide.cli.asking import require_answerable
-from ebbtide.cli.collecting import is_icechunk, make_session, open_icechunk
+from ebbtide.cli.collecting import is_icechunk, make_engine, open_icechunk
 from ebbtide.cli.command import Cli, YesOption, command
 from ebbtide.cli.gc import MasterOption
 from ebbtide.cli.policies import read_policy_file
@@ -276,7 +276,7 @@ def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | N
         return preview(
             before,
             after,
-            session=make_session(settings, master, progress),
+            engine=make_engine(settings, master, progress),
             options=options,
             files_max=files,
             observer=progress,

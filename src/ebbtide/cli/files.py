@@ -71,12 +71,7 @@ def put(
         return
     with uploading.content_of(source) as content:
         staged = objects.put(branch, path, content, content_type=content_type, metadata=metadata)
-    cli.output.answer(
-        documents.entry(staged),
-        lambda: cli.output.line(
-            f"staged {clean(staged.path)} on {branch} ({size_text(staged.size_bytes)})"
-        ),
-    )
+    show_staged(cli, branch, staged)
 
 
 @command(app, "get")
@@ -269,6 +264,11 @@ def copy(
     """Copy an object onto a branch."""
     objects = cli.repository(repository).objects
     staged = objects.copy(branch, destination, from_ref or branch, source)
+    show_staged(cli, branch, staged)
+
+
+def show_staged(cli: Cli, branch: str, staged: Entry) -> None:
+    """Answer with an entry that was staged just now."""
     cli.output.answer(
         documents.entry(staged),
         lambda: cli.output.line(

@@ -67,7 +67,7 @@ MasterOption = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Spark master; without it, EBBTIDE_SPARK_MASTER.",
+        help="Spark master, such as local[*]; without it, EBBTIDE_SPARK_MASTER.",
         show_default=False,
     ),
 ]

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def list_runs(cli: Cli, repository: CollectedArgument, run_dir: RunDirOption = None) -> None:
     """List the runs, the newest first."""
-    found = open_collector(cli, repository, run_dir=run_dir).collector.runs()
+    found = open_collector(cli, repository, run_dir=run_dir, reading=True).collector.runs()
 
     def show() -> None:
         now = datetime.now(UTC)
@@ -75,7 +75,7 @@ def show_run(
     run_dir: RunDirOption = None,
 ) -> None:
     """Show what a run found and did."""
-    collector = open_collector(cli, repository, run_dir=run_dir).collector
+    collector = open_collector(cli, repository, run_dir=run_dir, reading=True).collector
     report = collector.show(run_id)
     # A run that was refused before it had a plan has no figures either.
     plan = collector.plan_of(run_id) if report.has_plan else None

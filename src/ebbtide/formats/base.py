@@ -30,8 +30,10 @@ PROTECTED_SCHEMA: Final = make_schema(
     ("address", pa.string()),
     ("reason", pa.string()),
     ("until", pa.timestamp("us", "UTC")),
+    ("created_at", pa.timestamp("us", "UTC")),
 )
-"""The relation `protected`: addresses that no commit holds and that must stay all the same."""
+"""The relation `protected`: addresses that no commit holds and that must stay all the same. `until`
+and `created_at` are null where a format does not know them."""
 
 RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
 """Where the folders of runs lie on a repository's own storage."""
@@ -80,8 +82,8 @@ class Layout(Protocol):
     def delete_order(self) -> tuple[str, ...]:
         """The kinds that may be collected, pointers before what they point at."""
 
-    def listing_items(self, storage: Storage) -> list[ListingItem]:
-        """The whole storage, once, split for listing in parallel."""
+    def listing_items(self, storage: Storage, *, cores: int) -> list[ListingItem]:
+        """The whole storage, once, split for listing on so many cores."""
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """The kind of each address: one of `delete_order`, FOREIGN or SYSTEM."""

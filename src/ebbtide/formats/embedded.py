@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import (
     NODES_SCHEMA,
-    PROTECTED_SCHEMA,
     Clocks,
     Fencing,
     Guard,
@@ -34,7 +33,6 @@ from ebbtide.store.collecting import (
     forget_commits,
     lift_tombstones,
     list_runs,
-    protected_addresses,
     read_roots,
     read_run,
     set_tombstones,
@@ -53,6 +51,7 @@ from ebbtide.store.content.trees import read_tree
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.leases import Lease, beat, release_lease, take_lease
 from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.preparing import uncommitted
 
 FORMAT_NAME: Final = "ebbtide"
 _SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
@@ -65,8 +64,9 @@ class EmbeddedLayout:
     delete_order: tuple[str, ...] = ("tree", "range", "object", "temporary")
     checks_presence: bool = False
 
-    def listing_items(self, storage: Storage) -> list[ListingItem]:
+    def listing_items(self, storage: Storage, *, cores: int) -> list[ListingItem]:
         """A slice is a unit of listing; so is every other directory at the top."""
+        del cores  # there are far more slices
         items = [ListingItem("", recursive=False)]
         for top in storage.list_prefixes():
             if top in (DATA_PREFIX, _SYSTEM_PREFIX):
@@ -133,12 +133,7 @@ class _Reading:
         )
 
     def protected(self) -> Iterator[pa.Table]:
-        batches = protected_addresses(
-            self.tx, self.repository_id, trash_time=self.settings.trash_time
-        )
-        for batch in batches:
-            columns: list[Any] = [list(column) for column in zip(*batch, strict=True)]
-            yield pa.table(columns, schema=PROTECTED_SCHEMA)
+        return uncommitted(self.tx, self.repository_id, trash_time=self.settings.trash_time)
 
 
 class _Hold:

@@ -33,6 +33,19 @@ def micros_of(cutoff: datetime) -> int:
     return (cutoff - EPOCH) // timedelta(microseconds=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relations:
+    """What a subtraction is of: parts in `folder` of what was listed, is live, and is protected.
+    Of the listed, those of `kinds` and older than `cutoff` may go."""
+
+    folder: RunFolder
+    inventory: list[Part]
+    live: list[Part]
+    protected: list[Part]
+    kinds: tuple[str, ...]
+    cutoff: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class Subtracted:
     """The candidates as parts (CANDIDATE_SCHEMA, one kind each), and the counts of each class.
@@ -72,7 +85,8 @@ class CandidateWriter:
                 self._flush(kind)
 
     def _flush(self, kind: str) -> None:
-        table = pa.concat_tables(self._gathered[kind]).sort_by("address")
+        # What was written together lies together on a disk, and goes faster together.
+        table = pa.concat_tables(self._gathered[kind]).sort_by("last_modified")
         for start in range(0, table.num_rows, ROWS_PER_PART):
             name = f"candidates/{kind}-{self._number:05d}-{self._written[kind]:03d}.parquet"
             piece = table.slice(start, ROWS_PER_PART)

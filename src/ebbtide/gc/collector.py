@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pyspark.sql import SparkSession
-
 from ebbtide.errors import EbbtideError, Incomplete, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat, RunHold
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_grace
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.plan import Plan, read_commits, read_plan, write_plan
@@ -43,18 +42,18 @@ def always(_plan: Plan) -> bool:
 
 
 class Collector:
-    """Collects one repository. `session` is called when Spark is needed, not before."""
+    """Collects one repository, by what `engine` lends it."""
 
     def __init__(
         self,
         repository: RepositoryFormat,
         *,
-        session: Callable[[], SparkSession],
+        engine: Engine,
         options: RunOptions,
         observer: Observer = silent,
     ) -> None:
         self._repository = repository
-        self._session = session
+        self._engine = engine
         self._options = options
         self._observer = observer
 
@@ -95,7 +94,7 @@ class Collector:
         steps = Steps(hold, self._observer)
         try:
             plan = make_plan(
-                self._session(),
+                self._engine,
                 self._repository,
                 run_id=run_id,
                 folder=folder,
@@ -118,7 +117,7 @@ class Collector:
         steps = Steps(hold, self._observer)
         try:
             swept = Sweep(
-                self._session(), self._repository, plan, folder, hold, self._options, steps
+                self._engine, self._repository, plan, folder, hold, self._options, steps
             ).execute()
         except Incomplete as error:
             return planned_report(plan, run_path=folder.path).interrupted(error.message)
@@ -210,8 +209,8 @@ class Collector:
         if not self._repository.storage.shared_between_processes:
             raise InvalidInput(
                 "invalid_argument",
-                f"{self._repository.storage.url} lives in this process alone, where Spark's "
-                "executors cannot reach it: use a directory or an object store",
+                f"{self._repository.storage.url} lives in this process alone, where worker "
+                "processes cannot reach it: use a directory or an object store",
             )
 
     def _new_folder(self, run_id: str) -> RunFolder:

@@ -9,11 +9,11 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from ebbtide.arrow import make_schema
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem
-from ebbtide.gc.parts import Part, PartRows, run_tasks, split, task_count
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
 
@@ -33,20 +33,22 @@ ROWS_PER_PART: Final = 500_000
 
 
 def list_inventory(
-    spark: SparkSession, storage: Storage, layout: Layout, folder: RunFolder
+    engine: Engine, storage: Storage, layout: Layout, folder: RunFolder
 ) -> list[Part]:
     """List the whole storage into parts, and count by kind.
 
     The parts with a name hold rows of INVENTORY_SCHEMA; those without count rows of one kind
     (their `group`). Files of the system are left out of the rows, not of the counts.
     """
-    items = layout.listing_items(storage)
-    tasks = split(items, tasks=task_count(spark))
+    items = layout.listing_items(storage, cores=engine.cores)
+    # Neighbours are much alike, and large ones go to several tasks.
+    count = min(len(items), engine.task_count)
+    tasks = [items[first::count] for first in range(count)]
 
     def work(number: int, task: list[ListingItem], answer: PartRows) -> None:
         _list_task(number, task, answer, storage=storage, layout=layout, folder=folder)
 
-    return run_tasks(spark, tasks, work)
+    return engine.run(tasks, work)
 
 
 def _list_task(

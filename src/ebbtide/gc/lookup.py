@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
-from ebbtide.gc.candidates import CLASSES, CandidateWriter, Subtracted, micros_of
+from ebbtide.gc.candidates import CLASSES, CandidateWriter, Relations, Subtracted, micros_of
 from ebbtide.gc.counts import Count
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.mark import ADDRESS_SCHEMA, REQUIRED
-from ebbtide.gc.parts import Part, PartRows, read_part, run_tasks, split, task_count
+from ebbtide.gc.parts import Part, PartRows, read_tables, split
 from ebbtide.gc.runs import RunFolder
 
 _CLASS: Final = "class "
@@ -47,38 +47,28 @@ class Kept:
         )
 
 
-def look_up(
-    spark: SparkSession,
-    *,
-    folder: RunFolder,
-    inventory: list[Part],
-    live: list[Part],
-    protected: list[Part],
-    kinds: tuple[str, ...],
-    cutoff: datetime,
-) -> Subtracted:
+def look_up(engine: Engine, given: Relations) -> Subtracted:
     """As `subtract`, for few live and protected addresses."""
+    folder, kinds = given.folder, given.kinds
 
     def work(number: int, task: list[Part], answer: PartRows) -> None:
-        kept = Kept.read(folder, live, protected)
+        kept = Kept.read(folder, given.live, given.protected)
         answer.counted(len(kept.required), bytes_total=0, group=_REQUIRED)
         writer = CandidateWriter(folder, kinds, number, answer)
-        for part in task:
-            assert part.name is not None
-            table = read_part(folder, part.name, part.checksum).cast(INVENTORY_SCHEMA)
+        for table in read_tables(folder, task, INVENTORY_SCHEMA):
             seen = table.filter(pc.is_in(table.column("address"), value_set=kept.required))
             answer.counted(seen.num_rows, bytes_total=0, group=_SEEN)
-            table = table.filter(pc.is_in(table.column("kind"), value_set=pa.array(kinds)))
-            classes = _classes(table, kept, cutoff)
+            listed = table.filter(pc.is_in(table.column("kind"), value_set=pa.array(kinds)))
+            classes = _classes(listed, kept, given.cutoff)
             for name in CLASSES:
-                rows = table.filter(pc.equal(classes, pa.scalar(name, pa.string())))
+                rows = listed.filter(pc.equal(classes, pa.scalar(name, pa.string())))
                 size = pc.sum(rows.column("size_bytes")).as_py() or 0
                 answer.counted(rows.num_rows, bytes_total=size, group=_CLASS + name)
                 if name == "candidate" and rows.num_rows:
                     writer.add(rows)
         writer.finish()
 
-    answers = run_tasks(spark, split(inventory, tasks=task_count(spark)), work)
+    answers = engine.run(split(given.inventory, tasks=engine.task_count), work)
     counts = dict.fromkeys(CLASSES, Count())
     for part in answers:
         if part.name is None and part.group.startswith(_CLASS):
@@ -95,12 +85,9 @@ def look_up(
 
 def _addresses(folder: RunFolder, parts: Iterable[Part]) -> pa.Array[Any]:
     """The addresses of parts, each once."""
-    tables = [ADDRESS_SCHEMA.empty_table()]
-    for part in parts:
-        assert part.name is not None
-        table = read_part(folder, part.name, part.checksum)
-        tables.append(table.select(ADDRESS_SCHEMA.names).cast(ADDRESS_SCHEMA))
-    return pc.unique(pa.concat_tables(tables).column("address").combine_chunks())
+    tables = read_tables(folder, parts, ADDRESS_SCHEMA)
+    every = pa.concat_tables([ADDRESS_SCHEMA.empty_table(), *tables])
+    return pc.unique(every.column("address").combine_chunks())
 
 
 def _classes(table: pa.Table, kept: Kept, cutoff: datetime) -> pa.ChunkedArray[Any]:

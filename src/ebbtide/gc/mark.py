@@ -9,26 +9,17 @@ them), `<name>/nodes-*` (node ids still to be read), `<name>/addresses-*` (what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
 
 from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA, Layout
-from ebbtide.gc.parts import (
-    Part,
-    PartRows,
-    read_frame,
-    run_tasks,
-    split,
-    task_count,
-    write_frame,
-)
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.parts import Part, PartRows, read_tables, split
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
 
@@ -36,6 +27,8 @@ ADDRESS_SCHEMA: Final = make_schema(
     ("address", pa.string()),
 )
 _MARKED_NODES: Final = pa.schema([*NODES_SCHEMA, pa.field("required", pa.bool_())])
+_Node = tuple[str, str, int, bool]
+"""A row of _MARKED_NODES."""
 
 REQUIRED: Final = "addresses"
 """The group of parts whose addresses must all be there."""
@@ -62,7 +55,7 @@ class MarkedTrees:
 
 
 def mark(
-    spark: SparkSession,
+    engine: Engine,
     *,
     storage: Storage,
     layout: Layout,
@@ -78,7 +71,7 @@ def mark(
     `checksums` maps tree ids to the checksums of their files.
     """
     answers = _read_trees(
-        spark,
+        engine,
         storage=storage,
         layout=layout,
         folder=folder,
@@ -91,7 +84,7 @@ def mark(
     node_parts = [part for part in answers if part.group == "nodes"]
     tree_parts = [part for part in answers if part.group == "trees"]
     address_parts = _read_nodes(
-        spark, storage=storage, layout=layout, folder=folder, name=name, node_parts=node_parts
+        engine, storage=storage, layout=layout, folder=folder, name=name, node_parts=node_parts
     )
     companions = PartRows()
     found = pa.table([pa.array(sorted(trees.companions), pa.string())], schema=ADDRESS_SCHEMA)
@@ -108,7 +101,7 @@ class _Tree:
 
 
 def _read_trees(
-    spark: SparkSession,
+    engine: Engine,
     *,
     storage: Storage,
     layout: Layout,
@@ -130,7 +123,8 @@ def _read_trees(
             addresses.add(layout.tree_address(tree.tree_id))
             addresses.update(layout.node_address(node_id) for node_id in node_ids)
             if tree.data:
-                nodes.update((*row, tree.required) for row in _rows(found))
+                required = pa.array([tree.required] * len(node_ids))
+                nodes.update(_rows(found.append_column("required", required)))
         answer.wrote(
             folder,
             f"{name}/trees-{number:05d}.parquet",
@@ -145,12 +139,12 @@ def _read_trees(
             group="nodes",
         )
 
-    tasks = split(list(trees), tasks=task_count(spark), items_min=TREES_PER_TASK_MIN)
-    return run_tasks(spark, tasks, work)
+    tasks = split(list(trees), tasks=engine.task_count, items_min=TREES_PER_TASK_MIN)
+    return engine.run(tasks, work)
 
 
 def _read_nodes(
-    spark: SparkSession,
+    engine: Engine,
     *,
     storage: Storage,
     layout: Layout,
@@ -158,38 +152,48 @@ def _read_nodes(
     name: str,
     node_parts: list[Part],
 ) -> list[Part]:
+    """Read each node once, though many trees refer to it."""
     if not node_parts:
         return []
 
-    def write(partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows) -> None:
-        stem = f"{name}/addresses-{partition:05d}"
+    def work(number: int, nodes: Iterable[_Node], answer: PartRows) -> None:
+        stem = f"{name}/addresses-{number:05d}"
         writers = {
             True: _AddressWriter(stem, folder, answer, group=REQUIRED),
             False: _AddressWriter(f"{stem}-lenient", folder, answer, group="lenient"),
         }
-        for batch in batches:
-            flags = cast("list[bool]", batch.column("required").to_pylist())
-            for (node_id, checksum, count), required in zip(_rows(batch), flags, strict=True):
-                try:
-                    found = layout.read_node(storage, node_id, checksum, entry_count=count)
-                    writers[required].add(found)
-                except EbbtideError as error:
-                    if required or error.kind != MISSING_NODE:
-                        answer.failed(error)
+        for node_id, checksum, count, required in nodes:
+            try:
+                found = layout.read_node(storage, node_id, checksum, entry_count=count)
+                writers[required].add(found)
+            except EbbtideError as error:
+                if required or error.kind != MISSING_NODE:
+                    answer.failed(error)
         for writer in writers.values():
             writer.flush()
 
-    nodes = read_frame(spark, folder, node_parts, _MARKED_NODES)
-    upper_bound = sum(part.rows for part in node_parts)
-    partitions = max(1, min(task_count(spark), upper_bound // NODES_PER_TASK_MIN))
-    once = nodes.groupBy(*NODES_SCHEMA.names).agg(F.max("required").alias("required"))
-    distinct = once.repartition(partitions, F.col("node_id"))
-    return write_frame(distinct, write)
+    if engine.holds(node_parts):
+        found = pa.concat_tables(read_tables(folder, node_parts, _MARKED_NODES))
+        once = found.group_by(NODES_SCHEMA.names).aggregate([("required", "any")])
+        nodes = sorted(_rows(once.rename_columns(_MARKED_NODES.names)))
+        tasks = split(nodes, tasks=engine.task_count, items_min=NODES_PER_TASK_MIN)
+        return engine.run(tasks, work)
+
+    from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
+
+    from ebbtide.gc.spark import read_frame, write_frame
+
+    def write(partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows) -> None:
+        work(partition, (row for batch in batches for row in _rows(batch)), answer)
+
+    frame = read_frame(engine.spark(), folder, node_parts, _MARKED_NODES)
+    distinct = frame.groupBy(*NODES_SCHEMA.names).agg(F.max("required").alias("required"))
+    return write_frame(distinct.repartition(engine.task_count, F.col("node_id")), write)
 
 
-def _rows(nodes: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, str, int]]:
-    """The rows of NODES_SCHEMA."""
-    return zip(*(nodes.column(name).to_pylist() for name in NODES_SCHEMA.names), strict=True)
+def _rows(nodes: pa.Table | pa.RecordBatch) -> Iterator[_Node]:
+    """The rows of _MARKED_NODES."""
+    return zip(*(nodes.column(name).to_pylist() for name in _MARKED_NODES.names), strict=True)
 
 
 class _AddressWriter:

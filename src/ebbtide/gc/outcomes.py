@@ -1,27 +1,31 @@
-"""Deleting in executors, and the record of what became of each address.
+"""Deleting, and the record of what became of each address.
 
-Parts under `deleted/`: OUTCOME_SCHEMA. A part is written after each batch of deletes, so that a
-killed sweep knows what it did, but for the batch that it was at.
+Parts `deleted/<candidates' part>/<epoch>-…`: OUTCOME_SCHEMA. One is written after each batch of
+deletes, so that a killed sweep knows what it did, but for the last batches. What became of
+a candidate stands under its own part's name, so that nothing is searched for.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
+from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
+import pyarrow.compute as pc
 
-from ebbtide.arrow import make_schema, split_by, texts
+from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import Guard
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.counts import Count
-from ebbtide.gc.parts import Part, PartRows, read_frame, read_part, run_tasks, write_frame
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.mark import ADDRESS_SCHEMA
+from ebbtide.gc.parts import Part, PartRows, read_part, read_tables
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
 from ebbtide.storage import DeleteOutcome, Storage
 
@@ -37,7 +41,7 @@ OUTCOME_SCHEMA: Final = make_schema(
 OUTCOMES: Final = ("deleted", "revived", "missing", "failed")
 """Where attempts left several for one address, the first of these is what became of it."""
 
-ADDRESSES_PER_BATCH: Final = 5_000
+ADDRESSES_PER_BATCH: Final = 20_000
 THROTTLED: Final = "throttled"
 WAIT_SECONDS_MAX: Final = 30.0
 WAITS_MAX: Final = 60
@@ -52,7 +56,7 @@ class Outcomes:
 
 
 def delete_parts(
-    spark: SparkSession,
+    engine: Engine,
     *,
     storage: Storage,
     folder: RunFolder,
@@ -68,37 +72,35 @@ def delete_parts(
     """
 
     def work(_number: int, task: Part, answer: PartRows) -> None:
-        context = TaskContext.get()
-        attempt = context.taskAttemptId() if context else 0
         assert task.name is not None
-        try:
-            table = read_part(folder, task.name, task.checksum)
-        except Refused as error:
-            answer.failed(error)
-            return
-        stem = task.name.rpartition("/")[2].removesuffix(".parquet")
-        for start in range(0, table.num_rows, ADDRESSES_PER_BATCH):
-            if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
-                answer.failed(Refused("lease_lost", "another run has taken the repository"))
-                return
+        attempt = secrets.token_hex(4)  # Spark may try a task twice, at the same time even
+        written: Future[None] | None = None
+        with ThreadPoolExecutor(1) as recorder:  # while the next batch is being deleted
             try:
-                guard()
+                table = read_part(folder, task.name, task.checksum)
+                for number, start in enumerate(range(0, table.num_rows, ADDRESSES_PER_BATCH)):
+                    if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
+                        raise Refused("lease_lost", "another run has taken the repository")
+                    guard()
+                    batch = table.slice(start, ADDRESSES_PER_BATCH)
+                    outcomes = _delete(storage, texts(batch.column("address")))
+                    if written is not None:
+                        written.result()
+                    written = recorder.submit(
+                        _record,
+                        folder,
+                        answer,
+                        f"deleted/{_stem(task.name)}/{epoch:06d}-{number:04d}-{attempt}",
+                        batch,
+                        outcomes=[found.outcome for found in outcomes],
+                        errors=[found.error for found in outcomes],
+                    )
             except EbbtideError as error:
                 answer.failed(error)
-                return
-            batch = table.slice(start, ADDRESSES_PER_BATCH)
-            outcomes = _delete(storage, texts(batch.column("address")))
-            record = f"deleted/{epoch:06d}-{stem}-{start // ADDRESSES_PER_BATCH:04d}-{attempt}"
-            _record(
-                folder,
-                answer,
-                record,
-                batch,
-                outcomes=[found.outcome for found in outcomes],
-                errors=[found.error for found in outcomes],
-            )
+            if written is not None:
+                written.result()
 
-    return run_tasks(spark, list(parts), work)
+    return engine.run(list(parts), work)
 
 
 def _delete(storage: Storage, addresses: list[str]) -> list[DeleteOutcome]:
@@ -146,53 +148,66 @@ def _record(
 
 
 def write_todo(
-    spark: SparkSession,
+    engine: Engine,
     *,
     folder: RunFolder,
     epoch: int,
     candidates: Iterable[Part],
-    keep: DataFrame | None,
+    keep: list[Part],
     settled: Iterable[str],
 ) -> tuple[list[Part], list[Part]]:
-    """The candidates less those to `keep` (column `key`) and those that earlier attempts settled
-    (record parts named in `settled`); and the record of those kept, as revived."""
-    frame = read_frame(spark, folder, candidates, CANDIDATE_SCHEMA)
-    frame = frame.withColumn("key", F.xxhash64(F.coalesce("target", "address")))
-    done = read_outcomes(spark, folder, settled).where(F.col("outcome") != "failed")
-    frame = frame.join(done.select("address").distinct(), "address", "left_anti")
-    revived = F.lit(False)
-    if keep is not None:
-        marks = keep.distinct().withColumn("revived", F.lit(True))
-        frame = frame.join(marks, "key", "left")
-        revived = F.coalesce(F.col("revived"), F.lit(False))
-    frame = frame.withColumn("revived", revived).select(*CANDIDATE_SCHEMA.names, "revived")
+    """The candidates less those to `keep` (parts of ADDRESS_SCHEMA) and those that earlier attempts
+    settled (record parts named in `settled`); and the record of those kept, as revived."""
+    earlier = _by_stem(settled)
 
-    def write(partition: int, batches: Iterable[pa.RecordBatch], answer: PartRows) -> None:
-        for number, batch in enumerate(batches):
-            table = pa.Table.from_batches([batch])
-            back = table.column("revived")
-            name = f"{epoch:06d}-{partition:05d}-{number:04d}"
-            kept = table.filter(back)
-            _record(
-                folder,
-                answer,
-                f"deleted/{name}-revived",
-                kept,
-                outcomes=["revived"] * kept.num_rows,
-                errors=[None] * kept.num_rows,
+    def work(_number: int, task: tuple[Part, list[str]], answer: PartRows) -> None:
+        part, records = task
+        assert part.name is not None
+        stem = _stem(part.name)
+        table = read_part(folder, part.name, part.checksum).cast(CANDIDATE_SCHEMA)
+        for name in records:
+            done = read_part(folder, name)
+            done = done.filter(pc.not_equal(done.column("outcome"), pa.scalar("failed")))
+            table = table.filter(
+                pc.invert(pc.is_in(table.column("address"), value_set=done.column("address")))
             )
-            rest = table.filter(pa.compute.invert(back)).drop_columns("revived")
-            for kind, of_kind in split_by(rest, "kind"):
-                answer.wrote(folder, f"todo/{kind}-{name}.parquet", of_kind, group=kind)
+        for needed in read_tables(folder, keep, ADDRESS_SCHEMA):
+            key = pc.coalesce(table.column("target"), table.column("address"))
+            back = pc.is_in(key, value_set=needed.column("address"))
+            kept, table = table.filter(back), table.filter(pc.invert(back))
+            if kept.num_rows:
+                _record(
+                    folder,
+                    answer,
+                    f"deleted/{stem}/{epoch:06d}-revived-{secrets.token_hex(4)}",
+                    kept,
+                    outcomes=["revived"] * kept.num_rows,
+                    errors=[None] * kept.num_rows,
+                )
+        answer.wrote(folder, f"todo/{epoch:06d}/{stem}.parquet", table, group=part.group)
 
-    parts = write_frame(frame, write)
+    tasks = [(part, earlier.get(_stem(part.name or ""), [])) for part in candidates]
+    parts = engine.run(tasks, work)
     return (
         [part for part in parts if part.name and part.name.startswith("todo/")],
         [part for part in parts if not (part.name and part.name.startswith("todo/"))],
     )
 
 
-def tally(spark: SparkSession, folder: RunFolder, answers: list[Part]) -> Outcomes:
+def _stem(name: str) -> str:
+    """What a part of candidates is called, be it the plan's or what is left of it to do."""
+    return name.rpartition("/")[2].removesuffix(".parquet")
+
+
+def _by_stem(records: Iterable[str]) -> dict[str, list[str]]:
+    """The names of record parts by the part of candidates that they speak of."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in records:
+        found[name.split("/")[1]].append(name)
+    return found
+
+
+def tally(engine: Engine, folder: RunFolder, answers: list[Part]) -> Outcomes:
     """What became of each candidate, over all attempts.
 
     `answers` is what this attempt's tasks said. It is enough when they alone wrote the record;
@@ -202,44 +217,39 @@ def tally(spark: SparkSession, folder: RunFolder, answers: list[Part]) -> Outcom
     written = {part.name for part in answers if part.name is not None}
     if written == set(names):
         counted = [part for part in answers if part.name is None]
-        found = [(*_outcome_and_kind(part), part.rows, part.bytes_total) for part in counted]
     else:
-        found = _read_tally(spark, folder, names)
+        counted = _read_tally(engine, folder, names)
     by_outcome = dict.fromkeys(OUTCOMES, Count())
     deleted_by_kind: dict[str, Count] = {}
-    for outcome, kind, rows, bytes_total in found:
-        count = Count(rows, bytes_total)
+    for part in counted:
+        outcome, _, kind = part.group.partition(" ")
+        count = Count(part.rows, part.bytes_total)
         by_outcome[outcome] += count
         if outcome == "deleted":
             deleted_by_kind[kind] = deleted_by_kind.get(kind, Count()) + count
     return Outcomes(by_outcome, deleted_by_kind)
 
 
-def _outcome_and_kind(part: Part) -> tuple[str, str]:
-    """What `_record` put into the group of a count."""
-    outcome, _, kind = part.group.partition(" ")
-    return outcome, kind
+def _read_tally(engine: Engine, folder: RunFolder, names: list[str]) -> list[Part]:
+    """Counts as `_record` answers with them, each address counted once."""
 
-
-def _read_tally(
-    spark: SparkSession, folder: RunFolder, names: list[str]
-) -> list[tuple[str, str, int, int]]:
-    """Rows of (outcome, kind, count, bytes), each address counted once."""
-    ranks = F.create_map(*(F.lit(x) for i, name in enumerate(OUTCOMES) for x in (name, i)))
-    each = (
-        read_outcomes(spark, folder, names)
-        .groupBy("address")
-        .agg(
-            F.min(ranks[F.col("outcome")]).alias("rank"),
-            F.max("kind").alias("kind"),
-            F.max("size_bytes").alias("size_bytes"),
+    def work(_number: int, records: list[str], answer: PartRows) -> None:
+        parts = [Part(name, "", 0, 0, None) for name in records]
+        table = pa.concat_tables(read_tables(folder, parts, OUTCOME_SCHEMA))
+        ranks = pc.index_in(table.column("outcome"), value_set=pa.array(OUTCOMES))
+        each = (
+            table.append_column("rank", ranks)
+            .group_by("address")
+            .aggregate([("rank", "min"), ("kind", "min"), ("size_bytes", "max")])
         )
-    )
-    rows = each.groupBy("rank", "kind").agg(F.count("*"), F.sum("size_bytes")).collect()
-    return [(OUTCOMES[row[0]], row[1], row[2], row[3]) for row in rows]
+        counts = each.group_by(["rank_min", "kind_min"]).aggregate(
+            [("size_bytes_max", "sum"), ("size_bytes_max", "count")]
+        )
+        for row in counts.to_pylist():
+            answer.counted(
+                row["size_bytes_max_count"],
+                bytes_total=row["size_bytes_max_sum"],
+                group=f"{OUTCOMES[row['rank_min']]} {row['kind_min']}",
+            )
 
-
-def read_outcomes(spark: SparkSession, folder: RunFolder, names: Iterable[str]) -> DataFrame:
-    """The records in the parts `names`, of this attempt or earlier ones."""
-    parts = [Part(name, "outcomes", 0, 0, None) for name in names]
-    return read_frame(spark, folder, parts, OUTCOME_SCHEMA)
+    return engine.run(list(_by_stem(names).values()), work)

@@ -1,25 +1,23 @@
-"""Work in executors, a Parquet part at a time.
+"""Parquet parts, which steps read and write, and what a task answers with.
 
-A step is a function from a task to Parquet parts in the run's folder. Executors write the parts and
-answer with one row for each (`PARTS_SCHEMA`), so that the driver sees names and counts, never
-addresses. Parts go through `Storage`, so that Spark needs no connector of its own to S3.
+Whoever does a task writes parts into the run's folder and answers with one row for each
+(`PARTS_SCHEMA`), so that the driver sees names and counts, never addresses. Parts go through
+`Storage`, so that Spark needs no connector of its own to S3.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from ebbtide.arrow import counts, make_schema
-from ebbtide.errors import EbbtideError, Failed, Refused
+from ebbtide.arrow import make_schema
+from ebbtide.errors import EbbtideError, Refused
 from ebbtide.gc.runs import RunFolder
 
 PARTS_SCHEMA: Final = make_schema(
@@ -36,9 +34,6 @@ PARTS_SCHEMA: Final = make_schema(
 count of rows that were seen but not written."""
 
 ERRORS_PER_TASK_MAX: Final = 20
-TASKS_PER_CORE: Final = 3
-ADDRESSES_HELD_MAX: Final = 1_000_000
-"""Addresses that each executor can hold: some 50 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,7 @@ class PartRows:
 
     def parts(self) -> list[Part]:
         """The rows as parts, for one who wrote them in the driver; there are no errors then."""
-        return [Part(**{key: row[key] for key in Part.__dataclass_fields__}) for row in self.rows]
+        return checked(self.rows)
 
     def batch(self) -> pa.RecordBatch:
         """The rows as one batch of PARTS_SCHEMA."""
@@ -149,77 +144,19 @@ def read_part(folder: RunFolder, name: str, checksum: str | None = None) -> pa.T
         ) from error
 
 
-def check_parts(spark: SparkSession, folder: RunFolder, parts: Iterable[Part]) -> None:
-    """Refused `plan_corrupt` unless each of `parts` is as it was written. Read in executors."""
-
-    def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
-        for part in task:
-            assert part.name is not None
-            try:
-                read_part(folder, part.name, part.checksum)
-            except Refused as error:
-                answer.failed(error)
-
-    run_tasks(spark, split(list(parts), tasks=task_count(spark)), work)
-
-
 def _bytes(table: pa.Table) -> int:
     if "size_bytes" not in table.column_names:
         return 0
     return int(pa.compute.sum(table.column("size_bytes")).as_py() or 0)
 
 
-def run_tasks(
-    spark: SparkSession, tasks: Sequence[Any], work: Callable[[int, Any, PartRows], None]
-) -> list[Part]:
-    """Run `work(number, task, answer)` for each task in executors; all parts, in order of name.
+def checked(rows: Iterable[Mapping[str, Any]]) -> list[Part]:
+    """The parts that rows of PARTS_SCHEMA stand for, in order of group and name.
 
-    Raises Refused of the first error's kind that a task answered with, and Failed `spark_error`.
+    Raises Refused of the first error's kind, if there is one.
     """
-    if not tasks:
-        return []
-    shared = spark.sparkContext.broadcast(list(tasks))
-
-    def in_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in counts(batch.column(0)):
-                answer = PartRows()
-                work(number, shared.value[number], answer)
-                yield answer.batch()
-
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
-    try:
-        return collect_parts(numbers.mapInArrow(in_executor, from_arrow_schema(PARTS_SCHEMA)))
-    finally:
-        shared.destroy()
-
-
-PartWriter = Callable[[int, Iterator[pa.RecordBatch], PartRows], None]
-"""Writes the parts of one partition: called with its number, its rows and the answer."""
-
-
-def write_frame(frame: DataFrame, write: PartWriter) -> list[Part]:
-    """Run `write(partition, batches, answer)` over each partition of `frame`; all parts."""
-
-    def in_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        answer = PartRows()
-        write(context.partitionId() if context else 0, batches, answer)
-        yield answer.batch()
-
-    return collect_parts(frame.mapInArrow(in_executor, from_arrow_schema(PARTS_SCHEMA)))
-
-
-def collect_parts(answers: DataFrame) -> list[Part]:
-    """Bring the answers of a step to the driver: as many rows as there are parts."""
-    try:
-        table = answers.toArrow()
-    except Exception as error:
-        raise Failed("spark_error", f"the Spark job failed: {_reason(error)}") from error
-    rows = table.to_pylist()
-    errors = [row for row in rows if row["error"] is not None]
+    answers = list(rows)
+    errors = [row for row in answers if row.get("error") is not None]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise Refused(
@@ -227,53 +164,18 @@ def collect_parts(answers: DataFrame) -> list[Part]:
             errors[0]["error"] + more,
             errors=[row["error"] for row in errors[:ERRORS_PER_TASK_MAX]],
         )
-    parts = [
-        Part(row["name"], row["group"], row["rows"], row["bytes_total"], row["checksum"])
-        for row in rows
-    ]
+    parts = [Part(**{key: row[key] for key in Part.__dataclass_fields__}) for row in answers]
     return sorted(parts, key=lambda part: (part.group, part.name or ""))
 
 
-def _reason(error: Exception) -> str:
-    """The line that says what happened, out of the traces of Python and Java."""
-    lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
-    told = [line for line in lines if not line.startswith(("Caused by", "Traceback", "at "))]
-    return told[-1] if told else type(error).__name__
-
-
-def read_frame(
-    spark: SparkSession, folder: RunFolder, parts: Iterable[Part], schema: pa.Schema
-) -> DataFrame:
-    """The rows of `parts` as a DataFrame with the columns of `schema`, read in executors."""
-    named = [(part.name, part.checksum) for part in parts if part.name is not None]
-    spark_schema = from_arrow_schema(schema)
-    if not named:
-        return spark.createDataFrame([], spark_schema)
-    tasks = split(named, tasks=task_count(spark))
-    shared = spark.sparkContext.broadcast(tasks)
-
-    def in_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in counts(batch.column(0)):
-                for name, checksum in shared.value[number]:
-                    table = read_part(folder, name, checksum)
-                    yield from table.select(schema.names).cast(schema).to_batches()
-
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
-    return numbers.mapInArrow(in_executor, spark_schema)
-
-
-def is_small(parts: Iterable[Part]) -> bool:
-    """Whether the addresses in `parts` fit into every executor."""
-    return sum(part.rows for part in parts) <= ADDRESSES_HELD_MAX
+def read_tables(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The columns of `schema` in each part, one after the other. Refused `plan_corrupt`."""
+    for part in parts:
+        assert part.name is not None
+        yield read_part(folder, part.name, part.checksum).select(schema.names).cast(schema)
 
 
 def split(items: Sequence[Any], *, tasks: int, items_min: int = 1) -> list[Sequence[Any]]:
     """`items` in at most `tasks` runs of neighbours, none shorter than `items_min` but the last."""
     size = max(items_min, -(-len(items) // max(tasks, 1)))
     return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def task_count(spark: SparkSession) -> int:
-    """How many tasks to make of a step: a few for each core, so that a slow one delays little."""
-    return TASKS_PER_CORE * spark.sparkContext.defaultParallelism

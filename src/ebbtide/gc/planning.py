@@ -6,15 +6,17 @@ what is protected and what is committed. What is written after the listing canno
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from ebbtide.formats.base import RepositoryFormat
+from ebbtide.gc.candidates import Relations
 from ebbtide.gc.counts import Count
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
 from ebbtide.gc.inventory import list_inventory
 from ebbtide.gc.mark import REQUIRED, MarkedTrees, mark
@@ -26,6 +28,9 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.subtract import subtract
 from ebbtide.retention.decision import Decision, Roots, decide
+
+PROTECTED_ROWS_PER_PART: Final = 1_000_000
+"""Some 20 MB: half of an address is random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class _Read:
 
 
 def make_plan(
-    spark: SparkSession,
+    engine: Engine,
     repository: RepositoryFormat,
     *,
     run_id: str,
@@ -61,12 +66,12 @@ def make_plan(
         started_at = check_times(repository, options)
         cutoff = started_at - options.grace
     with steps("list"):
-        listed = _list(spark, repository, folder)
+        listed = _list(engine, repository, folder)
     with steps("read"):
         read = _read(repository, folder, cutoff=cutoff, listed_count=listed.total.objects)
     with steps("mark"):
         live = mark(
-            spark,
+            engine,
             storage=repository.storage,
             layout=repository.layout,
             folder=folder,
@@ -75,8 +80,7 @@ def make_plan(
             checksums=read.roots.tree_checksums,
         )
     with steps("subtract"):
-        result = subtract(
-            spark,
+        relations = Relations(
             folder=folder,
             inventory=listed.parts,
             live=live,
@@ -84,10 +88,11 @@ def make_plan(
             kinds=repository.layout.delete_order,
             cutoff=cutoff,
         )
+        result = subtract(engine, relations)
     if repository.layout.checks_presence and not result.all_listed:
         with steps("presence"):
             check_presence(
-                spark,
+                engine,
                 storage=repository.storage,
                 folder=folder,
                 inventory=listed.parts,
@@ -119,8 +124,8 @@ def make_plan(
     )
 
 
-def _list(spark: SparkSession, repository: RepositoryFormat, folder: RunFolder) -> _Listed:
-    answers = list_inventory(spark, repository.storage, repository.layout, folder)
+def _list(engine: Engine, repository: RepositoryFormat, folder: RunFolder) -> _Listed:
+    answers = list_inventory(engine, repository.storage, repository.layout, folder)
     kinds = total_by_group(part for part in answers if part.name is None)
     return _Listed(
         parts=[part for part in answers if part.name is not None],
@@ -175,9 +180,23 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
 def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str) -> list[Part]:
     """Write the relation `protected` as parts under `name`."""
     answer = PartRows()
-    for number, table in enumerate(tables):
+    for number, table in enumerate(_gathered(tables, rows_max=PROTECTED_ROWS_PER_PART)):
         answer.wrote(folder, f"{name}/part-{number:05d}.parquet", table, group="protected")
     return answer.parts()
+
+
+def _gathered(tables: Iterable[pa.Table], *, rows_max: int) -> Iterator[pa.Table]:
+    """Neighbours put together, up to `rows_max` rows; a table that is larger stays as it is."""
+    waiting: list[pa.Table] = []
+    count = 0
+    for table in tables:
+        if waiting and count + table.num_rows > rows_max:
+            yield pa.concat_tables(waiting)
+            waiting, count = [], 0
+        waiting.append(table)
+        count += table.num_rows
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def total_by_group(parts: Iterable[Part]) -> dict[str, Count]:

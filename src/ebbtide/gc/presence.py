@@ -7,28 +7,28 @@ nowhere, and that is what shows the damage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
+import pyarrow.compute as pc
 
 from ebbtide.arrow import texts
 from ebbtide.errors import EbbtideError, Refused
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.mark import ADDRESS_SCHEMA
 from ebbtide.gc.parts import (
     ERRORS_PER_TASK_MAX,
     Part,
     PartRows,
-    read_frame,
-    write_frame,
+    read_tables,
+    split,
 )
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
 
 
 def check_presence(
-    spark: SparkSession,
+    engine: Engine,
     *,
     storage: Storage,
     folder: RunFolder,
@@ -39,27 +39,47 @@ def check_presence(
     may have been written after the listing."""
     if not live:
         return
-    listed = read_frame(spark, folder, inventory, ADDRESS_SCHEMA).select(
-        F.xxhash64("address").alias("key")
-    )
-    needed = read_frame(spark, folder, live, ADDRESS_SCHEMA).withColumn(
-        "key", F.xxhash64("address")
-    )
-    unlisted = needed.join(listed, "key", "left_anti").select("address")
 
-    def look(_partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows) -> None:
-        for batch in batches:
-            for address in texts(batch.column("address")):
-                try:
-                    if storage.head(address) is None:
-                        raise Refused(
-                            "missing_object",
-                            f"a kept commit refers to {address}, which is not at {storage.url}: "
-                            "either it was lost, or the file that refers to it is damaged",
-                        )
-                except EbbtideError as error:
-                    answer.failed(error)
-                if answer.errors >= ERRORS_PER_TASK_MAX:
-                    return
+    def look(_number: int, addresses: Iterable[str], answer: PartRows) -> None:
+        for address in addresses:
+            try:
+                if storage.head(address) is None:
+                    raise Refused(
+                        "missing_object",
+                        f"a kept commit refers to {address}, which is not at {storage.url}: "
+                        "either it was lost, or the file that refers to it is damaged",
+                    )
+            except EbbtideError as error:
+                answer.failed(error)
+            if answer.errors >= ERRORS_PER_TASK_MAX:
+                return
 
-    write_frame(unlisted, look)
+    if engine.holds(live):
+        unlisted = _unlisted(folder, inventory, live)
+        engine.run(split(unlisted, tasks=engine.task_count), look)
+        return
+
+    from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
+
+    from ebbtide.gc.spark import read_frame, write_frame
+
+    def look_at(partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows) -> None:
+        look(partition, (each for b in batches for each in texts(b.column("address"))), answer)
+
+    listed, needed = (
+        read_frame(engine.spark(), folder, parts, ADDRESS_SCHEMA).withColumn(
+            "key", F.xxhash64("address")
+        )
+        for parts in (inventory, live)
+    )
+    missing = needed.join(listed.select("key"), "key", "left_anti").select("address")
+    write_frame(missing, look_at)
+
+
+def _unlisted(folder: RunFolder, inventory: list[Part], live: list[Part]) -> list[str]:
+    """The addresses of `live` that are not in the inventory."""
+    left = pa.concat_tables(read_tables(folder, live, ADDRESS_SCHEMA))
+    for listed in read_tables(folder, inventory, ADDRESS_SCHEMA):
+        there = pc.is_in(left.column("address"), value_set=listed.column("address"))
+        left = left.filter(pc.invert(there))
+    return texts(left.column("address").combine_chunks())

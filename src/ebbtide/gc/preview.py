@@ -4,19 +4,23 @@ only the second one lets go.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from ebbtide.arrow import split_by
 from ebbtide.errors import Refused
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.mark import ADDRESS_SCHEMA
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import read_frame
+from ebbtide.gc.parts import Part, PartRows, read_part, read_tables
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, silent
@@ -41,7 +45,7 @@ def preview(
     before: RepositoryFormat,
     after: RepositoryFormat,
     *,
-    session: Callable[[], SparkSession],
+    engine: Engine,
     options: RunOptions,
     files_max: int,
     observer: Observer = silent,
@@ -49,25 +53,68 @@ def preview(
     """Plan for the repository as it is and as it would be. Refused as a plan is."""
 
     def plan_of(repository: RepositoryFormat) -> tuple[Plan, RunFolder]:
-        collector = Collector(repository, session=session, options=options, observer=observer)
+        collector = Collector(repository, engine=engine, options=options, observer=observer)
         report = collector.plan()
         if report.error is not None:
             raise Refused(report.error["kind"], report.error["message"])
         return collector.plan_of(report.run_id), RunFolder.at(report.run_path)
 
-    spark = session()
     first, second = plan_of(before), plan_of(after)
-    old, new = (
-        read_frame(spark, folder, plan.candidates, CANDIDATE_SCHEMA)
-        for plan, folder in (first, second)
-    )
-    freed = new.join(old.select("address"), "address", "left_anti").cache()
-    totals = freed.groupBy("kind").agg({"*": "count", "size_bytes": "sum"})
-    kinds = {
-        row["kind"]: Count(row["count(1)"], row["sum(size_bytes)"])
-        for row in totals.orderBy("kind").collect()
-    }
-    rows = freed.select(*FILE_COLUMNS).orderBy("kind", "address")
-    files = rows.limit(files_max).toArrow() if files_max else None
-    freed.unpersist()
-    return Preview(kinds, [] if files is None else files.to_pylist())
+    folder = second[1]
+    freed = _freed(engine, first, second)
+    kinds: dict[str, Count] = {}
+    for part in freed:
+        kinds[part.group] = kinds.get(part.group, Count()) + Count(part.rows, part.bytes_total)
+    return Preview(dict(sorted(kinds.items())), _first_files(folder, freed, files_max))
+
+
+def _freed(
+    engine: Engine, before: tuple[Plan, RunFolder], after: tuple[Plan, RunFolder]
+) -> list[Part]:
+    """Parts (CANDIDATE_SCHEMA, one kind each) of what only the second plan lets go."""
+    (old, old_folder), (new, folder) = before, after
+
+    def write(name: str, table: pa.Table, kind: str, answer: PartRows) -> None:
+        answer.wrote(folder, f"freed/{name}.parquet", table, group=kind)
+
+    if engine.holds(old.candidates):
+
+        def work(number: int, part: Part, answer: PartRows) -> None:
+            assert part.name is not None
+            left = read_part(folder, part.name, part.checksum).cast(CANDIDATE_SCHEMA)
+            for table in read_tables(old_folder, old.candidates, ADDRESS_SCHEMA):
+                known = pc.is_in(left.column("address"), value_set=table.column("address"))
+                left = left.filter(pc.invert(known))
+            write(f"{part.group}-{number:05d}", left, part.group, answer)
+
+        return engine.run(new.candidates, work)
+
+    from ebbtide.gc.spark import read_frame, write_frame
+
+    def write_partition(
+        partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows
+    ) -> None:
+        for number, batch in enumerate(batches):
+            for kind, of_kind in split_by(pa.Table.from_batches([batch]), "kind"):
+                write(f"{kind}-{partition:05d}-{number:05d}", of_kind, kind, answer)
+
+    spark = engine.spark()
+    known = read_frame(spark, old_folder, old.candidates, ADDRESS_SCHEMA)
+    candidates = read_frame(spark, folder, new.candidates, CANDIDATE_SCHEMA)
+    left = candidates.join(known, "address", "left_anti").select(*CANDIDATE_SCHEMA.names)
+    return write_frame(left, write_partition)
+
+
+def _first_files(folder: RunFolder, parts: list[Part], files_max: int) -> list[dict[str, Any]]:
+    """The first rows of `parts`, by kind and address."""
+    first = CANDIDATE_SCHEMA.empty_table()
+    if not files_max:
+        return []
+    for table in read_tables(folder, parts, CANDIDATE_SCHEMA):
+        both = pa.concat_tables([first, table])
+        first = (
+            both.sort_by([("kind", "ascending"), ("address", "ascending")])
+            .slice(0, files_max)
+            .combine_chunks()
+        )
+    return first.select(FILE_COLUMNS).to_pylist()

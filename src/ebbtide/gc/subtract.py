@@ -1,136 +1,18 @@
-"""The subtraction: inventory less live, protected and young is what may go.
-
-Where they are many, live and protected addresses are compared as 64-bit hashes. That halves the
-join, and is safe in one direction only: two addresses with one hash keep garbage, never drop what
-is live, because the hashes stand on the side that is taken away.
-"""
+"""The subtraction: inventory less live, protected and young is what may go."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
-from typing import Final
-
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
-
-from ebbtide.gc.candidates import CANDIDATE_SCHEMA, CLASSES, CandidateWriter, Subtracted, micros_of
-from ebbtide.gc.counts import Count
-from ebbtide.gc.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.candidates import Relations, Subtracted
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.lookup import look_up
-from ebbtide.gc.mark import ADDRESS_SCHEMA
-from ebbtide.gc.parts import Part, PartRows, PartWriter, is_small, read_frame, write_frame
-from ebbtide.gc.runs import RunFolder
-
-_LIVE: Final = 1
-_PROTECTED: Final = 2
 
 
-def subtract(
-    spark: SparkSession,
-    *,
-    folder: RunFolder,
-    inventory: list[Part],
-    live: list[Part],
-    protected: list[Part],
-    kinds: tuple[str, ...],
-    cutoff: datetime,
-) -> Subtracted:
-    """Find the candidates among what was listed, of `kinds` and older than `cutoff`.
+def subtract(engine: Engine, given: Relations) -> Subtracted:
+    """Find the candidates. Where few addresses stay, each task looks them up; else both sides are
+    joined on Spark."""
+    if engine.holds([*given.live, *given.protected]):
+        return look_up(engine, given)
 
-    Where few addresses stay, they are looked up in each task; else both sides are joined.
-    """
-    how = look_up if is_small([*live, *protected]) else join
-    return how(
-        spark,
-        folder=folder,
-        inventory=inventory,
-        live=live,
-        protected=protected,
-        kinds=kinds,
-        cutoff=cutoff,
-    )
+    from ebbtide.gc.join import join
 
-
-def join(
-    spark: SparkSession,
-    *,
-    folder: RunFolder,
-    inventory: list[Part],
-    live: list[Part],
-    protected: list[Part],
-    kinds: tuple[str, ...],
-    cutoff: datetime,
-) -> Subtracted:
-    """As `subtract`, for any number of addresses."""
-    listed = read_frame(spark, folder, inventory, INVENTORY_SCHEMA)
-    classified = (
-        listed.where(F.col("kind").isin(*kinds))
-        .withColumn("key", F.xxhash64(F.coalesce("target", "address")))
-        .join(_keep_marks(spark, folder, live, protected), "key", "left")
-        .withColumn("class", _class_of(cutoff))
-    )
-    seen = Observation("classes")
-    candidates = (
-        classified.observe(seen, *_class_counts())
-        .where(F.col("class") == "candidate")
-        .select(*CANDIDATE_SCHEMA.names)
-    )
-    parts = write_frame(candidates, _candidate_writer(folder, kinds))
-    found = seen.get
-    return Subtracted(
-        candidates=tuple(parts),
-        counts={
-            name: Count(found[f"{name}_objects"], found[f"{name}_bytes"] or 0) for name in CLASSES
-        },
-        all_listed=False,
-    )
-
-
-def _keep_marks(
-    spark: SparkSession, folder: RunFolder, live: list[Part], protected: list[Part]
-) -> DataFrame:
-    """Columns `key` (hash of an address, each once) and `mark` (bits: live, protected)."""
-
-    def marked(parts: list[Part], mark: int) -> DataFrame:
-        return read_frame(spark, folder, parts, ADDRESS_SCHEMA).select(
-            F.xxhash64("address").alias("key"), F.lit(mark).alias("mark")
-        )
-
-    both = marked(live, _LIVE).union(marked(protected, _PROTECTED))
-    return both.groupBy("key").agg(F.bit_or("mark").alias("mark"))
-
-
-def _class_of(cutoff: datetime) -> Column:
-    """The class of a listed file: see CLASSES."""
-    marked_live = (F.col("mark").bitwiseAND(_LIVE) != 0) & F.col("target").isNull()
-    modified = F.unix_micros("last_modified")
-    latest = modified + F.when(modified % 1_000_000 == 0, 999_999).otherwise(0)
-    return (
-        F.when(marked_live, "live")
-        .when(F.col("mark").bitwiseAND(_PROTECTED) != 0, "protected")
-        .when(latest >= micros_of(cutoff), "young")
-        .otherwise("candidate")
-    )
-
-
-def _class_counts() -> list[Column]:
-    return [
-        column
-        for name in CLASSES
-        for column in (
-            F.count_if(F.col("class") == name).alias(f"{name}_objects"),
-            F.sum(F.when(F.col("class") == name, F.col("size_bytes"))).alias(f"{name}_bytes"),
-        )
-    ]
-
-
-def _candidate_writer(folder: RunFolder, kinds: tuple[str, ...]) -> PartWriter:
-    def write(partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows) -> None:
-        writer = CandidateWriter(folder, kinds, partition, answer)
-        for batch in batches:
-            writer.add(pa.Table.from_batches([batch]))
-        writer.finish()
-
-    return write
+    return join(engine, given)

@@ -8,20 +8,19 @@ that a crash leaves garbage and never a pointer into nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
-
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
 from ebbtide.formats.base import Fencing, RepositoryFormat, RunHold
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_not_empty
-from ebbtide.gc.mark import ADDRESS_SCHEMA, MarkedTrees, mark
+from ebbtide.gc.mark import MarkedTrees, mark
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
-from ebbtide.gc.parts import Part, check_parts, read_frame
+from ebbtide.gc.parts import Part, PartRows, read_part, split
 from ebbtide.gc.plan import Plan, PlannedCommits, read_commits
 from ebbtide.gc.planning import check_times, trees_of, write_protected
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
@@ -45,7 +44,7 @@ class Swept:
 class Sweep:
     """One attempt at carrying out one plan."""
 
-    spark: SparkSession
+    engine: Engine
     repository: RepositoryFormat
     plan: Plan
     folder: RunFolder
@@ -64,7 +63,7 @@ class Sweep:
             self._check_state()
             check_times(self.repository, self.options)
             planned = read_commits(self.folder, self.plan.commits)
-            check_parts(self.spark, self.folder, self.plan.candidates)
+            _check_parts(self.engine, self.folder, self.plan.candidates)
         is_first = self.folder.get_json(FENCE_FILE) is None
         earlier = self.folder.names("deleted")
         for attempt in range(1, ATTEMPTS + 1):
@@ -93,7 +92,7 @@ class Sweep:
         try:
             untried = self._delete(todo)
             with self.steps("count"):
-                outcomes = tally(self.spark, self.folder, self._answers)
+                outcomes = tally(self.engine, self.folder, self._answers)
         except (Refused, Failed) as error:
             raise _incomplete(error) from error
         # Those that an earlier attempt forgot are stubs by now, or not there at all.
@@ -147,11 +146,9 @@ class Sweep:
         )
         return roots, decision
 
-    def _recheck(
-        self, planned: PlannedCommits, roots: Roots, decision: Decision
-    ) -> DataFrame | None:
-        """Hashes (column `key`) of addresses that are needed now and that the plan's mark did not
-        see; None when there are none."""
+    def _recheck(self, planned: PlannedCommits, roots: Roots, decision: Decision) -> list[Part]:
+        """Addresses (parts of ADDRESS_SCHEMA) that are needed now and that the plan's mark did not
+        see."""
         # A copy of the database may have moved OWNER at the same moment as this run's first check.
         self.repository.check_storage()
         name = f"recheck-{self.hold.run_epoch:06d}"
@@ -160,7 +157,7 @@ class Sweep:
             protected = write_protected(self.folder, reading.protected(), name=f"{name}/kept")
         trees = _newly_kept(planned, (roots, decision), (after, decide(after)))
         live = mark(
-            self.spark,
+            self.engine,
             storage=self.repository.storage,
             layout=self.repository.layout,
             folder=self.folder,
@@ -170,19 +167,15 @@ class Sweep:
         )
         # What the plan protected in the same words is no candidate.
         known = {part.checksum for part in self.plan.protected}
-        parts = [part for part in protected if part.checksum not in known] + live
-        if not parts:
-            return None
-        addresses = read_frame(self.spark, self.folder, parts, ADDRESS_SCHEMA)
-        return addresses.select(F.xxhash64("address").alias("key"))
+        return [part for part in protected if part.checksum not in known] + live
 
-    def _todo(self, keep: DataFrame | None, earlier: list[str]) -> list[Part]:
+    def _todo(self, keep: list[Part], earlier: list[str]) -> list[Part]:
         """What to delete: the plan's candidates, less what came back and what was settled."""
         candidates = list(self.plan.candidates)
-        if (keep is None and not earlier) or not candidates:
+        if not (keep or earlier):
             return candidates
         todo, revived = write_todo(
-            self.spark,
+            self.engine,
             folder=self.folder,
             epoch=self.hold.run_epoch,
             candidates=candidates,
@@ -205,7 +198,7 @@ class Sweep:
                 continue
             with self.steps(f"delete {kind}"):
                 answers = delete_parts(
-                    self.spark,
+                    self.engine,
                     storage=self.repository.storage,
                     folder=self.folder,
                     parts=parts,
@@ -217,6 +210,20 @@ class Sweep:
             if any(part.group.startswith("failed ") for part in answers):
                 return sum(p.rows for p in todo if p.group in order[position + 1 :])
         return 0
+
+
+def _check_parts(engine: Engine, folder: RunFolder, parts: Sequence[Part]) -> None:
+    """Refused `plan_corrupt` unless each of `parts` is as it was written."""
+
+    def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
+        for part in task:
+            assert part.name is not None
+            try:
+                read_part(folder, part.name, part.checksum)
+            except Refused as error:
+                answer.failed(error)
+
+    engine.run(split(parts, tasks=engine.task_count), work)
 
 
 def _incomplete(error: EbbtideError) -> Incomplete:

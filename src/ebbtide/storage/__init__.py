@@ -10,7 +10,13 @@ from ebbtide.storage.base import (
 )
 from ebbtide.storage.local import LocalStorage
 from ebbtide.storage.remote import RemoteStorage
-from ebbtide.storage.urls import contains, normalize_url, open_storage
+from ebbtide.storage.urls import (
+    contains,
+    normalize_url,
+    object_url,
+    open_storage,
+    stream_external,
+)
 
 __all__ = [
     "LISTING_SCHEMA",
@@ -23,5 +29,7 @@ __all__ = [
     "Storage",
     "contains",
     "normalize_url",
+    "object_url",
     "open_storage",
+    "stream_external",
 ]

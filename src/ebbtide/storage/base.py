@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, BinaryIO, Final, Literal, Protocol, TypeAlias, runtime_checkable
 from zlib import crc32
 
@@ -135,6 +135,10 @@ class Storage(Protocol):
         A local storage may name a directory that holds none.
         """
 
+    def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
+        """A URL that takes the object's bytes in a PUT, without credentials, for so long; None
+        where the storage has no such thing."""
+
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """Delete any number of objects: one outcome for each address, in the same order.
 
@@ -171,10 +175,9 @@ def split_prefix(prefix: str) -> list[str]:
 
 
 def in_share(name: str, share: tuple[int, int]) -> bool:
-    """Whether an address, by the last part of its name, belongs to a share (k, n)."""
+    """Whether an object, by the last part of its address, belongs to a share (k, n)."""
     place, count = share
-    last = name.rpartition("/")[2].encode("utf-8", "surrogateescape")
-    return count == 1 or crc32(last) % count == place
+    return crc32(name.encode("utf-8", "surrogateescape")) % count == place
 
 
 def chunks(data: Content) -> Iterator[bytes]:

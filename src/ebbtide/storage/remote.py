@@ -8,12 +8,15 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import obstore
 import pyarrow as pa
+from obstore.store import MemoryStore
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, NotFound
@@ -29,6 +32,8 @@ _PART_BYTES: Final = 16 * 1024 * 1024
 _PARTS_AT_ONCE: Final = 4
 _CREATE_BYTES_MAX: Final = 64 * 1024 * 1024
 _DELETE_KEYS_MAX: Final = 1_000
+_SIGNED_MAX: Final = timedelta(days=7)
+"""S3 refuses a signed URL that is to last longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ class RemoteStorage:
                 obstore.put(
                     self._client(),
                     address,
-                    whole if rest is None else chain([whole], rest),
+                    whole if rest is None else chain([whole], _from_a_thread(rest)),
                     chunk_size=_PART_BYTES,
                     max_concurrency=_PARTS_AT_ONCE,
                 )
@@ -141,6 +146,16 @@ class RemoteStorage:
         with clients.translated(prefix):
             found = obstore.list_with_delimiter(self._client(), prefix or None, return_arrow=True)
         return sorted(f"{name}/" for name in found["common_prefixes"])
+
+    def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
+        """See `Storage.sign_put`. The URL can be used more than once, and overwrites; it lasts
+        seven days at most."""
+        base.split_address(address)
+        client = self._client()
+        if isinstance(client, MemoryStore):
+            return None
+        with clients.translated(address):
+            return obstore.sign(client, "PUT", address, min(lasts, _SIGNED_MAX))
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """See `Storage.delete`. S3 acknowledges the delete of what is not there: `deleted`."""
@@ -239,6 +254,17 @@ def _begin(data: Content, bytes_max: int) -> tuple[bytes, Iterator[bytes] | None
     return bytes(start), None
 
 
+def _from_a_thread(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same pieces. What makes them runs in another thread than the one that asks for them.
+
+    obstore asks from within its own runtime, in which nobody may wait for another answer of it; and
+    the pieces may be what another storage streams.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        while (piece := pool.submit(next, pieces, None).result()) is not None:
+            yield piece
+
+
 def _version(address: str, found: ObjectMeta | PutResult) -> str:
     """Both marks that a storage may give a version: some compare the one, some the other."""
     marks = {"e_tag": found["e_tag"], "version": found["version"]}
@@ -253,7 +279,8 @@ def _version(address: str, found: ObjectMeta | PutResult) -> str:
 
 def _shared(batch: pa.RecordBatch, share: tuple[int, int]) -> pa.RecordBatch:
     """The rows of a share."""
-    mask = [base.in_share(address, share) for address in texts(batch.column("address"))]
+    names = (address.rpartition("/")[2] for address in texts(batch.column("address")))
+    mask = [base.in_share(name, share) for name in names]
     return batch.filter(pa.array(mask, pa.bool_()))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -35,6 +35,37 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     return LocalStorage(_local_path(normal))
 
 
+def stream_external(url: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """The bytes of the object at a URL, as `Storage.stream` gives them. Raises as `object_url`."""
+    place, _, name = object_url(url).rpartition("/")
+    if not place.startswith("file:"):
+        return open_storage(place).stream(name, start=start, end=end)
+    # `file://` is what is left of a file directly in the root directory.
+    directory = place if place != "file://" else "file:///"
+    return open_storage(directory).stream(unquote(name), start=start, end=end)
+
+
+def object_url(url: str) -> str:
+    """The one spelling of an object's URL, as `normalize_url` gives it for storages.
+
+    Raises InvalidInput `invalid_address` for a URL that cannot be understood or names no object: a
+    directory, a bucket without a key, `memory:`, which has one level alone.
+    """
+    try:
+        normal = normalize_url(url)
+    except InvalidInput as error:
+        raise InvalidInput("invalid_address", error.message) from None
+    scheme, _, rest = normal.partition("://")
+    place, _, name = rest.rpartition("/")
+    if url.endswith("/") or not name or not (place or scheme == "file"):
+        raise InvalidInput(
+            "invalid_address",
+            f"{_shown(url)} names no object: write one such as s3://bucket/key or "
+            "file:///data/file",
+        )
+    return normal
+
+
 def normalize_url(url: str) -> str:
     """The one spelling of a storage's URL: two of one place are equal.
 
@@ -45,11 +76,11 @@ def normalize_url(url: str) -> str:
     if not url or "\0" in url:
         raise _invalid(url, "it is empty or holds a zero byte")
     if match is None:
-        return Path(url).resolve().as_uri()
+        return _file_url(url, url)
     scheme = match[1].lower()
     scheme = _ALIASES.get(scheme, scheme)
     if scheme == "file":
-        return Path(_local_path(url)).resolve().as_uri()
+        return _file_url(url, _local_path(url))
     if scheme == "memory":
         return f"memory:{_memory_name(url, match[2])}"
     if scheme in clients.BUCKET_SCHEMES:
@@ -79,15 +110,30 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
+def _file_url(url: str, path: str) -> str:
+    try:
+        return Path(path).resolve().as_uri()
+    except (OSError, RuntimeError, ValueError) as error:
+        # Links in a circle; a zero byte that was written %00; no valid Unicode.
+        raise _invalid(url, f"there can be no such path ({error})") from None
+
+
 def _local_path(url: str) -> str:
-    parts = urlsplit(url)
+    if any(character in url for character in "\t\r\n"):
+        raise _invalid(url, "write a tab as %09, a line feed as %0A and a carriage return as %0D")
+    try:
+        parts = urlsplit(url)
+        path = unquote(parts.path, errors="strict")
+        path.encode()
+    except ValueError as error:
+        raise _invalid(url, str(error)) from None
     if parts.netloc.lower() not in ("", "localhost"):
         raise _invalid(url, "a file URL names no host: write file:///path")
     if parts.query or parts.fragment:
         raise _invalid(url, "write ? as %3F and # as %23")
     if not parts.path.startswith("/"):
         raise _invalid(url, "a file URL names an absolute path: write file:///path")
-    return unquote(parts.path)
+    return path
 
 
 def _memory_name(url: str, rest: str) -> str:
@@ -115,5 +161,8 @@ def _bucket_url(url: str, scheme: str, rest: str) -> str:
 
 
 def _invalid(url: str, why: str) -> InvalidInput:
-    shown = url if len(url) <= 200 else url[:200] + "…"
-    return InvalidInput("invalid_argument", f"{shown!r} is no storage: {why}; {_HOW}")
+    return InvalidInput("invalid_argument", f"{_shown(url)} is no storage: {why}; {_HOW}")
+
+
+def _shown(url: str) -> str:
+    return repr(url if len(url) <= 200 else url[:200] + "…")

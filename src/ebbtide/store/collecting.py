@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from ebbtide.model import Commit, Ref, RefKind
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
+from ebbtide.store.metadata.copies import drop_copies
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import (
     branches,
@@ -28,10 +29,10 @@ from ebbtide.store.metadata.schema import (
     repositories,
     staged,
     tags,
+    upload_tokens,
 )
 
 IDS_PER_STATEMENT = 500
-ROWS_PER_FETCH = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,36 +140,7 @@ def _policy(tx: Transaction, repository_id: str) -> Policy | None:
     return Policy.parse(stored).with_holds({row.commit_id: row.reason for row in held})
 
 
-def protected_addresses(
-    tx: Transaction, repository_id: str, *, trash_time: timedelta
-) -> Iterator[list[tuple[str, str, datetime | None]]]:
-    """Batches of (address, reason, until) that no commit holds yet: writes in progress, then
-    what the branches have staged. Read in the order in which data moves, so that none is missed.
-    """
-    now = tx.now()
-    writes = tx.execute(
-        sa.select(pending.c.address, sa.literal("write in progress"), pending.c.ends_at).where(
-            pending.c.repository_id == repository_id, pending.c.ends_at > now
-        )
-    )
-    yield from _batches(iter(writes))
-    for token in _staging_tokens(tx, repository_id, gone_before=now - trash_time):
-        rows = tx.execute(
-            sa.select(staged.c.address, sa.literal("staged"), sa.null()).where(
-                staged.c.repository_id == repository_id,
-                staged.c.token == token,
-                staged.c.address.is_not(None),
-            )
-        )
-        yield from _batches(iter(rows))
-
-
-def _batches(rows: Iterator[Any]) -> Iterator[list[tuple[str, str, datetime | None]]]:
-    while batch := [tuple(row) for row in islice(rows, ROWS_PER_FETCH)]:
-        yield batch  # rows of (address, reason, until)
-
-
-def _staging_tokens(
+def staging_tokens(
     tx: Transaction, repository_id: str, *, gone_before: datetime, gone: bool = False
 ) -> list[str]:
     """Staging tokens, sealed ones too, of the branches that are (or are not) gone."""
@@ -251,10 +223,11 @@ def drop_ended(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
 ) -> None:
     """Drop what has ended by the database's clock: gone refs with what they staged, reflog
-    entries older than a lease, registrations of writes that were never published."""
+    entries older than a lease, writes that were never published, upload tokens that were never
+    used, copies that no reading needs."""
     now = tx.now()
     gone_before = now - trash_time
-    for token in _staging_tokens(tx, repository_id, gone_before=gone_before, gone=True):
+    for token in staging_tokens(tx, repository_id, gone_before=gone_before, gone=True):
         tx.execute(
             sa.delete(staged).where(
                 staged.c.repository_id == repository_id, staged.c.token == token
@@ -271,8 +244,21 @@ def drop_ended(
             reflog.c.repository_id == repository_id, reflog.c.left_at <= now - lease_ttl
         )
     )
+    drop_ended_writes(tx, repository_id)
+    drop_copies(tx, repository_id)
+
+
+def drop_ended_writes(tx: Transaction, repository_id: str) -> None:
+    """Drop the registrations of writes, and upload tokens, that have ended. On PostgreSQL this
+    waits for whoever is using one of them at this moment."""
+    now = tx.now()
     tx.execute(
         sa.delete(pending).where(pending.c.repository_id == repository_id, pending.c.ends_at <= now)
+    )
+    tx.execute(
+        sa.delete(upload_tokens).where(
+            upload_tokens.c.repository_id == repository_id, upload_tokens.c.expires_at <= now
+        )
     )
 
 

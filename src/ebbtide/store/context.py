@@ -17,6 +17,7 @@ from ebbtide.store.metadata.commits import CommitRecord, find_commits
 from ebbtide.store.metadata.engine import Metadata
 from ebbtide.store.metadata.repositories import RepositoryInfo
 from ebbtide.store.owner import Ownership
+from ebbtide.store.slices import Slices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class RepositoryContext:
     settings: Settings
     ownership: Ownership
     cache: ContentCache
+    slices: Slices
 
     @property
     def repository_id(self) -> str:

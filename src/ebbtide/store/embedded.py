@@ -32,9 +32,12 @@ from ebbtide.store.metadata.repositories import (
     list_repositories,
     read_store_id,
 )
+from ebbtide.store.metadata.tokens import insert_signing_key
 from ebbtide.store.names import check_ref_name, check_repository_name, shown
 from ebbtide.store.owner import Ownership
 from ebbtide.store.repository import Repository
+from ebbtide.store.signing import SigningKey
+from ebbtide.store.slices import Slices
 
 DATABASE_FILE: Final = "metadata.db"
 STORAGE_DIRECTORY: Final = "storage"
@@ -76,6 +79,7 @@ class Store:
                     raise Conflict("store_exists", f"there is a store {_shown(directory)} already")
                 store_id = new_id()
                 insert_store(tx, store_id)
+                insert_signing_key(tx, SigningKey.generate())
         return cls(directory=directory, settings=settings, metadata=metadata, store_id=store_id)
 
     @classmethod
@@ -206,6 +210,7 @@ class Store:
                 host_now=self.clock.host_now,
             ),
             cache=ContentCache(storage),
+            slices=Slices(self.settings),
         )
 
 

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from ebbtide.errors import Failed, InvalidInput, NotFound
-from ebbtide.storage import Content
+from ebbtide.storage import Content, stream_external
 from ebbtide.store import views
-from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.deleting import delete_paths
 from ebbtide.store.metadata.commits import require_intact_commits
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.names import shown
+from ebbtide.store.names import check_path, shown
+from ebbtide.store.sharing import share_staged
 from ebbtide.store.uploads import NewObject, Uploads, UploadTotals
 
 PAGE_MAX: Final = 10_000
@@ -37,9 +38,9 @@ class Page:
 class Objects:
     """The objects of one repository."""
 
-    def __init__(self, context: RepositoryContext) -> None:
+    def __init__(self, context: RepositoryContext, uploads: Uploads) -> None:
         self._context = context
-        self._uploads = Uploads(context)
+        self._uploads = uploads
 
     def put(
         self,
@@ -142,12 +143,21 @@ class Objects:
         return delete_paths(self._context, branch, paths)
 
     def copy(self, branch: str, destination_path: str, source_ref: str, source_path: str) -> Entry:
-        """Copy an object's bytes to a fresh address and stage it, with type and metadata.
+        """Copy an object, with type and metadata, and stage the copy.
 
-        Raises as `put` and `stream`; Gone `commit_expired` also when the source was let go while
-        it was being copied.
+        A copy of what is staged on the same branch shares its bytes; any other has bytes of its
+        own. Raises as `put` and `stream`; Gone `commit_expired` also when the source was let go
+        while it was being copied.
         """
+        check_path(destination_path)
         source = self._find_intact(source_ref, source_path)
+        while source.commit is None and source_ref == branch:
+            self._context.touch_owner()
+            shared = share_staged(self._context, branch, destination_path, source_path)
+            if shared is not None:
+                return shared
+            # Committed or dropped meanwhile.
+            source = self._find_intact(source_ref, source_path)
         new = NewObject(
             destination_path,
             self._stream(source, start=0, end=None),
@@ -174,8 +184,12 @@ class Objects:
         return found
 
     def _stream(self, found: views.Found, *, start: int, end: int | None) -> Iterator[bytes]:
+        address = found.entry.address
         try:
-            pieces = self._context.storage.stream(found.entry.address, start=start, end=end)
+            if is_external(address):
+                pieces = stream_external(address, start=start, end=end)
+            else:
+                pieces = self._context.storage.stream(address, start=start, end=end)
         except NotFound:
             raise self._lost(found) from None
         return pieces if start or end is not None else _checked(pieces, found.entry)
@@ -193,6 +207,10 @@ class Objects:
 
 
 def _checked(pieces: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
+    if is_external(entry.address):
+        # Whoever imported it gave the checksum, of whatever sort, or none.
+        yield from pieces
+        return
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ebbtide.storage import Storage
+from ebbtide.store.addresses import PhysicalAddresses
 from ebbtide.store.branches import Branches
 from ebbtide.store.commits import Commits
 from ebbtide.store.context import RepositoryContext
@@ -12,6 +13,7 @@ from ebbtide.store.metadata.repositories import RepositoryInfo
 from ebbtide.store.objects import Objects
 from ebbtide.store.policies import Retention
 from ebbtide.store.tags import Tags
+from ebbtide.store.uploads import Uploads
 
 
 class Repository:
@@ -21,7 +23,9 @@ class Repository:
         self._context = context
         self.branches = Branches(context)
         self.tags = Tags(context)
-        self.objects = Objects(context)
+        uploads = Uploads(context)
+        self.objects = Objects(context, uploads)
+        self.addresses = PhysicalAddresses(context, uploads)
         self.commits = Commits(context)
         self.retention = Retention(context)
 

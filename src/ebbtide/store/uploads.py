@@ -22,7 +22,7 @@ from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import give_up_writes, publish_writes
 from ebbtide.store.metadata.staged import write_staged
 from ebbtide.store.names import check_metadata, check_path, check_text
-from ebbtide.store.writes import Slices, Writes
+from ebbtide.store.writes import Writes
 
 BATCH_MIN: Final = 8
 BATCH_MAX: Final = 1000
@@ -63,7 +63,6 @@ class Uploads:
     def __init__(self, context: RepositoryContext) -> None:
         self._context = context
         self._writes = Writes(context)
-        self._slices = Slices(context=context)
 
     def put(self, branch: str, new: NewObject, *, check: Check | None = None) -> Entry:
         """Write one object and stage it. `check` runs in the transaction that stages it."""
@@ -133,7 +132,7 @@ class Uploads:
             # Only so that a name that is wrong is told before the bytes are sent.
             require_branch(tx, self._context.repository_id, branch)
             now = tx.now()
-            addresses = self._slices.new_addresses(count, now=now)
+            addresses = self._context.slices.new_addresses(count, now=now)
             self._writes.register_in(tx, addresses)
         return addresses, now
 
@@ -185,7 +184,8 @@ def _upload(context: RepositoryContext, new: NewObject, address: str, now: datet
         size_bytes = len(new.data)
         context.storage.put(address, new.data, create_only=True)
     else:
-        context.storage.put(address, counted(), create_only=True)
+        # S3 puts no condition on an upload in parts; and nobody else has the address.
+        context.storage.put(address, counted())
     return Entry(
         path=new.path,
         address=address,

@@ -1,4 +1,4 @@
-"""Registering writes before their first byte, publishing them, giving them up; and slices.
+"""Registering writes before their first byte, publishing them, giving them up.
 
 Not for: what the bytes mean (`uploads`, `committing`).
 """
@@ -6,44 +6,10 @@ Not for: what the bytes mean (`uploads`, `committing`).
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
-from threading import Lock
 
-from ebbtide.ids import descending_id
-from ebbtide.store.content.layout import new_object_address
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import give_up_writes, register_writes
-
-
-class Slices:
-    """Fresh addresses in this process's current slice, which closes when full or old."""
-
-    def __init__(self, *, context: RepositoryContext) -> None:
-        self._objects_max = context.settings.slice_objects_max
-        self._age_max = context.settings.slice_age_max
-        self._lock = Lock()
-        self._slice_id = ""
-        self._opened_at: datetime | None = None
-        self._object_count = 0
-
-    def new_addresses(self, count: int, *, now: datetime) -> list[str]:
-        """`count` addresses that nobody else gets; `now` is the database's time."""
-        with self._lock:
-            return [self._new_address(now) for _ in range(count)]
-
-    def _new_address(self, now: datetime) -> str:
-        opened_at = self._opened_at
-        if (
-            opened_at is None
-            or self._object_count >= self._objects_max
-            or now - opened_at >= self._age_max
-        ):
-            self._slice_id = descending_id(now)
-            self._opened_at = now
-            self._object_count = 0
-        self._object_count += 1
-        return new_object_address(self._slice_id)
 
 
 class Writes:

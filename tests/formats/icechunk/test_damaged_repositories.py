@@ -22,8 +22,6 @@ from tests.support.icechunk import (
 from tests.support.icechunk_lake import LONG_AGO, IcechunkLake, candidates
 from tests.support.requirements import require_or_skip
 
-pytestmark = pytest.mark.spark
-
 FIXTURES = os.environ.get("EBBTIDE_TEST_FIXTURES")
 """A directory with `icechunk/NAME`: repositories that other versions of Icechunk wrote."""
 

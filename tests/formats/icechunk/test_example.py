@@ -23,7 +23,7 @@ from tests.support.icechunk import (
 )
 from tests.support.icechunk_lake import IcechunkLake, candidates
 
-pytestmark = [pytest.mark.spark, pytest.mark.parametrize("spec_version", SPEC_VERSIONS)]
+pytestmark = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
 
 CUT = {
     "branch/main": [14, 13, 12, 0],

@@ -24,7 +24,7 @@ from tests.support.icechunk import (
 from tests.support.icechunk_lake import IcechunkLake, candidates
 from tests.support.icechunk_writer import Writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.parametrize("spec_version", SPEC_VERSIONS)]
+pytestmark = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
 
 
 def commit(path: Path, value: float) -> str:

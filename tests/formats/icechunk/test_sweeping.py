@@ -22,8 +22,6 @@ from tests.support.icechunk import (
 )
 from tests.support.icechunk_lake import IcechunkLake, candidates
 
-pytestmark = pytest.mark.spark
-
 both = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
 
 

@@ -32,7 +32,8 @@ MANIFESTS_PREFIX: Final = "manifests/"
 LOGS_PREFIX: Final = "transactions/"
 CONFIG_ADDRESS: Final = "config.yaml"
 SYSTEM_PREFIX: Final = "_ebbtide/"
-CHUNK_SHARES: Final = 6
+CHUNK_SHARES_MAX: Final = 8
+"""Each share reads all names, so that more of them gain nothing."""
 
 _COLLECTED: Final = {
     "snapshot": f"{SNAPSHOTS_PREFIX}{ID_PATTERN}",
@@ -56,13 +57,13 @@ class IcechunkLayout:
     delete_order: tuple[str, ...] = (*_COLLECTED, "temporary")
     checks_presence: bool = True
 
-    def listing_items(self, storage: Storage) -> list[ListingItem]:
+    def listing_items(self, storage: Storage, *, cores: int) -> list[ListingItem]:
         """Each directory at the top is a unit of listing; our own is left out.
 
         Chunks lie all in one. On a local disk several tasks divide it among them; an object store
         would have to be asked for all of it by each.
         """
-        shares = CHUNK_SHARES if storage.url.startswith("file:") else 1
+        shares = min(cores, CHUNK_SHARES_MAX) if storage.url.startswith("file:") else 1
         items = [ListingItem("", recursive=False)]
         for top in storage.list_prefixes():
             count = shares if top == CHUNKS_PREFIX else 1

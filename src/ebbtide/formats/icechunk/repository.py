@@ -134,6 +134,7 @@ class _Reading:
             backups,
             ["a backup within the grace, or of the operations log"] * len(backups),
             [None] * len(backups),
+            [None] * len(backups),
         ]
         yield pa.table(columns, schema=PROTECTED_SCHEMA)
 

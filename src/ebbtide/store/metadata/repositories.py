@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.engine import LockMode, Transaction
 from ebbtide.store.metadata.schema import (
     branches,
     commits,
@@ -70,9 +70,12 @@ def delete_new_repository(tx: Transaction, repository_id: str) -> None:
     tx.execute(sa.delete(repositories).where(repositories.c.repository_id == repository_id))
 
 
-def lock_all_repositories(tx: Transaction) -> None:
-    """Wait for whoever makes a repository, and make them wait: roots are compared with all."""
-    tx.execute(sa.select(store_info.c.store_id).with_for_update())
+def lock_all_repositories(tx: Transaction, mode: LockMode = "exclusive") -> None:
+    """Wait for whoever makes a repository, and make them wait: roots are compared with all.
+
+    Shared by whoever only compares with them.
+    """
+    tx.execute(sa.select(store_info.c.store_id).with_for_update(read=mode == "share"))
 
 
 def find_repository(tx: Transaction, name: str) -> RepositoryInfo | None:

@@ -198,6 +198,43 @@ pending = _table(
 )
 """Writes in progress: an address is here before its first byte, until published or ended."""
 
+signing_keys = _table(
+    "signing_keys",
+    sa.Column("key_id", sa.Text, primary_key=True),
+    sa.Column("secret", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+)
+
+upload_tokens = _table(
+    "upload_tokens",
+    _repository_id(),
+    sa.Column("address", sa.Text, primary_key=True),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("expires_at", Timestamp, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Addresses that were given out and may be uploaded to and linked until `expires_at`; one that was
+linked is not here any more."""
+
+copies = _table(
+    "copies",
+    _repository_id(),
+    sa.Column("copy_id", sa.Text, primary_key=True),
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("made_at", Timestamp, nullable=False),
+)
+"""Staged copies that share an address, for readings that were under way when they were made."""
+sa.Index(None, copies.c.repository_id, copies.c.made_at)
+
+readings = _table(
+    "readings",
+    _repository_id(),
+    sa.Column("reading_id", sa.Text, primary_key=True),
+    sa.Column("started_at", Timestamp, nullable=False),
+    sa.Column("ends_at", Timestamp, nullable=False),
+)
+"""Who reads staged entries in several transactions, and until when at most."""
+
 gc_leases = _table(
     "gc_leases",
     _repository_id(),

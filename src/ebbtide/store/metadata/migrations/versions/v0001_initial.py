@@ -133,6 +133,57 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("repository_id", "epoch", name=op.f("pk_owner_epochs")),
     )
     op.create_table(
+        "signing_keys",
+        sa.Column("key_id", sa.Text(), nullable=False),
+        sa.Column("secret", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("key_id", name=op.f("pk_signing_keys")),
+    )
+    op.create_table(
+        "upload_tokens",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.repository_id"],
+            name=op.f("fk_upload_tokens_repository_id"),
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "address", name=op.f("pk_upload_tokens")),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "copies",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("copy_id", sa.Text(), nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("made_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"], ["repositories.repository_id"], name=op.f("fk_copies_repository_id")
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "copy_id", name=op.f("pk_copies")),
+    )
+    op.create_index(
+        op.f("ix_copies_repository_id_made_at"),
+        "copies",
+        ["repository_id", "made_at"],
+        unique=False,
+    )
+    op.create_table(
+        "readings",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("reading_id", sa.Text(), nullable=False),
+        sa.Column("started_at", sa.BigInteger(), nullable=False),
+        sa.Column("ends_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.repository_id"],
+            name=op.f("fk_readings_repository_id"),
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "reading_id", name=op.f("pk_readings")),
+    )
+    op.create_table(
         "pending",
         sa.Column("repository_id", sa.Text(), nullable=False),
         sa.Column("address", sa.Text(), nullable=False),

@@ -1,0 +1,120 @@
+"""`fs address`, `fs link`, `fs stage`: objects that others write to the storage."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.command import BranchArgument, Cli, RepositoryArgument, command
+from ebbtide.cli.files import PathArgument, show_staged
+from ebbtide.cli.files import app as app
+from ebbtide.cli.text import date_text, parse_pairs
+
+ContentTypeOption = Annotated[
+    str | None,
+    typer.Option("--content-type", metavar="TYPE", help="Media type.", show_default=False),
+]
+MetaOption = Annotated[
+    list[str] | None,
+    typer.Option("--meta", metavar="NAME=VALUE", help="Metadata; repeatable.", show_default=False),
+]
+
+
+@command(app, "address")
+def address(
+    cli: Cli, repository: RepositoryArgument, branch: BranchArgument, path: PathArgument
+) -> None:
+    """Ask for an address to upload an object to directly, and a token to link it with."""
+    found = cli.repository(repository).addresses.get(branch, path)
+
+    def show() -> None:
+        line = cli.output.line
+        line(f"upload to  {found.presigned_url or found.url}")
+        line(f"token      {found.token}")
+        line(f"good until {date_text(found.expires_at)}")
+        line(f"then: ebbtide fs link {repository} {branch} {path} TOKEN")
+
+    document = {
+        "branch": found.branch,
+        "path": found.path,
+        "address": found.address,
+        "url": found.url,
+        "presigned_url": found.presigned_url,
+        "token": found.token,
+        "expires_at": documents.instant(found.expires_at),
+    }
+    cli.output.answer(document, show)
+
+
+@command(app, "link")
+def link(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    path: PathArgument,
+    token: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOKEN", help="The token that came with the address.", show_default=False
+        ),
+    ],
+    size: Annotated[
+        int | None,
+        typer.Option("--size", metavar="BYTES", help="Size to check.", show_default=False),
+    ] = None,
+    checksum: Annotated[
+        str | None,
+        typer.Option("--checksum", metavar="SHA256", help="Checksum to check.", show_default=False),
+    ] = None,
+    content_type: ContentTypeOption = None,
+    meta: MetaOption = None,
+) -> None:
+    """Stage what was uploaded to an address. A token is good once."""
+    staged = cli.repository(repository).addresses.link(
+        branch,
+        path,
+        token,
+        size_bytes=size,
+        checksum=checksum,
+        content_type=content_type,
+        metadata=parse_pairs(meta or [], option="--meta"),
+    )
+    show_staged(cli, branch, staged)
+
+
+@command(app, "stage")
+def stage(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    path: PathArgument,
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="Where the object lies, outside the storage roots of the store.",
+            show_default=False,
+        ),
+    ],
+    size: Annotated[
+        int, typer.Option("--size", metavar="BYTES", help="Its size.", show_default=False)
+    ],
+    checksum: Annotated[
+        str, typer.Option("--checksum", metavar="TEXT", help="Its checksum, of any sort.")
+    ] = "",
+    content_type: ContentTypeOption = None,
+    meta: MetaOption = None,
+) -> None:
+    """Stage an object that stays where it is, outside the storage root. It is never collected."""
+    staged = cli.repository(repository).addresses.stage(
+        branch,
+        path,
+        url,
+        size_bytes=size,
+        checksum=checksum,
+        content_type=content_type,
+        metadata=parse_pairs(meta or [], option="--meta"),
+    )
+    show_staged(cli, branch, staged)

@@ -1,0 +1,87 @@
+"""Worker processes of this machine. Light to import, so that they start while the rest loads."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Final
+
+import cloudpickle
+
+from ebbtide.errors import Failed
+
+PRELOADED: Final = ("ebbtide.gc.planning", "ebbtide.gc.sweep")
+"""What tasks are made of."""
+
+
+class Workers:
+    """`count` processes that call functions, by default one for each core. They end with this
+    process, however it ends."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = count or len(os.sched_getaffinity(0))
+        self._pool: ProcessPoolExecutor | None = None
+
+    def start(self) -> None:
+        """Start them now, not when they are needed first."""
+        if self.count > 1:
+            self._submit([(_preload, ())] * self.count)
+
+    def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """`function(*each)` for each of `arguments`, in order. One worker is this process itself.
+
+        Raises what a call raised, and Failed `worker_died` when the system ended a process.
+        """
+        if self.count == 1 or len(arguments) < 2:
+            return [function(*each) for each in arguments]
+        calls = self._submit([(function, each) for each in arguments])
+        try:
+            return [call.result() for call in calls]
+        except BrokenProcessPool as error:
+            self._pool = None
+            raise Failed(
+                "worker_died",
+                "the system ended a worker process, for want of memory perhaps: set "
+                "EBBTIDE_WORKERS to fewer of them",
+            ) from error
+        finally:
+            for call in calls:
+                call.cancel()
+
+    def _submit(
+        self, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]
+    ) -> list[Future[Any]]:
+        if self._pool is None:
+            # A forked process would have this one's locks, but not the threads that release them.
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.count, spawn, initializer=_initialize)
+        return [self._pool.submit(_call, cloudpickle.dumps(call)) for call in calls]
+
+
+def _call(pickled: bytes) -> Any:
+    function, arguments = cloudpickle.loads(pickled)
+    return function(*arguments)
+
+
+def _preload() -> None:
+    for name in PRELOADED:
+        importlib.import_module(name)
+
+
+def _initialize() -> None:
+    """Leave interrupts to the parent, and end when it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

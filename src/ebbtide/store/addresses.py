@@ -1,0 +1,268 @@
+"""Physical addresses: objects that clients write to the storage themselves, past this program.
+
+A client asks for an address, uploads to it, and links it to a path with the token that came with
+the address. The bytes are copied to a fresh address on the way: whoever was given the first one
+could write there again, and linked bytes never change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
+from ebbtide.model import EPOCH
+from ebbtide.storage import contains, object_url
+from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.metadata.branches import require_branch
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.repositories import list_repositories, lock_all_repositories
+from ebbtide.store.metadata.schema import ONE_MICROSECOND
+from ebbtide.store.metadata.staged import write_staged
+from ebbtide.store.metadata.tokens import (
+    consume_token,
+    insert_token,
+    is_outstanding,
+    read_signing_keys,
+)
+from ebbtide.store.names import check_path, check_text, shown
+from ebbtide.store.signing import sign, verify
+from ebbtide.store.uploads import NewObject, Uploads
+
+PURPOSE: Final = "upload"
+SIZE_BYTES_MAX: Final = 2**63 - 1
+CHECKSUM_BYTES_MAX: Final = 255
+URL_BYTES_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class UploadAddress:
+    """Where to upload to, and the token that links it.
+
+    `address` is relative to the storage root, `url` the place itself; `presigned_url` takes the
+    bytes in a PUT without further credentials, None where the storage has no such thing.
+    """
+
+    branch: str
+    path: str
+    address: str
+    url: str
+    presigned_url: str | None
+    token: str
+    expires_at: datetime
+
+
+class PhysicalAddresses:
+    """The physical addresses of one repository."""
+
+    def __init__(self, context: RepositoryContext, uploads: Uploads) -> None:
+        self._context = context
+        self._uploads = uploads
+
+    def get(self, branch: str, path: str) -> UploadAddress:
+        """A fresh address for an object at `path`. What is uploaded there stays until the token
+        expires, after EBBTIDE_UPLOAD_TTL; linking must have ended by then.
+
+        Raises InvalidInput `invalid_path`, NotFound `branch_not_found`, Refused `storage_foreign`.
+        """
+        context = self._context
+        check_path(path)
+        context.touch_owner()
+        lasts = context.settings.upload_ttl
+        with context.metadata.transaction() as tx:
+            require_branch(tx, context.repository_id, branch)
+            now = tx.now()
+            (address,) = context.slices.new_addresses(1, now=now)
+            expires_at = now + lasts
+            insert_token(tx, context.repository_id, address, expires_at=expires_at)
+            key = read_signing_keys(tx)[0]
+        payload = {
+            "for": PURPOSE,
+            "repository": context.repository_id,
+            "branch": branch,
+            "path": path,
+            "address": address,
+            "expires": (expires_at - EPOCH) // ONE_MICROSECOND,
+        }
+        return UploadAddress(
+            branch=branch,
+            path=path,
+            address=address,
+            url=f"{context.storage.url.rstrip('/')}/{address}",
+            presigned_url=context.storage.sign_put(address, lasts=lasts),
+            token=sign(key, payload),
+            expires_at=expires_at,
+        )
+
+    def link(
+        self,
+        branch: str,
+        path: str,
+        token: str,
+        *,
+        size_bytes: int | None = None,
+        checksum: str | None = None,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:
+        """Stage what was uploaded to the token's address, and use the token up.
+
+        `size_bytes` and `checksum` (SHA-256, hexadecimal) are compared where they are given.
+        Raises InvalidInput `token_invalid` for what the store did not sign, `token_foreign` for
+        another repository's, branch's or path's, `checksum_mismatch`; Conflict `token_expired` or
+        `token_used`; NotFound `object_not_found` when nothing was uploaded; and as `Objects.put`.
+        After a mismatch the token is as good as before.
+        """
+        context = self._context
+        payload = self._verified(branch, path, token)
+        address: str = payload["address"]
+
+        def pieces() -> Iterator[bytes]:
+            digest = hashlib.sha256()
+            size = 0
+            for piece in context.storage.stream(address):
+                digest.update(piece)
+                size += len(piece)
+                yield piece
+            _compare("size", size_bytes, size)
+            _compare("checksum", checksum and checksum.lower(), digest.hexdigest())
+
+        def consume(tx: Transaction) -> None:
+            if not consume_token(tx, context.repository_id, address):
+                raise _not_outstanding(tx, payload)
+
+        new = NewObject(path, pieces(), content_type, metadata or {})
+        try:
+            entry = self._uploads.put(branch, new, check=consume)
+        except NotFound as error:
+            if error.kind != "object_not_found":
+                raise
+            # Another link of the token may have been faster, and have deleted what it copied.
+            with context.metadata.snapshot() as tx:
+                self._require_outstanding(tx, payload)
+            raise NotFound(
+                "object_not_found",
+                f"nothing was uploaded to {address}: upload first, then link",
+                address=address,
+            ) from None
+        # Nothing refers to it any more. What this can't delete a collector finds.
+        with suppress(EbbtideError):
+            context.storage.delete([address])
+        return entry
+
+    def stage(
+        self,
+        branch: str,
+        path: str,
+        url: str,
+        *,
+        size_bytes: int,
+        checksum: str = "",
+        mtime: datetime | None = None,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:
+        """Stage an object that lies outside the storage root, and stays where it is: it is never
+        collected. Nothing is read there.
+
+        Raises InvalidInput `invalid_address` for what is no URL of an object or lies in the root of
+        any repository of the store, `invalid_date` for one without a zone, and as `Objects.put`.
+        """
+        context = self._context
+        NewObject(path, b"", content_type, metadata or {}).check()
+        if not 0 <= size_bytes <= SIZE_BYTES_MAX:
+            raise InvalidInput(
+                "invalid_argument", f"a size is from 0 to {SIZE_BYTES_MAX}: {size_bytes}"
+            )
+        check_text("the checksum", checksum, bytes_max=CHECKSUM_BYTES_MAX)
+        if mtime is not None and mtime.tzinfo is None:
+            raise InvalidInput("invalid_date", f"{mtime} has no time zone: give one")
+        address = _external(url)
+        context.touch_owner()
+        with context.metadata.transaction() as tx:
+            # Before the roots are read: one that is being made may hold the object.
+            lock_all_repositories(tx, "share")
+            for info in list_repositories(tx):
+                if contains(info.storage_url, address):
+                    raise InvalidInput(
+                        "invalid_address",
+                        f"{shown(url)} lies in the storage root of repository {info.name!r}, where "
+                        "it may be collected: upload it with 'fs put', or copy it with 'fs cp'",
+                    )
+            row = require_branch(tx, context.repository_id, branch, lock="share")
+            entry = Entry(
+                path=path,
+                address=address,
+                size_bytes=size_bytes,
+                checksum=checksum,
+                mtime=mtime or tx.now(),
+                content_type=content_type,
+                metadata=dict(metadata or {}),
+            )
+            write_staged(tx, context.repository_id, row.staging_token, {path: entry})
+        return entry
+
+    def _verified(self, branch: str, path: str, token: str) -> dict[str, Any]:
+        """What a token carries. Raises as `link`."""
+        context = self._context
+        with context.metadata.snapshot() as tx:
+            keys = {key.key_id: key.secret for key in read_signing_keys(tx)}
+            payload = verify(keys, token)
+            if payload.get("for") != PURPOSE:
+                raise InvalidInput("token_invalid", "this is no token of an upload")
+            for name, given in (
+                ("repository", context.repository_id),
+                ("branch", branch),
+                ("path", path),
+            ):
+                if payload[name] != given:
+                    raise InvalidInput(
+                        "token_foreign",
+                        f"the token is for another {name}: ask for one for {shown(path)} on "
+                        f"{shown(branch)}",
+                    )
+            self._require_outstanding(tx, payload)
+        return payload
+
+    def _require_outstanding(self, tx: Transaction, payload: Mapping[str, Any]) -> None:
+        """Raises Conflict `token_expired` or `token_used`."""
+        if not is_outstanding(tx, self._context.repository_id, payload["address"]):
+            raise _not_outstanding(tx, payload)
+
+
+def _not_outstanding(tx: Transaction, payload: Mapping[str, Any]) -> Conflict:
+    """Why a token that the store signed is not good any more."""
+    expires_at = EPOCH + payload["expires"] * ONE_MICROSECOND
+    if expires_at <= tx.now():
+        return Conflict(
+            "token_expired",
+            f"the token expired at {expires_at:%Y-%m-%d %H:%M:%S} UTC, and what was uploaded may "
+            "have been collected: ask for a new one, and upload again",
+        )
+    return Conflict("token_used", "the token was used already: ask for a new one for each upload")
+
+
+def _external(url: str) -> str:
+    """The URL in its one spelling. InvalidInput `invalid_address`."""
+    if not is_external(url):
+        raise InvalidInput(
+            "invalid_address",
+            f"{shown(url)} is no URL: write one such as s3://bucket/key or file:///data/file",
+        )
+    address = object_url(url)
+    if len(address.encode()) > URL_BYTES_MAX:
+        raise InvalidInput("invalid_address", f"{shown(url)} has more than {URL_BYTES_MAX} bytes")
+    return address
+
+
+def _compare(what: str, expected: object, found: object) -> None:
+    if expected is not None and expected != found:
+        raise InvalidInput(
+            "checksum_mismatch",
+            f"the {what} of what was uploaded is {found}, not {expected}: upload it again",
+        )

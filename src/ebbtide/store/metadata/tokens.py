@@ -1,0 +1,70 @@
+"""Queries: signing keys, and upload tokens that are neither used nor expired."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.schema import signing_keys, upload_tokens
+from ebbtide.store.signing import SigningKey
+
+
+def insert_signing_key(tx: Transaction, key: SigningKey) -> None:
+    """Keep a key, which signs from now on."""
+    tx.execute(
+        sa.insert(signing_keys).values(key_id=key.key_id, secret=key.secret, created_at=tx.now())
+    )
+
+
+def read_signing_keys(tx: Transaction) -> list[SigningKey]:
+    """All keys, the newest first."""
+    rows = tx.execute(
+        sa.select(signing_keys).order_by(signing_keys.c.created_at.desc(), signing_keys.c.key_id)
+    )
+    return [SigningKey(row.key_id, row.secret) for row in rows]
+
+
+def insert_token(
+    tx: Transaction, repository_id: str, address: str, *, expires_at: datetime
+) -> None:
+    """Promise that what is uploaded to `address` stays until `expires_at`."""
+    tx.execute(
+        sa.insert(upload_tokens).values(
+            repository_id=repository_id,
+            address=address,
+            created_at=tx.now(),
+            expires_at=expires_at,
+        )
+    )
+
+
+def is_outstanding(tx: Transaction, repository_id: str, address: str) -> bool:
+    """Whether the token of an address was neither used nor has expired."""
+    found = tx.execute(
+        sa.select(upload_tokens.c.address).where(*_outstanding(tx, repository_id, address))
+    )
+    return found.one_or_none() is not None
+
+
+def consume_token(tx: Transaction, repository_id: str, address: str) -> bool:
+    """Use the token of an address up; False when it was used, or has expired by the database's
+    clock."""
+    # Taken, not looked at: on PostgreSQL another transaction may be using it at this moment.
+    taken = tx.execute(
+        sa.delete(upload_tokens)
+        .where(*_outstanding(tx, repository_id, address))
+        .returning(upload_tokens.c.address)
+    )
+    return taken.one_or_none() is not None
+
+
+def _outstanding(
+    tx: Transaction, repository_id: str, address: str
+) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        upload_tokens.c.repository_id == repository_id,
+        upload_tokens.c.address == address,
+        upload_tokens.c.expires_at > tx.now(),
+    )

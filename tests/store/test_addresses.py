@@ -1,0 +1,1081 @@
+"""Physical addresses: given out, uploaded to, linked once; and objects that stay outside."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.ids import new_id
+from ebbtide.settings import Settings
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.layout import DATA_PREFIX
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.repositories import (
+    RepositoryInfo,
+    insert_repository,
+    lock_all_repositories,
+)
+from ebbtide.store.metadata.schema import copies, pending, staged, upload_tokens
+from ebbtide.store.metadata.tokens import insert_signing_key, read_signing_keys
+from ebbtide.store.repository import Repository
+from ebbtide.store.signing import SigningKey, sign, verify
+from tests.support.clock import ManualClock
+from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
+from tests.support.world import DAY, World
+
+DATA = b"what a client uploads"
+CHECKSUM = hashlib.sha256(DATA).hexdigest()
+TTL = timedelta(hours=1)
+MOMENT = timedelta(microseconds=1)
+ZERO: dict[str, Any] = {"grace": timedelta(0), "unsafe": True}
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def rows(repository: Repository, table: sa.Table) -> list[tuple[Any, ...]]:
+    with repository.context.metadata.snapshot() as tx:
+        return sorted(map(tuple, tx.execute(sa.select(table))), key=repr)
+
+
+def files(repository: Repository) -> set[str]:
+    """The addresses of all objects, whatever refers to them."""
+    return {
+        address
+        for batch in repository.context.storage.list(DATA_PREFIX)
+        for address in batch.column("address").to_pylist()
+        if address is not None
+    }
+
+
+def everything(repository: Repository) -> tuple[object, ...]:
+    """What must not change when an operation is refused."""
+    tables = (staged, pending, upload_tokens, copies)
+    return *(rows(repository, table) for table in tables), files(repository)
+
+
+def key_of(repository: Repository) -> SigningKey:
+    with repository.context.metadata.snapshot() as tx:
+        return read_signing_keys(tx)[0]
+
+
+def uploaded(repository: Repository, path: str = "a", *, branch: str = "main") -> tuple[str, str]:
+    """Ask for an address and upload to it: the address and the token."""
+    found = repository.addresses.get(branch, path)
+    repository.context.storage.put(found.address, DATA)
+    return found.address, found.token
+
+
+def hooked(repository: Repository, **hooks: Callable[[str, str], None]) -> Repository:
+    return with_storage(repository, FaultyStorage(repository.context.storage, **hooks))
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: ManualClock) -> Iterator[Repository]:
+    """A repository in memory, for what the kind of database makes no difference to."""
+    settings = Settings(range_entries_target=4)
+    with Store.init(tmp_path / "store", settings=settings, clock=clock) as store:
+        yield store.create_repository("lake", storage_url=f"memory:{new_id()}")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+# Addresses that are given out
+
+
+def test_an_address_is_fresh_and_in_the_slice_that_uploads_go_to(
+    repository: Repository, clock: ManualClock
+) -> None:
+    before = repository.objects.put("main", "x", b"1").address
+    found = [repository.addresses.get("main", "a/b") for _ in range(3)]
+    after = repository.objects.put("main", "y", b"1").address
+    addresses = [before, *(each.address for each in found), after]
+    assert len(set(addresses)) == 5
+    assert len({address.split("/")[1] for address in addresses}) == 1
+    for each in found:
+        assert (each.branch, each.path) == ("main", "a/b")
+        assert each.expires_at == clock.now + TTL
+        assert each.url == f"{repository.context.storage.url}/{each.address}"
+        assert each.presigned_url is None, "memory has no such thing"
+    assert files(repository) == {before, after}, "nothing is written for it"
+    assert len(rows(repository, staged)) == 2
+
+
+def test_addresses_fill_slices(lake: Repository) -> None:
+    """Were they not counted, a slice would grow without end."""
+    lake.context.slices.__init__(Settings(slice_objects_max=2))  # type: ignore[misc]
+    found = [lake.addresses.get("main", "a").address.split("/")[1] for _ in range(4)]
+    assert found[0] == found[1] != found[2] == found[3]
+
+
+def test_a_local_address_is_where_its_url_says(world: World) -> None:
+    found = world.lake.addresses.get("main", "a")
+    assert found.url == (world.root / found.address).as_uri()
+    assert found.presigned_url is None
+
+
+def test_what_storages_sign_is_handed_on(lake: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sign_put(_storage: object, address: str, *, lasts: timedelta) -> str:
+        return f"https://storage/{address}?lasts={lasts.total_seconds():.0f}"
+
+    monkeypatch.setattr(FaultyStorage, "sign_put", sign_put)
+    found = hooked(lake).addresses.get("main", "a")
+    assert found.presigned_url == f"https://storage/{found.address}?lasts=3600"
+
+
+@pytest.mark.parametrize(
+    ("branch", "path", "kind"),
+    [
+        ("nowhere", "a", "branch_not_found"),
+        ("main~0", "a", "branch_not_found"),
+        ("main", "", "invalid_path"),
+        ("main", "/a", "invalid_path"),
+        ("main", "a/../b", "invalid_path"),
+        ("main", "a\0", "invalid_path"),
+        ("main", "\ud800", "invalid_path"),
+        ("main", "x" * 1025, "invalid_path"),
+    ],
+)
+def test_no_address_for_what_cannot_be_linked(
+    lake: Repository, branch: str, path: str, kind: str
+) -> None:
+    before = everything(lake)
+    with raises(kind):
+        lake.addresses.get(branch, path)
+    assert everything(lake) == before
+
+
+def test_no_address_on_a_storage_of_somebody_else(lake: Repository) -> None:
+    lake.context.storage.delete(["_ebbtide/OWNER"])
+    with raises("storage_foreign"):
+        lake.addresses.get("main", "a")
+    assert rows(lake, upload_tokens) == []
+
+
+def test_an_address_is_protected_while_its_token_is_outstanding(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    def protected() -> list[dict[str, object]]:
+        format_ = EmbeddedRepository(repository.context, store_id=store.store_id)
+        with format_.reading() as reading:
+            return [row for table in reading.protected() for row in table.to_pylist()]
+
+    found = repository.addresses.get("main", "a")
+    expected = {
+        "address": found.address,
+        "reason": "upload token",
+        "until": clock.now + TTL,
+        "created_at": clock.now,
+    }
+    assert protected() == [expected]
+    clock.advance(TTL - MOMENT)
+    assert protected() == [expected]
+    clock.advance(MOMENT)
+    assert protected() == []
+
+
+# Linking
+
+
+def test_what_was_uploaded_is_linked(repository: Repository, clock: ManualClock) -> None:
+    address, token = uploaded(repository, "a/é")
+    clock.advance(TTL / 2)
+    entry = repository.addresses.link(
+        "main",
+        "a/é",
+        token,
+        size_bytes=len(DATA),
+        checksum=CHECKSUM.upper(),
+        content_type="text/plain",
+        metadata={"k": "v"},
+    )
+    assert entry == Entry(
+        path="a/é",
+        address=entry.address,
+        size_bytes=len(DATA),
+        checksum=CHECKSUM,
+        mtime=clock.now,
+        content_type="text/plain",
+        metadata={"k": "v"},
+    )
+    assert repository.objects.stat("main", "a/é") == entry
+    assert repository.objects.get("main", "a/é") == DATA
+    assert entry.address != address
+    assert files(repository) == {entry.address}, "what was uploaded is deleted"
+    assert rows(repository, upload_tokens) == rows(repository, pending) == []
+    repository.commits.commit("main", "linked")
+    assert repository.objects.get("main@", "a/é") == DATA
+
+
+def test_writing_to_the_first_address_again_changes_nothing(repository: Repository) -> None:
+    address, token = uploaded(repository)
+    repository.addresses.link("main", "a", token)
+    repository.context.storage.put(address, b"something else")
+    assert repository.objects.get("main", "a") == DATA
+    repository.commits.commit("main", "")
+    assert repository.objects.get("main@", "a") == DATA
+
+
+def test_tokens_are_used_in_any_order(lake: Repository) -> None:
+    tokens = [uploaded(lake, name)[1] for name in "abc"]
+    before = lake.addresses.get("main", "d").token
+    for name, token in reversed([*zip("abc", tokens, strict=True)]):
+        lake.addresses.link("main", name, token)
+    assert [entry.path for entry in lake.objects.walk("main")] == [*"abc"]
+    with raises("object_not_found"):
+        lake.addresses.link("main", "d", before)
+
+
+def test_a_link_takes_the_place_of_what_was_staged(lake: Repository) -> None:
+    lake.objects.put("main", "a", b"old")
+    _, token = uploaded(lake)
+    lake.addresses.link("main", "a", token)
+    assert lake.objects.get("main", "a") == DATA
+
+
+def test_an_empty_upload_is_linked(lake: Repository) -> None:
+    found = lake.addresses.get("main", "a")
+    lake.context.storage.put(found.address, b"")
+    checksum = hashlib.sha256(b"").hexdigest()
+    entry = lake.addresses.link("main", "a", found.token, size_bytes=0, checksum=checksum)
+    assert entry.size_bytes == 0
+    assert lake.objects.get("main", "a") == b""
+
+
+def test_more_than_sixty_four_mebibytes_come_in(lake: Repository) -> None:
+    """Neither for what is uploaded in pieces nor for what is linked."""
+    piece = bytes(range(256)) * 4096
+    pieces = [piece] * 65
+    put = lake.objects.put("main", "put", iter(pieces))
+    assert put.size_bytes == 65 << 20
+    found = lake.addresses.get("main", "linked")
+    lake.context.storage.put(found.address, iter(pieces))
+    linked = lake.addresses.link("main", "linked", found.token, checksum=put.checksum)
+    assert linked.size_bytes == 65 << 20
+    lake.context.storage.delete([put.address, linked.address])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"size_bytes": len(DATA) + 1},
+        {"size_bytes": 0},
+        {"checksum": "0" * 64},
+        {"checksum": ""},
+        {"checksum": CHECKSUM[:-1]},
+        {"size_bytes": len(DATA), "checksum": "0" * 64},
+        {"size_bytes": 1, "checksum": CHECKSUM},
+    ],
+)
+def test_after_a_mismatch_the_token_is_as_good_as_before(
+    lake: Repository, given: dict[str, Any]
+) -> None:
+    _, token = uploaded(lake)
+    before = everything(lake)
+    with raises("checksum_mismatch"):
+        lake.addresses.link("main", "a", token, **given)
+    assert everything(lake) == before
+    assert lake.addresses.link("main", "a", token, size_bytes=len(DATA)).checksum == CHECKSUM
+
+
+def test_a_mismatch_of_what_is_copied_in_parts(
+    lake: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage is in the middle of an upload in parts when it is found."""
+    monkeypatch.setattr("ebbtide.storage.remote._PART_BYTES", 5 << 20)
+    found = lake.addresses.get("main", "a")
+    lake.context.storage.put(found.address, b"x" * (17 << 20))
+    before = everything(lake)
+    with raises("checksum_mismatch"):
+        lake.addresses.link("main", "a", found.token, checksum=CHECKSUM)
+    assert everything(lake) == before
+
+
+def test_what_is_uploaded_again_after_a_mismatch_is_linked(lake: Repository) -> None:
+    found = lake.addresses.get("main", "a")
+    lake.context.storage.put(found.address, b"torn")
+    with raises("checksum_mismatch"):
+        lake.addresses.link("main", "a", found.token, checksum=CHECKSUM)
+    lake.context.storage.put(found.address, DATA)
+    lake.addresses.link("main", "a", found.token, checksum=CHECKSUM)
+    assert lake.objects.get("main", "a") == DATA
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"content_type": "x" * 256},
+        {"content_type": "\ud800"},
+        {"metadata": {"k": "\0"}},
+        {"metadata": {"k": "x" * 20_000}},
+    ],
+)
+def test_what_cannot_be_stored_beside_the_bytes(lake: Repository, given: dict[str, Any]) -> None:
+    _, token = uploaded(lake)
+    before = everything(lake)
+    with raises("invalid_argument"):
+        lake.addresses.link("main", "a", token, **given)
+    assert everything(lake) == before
+    lake.addresses.link("main", "a", token)
+
+
+# Tokens that are not good
+
+
+def test_a_token_is_good_once(repository: Repository) -> None:
+    address, token = uploaded(repository)
+    repository.addresses.link("main", "a", token)
+    repository.context.storage.put(address, b"uploaded again")
+    before = everything(repository)
+    with raises("token_used"):
+        repository.addresses.link("main", "a", token)
+    assert everything(repository) == before
+    assert repository.objects.get("main", "a") == DATA
+
+
+def test_a_token_is_good_until_it_expires(lake: Repository, clock: ManualClock) -> None:
+    (_, first), (_, second) = uploaded(lake), uploaded(lake)
+    clock.advance(TTL - MOMENT)
+    lake.addresses.link("main", "a", first)
+    clock.advance(MOMENT)
+    before = everything(lake)
+    for token in (first, second):
+        with raises("token_expired"):
+            lake.addresses.link("main", "a", token)
+    assert everything(lake) == before
+
+
+def test_it_is_the_database_that_knows_the_time(lake: Repository, clock: ManualClock) -> None:
+    _, token = uploaded(lake)
+    clock.host_offset = timedelta(days=2)
+    lake.addresses.link("main", "a", token)
+    _, token = uploaded(lake)
+    clock.host_offset = timedelta(0)
+    clock.database_offset = TTL
+    with raises("token_expired"):
+        lake.addresses.link("main", "a", token)
+
+
+Forge = Callable[[Repository, str], str]
+
+
+def signed_with(key: SigningKey, repository: Repository, token: str, **changes: object) -> str:
+    own = key_of(repository)
+    return sign(key, verify({own.key_id: own.secret}, token) | changes)
+
+
+def with_the_same_mac(repository: Repository, token: str, **changes: object) -> str:
+    """The payload changed, the mac as it was."""
+    changed = signed_with(key_of(repository), repository, token, **changes)
+    return f"{changed.rpartition('.')[0]}.{token.rpartition('.')[2]}"
+
+
+FORGED: dict[str, Forge] = {
+    "another expiry": lambda lake, token: with_the_same_mac(lake, token, expires=2**60),
+    "another path": lambda lake, token: with_the_same_mac(lake, token, path="b"),
+    "another address": lambda lake, token: with_the_same_mac(
+        lake, token, address=uploaded(lake)[0]
+    ),
+    "another mac": lambda _lake, token: token[:-1] + ("A" if token[-1] != "A" else "Q"),
+    "no mac": lambda _lake, token: token.rpartition(".")[0] + ".",
+    "another key": lambda lake, token: signed_with(SigningKey.generate(), lake, token),
+    "another key of that name": lambda lake, token: signed_with(
+        SigningKey(key_of(lake).key_id, b"0" * 32), lake, token
+    ),
+    "another purpose": lambda lake, token: signed_with(key_of(lake), lake, token, **{"for": "x"}),
+    "no purpose": lambda lake, _token: sign(key_of(lake), {"path": "a"}),
+    "garbage": lambda _lake, _token: "garbage",
+    "garbage in three parts": lambda _lake, _token: "a.b.c",
+    "not ASCII": lambda _lake, token: token[:-1] + "é",
+    "not ASCII inside": lambda _lake, token: token.replace(".", ".é", 1),
+    "a lone surrogate": lambda _lake, token: token[:-1] + "\udcff",
+    "a lone surrogate inside": lambda _lake, token: token.replace(".", ".\ud800", 1),
+    "a lone surrogate first": lambda _lake, token: "\ud800" + token,
+    "empty": lambda _lake, _token: "",
+    "the first half": lambda _lake, token: token[: len(token) // 2],
+    "one character less": lambda _lake, token: token[:-1],
+    "one character more": lambda _lake, token: token + "=",
+    "a line feed more": lambda _lake, token: token + "\n",
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_token_that_the_store_did_not_sign(lake: Repository, how: str) -> None:
+    _, token = uploaded(lake)
+    forged = FORGED[how](lake, token)
+    before = everything(lake)
+    with raises("token_invalid"):
+        lake.addresses.link("main", "a", forged)
+    assert everything(lake) == before
+    lake.addresses.link("main", "a", token)
+
+
+def test_a_token_of_another_store(lake: Repository, tmp_path: Path, clock: ManualClock) -> None:
+    with Store.init(tmp_path / "other", settings=Settings(), clock=clock) as store:
+        other = store.create_repository("lake", storage_url=f"memory:{new_id()}")
+        _, token = uploaded(other)
+    before = everything(lake)
+    with raises("token_invalid"):
+        lake.addresses.link("main", "a", token)
+    assert everything(lake) == before
+
+
+def test_a_token_for_another_place(store: Store, repository: Repository) -> None:
+    other = store.create_repository("other", storage_url=f"memory:{new_id()}")
+    repository.branches.create("dev", "main")
+    _, token = uploaded(repository)
+    before = everything(repository), everything(other)
+    for place, branch, path in (
+        (other, "main", "a"),
+        (repository, "dev", "a"),
+        (repository, "nowhere", "a"),
+        (repository, "main", "b"),
+        (repository, "main", "A"),
+        (repository, "main", "a/"),
+        (repository, "main", ""),
+        (repository, "main", "\ud800"),
+        (other, "dev", "b"),
+    ):
+        with raises("token_foreign"):
+            place.addresses.link(branch, path, token)
+    assert (everything(repository), everything(other)) == before
+    repository.addresses.link("main", "a", token)
+
+
+def test_nothing_was_uploaded(repository: Repository) -> None:
+    found = repository.addresses.get("main", "a")
+    before = everything(repository)
+    with pytest.raises(NotFound, match="upload first") as caught:
+        repository.addresses.link("main", "a", found.token)
+    assert caught.value.kind == "object_not_found"
+    assert caught.value.details == {"address": found.address}
+    assert everything(repository) == before
+    repository.context.storage.put(found.address, DATA)
+    repository.addresses.link("main", "a", found.token)
+
+
+@pytest.mark.parametrize("what", ["a directory", "a link to a secret", "a dangling link"])
+def test_what_was_put_there_is_no_file(world: World, tmp_path: Path, what: str) -> None:
+    """A client may link what it wrote, and not what this program can read beside that."""
+    secret = tmp_path / "secret"
+    secret.write_text("of this machine")
+    found = world.lake.addresses.get("main", "a")
+    place = world.root / found.address
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if what == "a directory":
+        place.mkdir()
+    else:
+        place.symlink_to(secret if what == "a link to a secret" else tmp_path / "nowhere")
+    with raises("object_not_found"):
+        world.lake.addresses.link("main", "a", found.token)
+    assert rows(world.lake, staged) == rows(world.lake, pending) == []
+
+
+def test_the_branch_went_and_came_back(lake: Repository) -> None:
+    lake.branches.create("dev", "main")
+    _, token = uploaded(lake, branch="dev")
+    lake.branches.delete("dev")
+    before = everything(lake)
+    with raises("branch_not_found"):
+        lake.addresses.link("dev", "a", token)
+    assert everything(lake) == before
+    lake.branches.restore("dev")
+    lake.addresses.link("dev", "a", token)
+    assert lake.objects.get("dev", "a") == DATA
+
+
+def test_a_newer_key_signs_and_older_ones_are_good(lake: Repository, clock: ManualClock) -> None:
+    _, old = uploaded(lake, "old")
+    clock.advance(MOMENT)
+    newer = SigningKey.generate()
+    with lake.context.metadata.transaction() as tx:
+        insert_signing_key(tx, newer)
+    _, new = uploaded(lake, "new")
+    assert new.startswith(newer.key_id)
+    assert not old.startswith(newer.key_id)
+    lake.addresses.link("main", "old", old)
+    lake.addresses.link("main", "new", new)
+
+
+# Two links of one token
+
+
+def outcome_of(repository: Repository, token: str) -> Entry | str:
+    try:
+        return repository.addresses.link("main", "a", token)
+    except Conflict as error:
+        return error.kind
+
+
+def check_one_won(repository: Repository, outcomes: list[Entry | str]) -> None:
+    (won,) = (each for each in outcomes if isinstance(each, Entry))
+    assert outcomes.count("token_used") == len(outcomes) - 1
+    assert repository.objects.stat("main", "a") == won
+    assert repository.objects.get("main", "a") == DATA
+    assert files(repository) == {won.address}, "who lost leaves no file behind"
+    assert rows(repository, pending) == rows(repository, upload_tokens) == []
+
+
+def test_of_two_links_that_have_both_copied_one_wins(repository: Repository) -> None:
+    meeting = Barrier(2, timeout=60)
+
+    def meet(method: str, _address: str) -> None:
+        if method == "put":
+            meeting.wait()
+
+    _, token = uploaded(repository)
+    met = hooked(repository, after=meet)
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(lambda _: outcome_of(met, token), range(2)))
+    check_one_won(repository, outcomes)
+
+
+def test_of_links_at_any_moment_one_wins(repository: Repository) -> None:
+    for _ in range(5):
+        _, token = uploaded(repository)
+        with ThreadPoolExecutor(4) as pool:
+            outcomes = list(pool.map(lambda _: outcome_of(repository, token), range(4)))  # noqa: B023
+        check_one_won(repository, outcomes)
+        repository.context.storage.delete(sorted(files(repository)))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_link_that_was_overtaken(repository: Repository, when: str) -> None:
+    """Before its first byte, when there is nothing to copy any more; or after its last."""
+    _, token = uploaded(repository)
+    outcomes: list[Entry | str] = []
+    overtake = OncePut(DATA_PREFIX, lambda: outcomes.append(outcome_of(repository, token)))
+    outcomes.append(outcome_of(hooked(repository, **{when: overtake}), token))
+    assert len(outcomes) == 2
+    check_one_won(repository, outcomes)
+
+
+# Links that fail half-way
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_token_that_expires_while_bytes_are_copied(
+    repository: Repository, clock: ManualClock, when: str
+) -> None:
+    address, token = uploaded(repository)
+    late = OncePut(DATA_PREFIX, lambda: clock.advance(TTL))
+    with raises("token_expired"):
+        hooked(repository, **{when: late}).addresses.link("main", "a", token)
+    assert rows(repository, staged) == rows(repository, pending) == []
+    assert files(repository) == {address}, "which a collector finds"
+
+
+def test_a_token_that_expires_and_whose_upload_is_collected_before_the_first_byte(
+    world: World,
+) -> None:
+    found = world.lake.addresses.get("main", "a")
+    world.lake.context.storage.put(found.address, DATA)
+
+    def collect() -> None:
+        world.clock.advance(TTL)
+        assert world.collect(**ZERO).state == "swept"
+        assert world.files() == set()
+
+    with raises("token_expired"):
+        hooked(world.lake, before=OncePut(DATA_PREFIX, collect)).addresses.link(
+            "main", "a", found.token
+        )
+
+
+def test_a_link_that_is_just_in_time(lake: Repository, clock: ManualClock) -> None:
+    _, token = uploaded(lake)
+    late = OncePut(DATA_PREFIX, lambda: clock.advance(TTL - MOMENT))
+    hooked(lake, after=late).addresses.link("main", "a", token)
+    assert lake.objects.get("main", "a") == DATA
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_storage_that_fails_at_any_call(lake: Repository, when: str) -> None:
+    """The token stays good until the entry is staged; then only what was uploaded may stay."""
+    address, token = uploaded(lake)
+    before = everything(lake)
+    for nth in range(20):
+        faulty = hooked(lake, **{when: FailNth(nth)})
+        try:
+            entry = faulty.addresses.link("main", "a", token)
+        except Failed as error:
+            assert error.kind == "storage_error"
+            assert everything(lake) == before
+        else:
+            break
+    assert nth == 2, "the put, the stream that it reads, and then the deletion"
+    assert lake.objects.get("main", "a") == DATA
+    assert files(lake) - {address} == {entry.address}
+    assert (address in files(lake)) == (when == "before"), "it fails before it has deleted"
+    assert rows(lake, upload_tokens) == rows(lake, pending) == []
+
+
+@pytest.mark.parametrize("step", ["require_branch", "publish_writes", "write_staged"])
+def test_a_database_that_fails_while_the_token_is_used_up(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    _, token = uploaded(repository)
+    before = everything(repository)
+
+    def fail(*_arguments: object, **options: object) -> None:
+        if step != "require_branch" or "lock" in options:
+            raise sa.exc.OperationalError("statement", {}, OSError("the disk is full"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"ebbtide.store.uploads.{step}", fail)
+        with raises("database_error"):
+            repository.addresses.link("main", "a", token)
+    assert everything(repository) == before
+    repository.addresses.link("main", "a", token)
+    assert repository.objects.get("main", "a") == DATA
+
+
+def test_a_copy_that_takes_longer_than_a_write_may(tmp_path: Path, clock: ManualClock) -> None:
+    settings = Settings(write_ttl=timedelta(minutes=1))
+    with Store.init(tmp_path / "store", settings=settings, clock=clock) as store:
+        lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
+        _, token = uploaded(lake)
+        before = everything(lake)
+        late = OncePut(DATA_PREFIX, lambda: clock.advance(timedelta(minutes=1)))
+        with raises("write_expired"):
+            hooked(lake, after=late).addresses.link("main", "a", token)
+        assert everything(lake) == before
+        lake.addresses.link("main", "a", token)
+
+
+# Collecting what was uploaded
+
+
+def upload_file(world: World, address: str) -> Path:
+    """Upload as a client does, at the injected time."""
+    place = world.root / address
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(DATA)
+    os.utime(place, (world.now.timestamp(), world.now.timestamp()))
+    return place
+
+
+def at(world: World, moment: datetime, **options: Any) -> None:
+    """Let it become that time, then collect."""
+    world.clock.advance(moment - world.now)
+    assert world.collect(**options).state == "swept"
+
+
+def test_what_is_never_linked_goes_after_token_and_grace(world: World) -> None:
+    found = world.lake.addresses.get("main", "a")
+    world.clock.advance(TTL - timedelta(seconds=10))
+    place = upload_file(world, found.address)
+    uploaded_at = world.now
+    at(world, found.expires_at - MOMENT, **ZERO)
+    assert place.exists(), "its token is good: the least of graces does not take it"
+    grace = timedelta(hours=3)
+    at(world, found.expires_at, grace=grace)
+    at(world, uploaded_at + grace - timedelta(seconds=1), grace=grace)
+    assert place.exists(), "younger than the grace"
+    at(world, found.expires_at + grace, grace=grace)
+    assert not place.exists()
+
+
+def test_what_is_never_linked_goes_with_its_token_where_there_is_no_grace(world: World) -> None:
+    found = world.lake.addresses.get("main", "a")
+    place, half = upload_file(world, found.address), upload_file(world, f"{found.address}#123")
+    at(world, found.expires_at - MOMENT, **ZERO)
+    assert place.exists()
+    assert half.exists(), "an upload that is under way"
+    at(world, found.expires_at, **ZERO)
+    assert not place.exists()
+    assert not half.exists()
+    with raises("token_expired"):
+        world.lake.addresses.link("main", "a", found.token)
+
+
+def test_what_was_linked_stays(world: World) -> None:
+    found = world.lake.addresses.get("main", "a")
+    place = upload_file(world, found.address)
+    entry = world.lake.addresses.link("main", "a", found.token)
+    upload_file(world, found.address)
+    at(world, found.expires_at - MOMENT, **ZERO)
+    assert not place.exists(), "a token that is used protects nothing"
+    at(world, found.expires_at + DAY, **ZERO)
+    assert world.files() == {entry.address}
+    assert world.lake.objects.get("main", "a") == DATA
+
+
+def test_a_run_while_bytes_are_copied(world: World) -> None:
+    """What is copied is protected by its token, and the copy by its registration."""
+    found = world.lake.addresses.get("main", "a")
+    upload_file(world, found.address)
+    runs: list[str] = []
+    collect = OncePut(DATA_PREFIX, lambda: runs.append(world.collect(**ZERO).state))
+    hooked(world.lake, after=collect).addresses.link("main", "a", found.token)
+    assert runs == ["swept"]
+    assert world.lake.objects.get("main", "a") == DATA
+
+
+@pytest.mark.parametrize("step", ["list", "read", "subtract", "fence", "recheck", "delete object"])
+def test_a_link_in_the_middle_of_a_run(world: World, step: str) -> None:
+    """The run may have read the token, and not the entry that came of it."""
+    world.lake.objects.put("main", "garbage", b"")
+    world.lake.objects.delete("main", "garbage")
+    found = world.lake.addresses.get("main", "a")
+    upload_file(world, found.address)
+    linked: list[Entry] = []
+
+    def observe(name: str, event: str) -> None:
+        if (name, event) == (step, "start") and not linked:
+            linked.append(world.lake.addresses.link("main", "a", found.token))
+
+    report = world.collect(observer=observe, **ZERO)
+    assert (report.state, len(linked)) == ("swept", 1)
+    assert world.lake.objects.get("main", "a") == DATA
+    assert world.collect(**ZERO).state == "swept"
+    assert world.files() == {linked[0].address}
+
+
+def test_a_fence_drops_tokens_that_have_expired(world: World) -> None:
+    other = world.store.create_repository("other")
+    addresses = [world.lake.addresses.get("main", "a").address]
+    other.addresses.get("main", "a")
+    world.clock.advance(TTL / 2)
+    later = world.lake.addresses.get("main", "a").address
+    addresses.append(later)
+
+    def kept() -> set[str]:
+        return {row[1] for row in rows(world.lake, upload_tokens) if row[1] in addresses}
+
+    world.clock.advance(TTL / 2)
+    assert world.collector(**ZERO).plan().state == "planned"
+    assert kept() == set(addresses), "a plan changes nothing"
+    at(world, world.now, **ZERO)
+    assert kept() == {later}
+    assert len(rows(world.lake, upload_tokens)) == 2, "those of other repositories are theirs"
+    at(world, world.now + TTL / 2, **ZERO)
+    assert kept() == set()
+
+
+# Objects that stay outside
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    file = tmp_path / "out side" / "é#1"
+    file.parent.mkdir()
+    file.write_bytes(DATA)
+    return file
+
+
+def staged_as(entry: Entry, path: str) -> Entry:
+    return Entry(
+        path,
+        entry.address,
+        entry.size_bytes,
+        entry.checksum,
+        entry.mtime,
+        entry.content_type,
+        entry.metadata,
+    )
+
+
+def test_an_external_object_is_staged_as_it_was_told(
+    repository: Repository, clock: ManualClock, outside: Path
+) -> None:
+    mtime = clock.now - timedelta(days=9)
+    entry = repository.addresses.stage(
+        "main",
+        "a",
+        outside.as_uri(),
+        size_bytes=len(DATA),
+        checksum="crc32:1234",
+        mtime=mtime,
+        content_type="text/plain",
+        metadata={"k": "v"},
+    )
+    expected = Entry(
+        "a", outside.as_uri(), len(DATA), "crc32:1234", mtime, "text/plain", {"k": "v"}
+    )
+    assert entry == expected == repository.objects.stat("main", "a")
+    assert repository.objects.get("main", "a") == DATA
+    assert b"".join(repository.objects.stream("main", "a", start=5, end=8)) == DATA[5:8]
+    repository.commits.commit("main", "")
+    assert repository.objects.stat("main@", "a") == expected
+    assert repository.objects.get("main@", "a") == DATA
+    assert files(repository) == set()
+
+
+def test_nothing_is_read_when_it_is_staged(lake: Repository, clock: ManualClock) -> None:
+    entry = lake.addresses.stage("main", "a", "s3a://bucket/some/key", size_bytes=0)
+    assert entry == Entry("a", "s3://bucket/some/key", 0, "", clock.now)
+    assert lake.addresses.stage("main", "b", "file:///no/such", size_bytes=2**63 - 1)
+    assert lake.objects.stat("main", "b").size_bytes == 2**63 - 1
+
+
+def test_an_external_object_goes_through_branches(repository: Repository, outside: Path) -> None:
+    repository.branches.create("dev", "main")
+    entry = repository.addresses.stage("dev", "a", outside.as_uri(), size_bytes=len(DATA))
+    copy = repository.objects.copy("dev", "b", "dev", "a")
+    assert copy == staged_as(entry, "b")
+    assert rows(repository, copies) == [], "nothing of it can be collected"
+    repository.commits.commit("dev", "")
+    repository.objects.put("main", "c", b"")
+    repository.commits.commit("main", "")
+    repository.commits.merge("dev", "main")
+    for path in "ab":
+        assert repository.objects.stat("main@", path) == staged_as(entry, path)
+        assert repository.objects.get("main@", path) == DATA
+    inside = repository.objects.copy("main", "own", "main", "a")
+    assert inside.address in files(repository)
+    assert inside.checksum == CHECKSUM
+    repository.objects.delete("main", "a")
+    repository.commits.commit("main", "")
+    repository.commits.revert("main", "main~0")
+    assert repository.objects.get("main", "a") == DATA
+
+
+def test_a_copy_from_another_branch_brings_the_bytes_in(lake: Repository, outside: Path) -> None:
+    lake.branches.create("dev", "main")
+    lake.addresses.stage("dev", "a", outside.as_uri(), size_bytes=1, checksum="unknown")
+    copy = lake.objects.copy("main", "a", "dev", "a")
+    assert (copy.size_bytes, copy.checksum) == (len(DATA), CHECKSUM)
+    outside.unlink()
+    assert lake.objects.get("main", "a") == DATA
+
+
+def test_an_external_object_that_is_not_there(lake: Repository, outside: Path) -> None:
+    lake.addresses.stage("main", "a", outside.as_uri(), size_bytes=len(DATA))
+    outside.unlink()
+    for read in (
+        lambda: lake.objects.get("main", "a"),
+        lambda: list(lake.objects.stream("main", "a", start=1)),
+        lambda: lake.objects.copy("main", "b", "main@", "a"),
+    ):
+        with pytest.raises(EbbtideError) as caught:
+            read()
+        assert caught.value.kind in ("corrupt_object", "object_not_found")
+    with pytest.raises(Failed, match="missing at file:"):
+        lake.objects.get("main", "a")
+
+
+def test_no_run_deletes_what_is_outside(world: World, outside: Path) -> None:
+    world.keep(default="7d")
+    url = outside.as_uri()
+    for path in ("committed", "dropped"):
+        world.lake.addresses.stage("main", path, url, size_bytes=len(DATA))
+    world.lake.objects.delete("main", "dropped")
+    old = world.save("main", days_ago=30, put=["lost"])
+    world.save("main", days_ago=20, delete=["committed", "lost"])
+    world.save("main", days_ago=1, put=["kept"])
+    world.lake.branches.create("gone", "main")
+    world.lake.addresses.stage("gone", "a", url, size_bytes=len(DATA))
+    world.lake.branches.delete("gone")
+    for _ in range(2):
+        world.clock.advance(DAY)
+        assert world.collect(**ZERO).state == "swept"
+    assert world.contents() == {"kept"}
+    with raises("commit_expired"):
+        world.lake.objects.get(old, "committed")
+    assert outside.read_bytes() == DATA
+
+
+def test_what_stays_of_what_is_outside_is_read_after_runs(world: World, outside: Path) -> None:
+    world.lake.addresses.stage("main", "committed", outside.as_uri(), size_bytes=len(DATA))
+    world.save("main", days_ago=30)
+    world.lake.addresses.stage("main", "staged", outside.as_uri(), size_bytes=len(DATA))
+    world.clock.advance(DAY)
+    assert world.collect(**ZERO).state == "swept"
+    for path in ("committed", "staged"):
+        assert world.lake.objects.get("main", path) == DATA
+
+
+Spelling = Callable[[Path, Path], str]
+
+INSIDE: dict[str, Spelling] = {
+    "an object": lambda root, _: next((root / "data").rglob("?" * 32 + "/*")).as_uri(),
+    "an object, through a link": lambda _, links: (links / "object").as_uri(),
+    "the root": lambda root, _: root.as_uri(),
+    "what is not there": lambda root, _: (root / "no" / "such").as_uri(),
+    "a file of the store's own": lambda root, _: (root / "_ebbtide" / "OWNER").as_uri(),
+    "capitals": lambda root, _: f"FILE://{root}/x",
+    "localhost": lambda root, _: f"file://LocalHost{root}/x",
+    "one slash": lambda root, _: f"file:{root}/x",
+    "four slashes": lambda root, _: f"file:///{root}/x",
+    "many slashes": lambda root, _: f"file://{str(root).replace('/', '//')}/x",
+    "dots": lambda root, _: f"file://{root}/../{root.name}/./x",
+    "dots behind nothing": lambda root, _: f"file:///nowhere/..{root}/x",
+    "escaped letters": lambda root, _: (
+        f"file://{root.parent}/%{ord(root.name[0]):x}{root.name[1:]}/x"
+    ),
+    "escaped dots": lambda root, _: f"file://{root}/%2e%2E/{root.name}/x",
+    "escaped slashes": lambda root, _: f"file://{root.parent}%2F{root.name}%2fx",
+    "a link to the root": lambda _, links: (links / "root" / "x").as_uri(),
+    "a link to a directory above": lambda root, links: f"file://{links}/above/{root.name}/x",
+    "a link to a directory inside": lambda _, links: (links / "data" / "x").as_uri(),
+    "a link to a link": lambda _, links: (links / "again" / "x").as_uri(),
+    "a link that leads to nothing yet": lambda _, links: (links / "dangling").as_uri(),
+    "dots behind a link": lambda _, links: f"file://{links}/data/../x",
+}
+
+
+@pytest.mark.parametrize("whose", ["lake", "other", "far"])
+@pytest.mark.parametrize("how", INSIDE)
+def test_nothing_inside_a_root_is_staged(
+    world: World, tmp_path: Path, how: str, whose: str
+) -> None:
+    world.store.create_repository("other")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "far").symlink_to(tmp_path / "elsewhere")
+    world.store.create_repository("far", storage_url=f"{tmp_path}/far/root")
+    repository = world.store.repository(whose)
+    address = repository.objects.put("main", "x", b"x").address
+    root = tmp_path / "elsewhere" / "root" if whose == "far" else world.root.parent / whose
+    assert (root / address).is_file()
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "object").symlink_to(root / address)
+    (links / "root").symlink_to(root)
+    (links / "above").symlink_to(root.parent)
+    (links / "data").symlink_to(root / "data")
+    (links / "again").symlink_to(links / "root")
+    (links / "dangling").symlink_to(root / "nothing" / "here")
+    before = everything(world.lake)
+    with pytest.raises(InvalidInput) as caught:
+        world.lake.addresses.stage("main", "a", INSIDE[how](root, links), size_bytes=1)
+    assert caught.value.kind == "invalid_address"
+    assert f"repository {whose!r}" in caught.value.message
+    assert everything(world.lake) == before
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("s3://bucket/lake/data/x", False),
+        ("s3a://bucket/lake/data/x", False),
+        ("S3N://bucket/lake/x", False),
+        ("s3://bucket/lake", False),
+        ("s3://bucket/lake2/x", True),
+        ("s3://bucket/other/lake/x", True),
+        ("s3://bucket2/lake/x", True),
+        ("gs://bucket/lake/x", True),
+        ("gs://whole/any/thing", False),
+        ("gcs://whole/x", False),
+    ],
+)
+def test_nothing_inside_a_bucket_of_the_store_is_staged(
+    lake: Repository, clock: ManualClock, url: str, *, allowed: bool
+) -> None:
+    with lake.context.metadata.transaction() as tx:
+        for name, root in (("on-s3", "s3://bucket/lake"), ("on-gs", "gs://whole")):
+            insert_repository(tx, RepositoryInfo(new_id(), name, root, "main", clock.now))
+    with suppress(InvalidInput) if allowed else raises("invalid_address"):
+        entry = lake.addresses.stage("main", "a", url, size_bytes=1)
+        assert allowed
+        assert lake.objects.stat("main", "a") == entry
+    assert len(rows(lake, staged)) == allowed
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "x",
+        "/data/file",
+        "../file",
+        "data/" + "0" * 32 + "/" + "0" * 32,
+        "file:",
+        "file:relative",
+        "file:///",
+        "file:///data/",
+        "file://host/data",
+        "file:///data?x",
+        "file:///data%00",
+        "file:///data\0",
+        "file:///\udcff",
+        "s3:",
+        "s3://",
+        "s3://bucket",
+        "s3://bucket/",
+        "s3://bucket/dir/",
+        "s3://bucket/a/../b",
+        "s3://bucket//a",
+        "s3://bucket/\ud800",
+        "s3://bucket/" + "x" * 5000,
+        "memory:x",
+        "memory:x/y",
+        "http://bucket.s3.amazonaws.com/lake/x",
+        "C:\\data",
+        "javascript:x",
+    ],
+)
+def test_what_is_no_url_of_an_object(lake: Repository, url: str) -> None:
+    before = everything(lake)
+    with pytest.raises(InvalidInput) as caught:
+        lake.addresses.stage("main", "a", url, size_bytes=1)
+    assert caught.value.kind == "invalid_address"
+    assert len(caught.value.message) < 1000
+    assert everything(lake) == before
+
+
+def test_beside_the_roots_is_outside(world: World) -> None:
+    for place in (world.root.parent / "x", world.root.parent / "lake2" / "x", world.root.parent):
+        world.lake.addresses.stage("main", "a", place.as_uri(), size_bytes=1)
+        assert world.lake.objects.stat("main", "a").address == place.as_uri()
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"size_bytes": -1}, "invalid_argument"),
+        ({"size_bytes": 2**63}, "invalid_argument"),
+        ({"checksum": "x" * 256}, "invalid_argument"),
+        ({"checksum": "\ud800"}, "invalid_argument"),
+        ({"checksum": "\0"}, "invalid_argument"),
+        ({"mtime": datetime(2020, 1, 1)}, "invalid_date"),
+        ({"content_type": "x" * 256}, "invalid_argument"),
+        ({"metadata": {"k": "\ud800"}}, "invalid_argument"),
+        ({"path": "/a"}, "invalid_path"),
+        ({"path": ""}, "invalid_path"),
+        ({"branch": "nowhere"}, "branch_not_found"),
+        ({"branch": "main~0"}, "branch_not_found"),
+    ],
+)
+def test_what_cannot_be_staged(repository: Repository, given: dict[str, Any], kind: str) -> None:
+    arguments = {"branch": "main", "path": "a", "size_bytes": 1, **given}
+    before = everything(repository)
+    with raises(kind):
+        repository.addresses.stage(url="s3://bucket/key", **arguments)
+    assert everything(repository) == before
+
+
+def test_staging_waits_for_a_repository_that_is_being_made(repository: Repository) -> None:
+    """Its root may be where the object lies."""
+    context = repository.context
+    with ThreadPoolExecutor(1) as pool:
+        with context.metadata.transaction() as tx:
+            lock_all_repositories(tx)
+            root = "s3://bucket/new"
+            insert_repository(tx, RepositoryInfo(new_id(), "new", root, "main", tx.now()))
+            made = pool.submit(
+                repository.addresses.stage, "main", "a", "s3://bucket/new/x", size_bytes=1
+            )
+            # Only an absence is waited for: a lock that is not taken shows at once.
+            assert not wait([made], timeout=0.3).done
+        with raises("invalid_address"):
+            made.result(timeout=20)
+    assert rows(repository, staged) == []

@@ -1,0 +1,727 @@
+"""Copies: what shares an address, what has bytes of its own, and who must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from datetime import timedelta
+from itertools import combinations_with_replacement
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ebbtide.errors import EbbtideError
+from ebbtide.ids import new_id
+from ebbtide.settings import Settings
+from ebbtide.store import sharing
+from ebbtide.store.collecting import drop_ended
+from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.branches import require_branch
+from ebbtide.store.metadata.copies import begin_reading, end_reading, is_reading, record_copy
+from ebbtide.store.metadata.schema import branches, copies, pending, readings, staged
+from ebbtide.store.metadata.staged import page_of_staged, write_staged
+from ebbtide.store.repository import Repository
+from ebbtide.store.sharing import share_staged
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.world import DAY, World
+
+HOUR = timedelta(hours=1)
+MOMENT = timedelta(microseconds=1)
+ZERO: dict[str, Any] = {"grace": timedelta(0), "unsafe": True}
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def rows(repository: Repository, table: sa.Table) -> list[tuple[Any, ...]]:
+    with repository.context.metadata.snapshot() as tx:
+        return sorted(map(tuple, tx.execute(sa.select(table))), key=repr)
+
+
+def files(repository: Repository) -> set[str]:
+    return {
+        address
+        for batch in repository.context.storage.list(DATA_PREFIX)
+        for address in batch.column("address").to_pylist()
+        if address is not None
+    }
+
+
+def everything(repository: Repository) -> tuple[object, ...]:
+    """What must not change when an operation is refused."""
+    tables = (staged, pending, copies, branches)
+    return *(rows(repository, table) for table in tables), files(repository)
+
+
+def recorded(repository: Repository) -> list[str]:
+    """The addresses of the records of copies."""
+    with repository.context.metadata.snapshot() as tx:
+        found = tx.execute(sa.select(copies.c.address).order_by(copies.c.made_at))
+        return list(found.scalars())
+
+
+def begin(repository: Repository, *, lasts: timedelta = HOUR) -> str:
+    with repository.context.metadata.transaction() as tx:
+        return begin_reading(tx, repository.context.repository_id, lasts=lasts)
+
+
+def end(repository: Repository, reading_id: str) -> None:
+    with repository.context.metadata.transaction() as tx:
+        end_reading(tx, repository.context.repository_id, reading_id)
+
+
+def goes_on(repository: Repository, reading_id: str) -> bool:
+    with repository.context.metadata.snapshot() as tx:
+        return is_reading(tx, repository.context.repository_id, reading_id)
+
+
+def seal(repository: Repository, branch: str = "main") -> None:
+    """A commit that fails when it has sealed what is staged."""
+    with raises("invalid_date"):
+        repository.commits.commit(
+            branch, "", date=repository.context.clock.host_now() + timedelta(days=1)
+        )
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: ManualClock) -> Iterator[Repository]:
+    """A repository in memory, for what the kind of database makes no difference to."""
+    chosen = Settings(range_entries_target=4)
+    with Store.init(tmp_path / "store", settings=chosen, clock=clock) as store:
+        yield store.create_repository("lake", storage_url=f"memory:{new_id()}")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+# What shares an address
+
+
+def test_a_copy_of_what_is_staged_shares_its_address(
+    repository: Repository, clock: ManualClock
+) -> None:
+    source = repository.objects.put("main", "a", b"1", content_type="t", metadata={"k": "v"})
+    clock.advance(HOUR)
+    copy = repository.objects.copy("main", "b", "main", "a")
+    assert copy == replace(source, path="b", mtime=clock.now)
+    assert repository.objects.stat("main", "b") == copy
+    assert repository.objects.stat("main", "a") == source
+    assert repository.objects.get("main", "b") == b"1"
+    assert files(repository) == {source.address}
+    repository.commits.commit("main", "both")
+    assert [repository.objects.get("main@", path) for path in "ab"] == [b"1", b"1"]
+    assert {repository.objects.stat("main@", path).address for path in "ab"} == {source.address}
+
+
+@pytest.mark.parametrize("happens", ["deleted", "written anew"])
+def test_a_copy_stays_when_its_source_goes(repository: Repository, happens: str) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.objects.copy("main", "b", "main", "a")
+    if happens == "deleted":
+        repository.objects.delete("main", "a")
+    else:
+        repository.objects.put("main", "a", b"2")
+    assert repository.objects.get("main", "b") == b"1"
+    repository.commits.commit("main", "")
+    assert repository.objects.get("main@", "b") == b"1"
+
+
+def test_a_copy_of_what_an_unfinished_commit_sealed(repository: Repository) -> None:
+    source = repository.objects.put("main", "a", b"1")
+    seal(repository)
+    copy = repository.objects.copy("main", "b", "main", "a")
+    assert copy.address == source.address
+    seal(repository)
+    assert repository.objects.copy("main", "c", "main", "b").address == source.address
+    repository.objects.delete("main", "a")
+    repository.commits.commit("main", "")
+    found = {
+        e.path: repository.objects.get("main@", e.path) for e in repository.objects.walk("main@")
+    }
+    assert found == {"b": b"1", "c": b"1"}
+
+
+def test_a_copy_while_its_source_is_being_committed(repository: Repository) -> None:
+    """Sealed and staged entry end in commits of their own."""
+    source = repository.objects.put("main", "a", b"1")
+    copied = OncePut(TREES_PREFIX, lambda: repository.objects.copy("main", "b", "main", "a"))
+    storage = FaultyStorage(repository.context.storage, before=copied)
+    with_storage(repository, storage).commits.commit("main", "first")
+    assert [entry.path for entry in repository.objects.walk("main@")] == ["a"]
+    assert repository.objects.stat("main", "b").address == source.address
+    repository.commits.commit("main", "second")
+    assert repository.objects.get("main@", "b") == b"1"
+
+
+def test_the_newest_of_what_is_staged_is_copied(lake: Repository) -> None:
+    lake.objects.put("main", "a", b"sealed")
+    seal(lake)
+    newest = lake.objects.put("main", "a", b"newest")
+    assert lake.objects.copy("main", "b", "main", "a").address == newest.address
+    lake.objects.delete("main", "a")
+    before = everything(lake)
+    with raises("object_not_found"):
+        lake.objects.copy("main", "c", "main", "a")
+    assert everything(lake) == before
+
+
+def test_a_copy_takes_the_place_of_what_is_there(lake: Repository) -> None:
+    lake.objects.put("main", "b", b"committed")
+    lake.commits.commit("main", "")
+    source = lake.objects.put("main", "a", b"1")
+    lake.objects.put("main", "b", b"staged")
+    assert lake.objects.copy("main", "b", "main", "a").address == source.address
+    assert lake.objects.get("main", "b") == b"1"
+    assert lake.objects.get("main@", "b") == b"committed"
+    lake.objects.delete("main", "b")
+    lake.objects.copy("main", "b", "main", "a")
+    assert lake.objects.get("main", "b") == b"1", "what was hidden shows again"
+
+
+# What has bytes of its own
+
+
+@pytest.mark.parametrize(
+    ("branch", "source"),
+    [
+        ("main", "main~0"),
+        ("main", "main@"),
+        ("dev", "main@"),
+        ("dev", "main"),
+        ("main", "dev"),
+        ("main", "v1"),
+    ],
+)
+def test_any_other_copy_has_bytes_of_its_own(lake: Repository, branch: str, source: str) -> None:
+    lake.objects.put("main", "a", b"committed", content_type="t", metadata={"k": "v"})
+    lake.commits.commit("main", "")
+    lake.branches.create("dev", "main")
+    lake.tags.create("v1", "main")
+    for name in ("main", "dev"):
+        lake.objects.put(name, "a", f"staged on {name}".encode(), metadata={"k": "v"})
+    expected = lake.objects.get(source, "a")
+    before = files(lake)
+    begin(lake)
+    copy = lake.objects.copy(branch, "b", source, "a")
+    assert files(lake) == before | {copy.address}
+    assert copy.address not in before
+    assert copy.metadata == {"k": "v"}
+    assert lake.objects.get(branch, "b") == expected
+    assert recorded(lake) == [], "nobody else has the address"
+    assert rows(lake, pending) == []
+
+
+def test_a_copy_of_what_is_committed_on_the_branch(repository: Repository) -> None:
+    """Its commit may expire, and with it the address."""
+    source = repository.objects.put("main", "a", b"1")
+    repository.commits.commit("main", "")
+    copy = repository.objects.copy("main", "b", "main", "a")
+    assert copy.address != source.address
+    assert files(repository) == {source.address, copy.address}
+    assert rows(repository, copies) == []
+
+
+def test_a_copy_of_more_than_a_part_of_an_upload(lake: Repository) -> None:
+    data = bytes(range(256)) * (17 << 12)
+    source = lake.objects.put("main", "a", data)
+    lake.commits.commit("main", "")
+    copy = lake.objects.copy("main", "b", "main", "a")
+    assert copy.address != source.address
+    assert (copy.size_bytes, copy.checksum) == (17 << 20, source.checksum)
+    assert lake.objects.get("main", "b") == data
+
+
+def test_a_copy_onto_itself(lake: Repository, clock: ManualClock) -> None:
+    source = lake.objects.put("main", "a", b"1")
+    clock.advance(HOUR)
+    assert lake.objects.copy("main", "a", "main", "a") == replace(source, mtime=clock.now)
+    seal(lake)
+    assert lake.objects.copy("main", "a", "main", "a").address == source.address
+    lake.commits.commit("main", "")
+    committed = lake.objects.stat("main@", "a").address
+    assert committed == source.address
+    assert lake.objects.copy("main", "a", "main", "a").address != committed
+    assert lake.objects.get("main", "a") == lake.objects.get("main@", "a") == b"1"
+    lake.objects.delete("main", "a")
+    lake.commits.commit("main", "")
+    assert [entry.path for entry in lake.objects.walk("main@")] == []
+
+
+@pytest.mark.parametrize(
+    ("branch", "destination", "source_ref", "source", "kind"),
+    [
+        ("main", "b", "main", "absent", "object_not_found"),
+        ("main", "b", "main", "dropped", "object_not_found"),
+        ("main", "b", "main", "hidden", "object_not_found"),
+        ("main", "b", "main~0", "a", "object_not_found"),
+        ("main", "b", "main", "", "object_not_found"),
+        ("main", "/b", "main", "a", "invalid_path"),
+        ("main", "", "main", "a", "invalid_path"),
+        ("main", "b/../c", "main", "a", "invalid_path"),
+        ("main", "\ud800", "main", "a", "invalid_path"),
+        ("main", "/b", "main", "hidden", "invalid_path"),
+        ("nowhere", "b", "main", "a", "branch_not_found"),
+        ("nowhere", "b", "nowhere", "a", "ref_not_found"),
+        ("main", "b", "nowhere", "a", "ref_not_found"),
+        ("v1", "b", "v1", "hidden", "branch_not_found"),
+    ],
+)
+def test_copies_that_are_refused(
+    lake: Repository, branch: str, destination: str, source_ref: str, source: str, kind: str
+) -> None:
+    lake.objects.put("main", "hidden", b"1")
+    lake.commits.commit("main", "")
+    lake.tags.create("v1", "main")
+    lake.objects.delete("main", "hidden")
+    lake.objects.put("main", "a", b"1")
+    lake.objects.put("main", "dropped", b"1")
+    lake.objects.delete("main", "dropped")
+    before = everything(lake)
+    with raises(kind):
+        lake.objects.copy(branch, destination, source_ref, source)
+    assert everything(lake) == before
+
+
+def test_no_copy_on_a_storage_of_somebody_else(lake: Repository) -> None:
+    lake.objects.put("main", "a", b"1")
+    lake.context.storage.delete(["_ebbtide/OWNER"])
+    lake.context.clock.advance(HOUR)  # type: ignore[attr-defined]
+    before = everything(lake)
+    with raises("storage_foreign"):
+        lake.objects.copy("main", "b", "main", "a")
+    assert everything(lake) == before
+
+
+MEANWHILE: dict[str, Callable[[Repository], object]] = {
+    "committed": lambda lake: lake.commits.commit("dev", ""),
+    "dropped": lambda lake: lake.objects.delete("dev", "a"),
+    "reset": lambda lake: lake.commits.reset("dev"),
+    "written anew": lambda lake: lake.objects.put("dev", "a", b"2"),
+    "sealed": lambda lake: seal(lake, "dev"),
+    "the branch deleted": lambda lake: lake.branches.delete("dev"),
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("committed", b"1"),
+        ("dropped", "object_not_found"),
+        ("reset", "object_not_found"),
+        ("written anew", b"2"),
+        ("sealed", b"1"),
+        ("the branch deleted", "branch_not_found"),
+    ],
+)
+def test_what_happens_to_the_source_once_it_was_found(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, what: str, expected: bytes | str
+) -> None:
+    repository.branches.create("dev", "main")
+    source = repository.objects.put("dev", "a", b"1")
+    waiting = [MEANWHILE[what]]
+
+    def share(*arguments: Any) -> object:
+        if waiting:
+            waiting.pop()(repository)
+        return share_staged(*arguments)
+
+    monkeypatch.setattr("ebbtide.store.objects.share_staged", share)
+    if isinstance(expected, str):
+        with raises(expected):
+            repository.objects.copy("dev", "b", "dev", "a")
+        assert rows(repository, copies) == []
+        return
+    copy = repository.objects.copy("dev", "b", "dev", "a")
+    assert repository.objects.get("dev", "b") == expected
+    assert (copy.address == source.address) == (what == "sealed"), "else it has its own bytes"
+
+
+# Records of copies, and readings that need them
+
+
+def test_a_copy_that_no_reading_needs_to_know_of_leaves_no_record(
+    repository: Repository, clock: ManualClock
+) -> None:
+    """The record of the last one is in its own instant, and goes with the next."""
+    source = repository.objects.put("main", "a", b"1")
+    for number in range(5):
+        clock.advance(MOMENT)
+        repository.objects.copy("main", f"b{number}", "main", "a")
+        assert recorded(repository) == [source.address]
+    clock.advance(MOMENT)
+    with repository.context.metadata.transaction() as tx:
+        drop_ended(
+            tx, repository.context.repository_id, lease_ttl=HOUR, trash_time=timedelta(days=1)
+        )
+    assert recorded(repository) == []
+
+
+def test_records_stay_as_long_as_a_reading_that_began_before(
+    repository: Repository, clock: ManualClock
+) -> None:
+    def copy(name: str) -> str:
+        clock.advance(MOMENT)
+        address = repository.objects.put("main", name, b"").address
+        assert repository.objects.copy("main", f"{name}'", "main", name).address == address
+        clock.advance(2 * MOMENT)
+        return address
+
+    copy("before")
+    first = begin(repository)
+    one, two = copy("one"), copy("two")
+    second = begin(repository)
+    three = copy("three")
+    assert recorded(repository) == [one, two, three], "what was copied before is staged for all"
+    end(repository, first)
+    assert recorded(repository) == [three]
+    assert goes_on(repository, second)
+    end(repository, second)
+    assert recorded(repository) == []
+    copy("after")
+    begin(repository)
+    copy("last")
+    assert len(recorded(repository)) == 1
+
+
+def test_a_copy_in_the_instant_in_which_a_reading_begins(repository: Repository) -> None:
+    """Before it or after it, the clock cannot tell: it is kept."""
+    address = repository.objects.put("main", "a", b"").address
+    repository.objects.copy("main", "b", "main", "a")
+    reading = begin(repository)
+    repository.objects.copy("main", "c", "main", "a")
+    assert recorded(repository) == [address, address]
+    end(repository, reading)
+
+
+def test_a_reading_that_outlived_its_time_keeps_nothing(
+    repository: Repository, clock: ManualClock
+) -> None:
+    repository.objects.put("main", "a", b"")
+    reading = begin(repository, lasts=HOUR)
+    clock.advance(MOMENT)
+    repository.objects.copy("main", "b", "main", "a")
+    clock.advance(HOUR - 2 * MOMENT)
+    assert goes_on(repository, reading)
+    repository.objects.copy("main", "c", "main", "a")
+    assert len(recorded(repository)) == 2
+    clock.advance(MOMENT)
+    assert not goes_on(repository, reading), "it may have missed what came since"
+    repository.objects.copy("main", "d", "main", "a")
+    assert rows(repository, readings) == []
+    assert len(recorded(repository)) == 1, "that of this instant"
+    end(repository, reading)
+    assert not goes_on(repository, reading)
+
+
+def test_a_run_ends_readings_that_outlived_their_time(lake: Repository, clock: ManualClock) -> None:
+    lake.objects.put("main", "a", b"")
+    begin(lake)
+    lake.objects.copy("main", "b", "main", "a")
+    clock.advance(HOUR)
+    with lake.context.metadata.transaction() as tx:
+        drop_ended(tx, lake.context.repository_id, lease_ttl=HOUR, trash_time=HOUR)
+    assert rows(lake, readings) == rows(lake, copies) == []
+
+
+def test_readings_and_copies_of_other_repositories(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    other = store.create_repository("other", storage_url=f"memory:{new_id()}")
+    reading = begin(other)
+    assert not goes_on(repository, reading)
+    for each in (repository, other):
+        each.objects.put("main", "a", b"")
+        for path in "bc":
+            clock.advance(MOMENT)
+            each.objects.copy("main", path, "main", "a")
+    assert len(recorded(repository)) == 1 + 2, "its last, and all that the reading needs"
+    end(repository, reading)
+    assert goes_on(other, reading)
+    assert len(recorded(repository)) == 2
+    clock.advance(MOMENT)
+    end(other, reading)
+    assert recorded(repository) == []
+
+
+def test_a_copy_that_fails_leaves_no_record(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.objects.put("main", "a", b"")
+    before = everything(repository)
+
+    def fail(*arguments: Any) -> None:
+        record_copy(*arguments)
+        raise sa.exc.OperationalError("statement", {}, OSError("the disk is full"))
+
+    monkeypatch.setattr(sharing, "record_copy", fail)
+    with raises("database_error"):
+        repository.objects.copy("main", "b", "main", "a")
+    assert everything(repository) == before
+
+
+def test_a_reading_waits_for_a_copy_that_is_being_made(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would neither see the copy nor find it recorded."""
+    source = repository.objects.put("main", "a", b"")
+    looked, go_on = Event(), Event()
+
+    def write(*arguments: Any) -> None:
+        looked.set()
+        assert go_on.wait(60)
+        write_staged(*arguments)
+
+    monkeypatch.setattr(sharing, "write_staged", write)
+    with ThreadPoolExecutor(2) as pool:
+        copying = pool.submit(repository.objects.copy, "main", "b", "main", "a")
+        assert looked.wait(60), "the source was found, and nothing is written yet"
+        reading = pool.submit(begin, repository)
+        # Only an absence is waited for: a lock that is not taken shows at once.
+        waited = not wait([reading], timeout=0.3).done
+        go_on.set()
+        assert copying.result(timeout=60).address == source.address
+        reading.result(timeout=60)
+    assert waited
+    assert repository.objects.stat("main", "b").address == source.address
+
+
+def test_a_copy_waits_for_a_reading_that_begins(repository: Repository) -> None:
+    repository.objects.put("main", "a", b"")
+    context = repository.context
+    with ThreadPoolExecutor(1) as pool:
+        with context.metadata.transaction() as tx:
+            begin_reading(tx, context.repository_id, lasts=HOUR)
+            copying = pool.submit(repository.objects.copy, "main", "b", "main", "a")
+            # Only an absence is waited for: a lock that is not taken shows at once.
+            assert not wait([copying], timeout=0.3).done
+        copying.result(timeout=60)
+    assert len(recorded(repository)) == 1
+
+
+def test_copies_do_not_wait_for_one_another(repository: Repository) -> None:
+    """On PostgreSQL; a reading that goes on stops nobody."""
+    if repository.context.metadata.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    repository.objects.put("main", "a", b"")
+    begin(repository)
+    context = repository.context
+    with ThreadPoolExecutor(1) as pool, context.metadata.transaction() as tx:
+        tx.lock_repository(context.repository_id)
+        record_copy(tx, context.repository_id, "address")
+        pool.submit(repository.objects.copy, "main", "b", "main", "a").result(timeout=20)
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["move", "copy", "drop", "seal", "commit", "put"]), st.integers(0, 30)
+    ),
+    max_size=4,
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(MOVES, min_size=1, max_size=8), st.integers(0, 5), st.sampled_from([0, -1]))
+def test_a_reading_in_pages_misses_nothing_that_was_staged_all_the_time(
+    lake: Repository,
+    clock: ManualClock,
+    between: list[list[tuple[str, int]]],
+    sealed: int,
+    turn: int,
+) -> None:
+    """Each page in a transaction of its own, with moves in between; then the records of copies."""
+    branch = f"b{new_id()}"
+    lake.branches.create(branch, "main")
+    paths = [f"{n:02}" for n in range(6)]
+    for number, path in enumerate(paths):
+        lake.objects.put(branch, path, b"")
+        if number < sealed:
+            seal(lake, branch)
+
+    def staged_now() -> set[str]:
+        with lake.context.metadata.snapshot() as tx:
+            tokens = require_branch(tx, lake.context.repository_id, branch).tokens
+            found = tx.execute(
+                sa.select(staged.c.address).where(
+                    staged.c.token.in_(tokens), staged.c.address.is_not(None)
+                )
+            )
+            return set(found.scalars())
+
+    def move(kind: str, number: int) -> None:
+        """Change something; whatever does not work out changes nothing."""
+        clock.advance(MOMENT * (number % 2))
+        visible = [entry.path for entry in lake.objects.walk(branch)]
+        if not visible:
+            return
+        source = visible[number % len(visible)]
+        target = f"{number:02}"
+        try:
+            if kind == "put":
+                lake.objects.put(branch, target, b"")
+            elif kind == "drop":
+                lake.objects.delete(branch, source)
+            elif kind == "seal":
+                lake.commits.commit(branch, "", date=clock.now + DAY)
+            elif kind == "commit":
+                lake.commits.commit(branch, "")
+            else:
+                lake.objects.copy(branch, target, branch, source)
+                if kind == "move" and source != target:
+                    lake.objects.delete(branch, source)
+        except EbbtideError as error:
+            assert error.kind in ("nothing_to_commit", "invalid_date")
+
+    always = staged_now()
+    reading = begin(lake)
+    try:
+        found: set[str] = set()
+        with lake.context.metadata.snapshot() as tx:
+            tokens = list(require_branch(tx, lake.context.repository_id, branch).tokens)
+        turns = iter(between)
+        seen: set[str] = set()
+        while tokens:
+            token, after = tokens.pop(turn), ""
+            seen.add(token)
+            while True:
+                with lake.context.metadata.snapshot() as tx:
+                    page = page_of_staged(
+                        tx, lake.context.repository_id, token, after=after, amount=2
+                    )
+                found |= {change.address for _, change in page if change is not None}
+                for step in next(turns, []):
+                    move(*step)
+                    committed = {e.address for e in lake.objects.walk(f"{branch}@")}
+                    always &= staged_now() | committed
+                if len(page) < 2:
+                    break
+                after = page[-1][0]
+            if not tokens:
+                with lake.context.metadata.snapshot() as tx:
+                    now = require_branch(tx, lake.context.repository_id, branch).tokens
+                tokens = [each for each in now if each not in seen]
+        found |= set(recorded(lake))
+        found |= {entry.address for entry in lake.objects.walk(f"{branch}@")}
+        assert goes_on(lake, reading)
+        assert always <= found
+    finally:
+        end(lake, reading)
+        lake.branches.delete(branch)
+
+
+# Runs of the collector
+
+
+def test_a_record_protects_while_a_reading_needs_it(world: World) -> None:
+    """Here the copy is dropped too: the file is kept longer than it must be, and then goes."""
+    reading = begin(world.lake, lasts=DAY)
+    address = world.lake.objects.put("main", "a", b"a").address
+    world.lake.objects.copy("main", "b", "main", "a")
+    world.lake.commits.reset("main")
+    world.clock.advance(HOUR)
+    assert world.collect(**ZERO).state == "swept"
+    assert world.files() == {address}
+    end(world.lake, reading)
+    assert world.collect(**ZERO).state == "swept"
+    assert world.files() == set()
+
+
+STEPS = ("check", "list", "read", "mark", "subtract", "fence", "recheck", "forget", "delete object")
+BEFORE, AFTER = "before the run", "after the run"
+POINTS = (BEFORE, *STEPS, AFTER)
+
+
+@pytest.mark.parametrize("source", ["staged", "sealed", "committed"])
+def test_a_rename_around_any_steps_of_a_run(world: World, source: str) -> None:
+    """One file for each pair of points: it is copied at the one and deleted at the other."""
+    pairs = {
+        f"{copied}-{deleted}": (copied, deleted)
+        for copied, deleted in combinations_with_replacement(POINTS, 2)
+    }
+    for name in pairs:
+        world.lake.objects.put("main", f"from {name}", name.encode())
+    if source == "sealed":
+        seal(world.lake)
+    elif source == "committed":
+        world.lake.commits.commit("main", "")
+    world.lake.objects.put("main", "garbage", b"garbage")
+    world.lake.objects.delete("main", "garbage")
+    reached: list[str] = []
+
+    def act(point: str) -> None:
+        reached.append(point)
+        world.clock.advance(MOMENT)
+        for name, (copied, deleted) in pairs.items():
+            if copied == point:
+                world.lake.objects.copy("main", f"to {name}", "main", f"from {name}")
+            if deleted == point:
+                world.lake.objects.delete("main", f"from {name}")
+
+    def observe(step: str, event: str) -> None:
+        if event == "start" and step in STEPS and step not in reached:
+            act(step)
+
+    act(BEFORE)
+    assert world.collect(observer=observe, **ZERO).state == "swept"
+    act(AFTER)
+    assert sorted(reached) == sorted(POINTS)
+    expected = {f"to {name}": name.encode() for name in pairs}
+    for run in range(2):
+        shown = {
+            e.path: world.lake.objects.get("main", e.path) for e in world.lake.objects.walk("main")
+        }
+        assert shown == expected
+        if run == 0:
+            world.clock.advance(DAY)
+            assert world.collect(**ZERO).state == "swept"
+    assert b"garbage" not in {data.encode() for data in world.contents()}
+
+
+def test_runs_before_between_and_after_a_rename(world: World) -> None:
+    """Whole runs, with commits in between."""
+
+    def collect() -> None:
+        world.clock.advance(DAY)
+        assert world.collect(**ZERO).state == "swept"
+
+    world.keep(default="3d")
+    address = world.lake.objects.put("main", "a", b"1").address
+    collect()
+    world.lake.objects.copy("main", "b", "main", "a")
+    collect()
+    first = world.lake.commits.commit("main", "both").commit_id
+    world.lake.objects.put("main", "x", b"x")
+    world.lake.objects.copy("main", "y", "main", "x")
+    collect()
+    world.lake.objects.delete_many("main", ["a", "x"])
+    collect()
+    world.lake.commits.commit("main", "renamed")
+    for _ in range(5):
+        collect()
+    world.save("main", days_ago=0)
+    for _ in range(5):
+        collect()
+    with raises("commit_expired"):
+        world.lake.objects.get(first, "a")
+    assert world.lake.objects.stat("main@", "b").address == address
+    assert {p: world.lake.objects.get("main", p) for p in "by"} == {"b": b"1", "y": b"x"}
+    assert rows(world.lake, copies) == []
+    world.lake.objects.delete_many("main", ["b", "y"])
+    world.lake.commits.commit("main", "gone")
+    for _ in range(5):
+        collect()
+    assert world.files() == set()

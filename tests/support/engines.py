@@ -1,0 +1,48 @@
+"""What collectors of tests work with. What they compute must be the same."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from ebbtide.gc.engine import Engine, LocalEngine
+from ebbtide.gc.session import build_session
+from ebbtide.gc.spark import SparkEngine
+from ebbtide.gc.workers import Workers
+
+
+def shared_session() -> SparkSession:
+    """The one session of a test run, for many jobs over a handful of files each.
+
+    Compiling takes longer there than running: queries are interpreted, and the JVM optimizes
+    little. What they compute is the same.
+    """
+    return build_session(
+        master="local[2]",
+        driver_memory="1g",
+        spark_default_parallelism="1",
+        spark_sql_shuffle_partitions="1",
+        spark_sql_adaptive_enabled="false",
+        spark_sql_codegen_wholeStage="false",
+        spark_sql_codegen_factoryMode="NO_CODEGEN",
+        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    )
+
+
+INLINE: Final = LocalEngine(shared_session, workers=Workers(1))
+"""In the test's own process: quick, and what is patched there is patched for the tasks too."""
+
+WORKERS: Final = LocalEngine(shared_session, workers=Workers(2))
+
+SPARK: Final = SparkEngine(shared_session)
+
+JOINS: Final = SparkEngine(shared_session, held_max=-1)
+"""As if no process could hold anything: whatever can be exchanged on Spark is."""
+
+ENGINES: Final[dict[str, Engine]] = {
+    "inline": INLINE,
+    "workers": WORKERS,
+    "spark": SPARK,
+    "joins": JOINS,
+}
