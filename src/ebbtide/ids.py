@@ -38,6 +38,11 @@ def descending_id(instant: datetime) -> str:
     return f"{_INSTANT_MAX - elapsed:016x}{secrets.token_hex(8)}"
 
 
+def latest_id(instant: datetime) -> str:
+    """The id that sorts behind all that are made for an instant or later, and before all others."""
+    return descending_id(instant)[:16] + "f" * 16
+
+
 def instant_of(text: str) -> datetime | None:
     """The instant of a descending id, UTC to the microsecond; None if `text` can't be one."""
     if not _ID.fullmatch(text):

@@ -131,6 +131,10 @@ class Settings(BaseSettings):
         timedelta(seconds=30),
         description="Without a heartbeat for so long, the next run may take the repository.",
     )
+    clean_every: PositiveDuration = Field(
+        timedelta(days=7),
+        description="A run that may be incremental is clean when the last clean one is older.",
+    )
     run_retention: Duration = Field(
         timedelta(days=365), description="How long the records of collector runs are kept."
     )

@@ -146,6 +146,20 @@ def test_a_run_that_is_not_there(lake: Ebbtide) -> None:
     assert "no runs yet" in lake("gc", "runs", "lake").out
 
 
+def test_modes(lake: Ebbtide, expired: str) -> None:
+    """The second run goes on from the first, and says so; what is no mode is told."""
+    del expired
+    run = ("gc", "run", "lake", *SHORT, "--yes", "--json")
+    first = lake(*run, "--mode", "incremental").document
+    assert (first["mode"], first["mode_reason"]) == ("clean", "no run was swept before")
+    second = lake(*run).document
+    assert (second["mode"], second["previous_id"]) == ("incremental", first["run_id"])
+    shown = lake("gc", "plan", "lake", *SHORT).out
+    assert f"incremental: goes on from run {second['run_id']}" in shown
+    assert lake(*run, "--mode", "clean").document["mode"] == "clean"
+    assert lake(*run, "--mode", "fast", code=2).error_kind == "invalid_argument"
+
+
 def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install; and without a master none is needed."""
     monkeypatch.setattr("ebbtide.gc.session._candidates", list)

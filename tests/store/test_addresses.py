@@ -119,10 +119,12 @@ def test_an_address_is_fresh_and_in_the_slice_that_uploads_go_to(
     assert len(rows(repository, staged)) == 2
 
 
-def test_addresses_fill_slices(lake: Repository) -> None:
+def test_addresses_fill_slices(tmp_path: Path, clock: ManualClock) -> None:
     """Were they not counted, a slice would grow without end."""
-    lake.context.slices.__init__(Settings(slice_objects_max=2))  # type: ignore[misc]
-    found = [lake.addresses.get("main", "a").address.split("/")[1] for _ in range(4)]
+    settings = Settings(slice_objects_max=2)
+    with Store.init(tmp_path / "store", settings=settings, clock=clock) as store:
+        lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
+        found = [lake.addresses.get("main", "a").address.split("/")[1] for _ in range(4)]
     assert found[0] == found[1] != found[2] == found[3]
 
 
@@ -544,7 +546,7 @@ def test_of_two_links_that_have_both_copied_one_wins(repository: Repository) -> 
     _, token = uploaded(repository)
     met = hooked(repository, after=meet)
     with ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(lambda _: outcome_of(met, token), range(2)))
+        outcomes = list(pool.map(outcome_of, [met] * 2, [token] * 2))
     check_one_won(repository, outcomes)
 
 
@@ -552,7 +554,7 @@ def test_of_links_at_any_moment_one_wins(repository: Repository) -> None:
     for _ in range(5):
         _, token = uploaded(repository)
         with ThreadPoolExecutor(4) as pool:
-            outcomes = list(pool.map(lambda _: outcome_of(repository, token), range(4)))  # noqa: B023
+            outcomes = list(pool.map(outcome_of, [repository] * 4, [token] * 4))
         check_one_won(repository, outcomes)
         repository.context.storage.delete(sorted(files(repository)))
 

@@ -52,6 +52,7 @@ def open_collector(
     quiet: bool = False,
     run_dir: str | None = None,
     master: str | None = None,
+    mode: str = "auto",
     reading: bool = False,
 ) -> Run:
     """The collector of a repository, with the options of a command; `reading` is for commands that
@@ -60,7 +61,7 @@ def open_collector(
     engine = make_engine(cli.settings, master, progress, starting=not reading)
 
     from ebbtide.gc.collector import Collector
-    from ebbtide.gc.options import RunOptions
+    from ebbtide.gc.options import RunOptions, parse_mode
 
     found: RepositoryFormat
     if is_icechunk(repository):
@@ -81,6 +82,7 @@ def open_collector(
         unsafe=unsafe,
         allow_share=allow_share,
         run_dir=run_dir,
+        mode=parse_mode(mode),
     )
     collector = Collector(found, engine=engine, options=options, observer=progress)
     return Run(collector, progress)

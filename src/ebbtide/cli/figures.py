@@ -51,6 +51,10 @@ def show_plan(output: Output, plan: Plan) -> None:
     """What a plan found, and what it would let go."""
     refs_table(output, plan.by_ref)
     output.line()
+    if plan.previous_id is not None:
+        output.line(f"incremental: goes on from run {plan.previous_id}")
+    elif plan.mode_reason is not None:
+        output.line(f"clean: {plan.mode_reason}")
     gone = f" ({count_text(plan.gone_count)} were before)" if plan.gone_count else ""
     output.line(
         f"{count_text(plan.active_count, 'commit')} kept, "

@@ -72,6 +72,16 @@ MasterOption = Annotated[
     ),
 ]
 
+ModeOption = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="clean looks at everything, incremental at what changed since the last run that was "
+        "swept, auto at that where it can.",
+    ),
+]
+
 
 @command(app, "plan")
 def plan(
@@ -82,6 +92,7 @@ def plan(
     allow_share: AllowShareOption = False,
     quiet: QuietOption = False,
     run_dir: RunDirOption = None,
+    mode: ModeOption = "auto",
     master: MasterOption = None,
     yes: Annotated[
         bool,
@@ -98,6 +109,7 @@ def plan(
         allow_share=allow_share,
         quiet=quiet,
         run_dir=run_dir,
+        mode=mode,
         master=master,
     )
     with run.progress:
@@ -172,6 +184,7 @@ def run_both(
     allow_share: AllowShareOption = False,
     quiet: QuietOption = False,
     run_dir: RunDirOption = None,
+    mode: ModeOption = "auto",
     master: MasterOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -185,6 +198,7 @@ def run_both(
         allow_share=allow_share,
         quiet=quiet,
         run_dir=run_dir,
+        mode=mode,
         master=master,
     )
 

@@ -18,6 +18,7 @@ STEP_TEXT: Final[Mapping[str, str]] = {
     "list": "listing the storage",
     "read": "reading refs, commits and staged changes",
     "mark": "reading the trees and ranges that stay",
+    "recall": "recalling what the last run left",
     "subtract": "finding what nothing needs",
     "fence": "closing the expired commits",
     "recheck": "looking for what came back to life",

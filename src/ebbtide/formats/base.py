@@ -82,8 +82,11 @@ class Layout(Protocol):
     def delete_order(self) -> tuple[str, ...]:
         """The kinds that may be collected, pointers before what they point at."""
 
-    def listing_items(self, storage: Storage, *, cores: int) -> list[ListingItem]:
-        """The whole storage, once, split for listing on so many cores."""
+    def listing_items(
+        self, storage: Storage, *, cores: int, closed_after: str | None = None
+    ) -> list[ListingItem]:
+        """The whole storage, once, split for listing on so many cores; without the slices that
+        sort behind `closed_after`, which were closed off."""
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """The kind of each address: one of `delete_order`, FOREIGN or SYSTEM."""
@@ -108,6 +111,12 @@ class Layout(Protocol):
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
         """The nodes of a tree (NODES_SCHEMA). Refused `missing_tree`, `corrupt_tree`,
         `unknown_format_version`."""
+
+    def read_files(
+        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
+    ) -> pa.Table:
+        """The addresses that a node refers to, with sizes (columns `address`, `size_bytes`), of
+        formats with slices. Refused as `read_node`."""
 
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
@@ -199,6 +208,10 @@ class RepositoryFormat(Protocol):
 
     def run_paths(self) -> dict[str, str]:
         """Where the folders of all recorded runs lie: run id to path, the newest first."""
+
+    def closed_after(self) -> str | None:
+        """Slices that sort behind this one get no more files: read before a listing. None where a
+        format has no slices, and so no incremental runs."""
 
     def fence(
         self,

@@ -23,6 +23,7 @@ from ebbtide.formats.base import (
     RunHold,
     unguarded,
 )
+from ebbtide.ids import instant_of, latest_id
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
@@ -33,6 +34,7 @@ from ebbtide.store.collecting import (
     forget_commits,
     lift_tombstones,
     list_runs,
+    oldest_open_slice,
     read_roots,
     read_run,
     set_tombstones,
@@ -46,7 +48,7 @@ from ebbtide.store.content.layout import (
     range_address,
     tree_address,
 )
-from ebbtide.store.content.ranges import read_range_addresses
+from ebbtide.store.content.ranges import read_range_addresses, read_range_files
 from ebbtide.store.content.trees import read_tree
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.leases import Lease, beat, release_lease, take_lease
@@ -64,7 +66,9 @@ class EmbeddedLayout:
     delete_order: tuple[str, ...] = ("tree", "range", "object", "temporary")
     checks_presence: bool = False
 
-    def listing_items(self, storage: Storage, *, cores: int) -> list[ListingItem]:
+    def listing_items(
+        self, storage: Storage, *, cores: int, closed_after: str | None = None
+    ) -> list[ListingItem]:
         """A slice is a unit of listing; so is every other directory at the top."""
         del cores  # there are far more slices
         items = [ListingItem("", recursive=False)]
@@ -74,7 +78,7 @@ class EmbeddedLayout:
                 items += [
                     ListingItem(prefix, recursive=True)
                     for prefix in storage.list_prefixes(top)
-                    if prefix != COLLECTOR_PREFIX
+                    if prefix != COLLECTOR_PREFIX and not _is_closed(prefix, closed_after)
                 ]
             else:
                 items.append(ListingItem(top, recursive=True))
@@ -111,11 +115,28 @@ class EmbeddedLayout:
         ]
         return pa.table(columns, schema=NODES_SCHEMA)
 
+    def read_files(
+        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
+    ) -> pa.Table:
+        """The addresses and sizes of a range's entries, but for imported ones."""
+        return read_range_files(storage, node_id, checksum, entry_count=entry_count)
+
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
         """The addresses of a range's entries."""
         return read_range_addresses(storage, node_id, checksum, entry_count=entry_count)
+
+
+def _is_closed(prefix: str, closed_after: str | None) -> bool:
+    """Whether a directory is a slice that was closed off."""
+    name = prefix.removeprefix(DATA_PREFIX).rstrip("/")
+    return (
+        closed_after is not None
+        and prefix.startswith(DATA_PREFIX)
+        and instant_of(name) is not None
+        and name > closed_after
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +281,15 @@ class EmbeddedRepository:
         """From `gc_runs`."""
         with self._metadata.snapshot() as tx:
             return {row.run_id: row.run_url for row in list_runs(tx, self._repository_id)}
+
+    def closed_after(self) -> str:
+        """A slice is open while its process may write to it, and while something that was begun in
+        it has not ended. All processes of a store must have one EBBTIDE_SLICE_AGE_MAX: what one
+        writes to a slice that another holds closed is found by the next clean run."""
+        with self._metadata.snapshot() as tx:
+            oldest = oldest_open_slice(tx, self._repository_id)
+            opened = latest_id(tx.now() - self._context.settings.slice_age_max)
+        return max(opened, oldest or opened)
 
     def fence(
         self,

@@ -36,7 +36,8 @@ def micros_of(cutoff: datetime) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relations:
     """What a subtraction is of: parts in `folder` of what was listed, is live, and is protected.
-    Of the listed, those of `kinds` and older than `cutoff` may go."""
+    Of the listed, those of `kinds` and older than `cutoff` may go. What stays without being live,
+    in slices that sort behind `closed_after`, the next run will not list: it is remembered."""
 
     folder: RunFolder
     inventory: list[Part]
@@ -44,22 +45,30 @@ class Relations:
     protected: list[Part]
     kinds: tuple[str, ...]
     cutoff: datetime
+    closed_after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Subtracted:
-    """The candidates as parts (CANDIDATE_SCHEMA, one kind each), and the counts of each class.
+    """The candidates as parts (CANDIDATE_SCHEMA, one kind each), what is remembered as parts of the
+    same schema, and the counts of each class.
 
     `all_listed` is true where everything that must be there was seen among what was listed.
     """
 
     candidates: tuple[Part, ...]
+    remaining: tuple[Part, ...]
     counts: dict[str, Count]
     all_listed: bool
 
 
+REMAINING: Final = "remaining"
+"""The group of parts of what is remembered."""
+
+
 class CandidateWriter:
-    """Gathers the candidates of one task into parts of one kind and a bounded size."""
+    """Gathers the candidates of one task into parts of one kind and a bounded size; and what is
+    remembered, in parts of its own."""
 
     def __init__(
         self, folder: RunFolder, kinds: tuple[str, ...], number: int, answer: PartRows
@@ -67,16 +76,23 @@ class CandidateWriter:
         self._folder = folder
         self._number = number
         self._answer = answer
-        self._gathered: dict[str, list[pa.Table]] = {kind: [] for kind in kinds}
-        self._written = dict.fromkeys(kinds, 0)
+        self._gathered: dict[str, list[pa.Table]] = {kind: [] for kind in (*kinds, REMAINING)}
+        self._written = dict.fromkeys(self._gathered, 0)
 
     def add(self, table: pa.Table) -> None:
-        """Take rows of CANDIDATE_SCHEMA."""
+        """Take candidates, rows of CANDIDATE_SCHEMA."""
         for kind, of_kind in split_by(table, "kind"):
-            gathered = self._gathered[kind]
-            gathered.append(of_kind)
-            if sum(part.num_rows for part in gathered) >= ROWS_PER_PART:
-                self._flush(kind)
+            self._gather(kind, of_kind)
+
+    def remember(self, table: pa.Table) -> None:
+        """Take what stays, rows of CANDIDATE_SCHEMA."""
+        self._gather(REMAINING, table)
+
+    def _gather(self, group: str, table: pa.Table) -> None:
+        gathered = self._gathered[group]
+        gathered.append(table)
+        if sum(part.num_rows for part in gathered) >= ROWS_PER_PART:
+            self._flush(group)
 
     def finish(self) -> None:
         """Write what is left."""
@@ -88,7 +104,8 @@ class CandidateWriter:
         # What was written together lies together on a disk, and goes faster together.
         table = pa.concat_tables(self._gathered[kind]).sort_by("last_modified")
         for start in range(0, table.num_rows, ROWS_PER_PART):
-            name = f"candidates/{kind}-{self._number:05d}-{self._written[kind]:03d}.parquet"
+            place = REMAINING if kind == REMAINING else "candidates"
+            name = f"{place}/{kind}-{self._number:05d}-{self._written[kind]:03d}.parquet"
             piece = table.slice(start, ROWS_PER_PART)
             self._answer.wrote(self._folder, name, piece, group=kind)
             self._written[kind] += 1

@@ -8,6 +8,8 @@ from ebbtide.errors import EbbtideError, Incomplete, InvalidInput, NotFound, Ref
 from ebbtide.formats.base import RepositoryFormat, RunHold
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_grace
+from ebbtide.gc.incremental import EarlierRun
+from ebbtide.gc.modes import Chosen, Earlier, is_due, newest_swept
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.plan import Plan, read_commits, read_plan, write_plan
 from ebbtide.gc.planning import make_plan
@@ -100,6 +102,7 @@ class Collector:
                 folder=folder,
                 options=self._options,
                 steps=steps,
+                chosen=self._chosen(),
             )
         except Refused as error:
             report = self._refused(run_id, folder, error, steps.seconds())
@@ -111,6 +114,33 @@ class Collector:
             run_id, state=report.state, run_path=folder.path, plan_checksum=checksum
         )
         return report
+
+    def _chosen(self) -> Chosen:
+        """The run that a plan goes on from, by the options and what is on record."""
+        mode = self._options.mode
+        if mode == "clean" or self._repository.closed_after() is None:
+            return Chosen()
+        newest = newest_swept((run_id, self._read_report(run_id)) for run_id in self._recorded())
+        if isinstance(newest, str):
+            return Chosen(reason=newest)
+        try:
+            plan = self.plan_of(newest.run_id)
+        except (NotFound, Refused) as error:
+            return Chosen(reason=error.message)
+        due = is_due(plan.clean_at, self._repository.now(), every=self._options.clean_every)
+        if mode == "auto" and due is not None:
+            return Chosen(reason=due)
+        run = EarlierRun(plan, RunFolder.at(newest.run_path))
+        return Chosen(Earlier(run, plan.whole - newest.counts["deleted"]))
+
+    def _recorded(self) -> list[str]:
+        return list(self._repository.run_paths())
+
+    def _read_report(self, run_id: str) -> RunReport | None:
+        try:
+            return self.show(run_id)
+        except (NotFound, Refused):
+            return None
 
     def _sweep(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
         plan = self._read_plan(folder, run_id)

@@ -12,5 +12,10 @@ class Count:
     objects: int = 0
     bytes_total: int = 0
 
+    def __sub__(self, other: Count) -> Count:
+        return Count(
+            max(0, self.objects - other.objects), max(0, self.bytes_total - other.bytes_total)
+        )
+
     def __add__(self, other: Count) -> Count:
         return Count(self.objects + other.objects, self.bytes_total + other.bytes_total)

@@ -32,7 +32,7 @@ class Engine(ABC):
         self, session: Callable[[], SparkSession], *, held_max: int = ADDRESSES_HELD_MAX
     ) -> None:
         self._session = session
-        self._held_max = held_max
+        self.held_max = held_max
 
     @property
     @abstractmethod
@@ -60,7 +60,7 @@ class Engine(ABC):
 
     def holds(self, parts: Iterable[Part]) -> bool:
         """Whether the addresses in `parts` fit into one process."""
-        return sum(part.rows for part in parts) <= self._held_max
+        return sum(part.rows for part in parts) <= self.held_max
 
 
 class LocalEngine(Engine):

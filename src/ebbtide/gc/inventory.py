@@ -33,14 +33,20 @@ ROWS_PER_PART: Final = 500_000
 
 
 def list_inventory(
-    engine: Engine, storage: Storage, layout: Layout, folder: RunFolder
+    engine: Engine,
+    storage: Storage,
+    layout: Layout,
+    folder: RunFolder,
+    *,
+    closed_after: str | None = None,
 ) -> list[Part]:
-    """List the whole storage into parts, and count by kind.
+    """List the storage into parts, and count by kind: all of it, or without the slices that sort
+    behind `closed_after`.
 
     The parts with a name hold rows of INVENTORY_SCHEMA; those without count rows of one kind
     (their `group`). Files of the system are left out of the rows, not of the counts.
     """
-    items = layout.listing_items(storage, cores=engine.cores)
+    items = layout.listing_items(storage, cores=engine.cores, closed_after=closed_after)
     # Neighbours are much alike, and large ones go to several tasks.
     count = min(len(items), engine.task_count)
     tasks = [items[first::count] for first in range(count)]
@@ -82,6 +88,11 @@ def classified(batch: pa.RecordBatch, layout: Layout) -> pa.Table:
         layout.targets(addresses),
     ]
     return pa.table(columns, schema=INVENTORY_SCHEMA)
+
+
+def in_closed_slices(table: pa.Table, closed_after: str) -> pa.Table:
+    """The rows of slices that sort behind `closed_after`."""
+    return table.filter(pc.greater(table.column("slice"), pa.scalar(closed_after, pa.string())))
 
 
 class _InventoryWriter:

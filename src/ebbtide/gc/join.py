@@ -12,12 +12,14 @@ from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
 
 from ebbtide.gc.candidates import (
     CANDIDATE_SCHEMA,
     CLASSES,
+    REMAINING,
     CandidateWriter,
     Relations,
     Subtracted,
@@ -46,15 +48,20 @@ def join(engine: Engine, given: Relations) -> Subtracted:
         .withColumn("class", _class_of(given.cutoff))
     )
     seen = Observation("classes")
-    candidates = (
+    wanted = F.col("class") == "candidate"
+    if given.closed_after is not None:
+        stays = F.col("class").isin("protected", "young")
+        wanted = wanted | (stays & (F.col("slice") > given.closed_after))
+    chosen = (
         classified.observe(seen, *_class_counts())
-        .where(F.col("class") == "candidate")
-        .select(*CANDIDATE_SCHEMA.names)
+        .where(wanted)
+        .select(*CANDIDATE_SCHEMA.names, (F.col("class") == "candidate").alias("goes"))
     )
-    parts = write_frame(candidates, _candidate_writer(given.folder, given.kinds))
+    parts = write_frame(chosen, _candidate_writer(given.folder, given.kinds))
     found = seen.get
     return Subtracted(
-        candidates=tuple(parts),
+        candidates=tuple(part for part in parts if part.group != REMAINING),
+        remaining=tuple(part for part in parts if part.group == REMAINING),
         counts={
             name: Count(found[f"{name}_objects"], found[f"{name}_bytes"] or 0) for name in CLASSES
         },
@@ -102,7 +109,12 @@ def _candidate_writer(folder: RunFolder, kinds: tuple[str, ...]) -> PartWriter:
     def write(partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows) -> None:
         writer = CandidateWriter(folder, kinds, partition, answer)
         for batch in batches:
-            writer.add(pa.Table.from_batches([batch]))
+            table = pa.Table.from_batches([batch])
+            goes = table.column("goes")
+            rows = table.drop_columns("goes")
+            writer.add(rows.filter(goes))
+            if (stays := rows.filter(pc.invert(goes))).num_rows:
+                writer.remember(stays)
         writer.finish()
 
     return write

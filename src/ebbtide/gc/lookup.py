@@ -14,12 +14,19 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.gc.candidates import CLASSES, CandidateWriter, Relations, Subtracted, micros_of
+from ebbtide.gc.candidates import (
+    CLASSES,
+    REMAINING,
+    CandidateWriter,
+    Relations,
+    Subtracted,
+    micros_of,
+)
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, in_closed_slices
 from ebbtide.gc.mark import ADDRESS_SCHEMA, REQUIRED
-from ebbtide.gc.parts import Part, PartRows, read_tables, split
+from ebbtide.gc.parts import Part, PartRows, read_rows, read_tables, split
 from ebbtide.gc.runs import RunFolder
 
 _CLASS: Final = "class "
@@ -66,6 +73,8 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
                 answer.counted(rows.num_rows, bytes_total=size, group=_CLASS + name)
                 if name == "candidate" and rows.num_rows:
                     writer.add(rows)
+                elif name in ("protected", "young") and given.closed_after is not None:
+                    writer.remember(in_closed_slices(rows, given.closed_after))
         writer.finish()
 
     answers = engine.run(split(given.inventory, tasks=engine.task_count), work)
@@ -77,7 +86,8 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
     required = {part.rows for part in answers if part.name is None and part.group == _REQUIRED}
     seen = sum(part.rows for part in answers if part.name is None and part.group == _SEEN)
     return Subtracted(
-        candidates=tuple(part for part in answers if part.name is not None),
+        candidates=tuple(p for p in answers if p.name is not None and p.group != REMAINING),
+        remaining=tuple(p for p in answers if p.name is not None and p.group == REMAINING),
         counts=counts,
         all_listed=required == {seen},
     )
@@ -85,9 +95,7 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
 
 def _addresses(folder: RunFolder, parts: Iterable[Part]) -> pa.Array[Any]:
     """The addresses of parts, each once."""
-    tables = read_tables(folder, parts, ADDRESS_SCHEMA)
-    every = pa.concat_tables([ADDRESS_SCHEMA.empty_table(), *tables])
-    return pc.unique(every.column("address").combine_chunks())
+    return pc.unique(read_rows(folder, parts, ADDRESS_SCHEMA).column("address").combine_chunks())
 
 
 def _classes(table: pa.Table, kept: Kept, cutoff: datetime) -> pa.ChunkedArray[Any]:

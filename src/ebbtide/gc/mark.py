@@ -19,7 +19,7 @@ from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.parts import Part, PartRows, read_tables, split
+from ebbtide.gc.parts import Part, PartRows, read_rows, split
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
 
@@ -54,6 +54,16 @@ class MarkedTrees:
     companions: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """`live`: parts (ADDRESS_SCHEMA) of all that is live; those of the group REQUIRED have what
+    nodes refer to, but for those of lenient trees alone. `nodes`: parts (NODES_SCHEMA and more) of
+    the nodes that were read, once for each task that met them."""
+
+    live: list[Part]
+    nodes: list[Part]
+
+
 def mark(
     engine: Engine,
     *,
@@ -63,10 +73,8 @@ def mark(
     name: str,
     trees: MarkedTrees,
     checksums: Mapping[str, str],
-) -> list[Part]:
-    """Read `trees`, and the nodes of those whose data stays: parts (ADDRESS_SCHEMA) of all that is
-    live by them. Refused by the first thing unread. Parts of the group REQUIRED have what nodes
-    refer to, but for those of lenient trees alone.
+) -> Marked:
+    """Read `trees`, and the nodes of those whose data stays. Refused by the first thing unread.
 
     `checksums` maps tree ids to the checksums of their files.
     """
@@ -89,7 +97,7 @@ def mark(
     companions = PartRows()
     found = pa.table([pa.array(sorted(trees.companions), pa.string())], schema=ADDRESS_SCHEMA)
     companions.wrote(folder, f"{name}/companions-00000.parquet", found, group="companions")
-    return tree_parts + companions.parts() + address_parts
+    return Marked(tree_parts + companions.parts() + address_parts, node_parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +181,7 @@ def _read_nodes(
             writer.flush()
 
     if engine.holds(node_parts):
-        found = pa.concat_tables(read_tables(folder, node_parts, _MARKED_NODES))
+        found = read_rows(folder, node_parts, _MARKED_NODES)
         once = found.group_by(NODES_SCHEMA.names).aggregate([("required", "any")])
         nodes = sorted(_rows(once.rename_columns(_MARKED_NODES.names)))
         tasks = split(nodes, tasks=engine.task_count, items_min=NODES_PER_TASK_MIN)

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final, Literal, get_args
 
+from ebbtide.errors import InvalidInput
 from ebbtide.settings import Settings
+
+Mode = Literal["auto", "clean", "incremental"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+
+
+def parse_mode(text: str) -> Mode:
+    """One of MODES. Raises InvalidInput `invalid_argument`."""
+    for mode in MODES:
+        if text == mode:
+            return mode
+    raise InvalidInput("invalid_argument", f"there is no mode {text!r}: write {', '.join(MODES)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +26,7 @@ class RunOptions:
     """`grace`: nothing younger is a candidate. `run_dir`: where the run's files go, if not into the
     repository's own storage. `unsafe` allows a grace below `grace_min`, `allow_share` a plan above
     `share_max` (the share of listed files or bytes that may be candidates). Records of runs are
-    kept for `run_retention`."""
+    kept for `run_retention`. In mode `auto` a clean run is made at least every `clean_every`."""
 
     grace: timedelta
     grace_min: timedelta
@@ -24,6 +37,8 @@ class RunOptions:
     unsafe: bool = False
     allow_share: bool = False
     run_dir: str | None = None
+    mode: Mode = "auto"
+    clean_every: timedelta = timedelta(days=7)
 
     @classmethod
     def of(
@@ -35,6 +50,7 @@ class RunOptions:
         unsafe: bool = False,
         allow_share: bool = False,
         run_dir: str | None = None,
+        mode: Mode = "auto",
     ) -> RunOptions:
         """The options that the settings give, with a run's own.
 
@@ -57,4 +73,6 @@ class RunOptions:
             unsafe=unsafe,
             allow_share=allow_share,
             run_dir=run_dir,
+            mode=mode,
+            clean_every=settings.clean_every,
         )

@@ -25,7 +25,7 @@ from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.mark import ADDRESS_SCHEMA
-from ebbtide.gc.parts import Part, PartRows, read_part, read_tables
+from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, read_tables
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
 from ebbtide.storage import DeleteOutcome, Storage
 
@@ -235,7 +235,7 @@ def _read_tally(engine: Engine, folder: RunFolder, names: list[str]) -> list[Par
 
     def work(_number: int, records: list[str], answer: PartRows) -> None:
         parts = [Part(name, "", 0, 0, None) for name in records]
-        table = pa.concat_tables(read_tables(folder, parts, OUTCOME_SCHEMA))
+        table = read_rows(folder, parts, OUTCOME_SCHEMA)
         ranks = pc.index_in(table.column("outcome"), value_set=pa.array(OUTCOMES))
         each = (
             table.append_column("rank", ranks)

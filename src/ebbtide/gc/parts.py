@@ -175,6 +175,11 @@ def read_tables(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> 
         yield read_part(folder, part.name, part.checksum).select(schema.names).cast(schema)
 
 
+def read_rows(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> pa.Table:
+    """The columns of `schema` in all parts together; none for no parts. Raises as above."""
+    return pa.concat_tables([schema.empty_table(), *read_tables(folder, parts, schema)])
+
+
 def split(items: Sequence[Any], *, tasks: int, items_min: int = 1) -> list[Sequence[Any]]:
     """`items` in at most `tasks` runs of neighbours, none shorter than `items_min` but the last."""
     size = max(items_min, -(-len(items) // max(tasks, 1)))

@@ -42,6 +42,12 @@ and ranges stay (`recorded`), the reason for the former, and what stays with the
 class Plan:
     """A durable plan. `refusal` (kind, message) is set where a sweep needs a flag to go on.
 
+    `mode` is clean or incremental, the latter going on from run `previous_id`; `mode_reason` says
+    why a clean run was made. For the next incremental one: `read_at` is when the metadata was read,
+    slices behind `closed_after` were closed off then, `remaining` has what stays in those without
+    being live, `whole` counts everything in the storage, `clean_at` is when the last clean run
+    began.
+
     `expired_count` counts the commits that lose their data, `gone_count` those that lost it to
     earlier runs, `forgettable_count` those of both that lose their records too.
     """
@@ -64,6 +70,14 @@ class Plan:
     by_ref: tuple[Mapping[str, Any], ...]  # RefSummary as a mapping
     warnings: tuple[str, ...]
     seconds: Mapping[str, float]
+    mode: str
+    mode_reason: str | None
+    previous_id: str | None
+    clean_at: datetime
+    read_at: datetime
+    closed_after: str | None
+    remaining: tuple[Part, ...]
+    whole: Count
     refusal: tuple[str, str] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -88,6 +102,14 @@ class Plan:
             "by_ref": [dict(summary) for summary in self.by_ref],
             "warnings": list(self.warnings),
             "seconds": dict(self.seconds),
+            "mode": self.mode,
+            "mode_reason": self.mode_reason,
+            "previous_id": self.previous_id,
+            "clean_at": self.clean_at.isoformat(),
+            "read_at": self.read_at.isoformat(),
+            "closed_after": self.closed_after,
+            "remaining": [part.to_json() for part in self.remaining],
+            "whole": asdict(self.whole),
             "refusal": list(self.refusal) if self.refusal else None,
         }
         return content | {"checksum": checksum_of(content)}
@@ -115,6 +137,14 @@ class Plan:
             by_ref=tuple(content["by_ref"]),
             warnings=tuple(content["warnings"]),
             seconds=content["seconds"],
+            mode=content["mode"],
+            mode_reason=content["mode_reason"],
+            previous_id=content["previous_id"],
+            clean_at=datetime.fromisoformat(content["clean_at"]),
+            read_at=datetime.fromisoformat(content["read_at"]),
+            closed_after=content["closed_after"],
+            remaining=tuple(Part.from_json(part) for part in content["remaining"]),
+            whole=Count(**content["whole"]),
             refusal=(refusal[0], refusal[1]) if refusal else None,
         )
 

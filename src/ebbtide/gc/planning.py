@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -18,8 +19,10 @@ from ebbtide.gc.candidates import Relations
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
+from ebbtide.gc.incremental import NeedsCleanRunError, Now, recall
 from ebbtide.gc.inventory import list_inventory
 from ebbtide.gc.mark import REQUIRED, MarkedTrees, mark
+from ebbtide.gc.modes import Chosen, Earlier
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.plan import Plan, write_commits
@@ -41,6 +44,11 @@ class _Listed:
     kinds: dict[str, Count]
     total: Count
 
+    def with_rows(self, parts: list[Part]) -> _Listed:
+        """This, and what an incremental run looks at besides."""
+        more = (Count(part.rows, part.bytes_total) for part in parts)
+        return _Listed(self.parts + parts, self.kinds, sum(more, self.total))
+
 
 @dataclass(frozen=True, slots=True)
 class _Read:
@@ -60,17 +68,43 @@ def make_plan(
     folder: RunFolder,
     options: RunOptions,
     steps: Steps,
+    chosen: Chosen,
 ) -> Plan:
-    """Make the plan of a run; the caller writes it. Refused by any gate."""
+    """Make the plan of a run; the caller writes it. Refused by any gate.
+
+    An incremental run that turns out to be none becomes a clean one.
+    """
+    make = partial(
+        _make, engine, repository, run_id=run_id, folder=folder, options=options, steps=steps
+    )
+    try:
+        return make(chosen=chosen)
+    except NeedsCleanRunError as error:
+        return make(chosen=Chosen(reason=str(error)))
+
+
+def _make(
+    engine: Engine,
+    repository: RepositoryFormat,
+    *,
+    run_id: str,
+    folder: RunFolder,
+    options: RunOptions,
+    steps: Steps,
+    chosen: Chosen,
+) -> Plan:
+    earlier = chosen.earlier
     with steps("check"):
         started_at = check_times(repository, options)
         cutoff = started_at - options.grace
     with steps("list"):
-        listed = _list(engine, repository, folder)
+        # First: what ends while the listing goes on may have been listed or not.
+        closed_after = repository.closed_after()
+        listed = _list(engine, repository, folder, earlier)
     with steps("read"):
         read = _read(repository, folder, cutoff=cutoff, listed_count=listed.total.objects)
     with steps("mark"):
-        live = mark(
+        marked = mark(
             engine,
             storage=repository.storage,
             layout=repository.layout,
@@ -79,14 +113,26 @@ def make_plan(
             trees=trees_of(read.roots, read.decision),
             checksums=read.roots.tree_checksums,
         )
+    if earlier is not None:
+        with steps("recall"):
+            now = Now(
+                folder=folder,
+                storage=repository.storage,
+                layout=repository.layout,
+                data_trees=trees_of(read.roots, read.decision).data,
+                checksums=dict(read.roots.tree_checksums),
+                node_parts=marked.nodes,
+            )
+            listed = listed.with_rows(recall(engine, earlier.run, now))
     with steps("subtract"):
         relations = Relations(
             folder=folder,
             inventory=listed.parts,
-            live=live,
+            live=marked.live,
             protected=read.protected,
             kinds=repository.layout.delete_order,
             cutoff=cutoff,
+            closed_after=closed_after,
         )
         result = subtract(engine, relations)
     if repository.layout.checks_presence and not result.all_listed:
@@ -96,9 +142,10 @@ def make_plan(
                 storage=repository.storage,
                 folder=folder,
                 inventory=listed.parts,
-                live=[part for part in live if part.group == REQUIRED],
+                live=[part for part in marked.live if part.group == REQUIRED],
             )
-    over = check_share(result.counts["candidate"], listed.total, share_max=options.share_max)
+    whole = listed.total if earlier is None else max(listed.total, earlier.left, key=_objects)
+    over = check_share(result.counts["candidate"], whole, share_max=options.share_max)
     policy = read.roots.policy
     gone_count = sum(commit.tombstoned for commit in read.roots.commits)
     return Plan(
@@ -120,12 +167,32 @@ def make_plan(
         by_ref=tuple(asdict(summary) for summary in read.decision.by_ref),
         warnings=read.decision.warnings,
         seconds=steps.seconds(),
+        mode="clean" if earlier is None else "incremental",
+        mode_reason=chosen.reason,
+        previous_id=None if earlier is None else earlier.run.plan.run_id,
+        clean_at=started_at if earlier is None else earlier.run.plan.clean_at,
+        read_at=read.roots.now,
+        closed_after=closed_after,
+        remaining=result.remaining,
+        whole=whole,
         refusal=(over.kind, over.message) if over else None,
     )
 
 
-def _list(engine: Engine, repository: RepositoryFormat, folder: RunFolder) -> _Listed:
-    answers = list_inventory(engine, repository.storage, repository.layout, folder)
+def _objects(count: Count) -> int:
+    return count.objects
+
+
+def _list(
+    engine: Engine, repository: RepositoryFormat, folder: RunFolder, earlier: Earlier | None
+) -> _Listed:
+    answers = list_inventory(
+        engine,
+        repository.storage,
+        repository.layout,
+        folder,
+        closed_after=None if earlier is None else earlier.run.closed_after,
+    )
     kinds = total_by_group(part for part in answers if part.name is None)
     return _Listed(
         parts=[part for part in answers if part.name is not None],

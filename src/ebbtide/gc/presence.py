@@ -20,6 +20,7 @@ from ebbtide.gc.parts import (
     ERRORS_PER_TASK_MAX,
     Part,
     PartRows,
+    read_rows,
     read_tables,
     split,
 )
@@ -78,7 +79,7 @@ def check_presence(
 
 def _unlisted(folder: RunFolder, inventory: list[Part], live: list[Part]) -> list[str]:
     """The addresses of `live` that are not in the inventory."""
-    left = pa.concat_tables(read_tables(folder, live, ADDRESS_SCHEMA))
+    left = read_rows(folder, live, ADDRESS_SCHEMA)
     for listed in read_tables(folder, inventory, ADDRESS_SCHEMA):
         there = pc.is_in(left.column("address"), value_set=listed.column("address"))
         left = left.filter(pc.invert(there))

@@ -31,7 +31,9 @@ class RunReport:
     """What a run found and did. Counts are files; bytes are theirs.
 
     `counts` has listed, live, protected, young, candidate, and, after a sweep, deleted, missing,
-    failed and revived. `kinds` counts what was listed by kind, foreign files too.
+    failed and revived. `kinds` counts what was listed by kind, foreign files too. `mode` is clean
+    or incremental (on run `previous_id`), and `mode_reason` says why it is clean; both None for a
+    run without a plan.
     """
 
     run_id: str
@@ -45,6 +47,9 @@ class RunReport:
     by_ref: tuple[Mapping[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    mode: str | None = None
+    mode_reason: str | None = None
+    previous_id: str | None = None
     error: Mapping[str, str] | None = None
 
     @property
@@ -71,6 +76,9 @@ class RunReport:
             by_ref=tuple(content["by_ref"]),
             warnings=tuple(content["warnings"]),
             seconds=content["seconds"],
+            mode=content["mode"],
+            mode_reason=content["mode_reason"],
+            previous_id=content["previous_id"],
             error=content["error"],
         )
 
@@ -92,6 +100,9 @@ class RunReport:
             "by_ref": [dict(summary) for summary in self.by_ref],
             "warnings": list(self.warnings),
             "seconds": dict(self.seconds),
+            "mode": self.mode,
+            "mode_reason": self.mode_reason,
+            "previous_id": self.previous_id,
             "error": dict(self.error) if self.error else None,
         }
 
@@ -129,6 +140,9 @@ def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> R
         by_ref=plan.by_ref,
         warnings=plan.warnings,
         seconds=plan.seconds,
+        mode=plan.mode,
+        mode_reason=plan.mode_reason,
+        previous_id=plan.previous_id,
         error=error_json(*refusal) if refusal else None,
     )
 
@@ -151,6 +165,9 @@ def swept_report(
         by_ref=plan.by_ref,
         warnings=plan.warnings,
         seconds={**plan.seconds, **{f"sweep: {name}": s for name, s in seconds.items()}},
+        mode=plan.mode,
+        mode_reason=plan.mode_reason,
+        previous_id=plan.previous_id,
         error=None
         if complete
         else error_json(

@@ -164,7 +164,7 @@ class Sweep:
             name=name,
             trees=trees,
             checksums={**roots.tree_checksums, **after.tree_checksums},
-        )
+        ).live
         # What the plan protected in the same words is no candidate.
         known = {part.checksum for part in self.plan.protected}
         return [part for part in protected if part.checksum not in known] + live

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from ebbtide.model import Commit, Ref, RefKind
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
+from ebbtide.store.content.layout import DATA_PREFIX, slice_of
 from ebbtide.store.metadata.copies import drop_copies
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import (
@@ -151,6 +152,23 @@ def staging_tokens(
         )
     ).all()
     return [token for row in rows for token in (row.staging_token, *row.sealed_tokens)]
+
+
+def oldest_open_slice(tx: Transaction, repository_id: str) -> str | None:
+    """The oldest slice to which something is being written or was promised to be."""
+    found: list[str] = []
+    for table in (pending, upload_tokens):
+        # Slices sort newest first, so that the oldest has the greatest address.
+        address = tx.execute(
+            sa.select(sa.func.max(table.c.address)).where(
+                table.c.repository_id == repository_id,
+                table.c.address >= DATA_PREFIX,
+                table.c.address < DATA_PREFIX[:-1] + chr(ord("/") + 1),
+            )
+        ).scalar_one()
+        if address is not None:
+            found.append(slice_of(address))
+    return max(found, default=None)
 
 
 def set_tombstones(

@@ -24,6 +24,8 @@ from ebbtide.store.sharing import share_staged
 from ebbtide.store.uploads import NewObject, Uploads, UploadTotals
 
 PAGE_MAX: Final = 10_000
+ATTEMPTS_MAX: Final = 10
+"""After so many a copy gets bytes of its own, though its source is staged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,9 @@ class Objects:
         """
         check_path(destination_path)
         source = self._find_intact(source_ref, source_path)
-        while source.commit is None and source_ref == branch:
+        for _ in range(ATTEMPTS_MAX):
+            if source.commit is not None or source_ref != branch:
+                break
             self._context.touch_owner()
             shared = share_staged(self._context, branch, destination_path, source_path)
             if shared is not None:

@@ -57,12 +57,15 @@ class IcechunkLayout:
     delete_order: tuple[str, ...] = (*_COLLECTED, "temporary")
     checks_presence: bool = True
 
-    def listing_items(self, storage: Storage, *, cores: int) -> list[ListingItem]:
+    def listing_items(
+        self, storage: Storage, *, cores: int, closed_after: str | None = None
+    ) -> list[ListingItem]:
         """Each directory at the top is a unit of listing; our own is left out.
 
         Chunks lie all in one. On a local disk several tasks divide it among them; an object store
         would have to be asked for all of it by each.
         """
+        del closed_after  # there are no slices
         shares = min(cores, CHUNK_SHARES_MAX) if storage.url.startswith("file:") else 1
         items = [ListingItem("", recursive=False)]
         for top in storage.list_prefixes():
@@ -101,6 +104,12 @@ class IcechunkLayout:
             [info.entry_count for info in manifests],
         ]
         return pa.table(columns, schema=NODES_SCHEMA)
+
+    def read_files(
+        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
+    ) -> pa.Table:
+        """For formats with slices."""
+        raise NotImplementedError
 
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int

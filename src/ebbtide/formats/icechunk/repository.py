@@ -364,6 +364,9 @@ class IcechunkRepository:
                 continue  # a commit was faster
         raise _changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
 
+    def closed_after(self) -> None:
+        """There are no slices: runs are clean ones."""
+
     def guard(self) -> Guard:
         """Version 1: the refs, as they are at each batch. Version 2: `forget` closed what goes, but
         in a directory, where Icechunk writes `repo` without a condition, its commit may have

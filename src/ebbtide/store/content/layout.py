@@ -44,6 +44,11 @@ def range_address(range_id: str) -> str:
     return f"{RANGES_PREFIX}{range_id}.parquet"
 
 
+def slice_of(address: str) -> str:
+    """The slice of an object's address."""
+    return address.removeprefix(DATA_PREFIX).partition("/")[0]
+
+
 def new_object_address(slice_id: str) -> str:
     """A fresh address for an object in a slice (a descending id)."""
     return f"{DATA_PREFIX}{slice_id}/{new_id()}"

@@ -91,6 +91,21 @@ def read_range_addresses(
     return cast("pa.StringArray", table.column("address").combine_chunks())
 
 
+def read_range_files(
+    storage: Storage, range_id: str, checksum: str, *, entry_count: int
+) -> pa.Table:
+    """Columns `address` and `size_bytes` of a range's entries; also of those outside the root.
+
+    Raises as `read_range`.
+    """
+    address = range_address(range_id)
+    data = files.fetch(storage, address, checksum, family="node")
+    columns = ["address", "size_bytes"]
+    table = files.decode(data, ENTRY_SCHEMA, address=address, family="node", columns=columns)
+    _check_count(table, address, entry_count)
+    return table
+
+
 def _check_count(table: pa.Table, address: str, entry_count: int) -> None:
     if table.num_rows != entry_count or entry_count < 1:
         raise files.corrupt(

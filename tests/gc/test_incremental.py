@@ -1,0 +1,365 @@
+"""Incremental runs: they end in the same storage as clean ones, and say when they cannot be."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import EbbtideError
+from ebbtide.gc.plan import Plan
+from ebbtide.gc.report import RunReport
+from ebbtide.gc.steps import Event
+from tests.support.engines import ENGINES
+from tests.support.world import DAY, World
+
+STORES = int(os.environ.get("EBBTIDE_TEST_INCREMENTAL", "24"))
+HOUR = timedelta(hours=1)
+GRACE = HOUR
+PATHS = ("a", "b/c", "b/d", "e", "f")
+BRANCHES = ("main", "one", "two")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Commits are kept for three days, slices for an hour."""
+    made = make_world(tmp_path)
+    yield made
+    made.close()
+
+
+def make_world(directory: Path) -> World:
+    """Ranges are so small that commits share some with their parents."""
+    made = World(directory, settings={"range_entries_target": 2, "slice_age_max": HOUR})
+    made.keep(default="3d")
+    return made
+
+
+def plan_of(world: World, report: RunReport) -> Plan:
+    return world.collector().plan_of(report.run_id)
+
+
+def run(world: World, mode: str) -> RunReport:
+    """A whole run, a while after whatever was before it."""
+    world.clock.advance(2 * GRACE)
+    report = world.collect(mode=mode)
+    assert report.state == "swept", report.error
+    return report
+
+
+def incremental(world: World) -> RunReport:
+    """One that must be so."""
+    report = run(world, "incremental")
+    assert (report.mode, report.mode_reason) == ("incremental", None)
+    return report
+
+
+def commit(world: World, branch: str = "main") -> str:
+    """What is staged, now; the id."""
+    return world.lake.commits.commit(branch, "", allow_empty=True).commit_id
+
+
+# What is found
+
+
+def test_the_first_run_is_clean_and_says_why(world: World) -> None:
+    world.lake.objects.put("main", "a", b"1")
+    report = run(world, "incremental")
+    assert (report.mode, report.mode_reason) == ("clean", "no run was swept before")
+    assert run(world, "clean").mode_reason is None
+    assert incremental(world).previous_id is not None
+
+
+def test_closed_slices_are_not_listed_again(world: World) -> None:
+    for number in range(5):
+        world.lake.objects.put("main", f"{number}", b"x")
+    commit(world)
+    run(world, "clean")
+    world.lake.objects.put("main", "new", b"y")
+    found = incremental(world)
+    assert found.kinds["object"].objects == 1
+    assert plan_of(world, found).whole.objects >= 6
+
+
+def test_what_was_staged_then_and_dropped_since(world: World) -> None:
+    world.lake.objects.put("main", "a", b"1")
+    world.lake.objects.put("main", "b", b"2")
+    run(world, "clean")
+    assert incremental(world).counts["protected"].objects == 2
+    world.lake.objects.put("main", "a", b"3")
+    world.lake.objects.delete("main", "b")
+    assert incremental(world).counts["deleted"].objects == 2
+    assert world.contents() == {"3"}
+
+
+def test_what_was_staged_then_and_is_committed(world: World) -> None:
+    """It is live from then on, and goes with its commit."""
+    world.lake.objects.put("main", "a", b"1")
+    run(world, "clean")
+    commit(world)
+    assert incremental(world).counts["deleted"].objects == 0
+    world.lake.objects.put("main", "a", b"2")
+    commit(world)
+    world.clock.advance(4 * DAY)
+    incremental(world)
+    assert world.contents() == {"2"}
+
+
+def test_what_expired_commits_held(world: World) -> None:
+    """And nobody else: their neighbours in the same ranges stay."""
+    for path in PATHS:
+        world.lake.objects.put("main", path, path.encode())
+    commit(world)
+    run(world, "clean")
+    world.lake.objects.put("main", "a", b"new")
+    world.lake.objects.delete("main", "e")
+    commit(world)
+    world.clock.advance(4 * DAY)
+    found = incremental(world)
+    assert found.counts["candidate"].bytes_total == 2
+    assert world.contents() == {"new", "b/c", "b/d", "f"}
+
+
+def test_what_was_uploaded_and_never_linked(world: World) -> None:
+    address = world.lake.addresses.get("main", "a").address
+    world.lake.storage.put(address, b"sent")
+    assert run(world, "clean").counts["deleted"].objects == 1
+    address = world.lake.addresses.get("main", "a").address
+    world.lake.storage.put(address, b"sent")
+    assert world.collect(mode="incremental").counts["deleted"].objects == 0
+    assert incremental(world).counts["deleted"].objects == 1
+
+
+def test_what_is_uploaded_to_an_old_slice(tmp_path: Path) -> None:
+    """A slice stays open as long as a token for it, or a write to it, is out."""
+    world = World(tmp_path, settings={"slice_age_max": HOUR, "upload_ttl": DAY})
+    address = world.lake.addresses.get("main", "a").address
+    run(world, "clean")
+    incremental(world)
+    world.lake.storage.put(address, b"late")
+    world.clock.advance(DAY)
+    incremental(world)
+    assert world.contents() == set()
+    world.close()
+
+
+def test_what_came_back_to_life(world: World) -> None:
+    """Between plan and sweep; then it is dropped for good."""
+    world.lake.objects.put("main", "a", b"1")
+    first = commit(world)
+    world.lake.objects.delete("main", "a")
+    commit(world)
+    world.clock.advance(4 * DAY)
+
+    def bring_back(step: str, event: Event) -> None:
+        if (step, event) == ("check", "start") and swept:
+            world.lake.branches.create("back", first)
+
+    swept: list[str] = []
+    planned = world.collector(mode="clean").plan()
+    swept.append(planned.run_id)
+    report = world.collector(observer=bring_back).sweep(planned.run_id)
+    assert (report.state, report.counts["revived"].objects) == ("swept", 1)
+    world.lake.branches.delete("back")
+    world.clock.advance(4 * DAY)
+    assert incremental(world).counts["deleted"].objects >= 1
+    assert world.contents() == set()
+
+
+def test_what_was_too_young(world: World) -> None:
+    world.lake.objects.put("main", "a", b"1")
+    world.lake.objects.delete("main", "a")
+    world.clock.advance(2 * HOUR)
+    early = world.collect(mode="clean", grace=500 * DAY)
+    assert early.counts["young"].objects >= 1
+    found = world.collect(mode="incremental", grace=GRACE)
+    assert found.mode == "incremental"
+    assert found.counts["deleted"].objects == 1
+
+
+def test_a_foreign_file_in_a_closed_slice(world: World) -> None:
+    """Nobody looks there before the next clean run; it is kept by any."""
+    world.lake.objects.put("main", "a", b"1")
+    commit(world)
+    run(world, "clean")
+    (slice_,) = (world.root / "data").iterdir()
+    garbage = slice_ / ("0" * 32)
+    garbage.write_bytes(b"late")
+    incremental(world)
+    assert garbage.exists()
+    run(world, "clean")
+    assert not garbage.exists()
+
+
+# When it cannot be
+
+
+def test_after_a_sweep_that_did_not_end(world: World) -> None:
+    world.lake.objects.put("main", "a", b"1")
+    run(world, "clean")
+    world.lake.objects.delete("main", "a")
+    world.clock.advance(2 * HOUR)
+    planned = world.collector().plan()
+
+    def break_off(step: str, event: Event) -> None:
+        if (step, event) == ("fence", "end"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        world.collector(observer=break_off).sweep(planned.run_id)
+    report = run(world, "incremental")
+    assert report.mode == "clean"
+    assert planned.run_id in (report.mode_reason or "")
+
+
+def test_plans_that_nobody_swept_do_not_matter(world: World) -> None:
+    world.lake.objects.put("main", "a", b"1")
+    swept = run(world, "clean")
+    world.lake.objects.delete("main", "a")
+    world.clock.advance(2 * HOUR)
+    world.collector(mode="incremental").plan()
+    found = incremental(world)
+    assert found.previous_id == swept.run_id
+    assert found.counts["deleted"].objects == 1
+
+
+@pytest.mark.parametrize("what", ["plan.json", "remaining", "commits.parquet", "report.json"])
+def test_what_the_earlier_run_left_is_damaged(world: World, what: str) -> None:
+    world.lake.objects.put("main", "a", b"1")
+    swept = run(world, "clean")
+    place = Path(swept.run_path) / what
+    files = [place] if place.is_file() else list(place.iterdir())
+    assert files
+    for file in files:
+        file.write_bytes(file.read_bytes()[:-7] + b"garbage")
+    report = run(world, "incremental")
+    assert report.mode == "clean"
+    assert report.mode_reason
+    assert report.state == "swept"
+
+
+def test_auto_makes_a_clean_run_now_and_then(world: World) -> None:
+    world.lake.objects.put("main", "a", b"1")
+    assert run(world, "auto").mode == "clean"
+    assert run(world, "auto").mode == "incremental"
+    world.clock.advance(6 * DAY)
+    assert run(world, "auto").mode == "incremental"
+    world.clock.advance(DAY)
+    due = run(world, "auto")
+    assert due.mode == "clean"
+    assert "last clean run" in (due.mode_reason or "")
+    assert run(world, "incremental").mode == "incremental"
+
+
+def test_the_share_is_of_everything(tmp_path: Path) -> None:
+    """Not of the few files that an incremental run looks at."""
+    world = World(tmp_path, settings={"slice_age_max": HOUR, "share_max": 0.5})
+    for number in range(20):
+        world.lake.objects.put("main", f"{number}", b"x")
+    commit(world)
+    run(world, "clean")
+    world.lake.objects.put("main", "dropped", b"y")
+    world.lake.objects.delete("main", "dropped")
+    assert incremental(world).counts["deleted"].objects == 1
+    world.close()
+
+
+# The same as clean runs, whatever happened
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """Two stores with the same history, one collected cleanly, one incrementally."""
+
+    clean: World
+    other: World
+
+    def both(self) -> tuple[World, World]:
+        return self.clean, self.other
+
+
+@pytest.mark.parametrize("shard", range(4))
+def test_the_same_storage_as_after_clean_runs(tmp_path: Path, shard: int) -> None:
+    for seed in range(shard, STORES, 4):
+        engine = list(ENGINES.values())[seed % len(ENGINES)] if seed % 10 == 0 else None
+        twins = Twins(
+            make_world(tmp_path / f"{seed}-clean"), make_world(tmp_path / f"{seed}-other")
+        )
+        if engine is not None:
+            twins.other.engine = engine
+        rng = random.Random(seed)
+        counted = 0
+        for number in range(60):
+            act(twins, rng, number)
+            if rng.random() < 0.12:
+                counted += collect_both(twins, seed)
+        for world in twins.both():
+            world.clock.advance(4 * DAY)
+        counted += collect_both(twins, seed)
+        assert counted
+        for world in twins.both():
+            world.close()
+
+
+def act(twins: Twins, rng: random.Random, number: int) -> None:
+    """One thing, drawn once and done to both; what one refuses, the other does too."""
+    kinds = ["put"] * 6 + ["commit"] * 4 + ["delete", "copy", "branch", "drop", "link"]
+    kinds += ["reset", "wait", "wait", "merge", "revert", "upload"]
+    kind = rng.choice(kinds)
+    drawn = [rng.random() for _ in range(4)]
+    outcomes = {_do(world, kind, drawn, number) for world in twins.both()}
+    assert len(outcomes) == 1, (kind, outcomes)
+
+
+def _do(world: World, kind: str, drawn: list[float], number: int) -> str:
+    branch = BRANCHES[int(drawn[0] * len(BRANCHES))]
+    other = BRANCHES[int(drawn[1] * len(BRANCHES))]
+    path = PATHS[int(drawn[2] * len(PATHS))]
+    target = PATHS[int(drawn[3] * len(PATHS))]
+    here = world.lake
+    data = f"{number} {branch} {path}".encode()
+    try:
+        if kind == "put":
+            here.objects.put(branch, path, data)
+        elif kind == "delete":
+            here.objects.delete(branch, path)
+        elif kind == "copy":
+            here.objects.copy(branch, target, branch, path)
+            here.objects.delete(branch, path)
+        elif kind == "commit":
+            here.commits.commit(branch, "")
+        elif kind == "branch":
+            here.branches.create(other, branch)
+        elif kind == "drop":
+            here.branches.delete(branch)
+        elif kind == "merge":
+            here.commits.merge(other, branch, strategy="source-wins")
+        elif kind == "revert":
+            here.commits.revert(branch, branch)
+        elif kind == "reset":
+            here.commits.reset(branch)
+        elif kind in ("link", "upload"):
+            found = here.addresses.get(branch, path)
+            here.storage.put(found.address, data)
+            if kind == "link":
+                here.addresses.link(branch, path, found.token)
+        else:
+            world.clock.advance(drawn[1] * DAY)
+    except EbbtideError as error:
+        return error.kind
+    return "done"
+
+
+def collect_both(twins: Twins, seed: int) -> bool:
+    """A run of each; whether the second one was incremental."""
+    run(twins.clean, "clean")
+    report = run(twins.other, "incremental")
+    assert twins.clean.contents() == twins.other.contents(), seed
+    for kind in ("_ebbtide/trees", "_ebbtide/ranges"):
+        assert len(twins.clean.files(kind)) == len(twins.other.files(kind)), seed
+    return report.mode == "incremental"

@@ -1,0 +1,740 @@
+"""What is uncommitted: read at once, and read in pages while everything moves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import combinations_with_replacement
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+
+from ebbtide.errors import EbbtideError, Failed
+from ebbtide.formats.base import PROTECTED_SCHEMA
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc import planning
+from ebbtide.gc.runs import RunFolder
+from ebbtide.ids import new_id
+from ebbtide.storage import open_storage
+from ebbtide.store.addresses import UploadAddress
+from ebbtide.store.content.entries import is_external
+from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX, range_address, tree_address
+from ebbtide.store.content.reading import iterate_entries
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.branches import list_branches, update_branch
+from ebbtide.store.metadata.commits import find_commits
+from ebbtide.store.metadata.pending import publish_writes, register_writes
+from ebbtide.store.metadata.schema import (
+    commits,
+    copies,
+    pending,
+    readings,
+    staged,
+    upload_tokens,
+)
+from ebbtide.store.metadata.staged import write_staged
+from ebbtide.store.preparing import (
+    PHASES,
+    UNCOMMITTED_SCHEMA,
+    Uncommitted,
+    uncommitted,
+)
+from ebbtide.store.repository import Repository
+from ebbtide.store.uploads import NewObject
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStorage, OncePut, with_storage
+
+SECOND = timedelta(seconds=1)
+WAIT_SECONDS_MAX = 60.0
+RowsRead = list[dict[str, Any]]  # of UNCOMMITTED_SCHEMA
+
+
+class Backwards(Uncommitted):
+    """Reads in the wrong order, so that a test can show that the order matters."""
+
+    phases = tuple(reversed(PHASES))
+
+
+class WithoutCopies(Uncommitted):
+    """Does not read the copies at the end."""
+
+    phases = PHASES[:-1]
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def whole(lake: Repository) -> RowsRead:
+    context = lake.context
+    with context.metadata.snapshot() as tx:
+        tables = uncommitted(tx, context.repository_id, trash_time=context.trash_time)
+        return [row for table in tables for row in table.to_pylist()]
+
+
+def pages(
+    lake: Repository, *, rows_max: int, kind: type[Uncommitted] = Uncommitted
+) -> Iterator[pa.Table]:
+    reading = kind(lake.context)
+    page = reading.page(rows_max=rows_max)
+    yield page.table
+    while page.next_continuation is not None:
+        page = reading.page(page.next_continuation, rows_max=rows_max)
+        yield page.table
+
+
+def addresses(rows: RowsRead, reason: str | None = None) -> list[str]:
+    return [row["address"] for row in rows if reason in (None, row["reason"])]
+
+
+def commit_and_fail(lake: Repository, branch: str) -> None:
+    """A commit that comes as far as its tree: what it sealed stays sealed."""
+
+    def fail() -> None:
+        raise Failed("storage_error", "made to fail")
+
+    failing = FaultyStorage(lake.storage, before=OncePut(TREES_PREFIX, fail))
+    try:
+        with_storage(lake, failing).commits.commit(branch, "")
+    except Failed:
+        return
+    raise AssertionError("the commit came through")
+
+
+def count(lake: Repository, table: sa.Table) -> int:
+    with lake.context.metadata.snapshot() as tx:
+        found: int = tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+        return found
+
+
+def register(lake: Repository, address: str, *, lasts: timedelta) -> None:
+    with lake.context.metadata.transaction() as tx:
+        register_writes(tx, lake.info.repository_id, [address], write_ttl=lasts)
+
+
+# What is read.
+
+
+def test_the_relation_is_the_one_that_collectors_read() -> None:
+    assert UNCOMMITTED_SCHEMA.equals(PROTECTED_SCHEMA)
+
+
+def test_what_is_read_and_in_which_order(repository: Repository, clock: ManualClock) -> None:
+    def at(number: int) -> Any:
+        return clock.now + number * SECOND
+
+    context = repository.context
+    settings = context.settings
+    start = clock.now
+    repository.branches.create("dev", "main")
+    register(repository, "data/written", lasts=settings.write_ttl)
+    clock.now = start + SECOND
+    promised = repository.addresses.get("main", "p")
+    clock.now = start + 2 * SECOND
+    sealed = repository.objects.put("dev", "s", b"1")
+    commit_and_fail(repository, "dev")
+    clock.now = start + 3 * SECOND
+    on_top = repository.objects.put("dev", "s", b"2")
+    repository.objects.put("main", "gone", b"")
+    repository.objects.delete("main", "gone")
+    reading = Uncommitted(context)
+    first = reading.page(rows_max=1)  # while one is under way, copies are kept
+    clock.now = start + 4 * SECOND
+    copied = repository.objects.copy("dev", "t", "dev", "s")
+    assert copied.address == on_top.address
+    rows = whole(repository)
+    clock.now = start
+    expected = [
+        ("data/written", "write in progress", at(0) + settings.write_ttl, at(0)),
+        (promised.address, "upload token", promised.expires_at, at(1)),
+        (sealed.address, "staged", None, at(2)),
+        (on_top.address, "staged", None, at(3)),
+        (on_top.address, "staged", None, at(4)),
+        (on_top.address, "copy", None, at(4)),
+    ]
+    found = [tuple(row.values()) for row in rows]
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
+    order = ["write in progress", "upload token", "staged", "copy"]
+    assert sorted(found, key=lambda row: order.index(row[1])) == found
+    assert first.table.to_pylist() == rows[:1]
+
+
+def test_a_commit_and_an_empty_store_leave_nothing(repository: Repository) -> None:
+    assert whole(repository) == []
+    repository.objects.put("main", "a", b"1")
+    assert len(whole(repository)) == 1
+    repository.commits.commit("main", "")
+    assert whole(repository) == []
+    assert [table.num_rows for table in pages(repository, rows_max=10)] == [0]
+
+
+def test_what_lies_outside_the_root_is_left_out(repository: Repository) -> None:
+    repository.addresses.stage("main", "a", "s3://bucket/a", size_bytes=1)
+    mine = repository.objects.put("main", "b", b"1")
+    repository.addresses.stage("main", "c", "file:///data/c", size_bytes=1)
+    assert addresses(whole(repository)) == [mine.address]
+    read = [table.num_rows for table in pages(repository, rows_max=1)]
+    assert (sum(read), max(read)) == (1, 1)
+
+
+def test_other_repositories_are_left_out(store: Store, repository: Repository) -> None:
+    other = store.create_repository("pond", storage_url=f"memory:{new_id()}")
+    mine = repository.objects.put("main", "a", b"1")
+    theirs = other.objects.put("main", "a", b"1")
+    for lake, entry in ((repository, mine), (other, theirs)):
+        assert addresses(whole(lake)) == [entry.address]
+        assert [row["address"] for t in pages(lake, rows_max=5) for row in t.to_pylist()] == [
+            entry.address
+        ]
+
+
+def test_branches_in_the_trash_count_until_they_are_gone(
+    repository: Repository, clock: ManualClock
+) -> None:
+    repository.branches.create("old", "main")
+    sealed = repository.objects.put("old", "a", b"1")
+    commit_and_fail(repository, "old")
+    on_top = repository.objects.put("old", "b", b"1")
+    main = repository.objects.put("main", "a", b"1")
+    repository.branches.delete("old")
+    everything = {sealed.address, on_top.address, main.address}
+    clock.advance(repository.context.trash_time - SECOND)
+    assert set(addresses(whole(repository))) == everything
+    assert paged(repository, rows_max=1) == everything
+    clock.advance(2 * SECOND)
+    assert set(addresses(whole(repository))) == {main.address}
+    assert paged(repository, rows_max=1) == {main.address}
+
+
+def test_what_has_ended_is_left_out(repository: Repository, clock: ManualClock) -> None:
+    register(repository, "data/written", lasts=timedelta(hours=1))
+    promised = repository.addresses.get("main", "a")
+    assert addresses(whole(repository)) == ["data/written", promised.address]
+    clock.advance(timedelta(hours=1))
+    assert whole(repository) == []
+    assert paged(repository, rows_max=1) == set()
+
+
+def paged(lake: Repository, *, rows_max: int, kind: type[Uncommitted] = Uncommitted) -> set[str]:
+    return {
+        row["address"]
+        for table in pages(lake, rows_max=rows_max, kind=kind)
+        for row in table.to_pylist()
+    }
+
+
+@pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.name)
+def test_each_statement_reads_an_index_in_its_order(repository: Repository, phase: Any) -> None:
+    """Nothing is sorted; what comes before a position is not looked at."""
+    if repository.context.metadata.engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL chooses by the size of the tables, which are empty here")
+    query = phase.select("id")
+    paged_query = query.where(sa.tuple_(*phase.key) > sa.tuple_(*(["x"] * len(phase.key))))
+    with repository.context.metadata.snapshot() as tx:
+        for each, bound in ((query, ""), (paged_query, ">")):
+            text = each.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
+            found = tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").all()
+            assert len(found) == 1, found
+            assert found[0].detail.startswith(f"SEARCH {phase.table.name} USING"), found
+            assert bound in found[0].detail, found
+
+
+def test_small_stores_give_one_part(
+    store: Store, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.addresses.get("main", "p")
+    for name in "abc":
+        repository.objects.put("main", name, b"1")
+    folder = RunFolder(open_storage(str(tmp_path / "run")), "")
+    lake = EmbeddedRepository(repository.context, store_id=store.store_id)
+
+    def written(name: str) -> list[int]:
+        with lake.reading() as reading:
+            return [
+                part.rows
+                for part in planning.write_protected(folder, reading.protected(), name=name)
+            ]
+
+    assert written("one") == [4]
+    monkeypatch.setattr(planning, "PROTECTED_ROWS_PER_PART", 2)
+    assert written("more") == [1, 3], "tables are not cut"
+
+
+# In pages, with nothing moving.
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_pages_are_the_whole(repository: Repository, clock: ManualClock, seed: int) -> None:
+    rng = random.Random(seed)
+    repository.objects.put("main", "a", b"1")
+    another = Uncommitted(repository.context)
+    first = another.page(rows_max=1)  # for as long as this one is under way copies are kept
+    for _ in range(25):
+        with suppress(EbbtideError):
+            random_change(repository, rng)
+        clock.advance(SECOND)
+    expected = whole(repository)
+    for rows_max in (1, 2, rng.randrange(3, 8), 1000):
+        read = [table.to_pylist() for table in pages(repository, rows_max=rows_max)]
+        assert all(len(rows) <= rows_max for rows in read)
+        assert [row for rows in read for row in rows] == expected, f"seed {seed}"
+    assert another.page(first.next_continuation, rows_max=1000).next_continuation is None
+    assert count(repository, readings) == count(repository, copies) == 0
+
+
+def random_change(lake: Repository, rng: random.Random) -> None:
+    """One operation of those that change what is uncommitted."""
+    branch, path, other = rng.choice(["main", "dev", "odd"]), rng.choice("abcd"), rng.choice("wxyz")
+    operations: dict[str, tuple[int, Callable[[], object]]] = {
+        "put": (6, lambda: lake.objects.put(branch, path, rng.randbytes(4))),
+        "rename": (4, lambda: (lake.objects.copy(branch, other, branch, path), path)),
+        "delete": (3, lambda: lake.objects.delete(branch, rng.choice([path, other]))),
+        "promise": (1, lambda: lake.addresses.get(branch, path)),
+        "link": (2, lambda: link(lake, branch, path)),
+        "import": (1, lambda: lake.addresses.stage(branch, path, "s3://b/k", size_bytes=1)),
+        "write": (1, lambda: register(lake, f"data/{new_id()}", lasts=timedelta(hours=1))),
+        "commit": (2, lambda: lake.commits.commit(branch, "")),
+        "fail": (2, lambda: commit_and_fail(lake, branch)),
+        "create": (4, lambda: lake.branches.create(branch, "main")),
+        "trash": (1, lambda: lake.branches.delete(branch)),
+        "restore": (1, lambda: lake.branches.restore(branch)),
+        "reset": (1, lambda: lake.commits.reset(branch)),
+        "reset one": (1, lambda: lake.commits.reset_path(branch, path)),
+    }
+    weights = [weight for weight, _ in operations.values()]
+    name = rng.choices(list(operations), weights)[0]
+    operations[name][1]()
+    if name == "rename":
+        lake.objects.delete(branch, path)
+
+
+def upload(lake: Repository, branch: str, path: str) -> UploadAddress:
+    """An address that was given out and uploaded to."""
+    promised = lake.addresses.get(branch, path)
+    lake.storage.put(promised.address, b"uploaded")
+    return promised
+
+
+def link(lake: Repository, branch: str, path: str) -> None:
+    lake.addresses.link(branch, path, upload(lake, branch, path).token)
+
+
+def test_a_page_may_be_asked_for_again(repository: Repository) -> None:
+    for name in "abcd":
+        repository.objects.put("main", name, b"1")
+    reading = Uncommitted(repository.context)
+    first = reading.page(rows_max=2)
+    again = [reading.page(first.next_continuation, rows_max=2) for _ in range(2)]
+    assert again[0].table.equals(again[1].table)
+    assert again[0].next_continuation == again[1].next_continuation
+    assert reading.page(first.next_continuation, rows_max=1).table.num_rows == 1
+    last = reading.page(again[0].next_continuation, rows_max=2)
+    assert (last.table.num_rows, last.next_continuation) == (0, None)
+    with raises("reading_ended"):
+        reading.page(again[0].next_continuation, rows_max=2)
+
+
+def test_a_reading_that_takes_too_long(repository: Repository, clock: ManualClock) -> None:
+    repository.objects.put("main", "a", b"1")
+    reading = Uncommitted(repository.context)
+    first = reading.page(rows_max=1)
+    clock.advance(repository.context.settings.prepare_ttl - SECOND)
+    assert reading.page(first.next_continuation, rows_max=1).next_continuation is None
+    first = reading.page(rows_max=1)
+    clock.advance(repository.context.settings.prepare_ttl)
+    with raises("reading_ended"):
+        reading.page(first.next_continuation, rows_max=1)
+
+
+def test_a_reading_does_not_end_another(repository: Repository) -> None:
+    for name in "mz":
+        repository.objects.put("main", name, b"1")
+    reading = Uncommitted(repository.context)
+    first = reading.page(rows_max=1)
+    moved = repository.objects.copy("main", "a", "main", "z")
+    repository.objects.delete("main", "z")
+    assert moved.address in paged(repository, rows_max=1)
+    assert moved.address in addresses(
+        reading.page(first.next_continuation, rows_max=9).table.to_pylist()
+    )
+
+
+def test_arguments_that_are_refused(store: Store, repository: Repository) -> None:
+    repository.objects.put("main", "a", b"1")
+    reading = Uncommitted(repository.context)
+    for rows_max in (0, -1, 1_000_001):
+        with raises("invalid_argument"):
+            reading.page(rows_max=rows_max)
+    good = reading.page(rows_max=1).next_continuation
+    assert good is not None
+    upload_token = repository.addresses.get("main", "a").token
+    for bad in ("", "x", good[:-1], good[1:], good + "x", "a.b.c", "\ud800", upload_token):
+        with raises("invalid_argument"):
+            reading.page(bad, rows_max=1)
+    other = store.create_repository("pond", storage_url=f"memory:{new_id()}")
+    with raises("invalid_argument"):
+        Uncommitted(other.context).page(good, rows_max=1)
+
+
+# In pages, while everything moves.
+
+
+class Paused:
+    """Work that stops before its first file whose address begins so, until it is let go on."""
+
+    def __init__(self, lake: Repository, at: str, work: Callable[[Repository], object]) -> None:
+        self._reached, self._let_go = Event(), Event()
+        hooked = with_storage(lake, FaultyStorage(lake.storage, before=OncePut(at, self._stop)))
+        self._pool = ThreadPoolExecutor(1)
+        self._work: Future[object] = self._pool.submit(work, hooked)
+        assert self._reached.wait(WAIT_SECONDS_MAX), self._work
+
+    def _stop(self) -> None:
+        self._reached.set()
+        assert self._let_go.wait(WAIT_SECONDS_MAX)
+
+    def finish(self) -> None:
+        """Let it go on to its end, which may be that it is refused."""
+        self._let_go.set()
+        with suppress(EbbtideError):
+            self._work.result(WAIT_SECONDS_MAX)
+        self._pool.shutdown()
+
+
+@dataclass(slots=True)
+class Scene:
+    """A repository with something in each place, and what an operation keeps in between."""
+
+    lake: Repository
+    paused: list[Paused] = field(default_factory=list)
+    uploads: list[UploadAddress] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, store: Store) -> Scene:
+        lake = store.create_repository(new_id(), storage_url=f"memory:{new_id()}")
+        lake.objects.put("main", "c", b"committed")
+        lake.commits.commit("main", "")
+        lake.branches.create("dev", "main")
+        # Tokens are random, and pages go by them: in one order always.
+        with lake.context.metadata.transaction() as tx:
+            for row in list(list_branches(tx, lake.info.repository_id)):
+                token = ("0" if row.name == "main" else "8") + row.staging_token[1:]
+                update_branch(tx, lake.info.repository_id, row.branch_id, staging_token=token)
+        lake.objects.put_many("dev", (NewObject(path, path.encode()) for path in "bmy"))
+        lake.objects.put("main", "k", b"k")
+        return cls(lake)
+
+    def pause_put(self, path: str) -> None:
+        self.paused.append(
+            Paused(self.lake, DATA_PREFIX, lambda lake: lake.objects.put("dev", path, b"slow"))
+        )
+
+    def pause_link(self) -> None:
+        (promised,) = self.uploads
+        self.paused.append(
+            Paused(
+                self.lake,
+                DATA_PREFIX,
+                lambda lake: lake.addresses.link("dev", "l", promised.token),
+            )
+        )
+
+    def pause_commit(self) -> None:
+        self.paused.append(
+            Paused(self.lake, TREES_PREFIX, lambda lake: lake.commits.commit("dev", ""))
+        )
+
+    def finish(self) -> None:
+        for each in self.paused:
+            each.finish()
+
+
+Step = Callable[[Scene], object]
+
+
+def held(lake: Repository) -> set[str]:
+    """Every address of the repository's own that something needs now, told from the tables."""
+    context = lake.context
+    with context.metadata.snapshot() as tx:
+        now = tx.now()
+        gone_before = now - context.trash_time
+        tokens = [
+            token
+            for row in list_branches(tx, context.repository_id)
+            if row.expires_at is None or row.expires_at > gone_before
+            for token in row.tokens
+        ]
+        found: set[str] = set()
+        for query in (
+            sa.select(staged.c.address).where(staged.c.token.in_(tokens)),
+            sa.select(pending.c.address).where(pending.c.ends_at > now),
+            sa.select(upload_tokens.c.address).where(upload_tokens.c.expires_at > now),
+        ):
+            (table,) = query.get_final_froms()
+            mine = query.where(table.c.repository_id == context.repository_id)
+            found.update(address for address in tx.execute(mine).scalars() if address is not None)
+    return {address for address in found if not is_external(address)} | committed(lake)
+
+
+def committed(lake: Repository) -> set[str]:
+    """Every address that a commit refers to, those of trees and ranges among them."""
+    context = lake.context
+    with context.metadata.snapshot() as tx:
+        mine = sa.select(commits.c.commit_id).where(
+            commits.c.repository_id == context.repository_id
+        )
+        ids = list(tx.execute(mine).scalars())
+        records = find_commits(tx, context.repository_id, ids).values()
+    found: set[str] = set()
+    for record in records:
+        tree = context.tree_of(record)
+        found |= {tree_address(tree.tree_id), *(range_address(r.range_id) for r in tree.ranges)}
+        found |= {entry.address for entry in iterate_entries(lake.storage, tree)}
+    return found
+
+
+def missed(
+    scene: Scene,
+    steps: Sequence[Step],
+    schedule: Sequence[int],
+    *,
+    rows_max: int,
+    kind: type[Uncommitted] = Uncommitted,
+) -> set[str]:
+    """What was there before the first page, is needed in the end, and was in no page and no commit
+    afterwards. Step n happens when `schedule[n]` pages were read, or when there are no more."""
+    waiting = list(zip(schedule, steps, strict=True))
+
+    def act(page_count: float) -> None:
+        while waiting and waiting[0][0] <= page_count:
+            waiting.pop(0)[1](scene)
+
+    act(0)
+    before = held(scene.lake)
+    seen: set[str] = set()
+    for number, table in enumerate(pages(scene.lake, rows_max=rows_max, kind=kind), start=1):
+        seen.update(addresses(table.to_pylist()))
+        act(number)
+    act(float("inf"))
+    return (before & held(scene.lake)) - seen - committed(scene.lake)
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """Something that moves what is staged, in steps between which pages may be read."""
+
+    steps: tuple[Step, ...]
+    prepare: Step = id
+
+    def schedules(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Rows in a page, and after which page each step happens: all there are."""
+        rows_max, page_count = (1, 6) if len(self.steps) < 3 else (2, 3)
+        for schedule in combinations_with_replacement(range(page_count + 1), len(self.steps)):
+            yield rows_max, schedule
+
+
+def rename(source: str, destination: str) -> tuple[Step, Step]:
+    return (
+        lambda scene: scene.lake.objects.copy("dev", destination, "dev", source),
+        lambda scene: scene.lake.objects.delete("dev", source),
+    )
+
+
+def recreate(scene: Scene) -> None:
+    scene.lake.branches.create("dev", "main")
+    scene.lake.objects.put("dev", "n", b"new")
+
+
+def recommit(scene: Scene) -> None:
+    with suppress(EbbtideError):  # there may be nothing left
+        scene.lake.commits.commit("dev", "")
+
+
+MOVEMENTS: Mapping[str, Movement] = {
+    "put": Movement((lambda scene: scene.lake.objects.put("dev", "a", b"new"),)),
+    "overwrite": Movement((lambda scene: scene.lake.objects.put("dev", "m", b"new"),)),
+    "delete": Movement((lambda scene: scene.lake.objects.delete("dev", "m"),)),
+    "suspended put": Movement(
+        (lambda scene: scene.pause_put("a"), Scene.finish),
+    ),
+    "suspended overwrite": Movement(
+        (lambda scene: scene.pause_put("m"), Scene.finish),
+    ),
+    "rename backwards": Movement(rename("m", "a")),
+    "rename forwards": Movement(rename("m", "z")),
+    "rename twice": Movement((*rename("m", "a"), *rename("a", "z"))[:3]),
+    "rename of what is sealed": Movement(
+        rename("m", "a"), prepare=lambda scene: commit_and_fail(scene.lake, "dev")
+    ),
+    "link": Movement(
+        (lambda scene: scene.lake.addresses.link("dev", "l", scene.uploads[0].token),),
+        prepare=lambda scene: scene.uploads.append(upload(scene.lake, "dev", "l")),
+    ),
+    "suspended link": Movement(
+        (Scene.pause_link, Scene.finish),
+        prepare=lambda scene: scene.uploads.append(upload(scene.lake, "dev", "l")),
+    ),
+    "commit": Movement((lambda scene: scene.lake.commits.commit("dev", ""),)),
+    "suspended commit": Movement((Scene.pause_commit, Scene.finish)),
+    "suspended commit, and a rename": Movement(
+        (
+            Scene.pause_commit,
+            lambda scene: [step(scene) for step in rename("m", "a")],
+            Scene.finish,
+        )
+    ),
+    "suspended commit, and an overwrite": Movement(
+        (
+            Scene.pause_commit,
+            lambda scene: scene.lake.objects.put("dev", "m", b"new"),
+            Scene.finish,
+        )
+    ),
+    "suspended commit, and a reset": Movement(
+        (Scene.pause_commit, lambda scene: scene.lake.commits.reset("dev"), Scene.finish)
+    ),
+    "failed commit": Movement((lambda scene: commit_and_fail(scene.lake, "dev"), recommit)),
+    "reset": Movement((lambda scene: scene.lake.commits.reset("dev"),)),
+    "reset of a path": Movement((lambda scene: scene.lake.commits.reset_path("dev", "m"),)),
+    "new branch": Movement(
+        (
+            lambda scene: scene.lake.branches.create("new", "dev"),
+            lambda scene: scene.lake.objects.put("new", "n", b"new"),
+        )
+    ),
+    "deleted branch": Movement(
+        (
+            lambda scene: scene.lake.branches.delete("dev"),
+            lambda scene: scene.lake.branches.restore("dev"),
+        )
+    ),
+    "name of a branch used again": Movement(
+        (lambda scene: scene.lake.branches.delete("dev"), recreate, recommit)
+    ),
+    "merge": Movement(
+        (
+            lambda scene: scene.lake.commits.commit("dev", ""),
+            lambda scene: scene.lake.commits.commit("main", ""),
+            lambda scene: scene.lake.commits.merge("dev", "main"),
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVEMENTS)
+def test_nothing_is_missed_whatever_happens_between_the_pages(store: Store, name: str) -> None:
+    movement = MOVEMENTS[name]
+    for rows_max, schedule in movement.schedules():
+        scene = Scene.make(store)
+        movement.prepare(scene)
+        assert missed(scene, movement.steps, schedule, rows_max=rows_max) == set(), schedule
+    assert count(scene.lake, readings) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Backwards, "suspended put"),
+        (Backwards, "rename backwards"),
+        (WithoutCopies, "rename backwards"),
+        (WithoutCopies, "rename twice"),
+    ],
+)
+def test_another_order_would_miss_something(
+    store: Store, kind: type[Uncommitted], name: str
+) -> None:
+    """These tests can see what they look for."""
+    movement = MOVEMENTS[name]
+
+    def any_missed() -> Iterator[bool]:
+        for rows_max, schedule in movement.schedules():
+            scene = Scene.make(store)
+            movement.prepare(scene)
+            yield bool(missed(scene, movement.steps, schedule, rows_max=rows_max, kind=kind))
+
+    assert any(any_missed())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_missed_in_random_histories(
+    repository: Repository, clock: ManualClock, seed: int
+) -> None:
+    rng = random.Random(seed)
+
+    def change(_: Scene) -> None:
+        clock.advance(SECOND)
+        with suppress(EbbtideError):
+            random_change(repository, rng)
+
+    for rows_max in (1, 2, 3):
+        schedule = sorted(rng.randrange(12) for _ in range(25))
+        lost = missed(Scene(repository), [change] * 25, schedule, rows_max=rows_max)
+        assert lost == set(), f"seed {seed}"
+
+
+# The moment at which a reading begins.
+
+
+def first_page(lake: Repository) -> RowsRead:
+    reading = Uncommitted(lake.context)
+    rows: RowsRead = reading.page(rows_max=1000).table.to_pylist()
+    return rows
+
+
+def test_a_write_that_is_being_published_as_its_registration_ends(
+    repository: Repository, clock: ManualClock
+) -> None:
+    """The reading waits for it: it is not there any more as a write, and not yet as staged."""
+    context = repository.context
+    entry = repository.objects.put("main", "a", b"1")
+    repository.commits.reset("main")
+    register(repository, entry.address, lasts=SECOND)
+    register(repository, "data/dead", lasts=SECOND)
+    with context.metadata.snapshot() as tx:
+        (token,) = (row.staging_token for row in list_branches(tx, context.repository_id))
+    with ThreadPoolExecutor(1) as pool:
+        with context.metadata.transaction() as tx:
+            publish_writes(tx, context.repository_id, [entry.address])
+            write_staged(tx, context.repository_id, token, {"a": entry})
+            clock.advance(2 * SECOND)
+            page = pool.submit(first_page, repository)
+            assert not wait([page], timeout=0.3).done
+        assert [(row["address"], row["reason"]) for row in page.result(WAIT_SECONDS_MAX)] == [
+            (entry.address, "staged")
+        ]
+
+
+def test_a_reading_begins_before_a_copy_or_after_it(repository: Repository) -> None:
+    """It waits for whoever is making one: of that nobody would know."""
+    context = repository.context
+    with ThreadPoolExecutor(1) as pool:
+        with context.metadata.transaction() as tx:
+            tx.lock_repository(context.repository_id, "share")
+            page = pool.submit(first_page, repository)
+            assert not wait([page], timeout=0.3).done
+        assert page.result(WAIT_SECONDS_MAX) == []
+
+
+def test_only_what_was_gone_when_the_reading_began_is_left_out(
+    repository: Repository, clock: ManualClock
+) -> None:
+    repository.branches.create("old", "main")
+    repository.objects.put("main", "a", b"1")
+    kept = repository.objects.put("old", "a", b"1")
+    repository.branches.delete("old")
+    clock.advance(repository.context.trash_time - SECOND)
+    reading = Uncommitted(repository.context)
+    first = reading.page(rows_max=1)
+    clock.advance(2 * SECOND)
+    second = reading.page(first.next_continuation, rows_max=1)
+    rows = first.table.to_pylist() + second.table.to_pylist()
+    assert kept.address in addresses(rows)
