@@ -19,6 +19,9 @@ from ebbtide.errors import Failed
 PRELOADED: Final = ("ebbtide.gc.planning", "ebbtide.gc.sweep")
 """What tasks are made of."""
 
+_pools: list[ProcessPoolExecutor] = []
+"""Kept until this process ends: Python stumbles over the end of a pool that was dropped before."""
+
 
 class Workers:
     """`count` processes that call functions, by default one for each core. They end with this
@@ -61,6 +64,7 @@ class Workers:
             # A forked process would have this one's locks, but not the threads that release them.
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.count, spawn, initializer=_initialize)
+            _pools.append(self._pool)
         return [self._pool.submit(_call, cloudpickle.dumps(call)) for call in calls]
 
 
