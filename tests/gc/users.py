@@ -90,7 +90,10 @@ class Users:
         if paths:
             path = paths[act.second % len(paths)]
             self.world.lake.objects.delete(head.name, path)
-            head.staged[path] = None
+            if path in self.model.commits[head.commit_id].contents:
+                head.staged[path] = None
+            else:  # nothing to hide: a merge may bring the path later
+                del head.staged[path]
 
     def _commit(self, act: Act) -> None:
         head = self._head(act.first)

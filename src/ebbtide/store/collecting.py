@@ -6,7 +6,7 @@ in one place (`formats/embedded.py`). Not for: deciding what goes, or touching t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -141,16 +141,18 @@ def _policy(tx: Transaction, repository_id: str) -> Policy | None:
     return Policy.parse(stored).with_holds({row.commit_id: row.reason for row in held})
 
 
-def staging_tokens(
-    tx: Transaction, repository_id: str, *, gone_before: datetime, gone: bool = False
-) -> list[str]:
-    """Staging tokens, sealed ones too, of the branches that are (or are not) gone."""
-    condition = _is_gone(branches, gone_before)
+def staging_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime) -> list[str]:
+    """Staging tokens, sealed ones too, of the branches that are not gone."""
     rows = tx.execute(
         sa.select(branches.c.staging_token, branches.c.sealed_tokens).where(
-            branches.c.repository_id == repository_id, condition if gone else ~condition
+            branches.c.repository_id == repository_id, ~_is_gone(branches, gone_before)
         )
     ).all()
+    return _tokens(rows)
+
+
+def _tokens(rows: Iterable[Any]) -> list[str]:
+    """Of rows with `staging_token` and `sealed_tokens`."""
     return [token for row in rows for token in (row.staging_token, *row.sealed_tokens)]
 
 
@@ -245,18 +247,22 @@ def drop_ended(
     used, copies that no reading needs."""
     now = tx.now()
     gone_before = now - trash_time
-    for token in staging_tokens(tx, repository_id, gone_before=gone_before, gone=True):
+    # The branches first: on PostgreSQL that waits for whoever is staging something under one of
+    # their tokens at this moment.
+    dropped = tx.execute(
+        sa.delete(branches)
+        .where(branches.c.repository_id == repository_id, _is_gone(branches, gone_before))
+        .returning(branches.c.staging_token, branches.c.sealed_tokens)
+    ).all()
+    for token in _tokens(dropped):
         tx.execute(
             sa.delete(staged).where(
                 staged.c.repository_id == repository_id, staged.c.token == token
             )
         )
-    for table in (branches, tags):
-        tx.execute(
-            sa.delete(table).where(
-                table.c.repository_id == repository_id, _is_gone(table, gone_before)
-            )
-        )
+    tx.execute(
+        sa.delete(tags).where(tags.c.repository_id == repository_id, _is_gone(tags, gone_before))
+    )
     tx.execute(
         sa.delete(reflog).where(
             reflog.c.repository_id == repository_id, reflog.c.left_at <= now - lease_ttl
