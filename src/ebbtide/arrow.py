@@ -30,6 +30,12 @@ def instants(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[datetime]:
     return cast("list[datetime]", column.to_pylist())
 
 
+def without(table: pa.Table, name: str, known: pa.Table) -> pa.Table:
+    """The rows of `table` whose value in column `name` is not in that column of `known`."""
+    there = pc.is_in(table.column(name), value_set=known.column(name))
+    return table.filter(pc.invert(there))
+
+
 def first_match(
     texts: pa.StringArray, patterns: Iterable[tuple[str, str]], *, otherwise: str
 ) -> pa.StringArray:

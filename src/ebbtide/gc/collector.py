@@ -120,7 +120,8 @@ class Collector:
         mode = self._options.mode
         if mode == "clean" or self._repository.closed_after() is None:
             return Chosen()
-        newest = newest_swept((run_id, self._read_report(run_id)) for run_id in self._recorded())
+        recorded = self._repository.run_paths()
+        newest = newest_swept((run_id, self._read_report(run_id)) for run_id in recorded)
         if isinstance(newest, str):
             return Chosen(reason=newest)
         try:
@@ -132,9 +133,6 @@ class Collector:
             return Chosen(reason=due)
         run = EarlierRun(plan, RunFolder.at(newest.run_path))
         return Chosen(Earlier(run, plan.whole - newest.counts["deleted"]))
-
-    def _recorded(self) -> list[str]:
-        return list(self._repository.run_paths())
 
     def _read_report(self, run_id: str) -> RunReport | None:
         try:

@@ -16,14 +16,13 @@ live and protected is read as in any run. Not for: choosing between the two kind
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ebbtide.arrow import make_schema
+from ebbtide.arrow import make_schema, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.engine import Engine
@@ -67,7 +66,7 @@ class Now:
     storage: Storage
     layout: Layout
     data_trees: frozenset[str]
-    checksums: dict[str, str]  # of trees, by their ids
+    checksums: Mapping[str, str]  # of trees, by their ids
     node_parts: list[Part]  # of all data trees
 
 
@@ -174,8 +173,7 @@ def _nodes_of(engine: Engine, trees: Sequence[str], now: Now) -> list[tuple[str,
         raise NeedsCleanRunError("so much has expired that listing everything is as quick")
     found = read_rows(now.folder, parts, NODES_SCHEMA)
     for kept in read_tables(now.folder, now.node_parts, NODES_SCHEMA):
-        stays = pc.is_in(found.column("node_id"), value_set=kept.column("node_id"))
-        found = found.filter(pc.invert(stays))
+        found = without(found, "node_id", kept)
     once = found.group_by(NODES_SCHEMA.names).aggregate([])
     columns = (once.column(name).to_pylist() for name in NODES_SCHEMA.names)
     return sorted(zip(*columns, strict=True))
@@ -185,8 +183,7 @@ def _new_among(parts: Iterable[Part], known: list[Part], folder: RunFolder) -> l
     """The rows of `parts`, each address once, without those of `known`."""
     found = read_rows(folder, parts, INVENTORY_SCHEMA)
     for table in read_tables(folder, known, INVENTORY_SCHEMA):
-        there = pc.is_in(found.column("address"), value_set=table.column("address"))
-        found = found.filter(pc.invert(there))
+        found = without(found, "address", table)
     once = found.group_by("address", use_threads=False).aggregate(
         [(name, "first") for name in INVENTORY_SCHEMA.names if name != "address"]
     )

@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import make_schema, texts
+from ebbtide.arrow import make_schema, texts, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import Guard
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
@@ -168,9 +168,7 @@ def write_todo(
         for name in records:
             done = read_part(folder, name)
             done = done.filter(pc.not_equal(done.column("outcome"), pa.scalar("failed")))
-            table = table.filter(
-                pc.invert(pc.is_in(table.column("address"), value_set=done.column("address")))
-            )
+            table = without(table, "address", done)
         for needed in read_tables(folder, keep, ADDRESS_SCHEMA):
             key = pc.coalesce(table.column("target"), table.column("address"))
             back = pc.is_in(key, value_set=needed.column("address"))

@@ -103,6 +103,7 @@ def _make(
         listed = _list(engine, repository, folder, earlier)
     with steps("read"):
         read = _read(repository, folder, cutoff=cutoff, listed_count=listed.total.objects)
+    trees = trees_of(read.roots, read.decision)
     with steps("mark"):
         marked = mark(
             engine,
@@ -110,7 +111,7 @@ def _make(
             layout=repository.layout,
             folder=folder,
             name="live",
-            trees=trees_of(read.roots, read.decision),
+            trees=trees,
             checksums=read.roots.tree_checksums,
         )
     if earlier is not None:
@@ -119,8 +120,8 @@ def _make(
                 folder=folder,
                 storage=repository.storage,
                 layout=repository.layout,
-                data_trees=trees_of(read.roots, read.decision).data,
-                checksums=dict(read.roots.tree_checksums),
+                data_trees=trees.data,
+                checksums=read.roots.tree_checksums,
                 node_parts=marked.nodes,
             )
             listed = listed.with_rows(recall(engine, earlier.run, now))

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ebbtide.arrow import texts
+from ebbtide.arrow import texts, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.mark import ADDRESS_SCHEMA
@@ -81,6 +80,5 @@ def _unlisted(folder: RunFolder, inventory: list[Part], live: list[Part]) -> lis
     """The addresses of `live` that are not in the inventory."""
     left = read_rows(folder, live, ADDRESS_SCHEMA)
     for listed in read_tables(folder, inventory, ADDRESS_SCHEMA):
-        there = pc.is_in(left.column("address"), value_set=listed.column("address"))
-        left = left.filter(pc.invert(there))
+        left = without(left, "address", listed)
     return texts(left.column("address").combine_chunks())

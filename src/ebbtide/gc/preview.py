@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ebbtide.arrow import split_by
+from ebbtide.arrow import split_by, without
 from ebbtide.errors import Refused
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
@@ -22,6 +21,7 @@ from ebbtide.gc.mark import ADDRESS_SCHEMA
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, PartRows, read_part, read_tables
 from ebbtide.gc.plan import Plan
+from ebbtide.gc.planning import total_by_group
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, silent
 
@@ -62,10 +62,8 @@ def preview(
     first, second = plan_of(before), plan_of(after)
     folder = second[1]
     freed = _freed(engine, first, second)
-    kinds: dict[str, Count] = {}
-    for part in freed:
-        kinds[part.group] = kinds.get(part.group, Count()) + Count(part.rows, part.bytes_total)
-    return Preview(dict(sorted(kinds.items())), _first_files(folder, freed, files_max))
+    kinds = dict(sorted(total_by_group(freed).items()))
+    return Preview(kinds, _first_files(folder, freed, files_max))
 
 
 def _freed(
@@ -83,8 +81,7 @@ def _freed(
             assert part.name is not None
             left = read_part(folder, part.name, part.checksum).cast(CANDIDATE_SCHEMA)
             for table in read_tables(old_folder, old.candidates, ADDRESS_SCHEMA):
-                known = pc.is_in(left.column("address"), value_set=table.column("address"))
-                left = left.filter(pc.invert(known))
+                left = without(left, "address", table)
             write(f"{part.group}-{number:05d}", left, part.group, answer)
 
         return engine.run(new.candidates, work)
