@@ -117,7 +117,7 @@ def prepare(directory: Path, database_url: str | None, target: Path) -> dict[str
         lake = store.repository(REPOSITORY)
         folder = RunFolder(open_storage(str(target)), "run/")
         repository = EmbeddedRepository(lake.context, store_id=store.store_id)
-        with repository.reading() as reading:
+        with repository.reading(datetime.now(UTC)) as reading:
             parts = write_protected(folder, reading.protected(), name="uncommitted")
         seconds = time.monotonic() - started
         sizes = [(target / "run" / str(part.name)).stat().st_size for part in parts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -13,6 +13,12 @@ import pyarrow.compute as pc
 def make_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
     """A schema from names and types."""
     return pa.schema([pa.field(name, kind) for name, kind in columns])
+
+
+def table_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    """A table from rows, of which there may be none."""
+    columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * len(schema)
+    return pa.table(columns, schema=schema)
 
 
 def texts(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,13 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+def hurt(world: PlannedWorld, damage: Damage, file: Path) -> None:
+    """Damage a file now, by the clock of the test."""
+    damage(file)
+    if file.exists():
+        os.utime(file, (world.now.timestamp(),) * 2)
+
+
 def tree_of(world: PlannedWorld, commit_id: str) -> Tree:
     """The tree of a commit."""
     record = world.lake.commits.get(commit_id)
@@ -67,7 +75,7 @@ def range_file(world: PlannedWorld, commit_id: str) -> Path:
 )
 def test_range_of_an_active_commit(planned: PlannedWorld, damage: Damage, kind: str) -> None:
     file = range_file(planned, planned.history.middle)
-    damage(file)
+    hurt(planned, damage, file)
     with nothing_deleted(planned):
         report = planned.collector().run()
     check_refused(report, kind, file.name, "restore it", "give up")
@@ -87,7 +95,7 @@ def test_tree_that_a_ref_reaches(
     planned: PlannedWorld, commit: str, damage: Damage, kind: str
 ) -> None:
     file = tree_file(planned, getattr(planned.history, commit))
-    damage(file)
+    hurt(planned, damage, file)
     with nothing_deleted(planned):
         report = planned.collector().run()
     check_refused(report, kind, file.name, "restore it", "give up")
@@ -136,7 +144,7 @@ def record_checksum(world: PlannedWorld, tree: Tree, data: bytes) -> None:
 
 def test_damaged_commit_can_be_given_up(planned: PlannedWorld) -> None:
     history = planned.history
-    flip(range_file(planned, history.middle))
+    hurt(planned, flip, range_file(planned, history.middle))
     check_refused(planned.collector().run(), "corrupt_node")
     kept = contents_of(planned, history.head)
 
@@ -154,7 +162,7 @@ def test_damaged_commit_can_be_given_up(planned: PlannedWorld) -> None:
 
 def test_damaged_head_cannot_be_given_up(planned: PlannedWorld) -> None:
     history = planned.history
-    flip(range_file(planned, history.head))
+    hurt(planned, flip, range_file(planned, history.head))
     with pytest.raises(Conflict) as refused:
         planned.lake.give_up(history.head, "the disk lost it")
     assert refused.value.kind == "commit_in_use"

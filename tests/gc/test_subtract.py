@@ -16,8 +16,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.lookup import look_up
-from ebbtide.gc.mark import ADDRESS_SCHEMA, REQUIRED
-from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.subtract import subtract
 from ebbtide.storage import open_storage
@@ -54,6 +53,7 @@ class Relations:
             folder=self.folder,
             inventory=inventory,
             live=self.write("live", pa.table([live], schema=ADDRESS_SCHEMA)),
+            required=[],
             protected=self.write("kept", pa.table([protected], schema=ADDRESS_SCHEMA)),
             kinds=("tree", "object", "temporary"),
             cutoff=CUTOFF,
@@ -174,11 +174,12 @@ def test_what_must_be_there_is_looked_for(tmp_path: Path, missing: bool) -> None
     columns = [list(column) for column in zip(*relations.rows, strict=True)]
     answer = PartRows()
     live = pa.table([required], schema=ADDRESS_SCHEMA)
-    answer.wrote(relations.folder, "live.parquet", live, group=REQUIRED)
+    answer.wrote(relations.folder, "live.parquet", live, group="trees")
     given = candidates.Relations(
         folder=relations.folder,
         inventory=relations.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA)),
         live=answer.parts(),
+        required=answer.parts(),
         protected=[],
         kinds=("object",),
         cutoff=CUTOFF,

@@ -37,7 +37,7 @@ WORKERS: Final = LocalEngine(shared_session, workers=Workers(2))
 
 SPARK: Final = SparkEngine(shared_session)
 
-JOINS: Final = SparkEngine(shared_session, held_max=-1)
+JOINS: Final = SparkEngine(shared_session, held_max=-1, keys_held_max=-1)
 """As if no process could hold anything: whatever can be exchanged on Spark is."""
 
 ENGINES: Final[dict[str, Engine]] = {

@@ -37,6 +37,8 @@ and `created_at` are null where a format does not know them."""
 
 RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
 """Where the folders of runs lie on a repository's own storage."""
+INDEX_PREFIX: Final = "_ebbtide/gc/index/1/"
+"""Where the address index of a repository lies, with the number of its form."""
 EPOCH_ADDRESS: Final = "_ebbtide/gc/EPOCH"
 """Which run may delete: executors read it before each batch."""
 
@@ -104,9 +106,13 @@ class Layout(Protocol):
         """Where the node lies."""
 
     @property
-    def checks_presence(self) -> bool:
-        """Whether everything live must be found on the storage, or the run refuses: for formats
-        whose nodes carry no checksums, and could name another address than was written."""
+    def checked_kinds(self) -> tuple[str, ...]:
+        """The kinds of trees and nodes, where these are asked for with a checksum of what is in
+        them: what they refer to is remembered then, until their files change.
+
+        Where there are none, everything live must be found on the storage, or the run refuses: a
+        node that was damaged could name another address than was written.
+        """
 
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
         """The nodes of a tree (NODES_SCHEMA). Refused `missing_tree`, `corrupt_tree`,

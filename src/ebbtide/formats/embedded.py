@@ -64,7 +64,7 @@ class EmbeddedLayout:
     """Files of the embedded store: objects in slices, trees, ranges."""
 
     delete_order: tuple[str, ...] = ("tree", "range", "object", "temporary")
-    checks_presence: bool = False
+    checked_kinds: tuple[str, ...] = ("tree", "range")
 
     def listing_items(
         self, storage: Storage, *, cores: int, closed_after: str | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from ebbtide.arrow import split_by
@@ -33,15 +34,24 @@ def micros_of(cutoff: datetime) -> int:
     return (cutoff - EPOCH) // timedelta(microseconds=1)
 
 
+def latest_micros(last_modified: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The latest instants that dates may stand for, in microseconds since 1970: a date in whole
+    seconds stands for any instant of that second."""
+    micros = last_modified.cast(pa.int64()).to_numpy()
+    return np.where(micros % 1_000_000 == 0, micros + 999_999, micros)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relations:
     """What a subtraction is of: parts in `folder` of what was listed, is live, and is protected.
-    Of the listed, those of `kinds` and older than `cutoff` may go. What stays without being live,
-    in slices that sort behind `closed_after`, the next run will not list: it is remembered."""
+    Of the live, `required` must be among the listed, or be there all the same. Of the listed, those
+    of `kinds` and older than `cutoff` may go. What stays without being live, in slices that sort
+    behind `closed_after`, the next run will not list: it is remembered."""
 
     folder: RunFolder
     inventory: list[Part]
     live: list[Part]
+    required: list[Part]
     protected: list[Part]
     kinds: tuple[str, ...]
     cutoff: datetime
@@ -53,7 +63,7 @@ class Subtracted:
     """The candidates as parts (CANDIDATE_SCHEMA, one kind each), what is remembered as parts of the
     same schema, and the counts of each class.
 
-    `all_listed` is true where everything that must be there was seen among what was listed.
+    `all_listed` is true where everything required was seen among what was listed.
     """
 
     candidates: tuple[Part, ...]

@@ -23,16 +23,23 @@ Work = Callable[[int, Any, PartRows], None]
 
 TASKS_PER_CORE: Final = 3
 ADDRESSES_HELD_MAX: Final = 1_000_000
+KEYS_HELD_MAX: Final = 64_000_000
 
 
 class Engine(ABC):
-    """Runs steps. `held_max`: addresses that each process can hold, some 50 bytes each."""
+    """Runs steps. `held_max`: addresses that each process can hold, some 50 bytes each.
+    `keys_held_max`: keys of addresses, 8 bytes each and as many again while they are sorted."""
 
     def __init__(
-        self, session: Callable[[], SparkSession], *, held_max: int = ADDRESSES_HELD_MAX
+        self,
+        session: Callable[[], SparkSession],
+        *,
+        held_max: int = ADDRESSES_HELD_MAX,
+        keys_held_max: int = KEYS_HELD_MAX,
     ) -> None:
         self._session = session
         self.held_max = held_max
+        self.keys_held_max = keys_held_max
 
     @property
     @abstractmethod
@@ -62,6 +69,10 @@ class Engine(ABC):
         """Whether the addresses in `parts` fit into one process."""
         return sum(part.rows for part in parts) <= self.held_max
 
+    def holds_keys(self, parts: Iterable[Part]) -> bool:
+        """Whether the keys of the addresses in `parts` fit into one process."""
+        return sum(part.rows for part in parts) <= self.keys_held_max
+
 
 class LocalEngine(Engine):
     """Worker processes of this machine."""
@@ -72,8 +83,9 @@ class LocalEngine(Engine):
         *,
         workers: Workers,
         held_max: int = ADDRESSES_HELD_MAX,
+        keys_held_max: int = KEYS_HELD_MAX,
     ) -> None:
-        super().__init__(session, held_max=held_max)
+        super().__init__(session, held_max=held_max, keys_held_max=keys_held_max)
         self._workers = workers
 
     @property

@@ -29,6 +29,9 @@ INVENTORY_SCHEMA: Final = make_schema(
 as the format's layout says, `slice` null for what lies in none, `target` for a temporary file the
 address that it is being written for."""
 
+POINTERS: Final = "pointers"
+"""The group of parts with files of the layout's `checked_kinds` alone; other parts have none."""
+
 ROWS_PER_PART: Final = 500_000
 
 
@@ -66,7 +69,7 @@ def _list_task(
     layout: Layout,
     folder: RunFolder,
 ) -> None:
-    writer = _InventoryWriter(number, answer, folder)
+    writer = _InventoryWriter(number, answer, folder, layout.checked_kinds)
     for item in items:
         for batch in storage.list(item.prefix, recursive=item.recursive, share=item.share):
             writer.add(classified(batch, layout))
@@ -98,8 +101,11 @@ def in_closed_slices(table: pa.Table, closed_after: str) -> pa.Table:
 class _InventoryWriter:
     """Gathers batches into parts of a bounded size, and counts by kind."""
 
-    def __init__(self, number: int, answer: PartRows, folder: RunFolder) -> None:
+    def __init__(
+        self, number: int, answer: PartRows, folder: RunFolder, pointer_kinds: tuple[str, ...]
+    ) -> None:
         self._number = number
+        self._pointer_kinds = pa.array(pointer_kinds, pa.string())
         self._answer = answer
         self._folder = folder
         self._tables: list[pa.Table] = []
@@ -116,8 +122,12 @@ class _InventoryWriter:
         if not self._rows:
             return
         table = pa.concat_tables(self._tables).combine_chunks()
-        name = f"inventory/part-{self._number:05d}-{self._parts:03d}.parquet"
-        self._answer.wrote(self._folder, name, table, group="rows")
+        points = pc.is_in(table.column("kind"), value_set=self._pointer_kinds)
+        stem = f"inventory/part-{self._number:05d}-{self._parts:03d}"
+        others = table.filter(pc.invert(points))
+        self._answer.wrote(self._folder, f"{stem}.parquet", others, group="rows")
+        pointers = table.filter(points)
+        self._answer.wrote(self._folder, f"{stem}-pointers.parquet", pointers, group=POINTERS)
         counts = table.group_by("kind").aggregate([("size_bytes", "sum"), ("size_bytes", "count")])
         for row in counts.to_pylist():
             self._answer.counted(

@@ -1,8 +1,6 @@
 """The subtraction as a join on Spark, for any number of addresses.
 
-Live and protected addresses are compared as 64-bit hashes. That halves the join, and is safe in one
-direction only: two addresses with one hash keep garbage, never drop what is live, because the
-hashes stand on the side that is taken away.
+Compared are keys, as in `lookup`.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know
 
 from ebbtide.gc.candidates import (
@@ -28,11 +26,12 @@ from ebbtide.gc.candidates import (
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.mark import ADDRESS_SCHEMA
+from ebbtide.gc.keys import KEYS_SCHEMA, keys_of, to_key_parts
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.spark import PartWriter, read_frame, write_frame
+from ebbtide.gc.spark import Change, PartWriter, read_frame, write_frame
 
+_KEYED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA])
 _LIVE: Final = 1
 _PROTECTED: Final = 2
 
@@ -40,12 +39,11 @@ _PROTECTED: Final = 2
 def join(engine: Engine, given: Relations) -> Subtracted:
     """As `subtract`."""
     spark = engine.spark()
-    listed = read_frame(spark, given.folder, given.inventory, INVENTORY_SCHEMA)
-    classified = (
-        listed.where(F.col("kind").isin(*given.kinds))
-        .withColumn("key", F.xxhash64(F.coalesce("target", "address")))
-        .join(_keep_marks(spark, given), "key", "left")
-        .withColumn("class", _class_of(given.cutoff))
+    listed = read_frame(
+        spark, given.folder, given.inventory, _KEYED_SCHEMA, change=_with_keys(given.kinds)
+    )
+    classified = listed.join(_keep_marks(engine, given), "key", "left").withColumn(
+        "class", _class_of(given.cutoff)
     )
     seen = Observation("classes")
     wanted = F.col("class") == "candidate"
@@ -69,15 +67,27 @@ def join(engine: Engine, given: Relations) -> Subtracted:
     )
 
 
-def _keep_marks(spark: SparkSession, given: Relations) -> DataFrame:
-    """Columns `key` (hash of an address, each once) and `mark` (bits: live, protected)."""
+def _with_keys(kinds: tuple[str, ...]) -> Change:
+    """Rows of INVENTORY_SCHEMA of `kinds`, with the key of what each is judged by."""
 
-    def marked(parts: list[Part], mark: int) -> DataFrame:
-        return read_frame(spark, given.folder, parts, ADDRESS_SCHEMA).select(
-            F.xxhash64("address").alias("key"), F.lit(mark).alias("mark")
-        )
+    def change(table: pa.Table) -> pa.Table:
+        rows = table.filter(pc.is_in(table.column("kind"), value_set=pa.array(kinds, pa.string())))
+        judged = pc.coalesce(rows.column("target"), rows.column("address"))
+        return rows.append_column("key", pa.array(keys_of(judged)))
 
-    both = marked(given.live, _LIVE).union(marked(given.protected, _PROTECTED))
+    return change
+
+
+def _keep_marks(engine: Engine, given: Relations) -> DataFrame:
+    """Columns `key` (each once) and `mark` (bits: live, protected)."""
+
+    def marked(parts: list[Part], name: str, mark: int) -> DataFrame:
+        keys = to_key_parts(engine, given.folder, parts, name=name)
+        frame = read_frame(engine.spark(), given.folder, keys, KEYS_SCHEMA)
+        return frame.select("key", F.lit(mark).alias("mark"))
+
+    live = marked(given.live, "live", _LIVE)
+    both = live.union(marked(given.protected, "uncommitted", _PROTECTED))
     return both.groupBy("key").agg(F.bit_or("mark").alias("mark"))
 
 

@@ -24,8 +24,7 @@ from ebbtide.formats.base import Guard
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.mark import ADDRESS_SCHEMA
-from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, read_tables
+from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part, read_rows, read_tables
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
 from ebbtide.storage import DeleteOutcome, Storage
 

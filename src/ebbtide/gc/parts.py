@@ -33,6 +33,11 @@ PARTS_SCHEMA: Final = make_schema(
 `size_bytes` over them, and its file's checksum. Or, with no name, an error. Or, with neither, a
 count of rows that were seen but not written."""
 
+ADDRESS_SCHEMA: Final = make_schema(
+    ("address", pa.string()),
+)
+"""A part of addresses."""
+
 ERRORS_PER_TASK_MAX: Final = 20
 
 

@@ -20,11 +20,13 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
 from ebbtide.gc.incremental import NeedsCleanRunError, Now, recall
-from ebbtide.gc.inventory import list_inventory
-from ebbtide.gc.mark import REQUIRED, MarkedTrees, mark
+from ebbtide.gc.index import Index
+from ebbtide.gc.inventory import POINTERS, list_inventory
+from ebbtide.gc.mark import MarkedTrees, mark
 from ebbtide.gc.modes import Chosen, Earlier
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan, write_commits
 from ebbtide.gc.presence import check_presence
 from ebbtide.gc.runs import RunFolder
@@ -107,12 +109,10 @@ def _make(
     with steps("mark"):
         marked = mark(
             engine,
-            storage=repository.storage,
-            layout=repository.layout,
-            folder=folder,
-            name="live",
+            Place(repository.storage, repository.layout, folder, "live"),
             trees=trees,
             checksums=read.roots.tree_checksums,
+            index=_index(repository, options, folder, listed, started_at),
         )
     if earlier is not None:
         with steps("recall"):
@@ -130,20 +130,21 @@ def _make(
             folder=folder,
             inventory=listed.parts,
             live=marked.live,
+            required=marked.required,
             protected=read.protected,
             kinds=repository.layout.delete_order,
             cutoff=cutoff,
             closed_after=closed_after,
         )
         result = subtract(engine, relations)
-    if repository.layout.checks_presence and not result.all_listed:
+    if not result.all_listed:
         with steps("presence"):
             check_presence(
                 engine,
                 storage=repository.storage,
                 folder=folder,
                 inventory=listed.parts,
-                live=[part for part in marked.live if part.group == REQUIRED],
+                required=marked.required,
             )
     whole = listed.total if earlier is None else max(listed.total, earlier.left, key=_objects)
     over = check_share(result.counts["candidate"], whole, share_max=options.share_max)
@@ -177,6 +178,26 @@ def _make(
         remaining=result.remaining,
         whole=whole,
         refusal=(over.kind, over.message) if over else None,
+    )
+
+
+def _index(
+    repository: RepositoryFormat,
+    options: RunOptions,
+    folder: RunFolder,
+    listed: _Listed,
+    started_at: datetime,
+) -> Index | None:
+    """The index of a repository whose trees and nodes have checksums; read only by a run that
+    leaves the storage unwritten."""
+    if not repository.layout.checked_kinds:
+        return None
+    return Index(
+        storage=repository.storage,
+        folder=folder,
+        pointers=tuple(part for part in listed.parts if part.group == POINTERS),
+        read_at=started_at,
+        writable=options.run_dir is None,
     )
 
 

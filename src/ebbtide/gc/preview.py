@@ -4,20 +4,19 @@ only the second one lets go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
-from ebbtide.arrow import split_by, without
 from ebbtide.errors import Refused
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.mark import ADDRESS_SCHEMA
+from ebbtide.gc.keys import KeySet, keys_of
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, PartRows, read_part, read_tables
 from ebbtide.gc.plan import Plan
@@ -72,34 +71,15 @@ def _freed(
     """Parts (CANDIDATE_SCHEMA, one kind each) of what only the second plan lets go."""
     (old, old_folder), (new, folder) = before, after
 
-    def write(name: str, table: pa.Table, kind: str, answer: PartRows) -> None:
-        answer.wrote(folder, f"freed/{name}.parquet", table, group=kind)
+    def work(number: int, part: Part, answer: PartRows) -> None:
+        assert part.name is not None
+        known = KeySet.read(old_folder, old.candidates, questions=part.rows)
+        table = read_part(folder, part.name, part.checksum).cast(CANDIDATE_SCHEMA)
+        new_only = np.logical_not(known.has(keys_of(table.column("address"))))
+        name = f"freed/{part.group}-{number:05d}.parquet"
+        answer.wrote(folder, name, table.filter(pa.array(new_only)), group=part.group)
 
-    if engine.holds(old.candidates):
-
-        def work(number: int, part: Part, answer: PartRows) -> None:
-            assert part.name is not None
-            left = read_part(folder, part.name, part.checksum).cast(CANDIDATE_SCHEMA)
-            for table in read_tables(old_folder, old.candidates, ADDRESS_SCHEMA):
-                left = without(left, "address", table)
-            write(f"{part.group}-{number:05d}", left, part.group, answer)
-
-        return engine.run(new.candidates, work)
-
-    from ebbtide.gc.spark import read_frame, write_frame
-
-    def write_partition(
-        partition: int, batches: Iterator[pa.RecordBatch], answer: PartRows
-    ) -> None:
-        for number, batch in enumerate(batches):
-            for kind, of_kind in split_by(pa.Table.from_batches([batch]), "kind"):
-                write(f"{kind}-{partition:05d}-{number:05d}", of_kind, kind, answer)
-
-    spark = engine.spark()
-    known = read_frame(spark, old_folder, old.candidates, ADDRESS_SCHEMA)
-    candidates = read_frame(spark, folder, new.candidates, CANDIDATE_SCHEMA)
-    left = candidates.join(known, "address", "left_anti").select(*CANDIDATE_SCHEMA.names)
-    return write_frame(left, write_partition)
+    return engine.run(new.candidates, work)
 
 
 def _first_files(folder: RunFolder, parts: list[Part], files_max: int) -> list[dict[str, Any]]:

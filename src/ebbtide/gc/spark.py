@@ -63,10 +63,20 @@ def write_frame(frame: DataFrame, write: PartWriter) -> list[Part]:
     return _collect(frame.mapInArrow(in_executor, from_arrow_schema(PARTS_SCHEMA)))
 
 
+Change = Callable[[pa.Table], pa.Table]
+"""What is done to each part's table once it is read."""
+
+
 def read_frame(
-    spark: SparkSession, folder: RunFolder, parts: Iterable[Part], schema: pa.Schema
+    spark: SparkSession,
+    folder: RunFolder,
+    parts: Iterable[Part],
+    schema: pa.Schema,
+    *,
+    change: Change | None = None,
 ) -> DataFrame:
-    """The rows of `parts` as a DataFrame with the columns of `schema`, read in executors."""
+    """The rows of `parts`, after `change`, as a DataFrame with the columns of `schema`, read in
+    executors."""
     named = [(part.name, part.checksum) for part in parts if part.name is not None]
     spark_schema = from_arrow_schema(schema)
     if not named:
@@ -79,6 +89,8 @@ def read_frame(
             for number in counts(batch.column(0)):
                 for name, checksum in shared.value[number]:
                     table = read_part(folder, name, checksum)
+                    if change is not None:
+                        table = change(table)
                     yield from table.select(schema.names).cast(schema).to_batches()
 
     numbers = spark.range(0, len(tasks), 1, len(tasks))

@@ -21,6 +21,7 @@ from ebbtide.gc.mark import MarkedTrees, mark
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
 from ebbtide.gc.parts import Part, PartRows, read_part, split
+from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan, PlannedCommits, read_commits
 from ebbtide.gc.planning import check_times, trees_of, write_protected
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
@@ -158,10 +159,7 @@ class Sweep:
         trees = _newly_kept(planned, (roots, decision), (after, decide(after)))
         live = mark(
             self.engine,
-            storage=self.repository.storage,
-            layout=self.repository.layout,
-            folder=self.folder,
-            name=name,
+            Place(self.repository.storage, self.repository.layout, self.folder, name),
             trees=trees,
             checksums={**roots.tree_checksums, **after.tree_checksums},
         ).live

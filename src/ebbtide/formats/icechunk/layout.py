@@ -2,7 +2,7 @@
 
 Icechunk's metadata carries no checksums. What stands in for them: a file must say that it is the
 one that it was read as, have the size and number of references that its snapshot knows, be sound
-as a FlatBuffer, and what it refers to must be there (`checks_presence`).
+as a FlatBuffer, and what it refers to must be there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class IcechunkLayout:
     """Snapshots, manifests, chunks, transaction logs, and copies of what was overwritten."""
 
     delete_order: tuple[str, ...] = (*_COLLECTED, "temporary")
-    checks_presence: bool = True
+    checked_kinds: tuple[str, ...] = ()
 
     def listing_items(
         self, storage: Storage, *, cores: int, closed_after: str | None = None

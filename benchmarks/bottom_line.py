@@ -1,0 +1,457 @@
+"""The bottom-line case: 20 M objects, 30,000 commits on 1,000 branches, 1 M to delete.
+
+    .venv/bin/python -m benchmarks.bottom_line [--scale 0.1] [--directory DIR]
+
+Writes a repository through the store's own writers of ranges and trees (this takes a while, and is
+not part of the figures), then runs `ebbtide gc run`, each time as a program of its own:
+
+1. a clean run from cold: nothing is known of the repository;
+2. an incremental run after 1 % of everything has changed;
+3. a clean run after 1 % more has changed: its address index is warm.
+
+Each must delete exactly the objects that are known, from how the history was made, to be of no use
+to anybody. Prints the ratio of each to a bare listing of the same files.
+
+At scale 1 there are 120,000 ranges with 50 M pairs of range and address, 5 M staged objects in the
+same 2,000 slices as the others, and 1 M to delete, half of which nothing ever referred to. Objects
+are empty files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+
+from benchmarks.prepare_uncommitted import insert_staged
+from ebbtide.arrow import texts
+from ebbtide.gc.parts import read_part
+from ebbtide.gc.runs import RunFolder
+from ebbtide.ids import descending_id
+from ebbtide.model import EPOCH, Commit, Ref
+from ebbtide.retention import Policy, select_commits
+from ebbtide.settings import Settings
+from ebbtide.storage import Storage
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.files import checksum_of
+from ebbtide.store.content.ranges import RangeInfo, write_range
+from ebbtide.store.content.trees import Tree, write_tree
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.branches import BranchRow, insert_branch
+from ebbtide.store.metadata.commits import CommitRecord, insert_commit
+from ebbtide.store.metadata.schema import ONE_MICROSECOND, branches
+from ebbtide.store.repository import Repository
+
+SEED: Final = 20_240_607
+OBJECTS, COMMITS, BRANCHES = 20_000_000, 30_000, 1_000
+UNCOMMITTED, UNREFERRED = 5_000_000, 500_000
+TREE_RANGES: Final = 100
+RANGE_ENTRIES: Final = 417
+RANGES_PER_COMMIT: Final = 4
+SLICE_OBJECTS: Final = 10_000
+PROCESSES: Final = 2
+CHANGE: Final = 0.01
+NOTHING: Final = checksum_of(b"")
+_MASK: Final = 2**128 - 1
+_ODD: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
+
+
+@dataclass(slots=True)
+class Made:
+    """One commit: its number's parent, branch and date, and the numbers of its tree's ranges."""
+
+    parent: int | None
+    branch: int
+    date: datetime
+    ranges: np.ndarray[Any, np.dtype[np.int32]]
+
+
+@dataclass(slots=True)
+class History:
+    """What was made so far, by numbers: objects, ranges, commits and branches have each their own.
+
+    `slice_of` has the slice of each object, `contents` the objects of each range, `positions` where
+    in a tree it stands, `heads` the newest commit of each branch. `staged` and `unreferred` are
+    runs of objects, those `written` are in the store already, and `gone` were deleted.
+    """
+
+    scale: float
+    rng: np.random.Generator
+    replaced: int  # objects of a range that a commit replaces
+    commits: list[Made] = field(default_factory=list)
+    contents: list[np.ndarray[Any, np.dtype[np.int32]]] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    slices: list[str] = field(default_factory=list)
+    slice_of: np.ndarray[Any, np.dtype[np.int32]] = field(
+        default_factory=lambda: np.empty(0, np.int32)
+    )
+    staged: list[tuple[int, int]] = field(default_factory=list)  # runs of objects
+    unreferred: list[tuple[int, int]] = field(default_factory=list)
+    infos: list[RangeInfo] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)  # objects that a run has deleted
+    objects_written: int = 0
+    commits_written: int = 0
+    branches_written: int = 1  # main is there from the beginning
+
+    def grow(self, share: float, start: datetime, end: datetime) -> None:
+        """Let as much happen between two instants as is this share of everything."""
+        first = len(self.slice_of)
+        when: list[float] = []
+        count = round(COMMITS * self.scale * share)
+        number = first
+        for step in range(count):
+            at = (step + 1) / count
+            number = self._commit(start + (end - start) * at, number)
+            when += [at] * (number - first - len(when))
+        for amount, runs in ((UNCOMMITTED, self.staged), (UNREFERRED, self.unreferred)):
+            more = round(amount * self.scale * share)
+            runs.append((number, number + more))
+            when += list(self.rng.random(more))
+            number += more
+        order = np.empty(len(when), np.int64)
+        order[np.argsort(when, kind="stable")] = np.arange(len(when))
+        slices = -(-len(when) // SLICE_OBJECTS)
+        base = len(self.slices)
+        self.slices += [
+            descending_id(start + (end - start) * each / slices) for each in range(slices)
+        ]
+        of_new = (order // SLICE_OBJECTS + base).astype(np.int32)
+        self.slice_of = np.concatenate([self.slice_of, of_new])
+
+    def _commit(self, date: datetime, number: int) -> int:
+        """Add a commit, and a branch now and then; the number of the next object."""
+        rng = self.rng
+        place = len(self.commits)
+        if not self.heads:
+            ranges = np.arange(TREE_RANGES, dtype=np.int32)
+            for position in range(TREE_RANGES):
+                self.positions.append(position)
+                self.contents.append(np.arange(number, number + RANGE_ENTRIES, dtype=np.int32))
+                number += RANGE_ENTRIES
+            self.commits.append(Made(None, 0, date, ranges))
+            self.heads.append(place)
+            return number
+        branch = 0
+        due = round(BRANCHES * self.scale * min(1.0, place / (COMMITS * self.scale)))
+        if len(self.heads) < max(due, 1):
+            branch = len(self.heads)
+            self.heads.append(self.heads[0])
+        elif rng.random() < 0.5:
+            branch = int(rng.integers(len(self.heads)))
+        parent = self.heads[branch]
+        ranges = self.commits[parent].ranges.copy()
+        for position in rng.choice(TREE_RANGES, RANGES_PER_COMMIT, replace=False):
+            objects = self.contents[ranges[position]].copy()
+            slots = rng.choice(RANGE_ENTRIES, self.replaced, replace=False)
+            objects[slots] = np.arange(number, number + self.replaced)
+            number += self.replaced
+            ranges[position] = len(self.contents)
+            self.contents.append(objects)
+            self.positions.append(int(position))
+        self.commits.append(Made(parent, branch, date, ranges))
+        self.heads[branch] = place
+        return number
+
+    def policy(self, change: int) -> dict[str, Any]:
+        """Rules that count, so that it does not matter when a run begins; each change of
+        everything lets a share of the trunk's commits go."""
+        trunk = round(COMMITS * self.scale * (0.3 - CHANGE * change / 2))
+        return {"default": {"keep_last": 10}, "branches": {"main": {"keep_last": trunk}}}
+
+    def useless(self, policy: dict[str, Any]) -> set[int]:
+        """The objects that nothing needs by a policy: no commit that it keeps, and no branch."""
+        commits = [
+            Commit(_id(place), tuple([] if m.parent is None else [_id(m.parent)]), m.date, "")
+            for place, m in enumerate(self.commits)
+        ]
+        refs = [Ref(_name(n), "branch", _id(head)) for n, head in enumerate(self.heads)]
+        found = select_commits(commits, refs, Policy.parse(policy), datetime.now(UTC))
+        needed = np.zeros(len(self.slice_of), np.bool_)
+        ranges = np.unique(
+            np.concatenate([self.commits[int(each[:8], 16)].ranges for each in found.active])
+        )
+        for number in ranges:
+            needed[self.contents[number]] = True
+        for first, last in self.staged:
+            needed[first:last] = True
+        return set(np.flatnonzero(~needed).tolist()) - self.gone
+
+    def address(self, number: int) -> str:
+        """Where an object lies."""
+        return f"data/{self.slices[self.slice_of[number]]}/{(number + 1) * _ODD & _MASK:032x}"
+
+
+def _id(place: int) -> str:
+    return f"{place:08x}{place * _ODD & (2**96 - 1):024x}"
+
+
+def _name(branch: int) -> str:
+    return "main" if branch == 0 else f"branch-{branch:05d}"
+
+
+# Writing it
+
+_now: History
+"""What the processes of a pool inherit."""
+_storage: Storage
+
+
+def write(history: History, lake: Repository, store: Store) -> None:
+    """Bring the store up to what has happened."""
+    global _now, _storage
+    _now, _storage = history, lake.context.storage
+    context = multiprocessing.get_context("fork")
+    first_range, last_range = len(history.infos), len(history.contents)
+    first, last = history.objects_written, len(history.slice_of)
+    with context.Pool(PROCESSES) as pool:
+        history.infos += pool.map(_write_range, range(first_range, last_range), chunksize=50)
+        pool.map(_write_objects, list(_by_slices(history, first, last)), chunksize=4)
+    places = range(history.commits_written, len(history.commits))
+    with context.Pool(PROCESSES) as pool:  # which knows the ranges
+        checksums = pool.map(_write_tree, places, chunksize=50)
+    now = datetime.now(UTC)
+    repository_id = lake.info.repository_id
+    rng = random.Random(SEED + last)
+    with store.metadata.transaction() as tx:
+        for place, checksum in zip(places, checksums, strict=True):
+            made = history.commits[place]
+            record = CommitRecord(
+                commit_id=_id(place),
+                parent_ids=() if made.parent is None else (_id(made.parent),),
+                created_at=made.date,
+                written_at=now,
+                tree_id=_tree_id(place),
+                tree_checksum=checksum,
+            )
+            insert_commit(tx, repository_id, record)
+        tokens = []
+        for number, head in enumerate(history.heads):
+            tokens.append(f"{number:032x}")
+            if number < history.branches_written:
+                named = sa.update(branches).where(branches.c.name == _name(number))
+                tx.execute(named.values(commit_id=_id(head)))
+            else:
+                row = BranchRow(tokens[-1], _name(number), _id(head), tokens[-1], (), now, None)
+                insert_branch(tx, repository_id, row)
+        insert_staged(tx, _staged_rows(history, tokens, repository_id, first, rng))
+    history.objects_written, history.commits_written = last, len(history.commits)
+    history.branches_written = len(history.heads)
+
+
+def _staged_rows(
+    history: History, tokens: Sequence[str], repository_id: str, first: int, rng: random.Random
+) -> Iterator[tuple[Any, ...]]:
+    """Of all objects from `first` on that are staged, in the order of `staged`'s columns."""
+    micros = (datetime.now(UTC) - EPOCH) // ONE_MICROSECOND
+    for start, end in history.staged:
+        for number in range(max(start, first), end):
+            yield (
+                repository_id,
+                tokens[1 + rng.randrange(len(tokens) - 1)],
+                f"new/part-{number:09d}",
+                history.address(number),
+                *(0, NOTHING, micros, "application/octet-stream", "{}"),
+            )
+
+
+def _write_range(number: int) -> RangeInfo:
+    objects, table = _now.contents[number].tolist(), _now.positions[number]
+    entries = [
+        Entry(f"table-{table:03d}/part-{slot:04d}", _now.address(each), 0, NOTHING, EPOCH)
+        for slot, each in enumerate(objects)
+    ]
+    return write_range(_storage, entries, range_id=f"{number:08x}{number * _ODD & 2**96 - 1:024x}")
+
+
+def _tree_id(place: int) -> str:
+    return f"{place:08x}{(place + 7) * _ODD & (2**96 - 1):024x}"
+
+
+def _write_tree(place: int) -> str:
+    infos = tuple(_now.infos[number] for number in _now.commits[place].ranges)
+    return write_tree(_storage, Tree(_tree_id(place), infos))
+
+
+def _by_slices(history: History, first: int, last: int) -> Iterator[list[int]]:
+    """The objects of each slice."""
+    of_new = history.slice_of[first:last]
+    order = np.argsort(of_new, kind="stable") + first
+    ends = np.flatnonzero(np.diff(history.slice_of[order])) + 1
+    for piece in np.split(order, ends):
+        yield piece.tolist()
+
+
+def _write_objects(numbers: list[int]) -> None:
+    root = Path(_storage.url.removeprefix("file://"))
+    (root / _now.address(numbers[0])).parent.mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        os.close(os.open(root / _now.address(number), os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+# Running
+
+
+@dataclass(slots=True)
+class Figures:
+    """A run as seen from outside, memory in bytes: of the program, and of all its processes."""
+
+    name: str
+    report: dict[str, Any]
+    seconds: float
+    program: int = 0
+    everything: int = 0
+
+
+def run(name: str, directory: Path, mode: str) -> Figures:
+    """Run the program."""
+    command = [
+        *(str(Path(sys.executable).with_name("ebbtide")), "--store", str(directory)),
+        *("gc", "run", "lake", "--yes", "--json", "--mode", mode),
+        *("--grace", "1s", "--unsafe", "--allow-share"),
+    ]
+    environment = {**os.environ, "EBBTIDE_LEASE_TTL": "0s", "EBBTIDE_TRASH_TIME": "0s"}
+    started = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
+        found = Figures(name, {}, 0)
+        watcher = threading.Thread(target=_watch, args=(psutil.Process(program.pid), found))
+        watcher.start()
+        assert program.stdout is not None
+        found.report = json.loads(program.stdout.read())
+        program.wait()
+        found.seconds = time.monotonic() - started
+    watcher.join()
+    return found
+
+
+def _watch(process: psutil.Process, figures: Figures) -> None:
+    with contextlib.suppress(psutil.Error):
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            own = process.memory_info().rss
+            figures.program = max(figures.program, own)
+            children = 0
+            for child in process.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    children += child.memory_info().rss
+            figures.everything = max(figures.everything, own + children)
+            time.sleep(0.1)
+
+
+def deleted_objects(report: dict[str, Any]) -> set[str]:
+    """What a run says that it deleted."""
+    folder = RunFolder.at(report["run_path"])
+    found: set[str] = set()
+    for name in folder.names("deleted"):
+        table = read_part(folder, name)
+        wanted = pc.and_(
+            pc.equal(table.column("kind"), pa.scalar("object", pa.string())),
+            pc.equal(table.column("outcome"), pa.scalar("deleted", pa.string())),
+        )
+        found.update(texts(table.filter(wanted).column("address")))
+    return found
+
+
+def bare_listing(directory: Path) -> float:
+    """Seconds that looking at each file takes without anything else, in one process."""
+    started = time.monotonic()
+    waiting = [str(directory)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                else:
+                    entry.stat(follow_symlinks=False)
+    return time.monotonic() - started
+
+
+def show(figures: Figures, limit: float) -> None:
+    """Print a run's figures."""
+    report = figures.report
+    print(
+        f"{figures.name}: {figures.seconds:.1f} s, {figures.seconds / limit:.1f} x a bare listing"
+    )
+    print(f"  {report['state']}, {report['mode']} {report['mode_reason'] or ''}")
+    for name in ("listed", "live", "candidate", "deleted"):
+        print(f"  {name:<10}{report[f'{name}_count']:>12,} files")
+    print("  " + ", ".join(f"{step} {spent:.1f}" for step, spent in report["seconds"].items()))
+    print(
+        f"  peak memory: the program {figures.program / 2**20:.0f} MiB, "
+        f"all its processes {figures.everything / 2**20:.0f} MiB",
+        flush=True,
+    )
+
+
+def measure(directory: Path, scale: float) -> None:
+    """Build, run, check, change, run again."""
+    now = datetime.now(UTC)
+    year = now - timedelta(days=365), now - timedelta(hours=3)
+    history = History(scale, np.random.default_rng(SEED), replaced=121)
+    started = time.monotonic()
+    history.grow(1.0, *year)
+    with Store.init(directory, settings=Settings(lease_ttl="0s", trash_time="0s")) as store:
+        lake = store.create_repository("lake")
+        store.metadata.engine.dispose()
+        write(history, lake, store)
+        print(
+            f"made {len(history.slice_of):,} objects, {len(history.contents):,} ranges, "
+            f"{len(history.commits):,} commits on {len(history.heads):,} branches "
+            f"in {time.monotonic() - started:.0f} s",
+            flush=True,
+        )
+        limit = bare_listing(directory / "storage")
+        print(f"bare listing: {limit:.1f} s", flush=True)
+        seen: list[Figures] = []
+        plan = [("clean run, cold", "clean"), ("incremental run after 1 %", "incremental")]
+        plan.append(("clean run, warm", "clean"))
+        for change, (name, mode) in enumerate(plan):
+            if change:
+                history.grow(CHANGE, now, now + timedelta(seconds=1))
+                write(history, lake, store)
+            policy = history.policy(change)
+            lake.retention.set(Policy.parse(policy))
+            expected = history.useless(policy)
+            time.sleep(2)  # the grace is one second
+            seen.append(run(name, directory, mode))
+            show(seen[-1], limit)
+            deleted = deleted_objects(seen[-1].report)
+            wanted = {history.address(number) for number in expected}
+            print(f"  objects to delete: {len(wanted):,}, as expected: {deleted == wanted}")
+            if deleted != wanted:
+                sys.exit(f"{len(deleted - wanted)} too many, {len(wanted - deleted)} too few")
+            history.gone |= expected
+        cold, incremental, warm = (figures.seconds for figures in seen)
+        print(f"incremental / clean: {incremental / cold:.3f} cold, {incremental / warm:.3f} warm")
+
+
+def main() -> None:
+    """Read the options and measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--scale", type=float, default=0.01)
+    parser.add_argument("--directory", type=Path, help="where to build; kept")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
+        measure(options.directory or Path(temporary) / "store", options.scale)
+
+
+if __name__ == "__main__":
+    main()

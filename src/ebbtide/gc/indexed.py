@@ -1,0 +1,174 @@
+"""What a part of the address index holds: trees with their nodes, or nodes with the keys of their
+addresses; and which of it can be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.arrow import make_schema, table_of, texts
+from ebbtide.formats.base import NODES_SCHEMA, Layout
+from ebbtide.gc.candidates import latest_micros
+from ebbtide.gc.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.keys import KeyArray, keys_of
+from ebbtide.gc.parts import Part, read_rows
+from ebbtide.gc.runs import RunFolder
+
+TREES_SCHEMA: Final = make_schema(
+    ("id", pa.string()),
+    ("checksum", pa.string()),
+    ("entry_count", pa.int64()),
+    ("nodes", pa.list_(pa.int32())),
+    ("read_at", pa.int64()),
+)
+"""First the nodes that the part's trees have, each once, with their entry counts and nulls behind
+them; then the trees, with the numbers of the rows of their nodes, and microseconds since 1970 at
+which the run began that read them."""
+
+KEYED_SCHEMA: Final = pa.schema(
+    [*NODES_SCHEMA, pa.field("read_at", pa.int64()), pa.field("keys", pa.list_(pa.int64()))]
+)
+"""Nodes, each with the keys of its addresses, ascending and each once; `read_at` as above."""
+
+_POINTERS_SCHEMA: Final = pa.schema(
+    [INVENTORY_SCHEMA.field(name) for name in ("address", "last_modified")]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """The files that were listed: keys of their addresses, ascending, and the latest instant at
+    which each can have been written, in microseconds since 1970."""
+
+    keys: KeyArray
+    written: np.ndarray[Any, np.dtype[np.int64]]
+
+    @classmethod
+    def read(cls, folder: RunFolder, pointers: Sequence[Part]) -> Unchanged:
+        """From parts of INVENTORY_SCHEMA."""
+        table = read_rows(folder, pointers, _POINTERS_SCHEMA)
+        keys = keys_of(table.column("address"))
+        order = np.argsort(keys)
+        return cls(keys[order], latest_micros(table.column("last_modified"))[order])
+
+    def since(
+        self, addresses: Sequence[str], read_at: np.ndarray[Any, np.dtype[np.int64]]
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """For each address whether it was listed, and last written before it was read."""
+        if not len(self.keys):
+            return np.zeros(len(addresses), np.bool_)
+        wanted = keys_of(pa.array(addresses, pa.string()))
+        places = np.searchsorted(self.keys, wanted)
+        places[places == len(self.keys)] = 0
+        found: np.ndarray[Any, np.dtype[np.bool_]] = (self.keys[places] == wanted) & (
+            self.written[places] < read_at
+        )
+        return found
+
+
+class TreeRows:
+    """Builds the table of a part of trees."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str, int], int] = {}  # by rows of NODES_SCHEMA
+        self._trees: list[tuple[str, str, None, list[int], int]] = []
+
+    def add(self, tree_id: str, checksum: str, nodes: pa.Table, *, read_at: int) -> None:
+        """Take a tree with its nodes (NODES_SCHEMA)."""
+        columns = (nodes.column(name).to_pylist() for name in NODES_SCHEMA.names)
+        known = self._numbers
+        numbers = [known.setdefault(row, len(known)) for row in zip(*columns, strict=True)]
+        self._trees.append((tree_id, checksum, None, numbers, read_at))
+
+    def table(self) -> pa.Table:
+        """A table of TREES_SCHEMA."""
+        rows: list[tuple[Any, ...]] = [(*node, None, None) for node in self._numbers]
+        return table_of([*rows, *self._trees], TREES_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedTrees:
+    """A part of trees, taken apart: its nodes (NODES_SCHEMA), the trees' ids and checksums, the
+    numbers of their nodes, and when they were read."""
+
+    nodes: pa.Table
+    ids: list[str]
+    checksums: list[str]
+    numbers: pa.ChunkedArray[Any]
+    read_at: np.ndarray[Any, np.dtype[np.int64]]
+
+    @classmethod
+    def of(cls, table: pa.Table) -> IndexedTrees:
+        """From a table of TREES_SCHEMA."""
+        count = table.num_rows - table.column("entry_count").null_count
+        nodes = table.slice(0, count).select(["id", "checksum", "entry_count"])
+        trees = table.slice(count)
+        return cls(
+            nodes=nodes.rename_columns(NODES_SCHEMA.names),
+            ids=texts(trees.column("id")),
+            checksums=texts(trees.column("checksum")),
+            numbers=trees.column("nodes"),
+            read_at=trees.column("read_at").to_numpy(),
+        )
+
+    def matching(
+        self, checksums: Mapping[str, str], layout: Layout, unchanged: Unchanged
+    ) -> list[int]:
+        """The places of trees that have the checksum by which their id is asked for, and whose
+        files are as they were."""
+        sound = unchanged.since(list(map(layout.tree_address, self.ids)), self.read_at)
+        rows = zip(self.ids, self.checksums, sound, strict=True)
+        return [
+            n
+            for n, (tree, found, as_it_was) in enumerate(rows)
+            if as_it_was and checksums.get(tree) == found
+        ]
+
+    def nodes_of(self, places: Sequence[int]) -> pa.Table:
+        """The nodes of the trees at those places, each once."""
+        chosen = self.numbers.take(pa.array(places, pa.int64()))
+        numbers = np.unique(pc.list_flatten(chosen).to_numpy())
+        return self.nodes.take(pa.array(numbers, pa.int64()))
+
+
+def matching_nodes(table: pa.Table, wanted: pa.Table) -> pa.Array[Any]:
+    """For each row of `table` the place in `wanted` of the node that it is, by id, checksum and
+    entry count (NODES_SCHEMA); null where it is none of them."""
+    places: Any = pc.index_in(table.column("node_id"), value_set=wanted.column("node_id"))
+    same: Any = pa.scalar(True)
+    for name in ("checksum", "entry_count"):
+        same = pc.and_(same, pc.equal(wanted.column(name).take(places), table.column(name)))
+    found: pa.Array[Any] = pc.if_else(same, places, pa.scalar(None, pa.int32()))
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def known_nodes(
+    table: pa.Table, wanted: pa.Table, layout: Layout, unchanged: Unchanged
+) -> pa.Table:
+    """The rows of `table` (KEYED_SCHEMA) that are nodes of `wanted` (NODES_SCHEMA) whose files are
+    as they were."""
+    found = table.filter(pc.is_valid(matching_nodes(table, wanted)))
+    addresses = list(map(layout.node_address, texts(found.column("node_id"))))
+    sound = unchanged.since(addresses, found.column("read_at").to_numpy())
+    return found.filter(pa.array(sound))
+
+
+def keyed(
+    nodes: Sequence[tuple[str, str, int]], keys: Sequence[KeyArray], *, read_at: int
+) -> pa.Table:
+    """Nodes (rows of NODES_SCHEMA) with their keys, as a table of KEYED_SCHEMA."""
+    lengths = np.fromiter(map(len, keys), np.int32, len(keys))
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    values = np.concatenate(keys) if len(keys) else np.empty(0, np.int64)
+    lists = pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(values, pa.int64()), type=pa.list_(pa.int64())
+    )
+    rows = [(*node, read_at) for node in nodes]
+    others = table_of(rows, pa.schema(list(KEYED_SCHEMA)[:-1]))
+    return others.append_column("keys", lists).cast(KEYED_SCHEMA)

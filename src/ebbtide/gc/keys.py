@@ -1,0 +1,153 @@
+"""Keys: 64-bit hashes that stand for addresses where many of them are compared.
+
+Keys stand on the side that is taken away: what is live, protected, or known to be there. Two
+addresses with one key then keep garbage, never drop what is live. Among n kept and m listed
+addresses that happens n * m / 2**64 times on average: once in 50,000 runs for 20 million of each.
+Addresses of the store are random, and whoever chose one to collide could only keep garbage.
+
+The hash is XXH3 of the address in UTF-8, with seed 0 (https://xxhash.com, its specification 0.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from ebbtide.arrow import make_schema, texts
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.runs import RunFolder
+
+KEYS_SCHEMA: Final = make_schema(
+    ("key", pa.int64()),
+)
+"""A part of keys: ascending, each once; the unsigned 64 bits read as signed ones."""
+
+KEYS: Final = "keys"
+"""The group of such parts."""
+
+KeyArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+"""Keys, in any order unless it is said."""
+
+KEYS_PER_PART: Final = 4_000_000
+MERGE_FROM_SHARE: Final = 1 / 16
+"""From how many questions on, for each key of a set, the set is merged into one array."""
+
+
+def keys_of(addresses: pa.Array[Any] | pa.ChunkedArray[Any]) -> KeyArray:
+    """The key of each address, none of which is null."""
+    encoded = map(str.encode, texts(addresses))
+    hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(addresses))
+    return hashes.view(np.int64)
+
+
+def once(keys: KeyArray) -> KeyArray:
+    """The keys ascending, each once."""
+    ordered = np.sort(keys)
+    if len(ordered) < 2:
+        return ordered
+    found: KeyArray = ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+    return found
+
+
+class KeySet:
+    """A set of keys, as ascending arrays."""
+
+    def __init__(self, arrays: Iterable[KeyArray], *, questions: int | None = None) -> None:
+        """`questions`: how many keys will be looked for, more or less. Few are looked for in each
+        array; for many, and where nobody says, it is worth the time to make one array of all."""
+        self._arrays = [array for array in arrays if len(array)]
+        few = len(self) * MERGE_FROM_SHARE
+        if len(self._arrays) > 1 and (questions is None or questions > few):
+            self._arrays = [once(np.concatenate(self._arrays))]
+
+    @classmethod
+    def read(
+        cls, folder: RunFolder, parts: Iterable[Part], *, questions: int | None = None
+    ) -> KeySet:
+        """The keys of parts with a column `key` or `address`. Refused `plan_corrupt`."""
+        return cls((read_keys(folder, part) for part in parts), questions=questions)
+
+    def __len__(self) -> int:
+        """How many there are; where `questions` were few, those twice that are in two arrays."""
+        return sum(len(array) for array in self._arrays)
+
+    def has(self, keys: KeyArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """For each of `keys` whether it is in the set."""
+        order = np.argsort(keys)
+        ordered = keys[order]  # neighbours are near each other in memory
+        found = np.zeros(len(keys), np.bool_)
+        for array in self._arrays:
+            places = np.searchsorted(array, ordered)
+            places[places == len(array)] = 0
+            found |= array[places] == ordered
+        answer = np.empty_like(found)
+        answer[order] = found
+        return answer
+
+
+def read_keys(folder: RunFolder, part: Part) -> KeyArray:
+    """The keys of one part, ascending, each once. Refused `plan_corrupt`."""
+    assert part.name is not None
+    table = read_part(folder, part.name, part.checksum)
+    if "key" in table.column_names:
+        keys: KeyArray = table.column("key").to_numpy()
+        return keys
+    return once(keys_of(table.column("address")))
+
+
+class KeyWriter:
+    """Gathers keys into parts of KEYS_SCHEMA, `<stem>-000.parquet` and so on."""
+
+    def __init__(self, stem: str, folder: RunFolder, answer: PartRows, *, group: str) -> None:
+        self._stem = stem
+        self._folder = folder
+        self._answer = answer
+        self._group = group
+        self._arrays: list[KeyArray] = []
+        self._count = 0
+        self._parts = 0
+
+    def add(self, keys: KeyArray) -> None:
+        """Take keys, in any order."""
+        self._arrays.append(keys)
+        self._count += len(keys)
+        if self._count >= KEYS_PER_PART:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write what is left."""
+        if not self._count:
+            return
+        name = f"{self._stem}-{self._parts:03d}.parquet"
+        keys = once(np.concatenate(self._arrays))
+        self._answer.wrote(self._folder, name, key_table(keys), group=self._group)
+        self._arrays, self._count, self._parts = [], 0, self._parts + 1
+
+
+def key_table(keys: KeyArray) -> pa.Table:
+    """Keys as a table of KEYS_SCHEMA."""
+    return pa.table([pa.array(keys)], schema=KEYS_SCHEMA)
+
+
+def to_key_parts(
+    engine: Engine, folder: RunFolder, parts: Sequence[Part], *, name: str
+) -> list[Part]:
+    """Parts of KEYS_SCHEMA for parts with a column `key` or `address`."""
+    known = [part for part in parts if part.group == KEYS]
+    others = [part for part in parts if part.group != KEYS]
+
+    def work(number: int, part: Part, answer: PartRows) -> None:
+        table = key_table(read_keys(folder, part))
+        answer.wrote(folder, f"{name}/keys-{number:05d}.parquet", table, group=KEYS)
+
+    return known + engine.run(others, work)
+
+
+def rows_of(parts: Iterable[Part]) -> int:
+    """How many rows parts have."""
+    return sum(part.rows for part in parts)

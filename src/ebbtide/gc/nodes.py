@@ -1,0 +1,283 @@
+"""Nodes of the mark: what they refer to, which is live.
+
+Each node is read once in a run, and with an index once in its life, though many trees have it.
+Without an index a node's addresses go into parts as they are, with one they become keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.errors import EbbtideError
+from ebbtide.formats.base import NODES_SCHEMA
+from ebbtide.gc.candidates import micros_of
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.index import KEYS_PER_PART, Index, count_use, outworn
+from ebbtide.gc.indexed import KEYED_SCHEMA, keyed, known_nodes, matching_nodes
+from ebbtide.gc.keys import KEYS, KeyArray, KeyWriter, keys_of, once
+from ebbtide.gc.parts import (
+    ADDRESS_SCHEMA,
+    Part,
+    PartRows,
+    read_part,
+    read_rows,
+    read_tables,
+    split,
+)
+from ebbtide.gc.places import Place
+
+MARKED_NODES: Final = pa.schema([*NODES_SCHEMA, pa.field("required", pa.bool_())])
+_Node = tuple[str, str, int, bool]
+"""A row of MARKED_NODES."""
+
+REQUIRED: Final = "addresses"
+"""The group of parts with what nodes refer to, but for nodes that may be missing."""
+
+MISSING_NODE: Final = "missing_node"
+NODES_PER_TASK_MIN: Final = 64
+NODES_PER_PART: Final = 500_000
+ADDRESSES_PER_PART: Final = 1_000_000
+_FOUND: Final = "found"
+"""The group of parts that name the nodes which the index knows."""
+
+
+def distinct_nodes(engine: Engine, place: Place, parts: Sequence[Part]) -> list[Part]:
+    """The nodes of all parts (MARKED_NODES) together, each once."""
+    if len(parts) < 2:
+        return list(parts)
+    count = 1 + sum(part.rows for part in parts) // NODES_PER_PART
+
+    def work(number: int, bucket: int, answer: PartRows) -> None:
+        once_each = each_once(list(_in_bucket(place, parts, bucket, count)))
+        name = place.named(f"nodes-all-{number:05d}")
+        answer.wrote(place.folder, name, once_each, group="nodes")
+
+    return engine.run(range(count), work)
+
+
+def _in_bucket(place: Place, parts: Sequence[Part], bucket: int, count: int) -> Iterator[pa.Table]:
+    """Of each part the nodes that belong to a bucket, by their ids."""
+    for table in read_tables(place.folder, parts, MARKED_NODES):
+        if count == 1:
+            yield table
+        else:
+            yield table.filter(pa.array(keys_of(table.column("node_id")) % count == bucket))
+
+
+def read_nodes(engine: Engine, place: Place, nodes: list[Part], index: Index | None) -> list[Part]:
+    """Parts of what `nodes` (parts of MARKED_NODES) refer to: without an index addresses, of the
+    groups REQUIRED and `lenient`; with one keys, of the group KEYS."""
+    if index is None:
+        return _read_from_files(engine, place, nodes, None)
+    recalled = _recall(engine, place, nodes, index)
+    found = [part for part in recalled if part.group == _FOUND]
+    others = _without(engine, place, nodes, found) if found else nodes
+    known = [part for part in recalled if part.group == KEYS]
+    return known + _read_from_files(engine, place, others, index)
+
+
+def _recall(engine: Engine, place: Place, nodes: list[Part], index: Index) -> list[Part]:
+    """Parts of keys (group KEYS) of the nodes that the index knows, and of their ids (_FOUND)."""
+    parts = index.parts("nodes")
+
+    def work(number: int, task: Sequence[str], answer: PartRows) -> None:
+        wanted = read_rows(place.folder, nodes, NODES_SCHEMA)
+        writer = KeyWriter(
+            f"{place.name}/keys-{number:05d}-known", place.folder, answer, group=KEYS
+        )
+        found = [NODES_SCHEMA.empty_table()]
+        unchanged = index.unchanged()
+        for name in task:
+            table = index.read(name)
+            if table is None:
+                continue
+            known = known_nodes(table, wanted, place.layout, unchanged)
+            count_use(answer, name, _key_count(known), _key_count(table))
+            writer.add(_keys_in(known))
+            found.append(known.select(NODES_SCHEMA.names))
+        writer.finish()
+        known_table = pa.concat_tables(found)
+        answer.wrote(
+            place.folder, place.named(f"found-nodes-{number:05d}"), known_table, group=_FOUND
+        )
+
+    names = [part.name for part in parts]
+    answers = engine.run(split(names, tasks=engine.task_count), work)
+    if index.writable and (worn := outworn(parts, answers)):
+        _rewrite(engine, place, index, worn, nodes)
+    return [part for part in answers if part.name is not None]
+
+
+def _key_count(table: pa.Table) -> int:
+    return int(pc.sum(pc.list_value_length(table.column("keys"))).as_py() or 0)
+
+
+def _keys_in(table: pa.Table) -> KeyArray:
+    keys: KeyArray = pc.list_flatten(table.column("keys")).to_numpy()
+    return keys
+
+
+def _rewrite(
+    engine: Engine, place: Place, index: Index, names: Sequence[str], nodes: list[Part]
+) -> None:
+    """Write what is of use in parts of the index anew, and drop them."""
+
+    def work(_number: int, task: Sequence[str], answer: PartRows) -> None:
+        wanted = read_rows(place.folder, nodes, NODES_SCHEMA)
+        tables = [KEYED_SCHEMA.empty_table()]
+        unchanged = index.unchanged()
+        for name in task:
+            table = index.read(name)
+            if table is not None:
+                tables.append(known_nodes(table, wanted, place.layout, unchanged))
+        written = {index.write("nodes", piece) for piece in _pieces(pa.concat_tables(tables))}
+        index.drop(set(task) - written)
+        del answer
+
+    engine.run(split(names, tasks=engine.cores), work)
+
+
+def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """Neighbours of a table of KEYED_SCHEMA, as many as make a part."""
+    ends = np.cumsum(pc.list_value_length(table.column("keys")).to_numpy())
+    start = 0
+    while start < table.num_rows:
+        before = ends[start - 1] if start else 0
+        end = int(np.searchsorted(ends, before + KEYS_PER_PART)) + 1
+        yield table.slice(start, end - start)
+        start = end
+
+
+def _without(engine: Engine, place: Place, nodes: list[Part], found: list[Part]) -> list[Part]:
+    """The nodes but for those found."""
+
+    def work(number: int, part: Part, answer: PartRows) -> None:
+        assert part.name is not None
+        table = read_part(place.folder, part.name, part.checksum)
+        known = read_rows(place.folder, found, NODES_SCHEMA)
+        left = table.filter(pc.is_null(matching_nodes(table, known)))
+        answer.wrote(place.folder, place.named(f"nodes-new-{number:05d}"), left, group="nodes")
+
+    return engine.run(nodes, work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """Some rows of a part."""
+
+    part: Part
+    start: int
+    count: int
+
+
+def _slices(engine: Engine, parts: Sequence[Part]) -> list[_Slice]:
+    """All rows of parts, divided among tasks."""
+    total = sum(part.rows for part in parts)
+    size = max(NODES_PER_TASK_MIN, -(-total // engine.task_count))
+    return [_Slice(part, start, size) for part in parts for start in range(0, part.rows, size)]
+
+
+def _read_from_files(
+    engine: Engine, place: Place, nodes: list[Part], index: Index | None
+) -> list[Part]:
+    """As `read_nodes`, from the nodes' own files; adds them to the index."""
+
+    def work(number: int, task: _Slice, answer: PartRows) -> None:
+        assert task.part.name is not None
+        table = read_part(place.folder, task.part.name, task.part.checksum)
+        rows = table.slice(task.start, task.count)
+        writer = (
+            _Addresses(place, number, answer)
+            if index is None
+            else _Keys(place, number, answer, index)
+        )
+        columns = (rows.column(name).to_pylist() for name in MARKED_NODES.names)
+        for node in zip(*columns, strict=True):
+            node_id, checksum, count, required = node
+            try:
+                found = place.layout.read_node(place.storage, node_id, checksum, entry_count=count)
+                writer.add(node, found)
+            except EbbtideError as error:
+                if required or error.kind != MISSING_NODE:
+                    answer.failed(error)
+        writer.finish()
+
+    return engine.run(_slices(engine, nodes), work)
+
+
+class _Addresses:
+    """Gathers addresses into parts of a bounded size, each without repetitions."""
+
+    def __init__(self, place: Place, number: int, answer: PartRows) -> None:
+        self._place = place
+        self._number = number
+        self._answer = answer
+        self._gathered: dict[str, list[pa.StringArray]] = {REQUIRED: [], "lenient": []}
+        self._parts = 0
+
+    def add(self, node: _Node, addresses: pa.StringArray) -> None:
+        """Take what a node refers to."""
+        group = REQUIRED if node[3] else "lenient"
+        gathered = self._gathered[group]
+        gathered.append(addresses)
+        if sum(map(len, gathered)) >= ADDRESSES_PER_PART:
+            self._flush(group)
+
+    def finish(self) -> None:
+        """Write what is left."""
+        for group, gathered in self._gathered.items():
+            if gathered:
+                self._flush(group)
+
+    def _flush(self, group: str) -> None:
+        distinct: Any = pa.chunked_array(self._gathered[group], pa.string()).unique()
+        table = pa.table([distinct], schema=ADDRESS_SCHEMA)
+        name = self._place.named(f"addresses-{self._number:05d}-{self._parts:03d}")
+        self._answer.wrote(self._place.folder, name, table, group=group)
+        self._gathered[group] = []
+        self._parts += 1
+
+
+class _Keys:
+    """Gathers keys into parts, and adds the nodes to the index."""
+
+    def __init__(self, place: Place, number: int, answer: PartRows, index: Index) -> None:
+        stem = f"{place.name}/keys-{number:05d}"
+        self._writer = KeyWriter(stem, place.folder, answer, group=KEYS)
+        self._index = index
+        self._read_at = micros_of(index.read_at)
+        self._nodes: list[tuple[str, str, int]] = []
+        self._keys: list[KeyArray] = []
+        self._count = 0
+
+    def add(self, node: _Node, addresses: pa.StringArray) -> None:
+        """Take what a node refers to."""
+        keys = once(keys_of(addresses))
+        self._writer.add(keys)
+        self._nodes.append(node[:3])
+        self._keys.append(keys)
+        self._count += len(keys)
+        if self._count >= KEYS_PER_PART:
+            self._flush()
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._writer.finish()
+        self._flush()
+
+    def _flush(self) -> None:
+        self._index.write("nodes", keyed(self._nodes, self._keys, read_at=self._read_at))
+        self._nodes, self._keys, self._count = [], [], 0
+
+
+def each_once(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of MARKED_NODES, each node once: required where any of its rows is."""
+    table = pa.concat_tables([MARKED_NODES.empty_table(), *tables])
+    found = table.group_by(NODES_SCHEMA.names, use_threads=False).aggregate([("required", "any")])
+    return found.rename_columns(MARKED_NODES.names)

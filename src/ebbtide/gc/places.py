@@ -1,0 +1,23 @@
+"""Where a step of the mark reads, and where it writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ebbtide.formats.base import Layout
+from ebbtide.gc.runs import RunFolder
+from ebbtide.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A repository's files, and the parts `<name>/…` of a run's folder. Picklable."""
+
+    storage: Storage
+    layout: Layout
+    folder: RunFolder
+    name: str
+
+    def named(self, stem: str) -> str:
+        """The name of a part within the folder."""
+        return f"{self.name}/{stem}.parquet"

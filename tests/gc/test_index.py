@@ -1,0 +1,302 @@
+"""The address index: what it spares, what it does not trust, and that it changes nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.formats.base import INDEX_PREFIX
+from ebbtide.formats.embedded import EmbeddedLayout
+from ebbtide.gc import index as index_module
+from ebbtide.gc import indexed, keys, nodes
+from ebbtide.gc.index import Index
+from ebbtide.gc.keys import KeySet, keys_of, once
+from ebbtide.gc.report import RunReport
+from tests.support.engines import ENGINES
+from tests.support.refusals import check_refused
+from tests.support.world import DAY, World
+
+PATHS = tuple(f"table/{number:02d}" for number in range(12))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Ranges are so small that commits share some with their parents."""
+    made = World(tmp_path, settings={"range_entries_target": 2})
+    made.keep(default="3d")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of trees and nodes that are read from their own files."""
+    seen: list[str] = []
+    for name in ("read_tree", "read_node"):
+        monkeypatch.setattr(EmbeddedLayout, name, _noting(getattr(EmbeddedLayout, name), seen))
+    return seen
+
+
+def _noting(method: Any, seen: list[str]) -> Any:
+    def noting(self: EmbeddedLayout, storage: Any, read_id: str, *rest: Any, **more: Any) -> Any:
+        seen.append(read_id)
+        return method(self, storage, read_id, *rest, **more)
+
+    return noting
+
+
+def write(world: World, number: int) -> None:
+    """A commit that changes one path."""
+    path = PATHS[number % len(PATHS)]
+    world.lake.objects.put("main", path, f"{number}".encode())
+    world.lake.commits.commit("main", str(number))
+    world.clock.advance(timedelta(hours=2))
+
+
+def fill(world: World) -> None:
+    """A first commit of all paths."""
+    for path in PATHS:
+        world.lake.objects.put("main", path, path.encode())
+    world.lake.commits.commit("main", "all")
+    world.clock.advance(timedelta(hours=2))
+
+
+def swept(world: World, mode: str = "clean") -> RunReport:
+    report = world.collect(mode=mode)
+    assert report.state == "swept", report.error
+    return report
+
+
+def index_files(world: World, family: str = "") -> list[Path]:
+    return sorted((world.root / INDEX_PREFIX).glob(f"{family}*.parquet"))
+
+
+# What it spares
+
+
+@pytest.mark.parametrize("mode", ["clean", "incremental"])
+def test_a_node_is_read_once(world: World, read: list[str], mode: str) -> None:
+    fill(world)
+    swept(world, mode)
+    assert len(read) == len(set(read)) > 4
+    read.clear()
+    swept(world, mode)
+    assert read == []
+    write(world, 1)
+    swept(world, mode)
+    (node_id, *others) = world.lake.context.tree_of(world.lake.commits.get("main")).ranges
+    assert 2 <= len(read) == len(set(read)) < 2 + len([node_id, *others])
+
+
+def test_it_is_read_but_not_written_for_a_plan_elsewhere(
+    world: World, read: list[str], tmp_path: Path
+) -> None:
+    fill(world)
+    swept(world)
+    write(world, 1)
+    before, seen = index_files(world), len(set(read))
+    read.clear()
+    report = world.collector(run_dir=str(tmp_path / "elsewhere")).plan()
+    assert report.state == "planned"
+    assert 0 < len(read) < seen
+    assert index_files(world) == before
+
+
+# What it does not trust
+
+
+def _truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _foreign(path: Path) -> None:
+    path.write_bytes(b"no Parquet")
+
+
+def _other(path: Path) -> None:
+    """Another part's bytes."""
+    others = [each for each in path.parent.iterdir() if each != path]
+    path.write_bytes(others[0].read_bytes())
+
+
+@pytest.mark.parametrize("damage", [_truncated, _foreign, _other, Path.unlink])
+@pytest.mark.parametrize("family", ["trees", "nodes"])
+def test_parts_that_are_not_as_they_were_written(
+    world: World, read: list[str], damage: Any, family: str
+) -> None:
+    fill(world)
+    swept(world)
+    first = set(read)
+    read.clear()
+    for path in index_files(world, family):
+        damage(path)
+    assert swept(world).counts["candidate"].objects == 0
+    assert set(read) <= first
+    assert read
+    read.clear()
+    swept(world)
+    assert read == []
+
+
+def test_a_part_under_a_name_of_another_kind(world: World) -> None:
+    """Its bytes are as its name says, and are of the other family."""
+    fill(world)
+    swept(world)
+    (trees,) = index_files(world, "trees")
+    for path in index_files(world, "nodes"):
+        path.unlink()
+    os.link(trees, trees.with_name(trees.name.replace("trees", "nodes")))
+    assert swept(world).counts["candidate"].objects == 0
+
+
+@pytest.mark.parametrize("family", ["trees", "ranges"])
+def test_files_that_were_written_over_since(world: World, read: list[str], family: str) -> None:
+    fill(world)
+    swept(world)
+    read.clear()
+    for path in (world.root / "_ebbtide" / family).iterdir():
+        os.utime(path, (world.now.timestamp(),) * 2)
+    world.clock.advance(DAY)
+    swept(world)
+    assert read
+    read.clear()
+    swept(world)
+    assert read == []
+
+
+@pytest.mark.parametrize(("family", "kind"), [("trees", "tree"), ("ranges", "node")])
+def test_a_file_that_is_gone(world: World, family: str, kind: str) -> None:
+    fill(world)
+    swept(world)
+    for path in (world.root / "_ebbtide" / family).iterdir():
+        path.unlink()
+    check_refused(world.collect(mode="clean"), f"missing_{kind}")
+
+
+# How it grows
+
+
+def test_small_parts_are_put_together(world: World, read: list[str]) -> None:
+    fill(world)
+    for number in range(30):
+        write(world, number)
+        swept(world, "incremental")
+        assert len(index_files(world)) <= 4 * index_module.SMALL_MAX
+    read.clear()
+    swept(world)
+    assert read == []
+
+
+def test_what_is_of_no_use_is_dropped(world: World) -> None:
+    fill(world)
+    for number in range(20):
+        write(world, number)
+    swept(world)
+    before = _size(world)
+    world.clock.advance(4 * DAY)
+    swept(world)
+    swept(world)
+    assert _size(world) < before
+
+
+def _size(world: World) -> int:
+    return sum(path.stat().st_size for path in index_files(world, "nodes"))
+
+
+def test_large_parts_are_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "KEYS_PER_PART", 3)
+    monkeypatch.setattr(keys, "KEYS_PER_PART", 3)
+    fill(world)
+    swept(world)
+    assert len(index_files(world, "nodes")) >= len(PATHS) // 4
+    write(world, 1)
+    monkeypatch.setattr(index_module, "SMALL_MAX", 0)
+    swept(world)
+    swept(world)
+    assert len(index_files(world, "nodes")) >= len(PATHS) // 4
+    assert world.collector().plan().counts["candidate"].objects == 0
+
+
+def test_a_run_that_dies_between_writing_and_dropping(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there twice changes nothing, and goes with the next run."""
+    fill(world)
+    for number in range(12):
+        write(world, number)
+        swept(world, "incremental")
+
+    def die(_self: Index, _names: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(index_module, "SMALL_MAX", 0)
+        patched.setattr(Index, "drop", die)
+        with pytest.raises(KeyboardInterrupt):
+            world.collect(mode="clean")
+    world.clock.advance(DAY)
+    assert swept(world).counts["deleted"].objects == 0
+    assert world.contents() >= {path for path in PATHS[1:] if path.endswith("/00")}
+
+
+# That it changes nothing else
+
+
+@pytest.mark.parametrize("engine", ["workers", "spark"])
+def test_the_same_plan_with_and_without_it(world: World, engine: str) -> None:
+    world.engine = ENGINES[engine]
+    fill(world)
+    for number in range(6):
+        write(world, number)
+        swept(world, "incremental")
+    world.clock.advance(4 * DAY)
+    warm = world.collector(mode="clean").plan()
+    for path in index_files(world):
+        path.unlink()
+    cold = world.collector(mode="clean").plan()
+    assert warm.counts == cold.counts
+    assert warm.counts["candidate"].objects > 0
+
+
+def test_addresses_with_one_key_keep_garbage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And never drop what is live."""
+    fill(world)
+    world.lake.objects.put("main", "dropped", b"dropped")
+    world.lake.objects.delete("main", "dropped")
+    world.clock.advance(timedelta(hours=2))
+    for module in (keys, indexed, nodes):
+        monkeypatch.setattr(module, "keys_of", lambda addresses: keys_of(addresses) % 3)
+    monkeypatch.setattr("ebbtide.gc.lookup.keys_of", lambda addresses: keys_of(addresses) % 3)
+    swept(world)
+    assert world.contents() >= set(PATHS)
+    assert "dropped" in world.contents()
+
+
+KEYS = st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1), max_size=20)
+
+
+@given(arrays=st.lists(KEYS, max_size=4), asked=KEYS, questions=st.none() | st.integers(0, 100))
+def test_a_set_of_keys_is_a_set(
+    arrays: list[list[int]], asked: list[int], questions: int | None
+) -> None:
+    given_arrays = [once(np.array(array, np.int64)) for array in arrays]
+    found = KeySet(given_arrays, questions=questions)
+    expected = {key for array in arrays for key in array}
+    assert found.has(np.array(asked, np.int64)).tolist() == [key in expected for key in asked]
+    if questions is None:
+        assert len(found) == len(expected)
+
+
+def test_keys_are_those_of_the_published_algorithm() -> None:
+    """XXH3 with 64 bits of nothing at all, as its specification has it."""
+    found = keys_of(pa.array([""], pa.string()))
+    assert found.view(np.uint64).tolist() == [0x2D06800538D394C2]
