@@ -30,7 +30,7 @@ from ebbtide.store.content.layout import range_address, tree_address
 from tests.gc.lines import Reader, check_commit
 from tests.gc.model import Head, Made, Model
 from tests.gc.users import ACTS, Act, Users
-from tests.support.world import World
+from tests.support.world import World, aged
 
 EXAMPLES = int(os.environ.get("EBBTIDE_TEST_MACHINE_EXAMPLES", "20"))
 STEPS = 15
@@ -68,7 +68,7 @@ class Machine(RuleBasedStateMachine):
         """An empty repository with a policy."""
         world = self.world
         name = f"lake-{next(self.numbers)}"
-        world.lake = world.store.create_repository(name)
+        world.lake = aged(world.store.create_repository(name))
         world.root = world.directory / "store" / "storage" / name
         self.model = Model(trash_time=TRASH, lease_ttl=LEASE)
         record = world.lake.commits.get("main")

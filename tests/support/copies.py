@@ -19,7 +19,7 @@ from ebbtide.store.embedded import DATABASE_FILE, Store
 from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.schema import commits
 from tests.support.clock import ManualClock
-from tests.support.world import World
+from tests.support.world import World, aged
 
 SETTINGS: Final[dict[str, Any]] = {
     "lease_ttl": timedelta(0),
@@ -38,7 +38,7 @@ class OpenedWorld(World):
         self.settings = Settings(**(SETTINGS | settings))
         self.directory = directory
         self.store = Store.open(directory / "store", settings=self.settings, clock=self.clock)
-        self.lake = self.store.repository("lake")
+        self.lake = aged(self.store.repository("lake"))
         self.root = directory / "store" / "storage" / "lake"
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
@@ -16,6 +17,8 @@ from ebbtide.gc.steps import Observer, silent
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from ebbtide.store.slices import Slices
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 
@@ -23,6 +26,25 @@ START = datetime.now(UTC).replace(microsecond=0) + timedelta(days=400)
 """The injected now of tests: far enough ahead that every file is older than the grace."""
 
 DAY = timedelta(days=1)
+
+
+SLICES_BEFORE: Final = timedelta(days=401)
+"""By how much slices are named older than the injected now: files have dates of the real one, and
+none is older than its slice's name."""
+
+
+class AgedSlices(Slices):
+    """Slices that are named for the real time."""
+
+    def new_addresses(self, count: int, *, now: datetime) -> list[str]:
+        """See `Slices.new_addresses`."""
+        return super().new_addresses(count, now=now - SLICES_BEFORE)
+
+
+def aged(repository: Repository) -> Repository:
+    """The repository, with slices as old as its files."""
+    context = repository.context
+    return Repository(replace(context, slices=AgedSlices(context.settings)))
 
 
 class World:
@@ -37,6 +59,7 @@ class World:
         *,
         settings: dict[str, Any] | None = None,
         now: datetime = START,
+        aged_slices: bool = True,
     ) -> None:
         self.clock = ManualClock(now)
         chosen: dict[str, Any] = {
@@ -48,7 +71,8 @@ class World:
         self.settings = Settings(**(chosen | (settings or {})))
         self.directory = directory
         self.store = Store.init(directory / "store", settings=self.settings, clock=self.clock)
-        self.lake = self.store.create_repository("lake")
+        lake = self.store.create_repository("lake")
+        self.lake = aged(lake) if aged_slices else lake
         self.root = directory / "store" / "storage" / "lake"
 
     @property

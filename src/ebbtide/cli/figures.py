@@ -69,6 +69,10 @@ def show_plan(output: Output, plan: Plan) -> None:
     rows = [[FOUND[name], *_texts(plan.counts[name])] for name in FOUND]
     rows += [[f"  {kind}", *_texts(count)] for kind, count in candidate_kinds(plan).items()]
     output.table(["files", "count", "size"], rows, right=["count", "size"])
+    if plan.young_slices:
+        output.line()
+        slices = count_text(plan.young_slices, "slice")
+        output.line(f"not listed: {slices} with nothing older than the grace")
     foreign = plan.kinds.get("foreign")
     if foreign is not None and foreign.objects:
         output.line()

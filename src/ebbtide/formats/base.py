@@ -68,6 +68,28 @@ class ListingItem:
     share: tuple[int, int] = (0, 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    """Which slices a listing may leave out. Their names say when they were opened, and nothing in
+    one is older.
+
+    Those opened between `cutoff` and `now` hold nothing that may go. Those that sort behind
+    `closed_after` were closed off before an earlier run looked.
+    """
+
+    cutoff: datetime
+    now: datetime
+    closed_after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What to list, and how many slices are left out for being young."""
+
+    items: list[ListingItem]
+    young_slices: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Clocks:
     """What the three clocks that a run depends on said at about the same time (UTC)."""
@@ -84,11 +106,9 @@ class Layout(Protocol):
     def delete_order(self) -> tuple[str, ...]:
         """The kinds that may be collected, pointers before what they point at."""
 
-    def listing_items(
-        self, storage: Storage, *, cores: int, closed_after: str | None = None
-    ) -> list[ListingItem]:
-        """The whole storage, once, split for listing on so many cores; without the slices that
-        sort behind `closed_after`, which were closed off."""
+    def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
+        """The whole storage, once, but for slices that may be left out; split for listing on so
+        many cores."""
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """The kind of each address: one of `delete_order`, FOREIGN or SYSTEM."""

@@ -19,8 +19,10 @@ from ebbtide.formats.base import (
     Fencing,
     Guard,
     Identity,
+    Listing,
     ListingItem,
     RunHold,
+    Slices,
     unguarded,
 )
 from ebbtide.ids import instant_of, latest_id
@@ -66,23 +68,28 @@ class EmbeddedLayout:
     delete_order: tuple[str, ...] = ("tree", "range", "object", "temporary")
     checked_kinds: tuple[str, ...] = ("tree", "range")
 
-    def listing_items(
-        self, storage: Storage, *, cores: int, closed_after: str | None = None
-    ) -> list[ListingItem]:
-        """A slice is a unit of listing; so is every other directory at the top."""
+    def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
+        """A slice is a unit of listing. What is in none is listed by directories, two levels deep:
+        whoever put it there may have put much of it into one."""
         del cores  # there are far more slices
         items = [ListingItem("", recursive=False)]
+        young = 0
         for top in storage.list_prefixes():
-            if top in (DATA_PREFIX, _SYSTEM_PREFIX):
-                items.append(ListingItem(top, recursive=False))
-                items += [
-                    ListingItem(prefix, recursive=True)
-                    for prefix in storage.list_prefixes(top)
-                    if prefix != COLLECTOR_PREFIX and not _is_closed(prefix, closed_after)
-                ]
-            else:
-                items.append(ListingItem(top, recursive=True))
-        return items
+            if top not in (DATA_PREFIX, _SYSTEM_PREFIX):
+                items += _shards(storage, top)
+                continue
+            items.append(ListingItem(top, recursive=False))
+            for prefix in storage.list_prefixes(top):
+                opened_at = _opened_at(prefix)
+                if prefix == COLLECTOR_PREFIX or _is_closed(prefix, slices.closed_after):
+                    continue
+                if opened_at is None and top == DATA_PREFIX:
+                    items += _shards(storage, prefix)
+                elif opened_at is not None and slices.cutoff <= opened_at <= slices.now:
+                    young += 1
+                else:
+                    items.append(ListingItem(prefix, recursive=True))
+        return Listing(items, young)
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """By the address alone."""
@@ -128,15 +135,23 @@ class EmbeddedLayout:
         return read_range_addresses(storage, node_id, checksum, entry_count=entry_count)
 
 
+def _shards(storage: Storage, prefix: str) -> list[ListingItem]:
+    """A directory that is no slice: its own files, and each directory in it."""
+    inner = storage.list_prefixes(prefix)
+    return [ListingItem(prefix, recursive=False), *(ListingItem(p, recursive=True) for p in inner)]
+
+
+def _opened_at(prefix: str) -> datetime | None:
+    """When a slice was opened; None for a directory that is none."""
+    if not prefix.startswith(DATA_PREFIX):
+        return None
+    return instant_of(prefix.removeprefix(DATA_PREFIX).rstrip("/"))
+
+
 def _is_closed(prefix: str, closed_after: str | None) -> bool:
     """Whether a directory is a slice that was closed off."""
     name = prefix.removeprefix(DATA_PREFIX).rstrip("/")
-    return (
-        closed_after is not None
-        and prefix.startswith(DATA_PREFIX)
-        and instant_of(name) is not None
-        and name > closed_after
-    )
+    return closed_after is not None and _opened_at(prefix) is not None and name > closed_after
 
 
 @dataclass(frozen=True, slots=True)

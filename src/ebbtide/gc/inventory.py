@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema
-from ebbtide.formats.base import FOREIGN, Layout, ListingItem
+from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
@@ -40,16 +40,16 @@ def list_inventory(
     storage: Storage,
     layout: Layout,
     folder: RunFolder,
-    *,
-    closed_after: str | None = None,
-) -> list[Part]:
-    """List the storage into parts, and count by kind: all of it, or without the slices that sort
-    behind `closed_after`.
+    slices: Slices,
+) -> tuple[list[Part], int]:
+    """List the storage into parts, and count by kind: all of it, but for slices that may be left
+    out. Also how many were left out for being young.
 
     The parts with a name hold rows of INVENTORY_SCHEMA; those without count rows of one kind
     (their `group`). Files of the system are left out of the rows, not of the counts.
     """
-    items = layout.listing_items(storage, cores=engine.cores, closed_after=closed_after)
+    listing = layout.plan_listing(storage, slices, cores=engine.cores)
+    items = listing.items
     # Neighbours are much alike, and large ones go to several tasks.
     count = min(len(items), engine.task_count)
     tasks = [items[first::count] for first in range(count)]
@@ -57,7 +57,7 @@ def list_inventory(
     def work(number: int, task: list[ListingItem], answer: PartRows) -> None:
         _list_task(number, task, answer, storage=storage, layout=layout, folder=folder)
 
-    return engine.run(tasks, work)
+    return engine.run(tasks, work), listing.young_slices
 
 
 def _list_task(

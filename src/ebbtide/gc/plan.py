@@ -45,7 +45,8 @@ class Plan:
     `mode` is clean or incremental, the latter going on from run `previous_id`; `mode_reason` says
     why a clean run was made. For the next incremental one: `read_at` is when the metadata was read,
     slices behind `closed_after` were closed off then, `remaining` has what stays in those without
-    being live, `whole` counts everything in the storage, `clean_at` is when the last clean run
+    being live, `young_slices` counts those that were not listed, since all in them is younger than
+    the grace, `whole` counts everything in the storage, `clean_at` is when the last clean run
     began.
 
     `expired_count` counts the commits that lose their data, `gone_count` those that lost it to
@@ -76,6 +77,7 @@ class Plan:
     clean_at: datetime
     read_at: datetime
     closed_after: str | None
+    young_slices: int
     remaining: tuple[Part, ...]
     whole: Count
     refusal: tuple[str, str] | None = None
@@ -108,6 +110,7 @@ class Plan:
             "clean_at": self.clean_at.isoformat(),
             "read_at": self.read_at.isoformat(),
             "closed_after": self.closed_after,
+            "young_slices": self.young_slices,
             "remaining": [part.to_json() for part in self.remaining],
             "whole": asdict(self.whole),
             "refusal": list(self.refusal) if self.refusal else None,
@@ -143,6 +146,7 @@ class Plan:
             clean_at=datetime.fromisoformat(content["clean_at"]),
             read_at=datetime.fromisoformat(content["read_at"]),
             closed_after=content["closed_after"],
+            young_slices=content["young_slices"],
             remaining=tuple(Part.from_json(part) for part in content["remaining"]),
             whole=Count(**content["whole"]),
             refusal=(refusal[0], refusal[1]) if refusal else None,

@@ -7,14 +7,14 @@ what is protected and what is committed. What is written after the listing canno
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from ebbtide.formats.base import RepositoryFormat
+from ebbtide.formats.base import RepositoryFormat, Slices
 from ebbtide.gc.candidates import Relations
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
@@ -23,7 +23,7 @@ from ebbtide.gc.incremental import NeedsCleanRunError, Now, recall
 from ebbtide.gc.index import Index
 from ebbtide.gc.inventory import POINTERS, list_inventory
 from ebbtide.gc.mark import MarkedTrees, mark
-from ebbtide.gc.modes import Chosen, Earlier
+from ebbtide.gc.modes import Chosen
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.places import Place
@@ -32,6 +32,7 @@ from ebbtide.gc.presence import check_presence
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.subtract import subtract
+from ebbtide.ids import latest_id
 from ebbtide.retention.decision import Decision, Roots, decide
 
 PROTECTED_ROWS_PER_PART: Final = 1_000_000
@@ -45,11 +46,12 @@ class _Listed:
     parts: list[Part]
     kinds: dict[str, Count]
     total: Count
+    young_slices: int
 
     def with_rows(self, parts: list[Part]) -> _Listed:
         """This, and what an incremental run looks at besides."""
         more = (Count(part.rows, part.bytes_total) for part in parts)
-        return _Listed(self.parts + parts, self.kinds, sum(more, self.total))
+        return replace(self, parts=self.parts + parts, total=sum(more, self.total))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,13 @@ def _make(
         cutoff = started_at - options.grace
     with steps("list"):
         # First: what ends while the listing goes on may have been listed or not.
-        closed_after = repository.closed_after()
-        listed = _list(engine, repository, folder, earlier)
+        closed_after = _closed_after(repository, cutoff)
+        slices = Slices(
+            cutoff=cutoff,
+            now=started_at,
+            closed_after=None if earlier is None else earlier.run.closed_after,
+        )
+        listed = _list(engine, repository, folder, slices)
     with steps("read"):
         read = _read(repository, folder, cutoff=cutoff, listed_count=listed.total.objects)
     trees = trees_of(read.roots, read.decision)
@@ -175,6 +182,7 @@ def _make(
         clean_at=started_at if earlier is None else earlier.run.plan.clean_at,
         read_at=read.roots.now,
         closed_after=closed_after,
+        young_slices=listed.young_slices,
         remaining=result.remaining,
         whole=whole,
         refusal=(over.kind, over.message) if over else None,
@@ -205,21 +213,25 @@ def _objects(count: Count) -> int:
     return count.objects
 
 
+def _closed_after(repository: RepositoryFormat, cutoff: datetime) -> str | None:
+    """Slices that sort behind this one get no more files, and are listed by this run unless an
+    earlier one did: they were opened before the cutoff."""
+    closed_after = repository.closed_after()
+    return None if closed_after is None else max(closed_after, latest_id(cutoff))
+
+
 def _list(
-    engine: Engine, repository: RepositoryFormat, folder: RunFolder, earlier: Earlier | None
+    engine: Engine, repository: RepositoryFormat, folder: RunFolder, slices: Slices
 ) -> _Listed:
-    answers = list_inventory(
-        engine,
-        repository.storage,
-        repository.layout,
-        folder,
-        closed_after=None if earlier is None else earlier.run.closed_after,
+    answers, young_slices = list_inventory(
+        engine, repository.storage, repository.layout, folder, slices
     )
     kinds = total_by_group(part for part in answers if part.name is None)
     return _Listed(
         parts=[part for part in answers if part.name is not None],
         kinds=kinds,
         total=sum((kinds.get(k, Count()) for k in repository.layout.delete_order), Count()),
+        young_slices=young_slices,
     )
 
 

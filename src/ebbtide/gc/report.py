@@ -33,7 +33,8 @@ class RunReport:
     `counts` has listed, live, protected, young, candidate, and, after a sweep, deleted, missing,
     failed and revived. `kinds` counts what was listed by kind, foreign files too. `mode` is clean
     or incremental (on run `previous_id`), and `mode_reason` says why it is clean; both None for a
-    run without a plan.
+    run without a plan. `young_slices` counts those that were not listed: all in them is younger
+    than the grace.
     """
 
     run_id: str
@@ -50,6 +51,7 @@ class RunReport:
     mode: str | None = None
     mode_reason: str | None = None
     previous_id: str | None = None
+    young_slices: int = 0
     error: Mapping[str, str] | None = None
 
     @property
@@ -79,6 +81,7 @@ class RunReport:
             mode=content["mode"],
             mode_reason=content["mode_reason"],
             previous_id=content["previous_id"],
+            young_slices=content["young_slices"],
             error=content["error"],
         )
 
@@ -103,6 +106,7 @@ class RunReport:
             "mode": self.mode,
             "mode_reason": self.mode_reason,
             "previous_id": self.previous_id,
+            "young_slices": self.young_slices,
             "error": dict(self.error) if self.error else None,
         }
 
@@ -143,6 +147,7 @@ def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> R
         mode=plan.mode,
         mode_reason=plan.mode_reason,
         previous_id=plan.previous_id,
+        young_slices=plan.young_slices,
         error=error_json(*refusal) if refusal else None,
     )
 
@@ -168,6 +173,7 @@ def swept_report(
         mode=plan.mode,
         mode_reason=plan.mode_reason,
         previous_id=plan.previous_id,
+        young_slices=plan.young_slices,
         error=None
         if complete
         else error_json(

@@ -16,7 +16,14 @@ import pyarrow as pa
 
 from ebbtide.arrow import first_match
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.base import FOREIGN, NODES_SCHEMA, SYSTEM, ListingItem
+from ebbtide.formats.base import (
+    FOREIGN,
+    NODES_SCHEMA,
+    SYSTEM,
+    Listing,
+    ListingItem,
+    Slices,
+)
 from ebbtide.formats.icechunk import envelope
 from ebbtide.formats.icechunk.envelope import FileType, UnknownVersionError
 from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
@@ -57,22 +64,20 @@ class IcechunkLayout:
     delete_order: tuple[str, ...] = (*_COLLECTED, "temporary")
     checked_kinds: tuple[str, ...] = ()
 
-    def listing_items(
-        self, storage: Storage, *, cores: int, closed_after: str | None = None
-    ) -> list[ListingItem]:
+    def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
         """Each directory at the top is a unit of listing; our own is left out.
 
         Chunks lie all in one. On a local disk several tasks divide it among them; an object store
         would have to be asked for all of it by each.
         """
-        del closed_after  # there are no slices
+        del slices  # there are none
         shares = min(cores, CHUNK_SHARES_MAX) if storage.url.startswith("file:") else 1
         items = [ListingItem("", recursive=False)]
         for top in storage.list_prefixes():
             count = shares if top == CHUNKS_PREFIX else 1
             if top != SYSTEM_PREFIX:
                 items += [ListingItem(top, recursive=True, share=(k, count)) for k in range(count)]
-        return items
+        return Listing(items)
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """By the address alone."""

@@ -1,0 +1,92 @@
+"""What a listing looks at: slices that can matter, and everything that lies in none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ebbtide.formats.base import ListingItem, Slices
+from ebbtide.formats.embedded import EmbeddedLayout
+from ebbtide.ids import descending_id, new_id
+from ebbtide.storage import open_storage
+from tests.support.world import DAY, START, World
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Its slices are named by the injected clock."""
+    made = World(tmp_path, aged_slices=False)
+    yield made
+    made.close()
+
+
+def test_young_slices_are_left_out_by_name(world: World) -> None:
+    world.lake.objects.put("main", "a", b"1")
+    world.lake.objects.delete("main", "a")
+    report = world.collect(mode="clean")
+    assert (report.young_slices, report.kinds.get("object")) == (1, None)
+    assert world.contents() == {"1"}
+    world.clock.advance(HOUR)
+    report = world.collect(mode="clean")
+    assert (report.young_slices, report.counts["deleted"].objects) == (1, 0)
+    world.clock.advance(timedelta(microseconds=1))
+    report = world.collect(mode="clean")
+    assert (report.young_slices, report.counts["deleted"].objects) == (0, 1)
+
+
+def test_the_next_incremental_run_lists_what_was_young(world: World) -> None:
+    """Though the slice was full and done with long before its files were old enough."""
+    world.lake.objects.put("main", "a", b"1")
+    world.lake.objects.delete("main", "a")
+    world.clock.advance(3 * DAY)
+    assert world.collect(mode="clean", grace=5 * DAY).young_slices == 1
+    world.clock.advance(3 * DAY)
+    report = world.collect(mode="incremental", grace=5 * DAY)
+    assert (report.mode, report.counts["deleted"].objects) == ("incremental", 1)
+
+
+def test_a_slice_from_the_future_is_listed(world: World) -> None:
+    """Its name says nothing of its files."""
+    place = world.root / "data" / descending_id(world.now + DAY)
+    place.mkdir(parents=True)
+    (place / new_id()).write_bytes(b"stray")
+    report = world.collect(mode="clean")
+    assert (report.young_slices, report.counts["deleted"].objects) == (0, 1)
+
+
+@pytest.mark.parametrize("mode", ["clean", "incremental"])
+def test_what_lies_in_no_slice_is_reported_and_kept(world: World, mode: str) -> None:
+    strangers = ["data/stray", "data/import/a/b/c", "data/import/d", "other/e/f", "other/g", "h"]
+    for name in strangers:
+        file = world.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(name.encode())
+    world.collect(mode="clean")
+    report = world.collect(mode=mode)
+    assert report.kinds["foreign"].objects == len(strangers)
+    assert all((world.root / name).read_bytes() == name.encode() for name in strangers)
+
+
+def test_units_of_listing(tmp_path: Path) -> None:
+    """Slices are one each; other directories are cut into theirs."""
+    old, young, closed = (descending_id(START - timedelta(hours=n)) for n in (9, 1, 20))
+    names = [f"data/{each}/{new_id()}" for each in (old, young, closed)]
+    names += ["data/x/1/a", "data/x/2/b", "data/x/c", "top/1/2/d", "e"]
+    names += ["_ebbtide/trees/f", "_ebbtide/gc/runs/g"]
+    storage = open_storage(str(tmp_path))
+    for name in names:
+        storage.put(name, b"")
+    bound = descending_id(START - timedelta(hours=10))
+    slices = Slices(cutoff=START - timedelta(hours=2), now=START, closed_after=bound)
+    listing = EmbeddedLayout().plan_listing(storage, slices, cores=2)
+    flat = {"", "data/", "data/x/", "top/", "_ebbtide/"}
+    deep = {f"data/{old}/", "data/x/1/", "data/x/2/", "top/1/", "_ebbtide/trees/"}
+    expected = {ListingItem(prefix, recursive=False) for prefix in flat}
+    expected |= {ListingItem(prefix, recursive=True) for prefix in deep}
+    assert len(listing.items) == len(expected)
+    assert (set(listing.items), listing.young_slices) == (expected, 1)
