@@ -6,7 +6,7 @@ picklable value that travels to Spark's executors; `RepositoryFormat` stays with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +34,9 @@ PROTECTED_SCHEMA: Final = make_schema(
 )
 """The relation `protected`: addresses that no commit holds and that must stay all the same. `until`
 and `created_at` are null where a format does not know them."""
+
+AMONG_MAX: Final = 20_000
+"""How many addresses can be asked for by name: they are parameters of one statement."""
 
 RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
 """Where the folders of runs lie on a repository's own storage."""
@@ -157,8 +160,9 @@ class Reading(Protocol):
     def roots(self) -> Roots:
         """Refs, commits, policy and the time."""
 
-    def protected(self) -> Iterator[pa.Table]:
-        """The relation `protected` (PROTECTED_SCHEMA) in batches."""
+    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The relation `protected` (PROTECTED_SCHEMA) in batches; what is not `among` these
+        addresses, of which there are AMONG_MAX at most, may be left out."""
 
 
 class RunHold(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -168,8 +168,10 @@ class _Reading:
             trash_time=self.settings.trash_time,
         )
 
-    def protected(self) -> Iterator[pa.Table]:
-        return uncommitted(self.tx, self.repository_id, trash_time=self.settings.trash_time)
+    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        return uncommitted(
+            self.tx, self.repository_id, trash_time=self.settings.trash_time, among=among
+        )
 
 
 class _Hold:

@@ -111,10 +111,12 @@ class CandidateWriter:
                 self._flush(kind)
 
     def _flush(self, kind: str) -> None:
-        # What was written together lies together on a disk, and goes faster together.
-        table = pa.concat_tables(self._gathered[kind]).sort_by("last_modified")
+        table = pa.concat_tables(self._gathered[kind])
+        place = REMAINING if kind == REMAINING else "candidates"
+        if kind != REMAINING:
+            # What was written together lies together on a disk, and goes faster together.
+            table = table.sort_by("last_modified")
         for start in range(0, table.num_rows, ROWS_PER_PART):
-            place = REMAINING if kind == REMAINING else "candidates"
             name = f"{place}/{kind}-{self._number:05d}-{self._written[kind]:03d}.parquet"
             piece = table.slice(start, ROWS_PER_PART)
             self._answer.wrote(self._folder, name, piece, group=kind)

@@ -87,13 +87,12 @@ def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     tasks: list[Part | str] = [*earlier.plan.remaining, *records]
 
     def work(number: int, task: Part | str, answer: PartRows) -> None:
-        if isinstance(task, Part):
-            assert task.name is not None
-            table = read_part(earlier.folder, task.name, task.checksum).cast(INVENTORY_SCHEMA)
-        else:
-            table = _revived(read_part(earlier.folder, task), earlier, now.layout)
-            table = in_closed_slices(table, earlier.closed_after)
         name = f"inventory/remembered-{number:05d}.parquet"
+        if isinstance(task, Part):
+            answer.copied(now.folder, name, earlier.folder, task)
+            return
+        table = _revived(read_part(earlier.folder, task), earlier, now.layout)
+        table = in_closed_slices(table, earlier.closed_after)
         answer.wrote(now.folder, name, table, group="rows")
 
     return engine.run(tasks, work)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +24,8 @@ from ebbtide.formats.base import Guard
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part, read_rows, read_tables
+from ebbtide.gc.keys import KeySet, keys_of, rows_of
+from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
 from ebbtide.storage import DeleteOutcome, Storage
 
@@ -159,8 +160,12 @@ def write_todo(
     settled (record parts named in `settled`); and the record of those kept, as revived."""
     earlier = _by_stem(settled)
 
-    def work(_number: int, task: tuple[Part, list[str]], answer: PartRows) -> None:
-        part, records = task
+    def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
+        needed = KeySet.read(folder, keep, questions=rows_of(task))
+        for part in task:
+            settle(part, earlier.get(_stem(part.name or ""), []), needed, answer)
+
+    def settle(part: Part, records: list[str], needed: KeySet, answer: PartRows) -> None:
         assert part.name is not None
         stem = _stem(part.name)
         table = read_part(folder, part.name, part.checksum).cast(CANDIDATE_SCHEMA)
@@ -168,23 +173,22 @@ def write_todo(
             done = read_part(folder, name)
             done = done.filter(pc.not_equal(done.column("outcome"), pa.scalar("failed")))
             table = without(table, "address", done)
-        for needed in read_tables(folder, keep, ADDRESS_SCHEMA):
-            key = pc.coalesce(table.column("target"), table.column("address"))
-            back = pc.is_in(key, value_set=needed.column("address"))
-            kept, table = table.filter(back), table.filter(pc.invert(back))
-            if kept.num_rows:
-                _record(
-                    folder,
-                    answer,
-                    f"deleted/{stem}/{epoch:06d}-revived-{secrets.token_hex(4)}",
-                    kept,
-                    outcomes=["revived"] * kept.num_rows,
-                    errors=[None] * kept.num_rows,
-                )
+        keys = keys_of(pc.coalesce(table.column("target"), table.column("address")))
+        back = pa.array(needed.has(keys))
+        kept, table = table.filter(back), table.filter(pc.invert(back))
+        if kept.num_rows:
+            _record(
+                folder,
+                answer,
+                f"deleted/{stem}/{epoch:06d}-revived-{secrets.token_hex(4)}",
+                kept,
+                outcomes=["revived"] * kept.num_rows,
+                errors=[None] * kept.num_rows,
+            )
         answer.wrote(folder, f"todo/{epoch:06d}/{stem}.parquet", table, group=part.group)
 
-    tasks = [(part, earlier.get(_stem(part.name or ""), [])) for part in candidates]
-    parts = engine.run(tasks, work)
+    # No more tasks than cores: each has to read all that is kept.
+    parts = engine.run(split(list(candidates), tasks=engine.cores), work)
     return (
         [part for part in parts if part.name and part.name.startswith("todo/")],
         [part for part in parts if not (part.name and part.name.startswith("todo/"))],

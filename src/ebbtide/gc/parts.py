@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -88,6 +88,13 @@ class PartRows:
         folder.storage.put(folder.address(name), data)
         self.counted(table.num_rows, bytes_total=_bytes(table), group=group, name=name, data=data)
 
+    def copied(self, folder: RunFolder, name: str, source: RunFolder, part: Part) -> None:
+        """Take another run's part over as it is, as part `name`. Refused `plan_corrupt`."""
+        assert part.name is not None
+        data = _read_bytes(source, part.name, part.checksum)
+        folder.storage.put(folder.address(name), data)
+        self.rows.append({**asdict(part), "name": name})
+
     def counted(
         self,
         rows: int,
@@ -136,17 +143,29 @@ def read_part(folder: RunFolder, name: str, checksum: str | None = None) -> pa.T
 
     `checksum` None skips the comparison (parts of a killed attempt, which nobody recorded).
     """
+    data = _read_bytes(folder, name, checksum)
+    try:
+        # Without threads of Arrow's own: one that is still there when Python ends aborts it.
+        return pq.read_table(io.BytesIO(data), use_threads=False)
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise _corrupt(folder, name, error) from error
+
+
+def _read_bytes(folder: RunFolder, name: str, checksum: str | None) -> bytes:
+    """The bytes of a part. Raises as `read_part`."""
     try:
         data = folder.storage.get(folder.address(name))
         if checksum is not None and hashlib.sha256(data).hexdigest() != checksum:
             raise ValueError("its checksum is not the one recorded")
-        # Without threads of Arrow's own: one that is still there when Python ends aborts it.
-        return pq.read_table(io.BytesIO(data), use_threads=False)
-    except (EbbtideError, ValueError, OSError, pa.ArrowException) as error:
-        raise Refused(
-            "plan_corrupt",
-            f"{folder.path}/{name} is not as it was written ({error}): plan again",
-        ) from error
+    except (EbbtideError, ValueError) as error:
+        raise _corrupt(folder, name, error) from error
+    return data
+
+
+def _corrupt(folder: RunFolder, name: str, error: Exception) -> Refused:
+    return Refused(
+        "plan_corrupt", f"{folder.path}/{name} is not as it was written ({error}): plan again"
+    )
 
 
 def _bytes(table: pa.Table) -> int:

@@ -13,14 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+import pyarrow.compute as pc
+
+from ebbtide.arrow import texts
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
-from ebbtide.formats.base import Fencing, RepositoryFormat, RunHold
+from ebbtide.formats.base import AMONG_MAX, Fencing, RepositoryFormat, RunHold
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_not_empty
+from ebbtide.gc.keys import rows_of
 from ebbtide.gc.mark import MarkedTrees, mark
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
-from ebbtide.gc.parts import Part, PartRows, read_part, split
+from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
 from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan, PlannedCommits, read_commits
 from ebbtide.gc.planning import check_times, trees_of, write_protected
@@ -155,7 +160,8 @@ class Sweep:
         name = f"recheck-{self.hold.run_epoch:06d}"
         with self.repository.reading(self.plan.cutoff) as reading:
             after = reading.roots()
-            protected = write_protected(self.folder, reading.protected(), name=f"{name}/kept")
+            kept = reading.protected(among=self._few_candidates())
+            protected = write_protected(self.folder, kept, name=f"{name}/kept")
         trees = _newly_kept(planned, (roots, decision), (after, decide(after)))
         live = mark(
             self.engine,
@@ -166,6 +172,13 @@ class Sweep:
         # What the plan protected in the same words is no candidate.
         known = {part.checksum for part in self.plan.protected}
         return [part for part in protected if part.checksum not in known] + live
+
+    def _few_candidates(self) -> list[str] | None:
+        """By which addresses the candidates are judged; None where they are many."""
+        if rows_of(self.plan.candidates) > AMONG_MAX:
+            return None
+        rows = read_rows(self.folder, self.plan.candidates, CANDIDATE_SCHEMA)
+        return texts(pc.coalesce(rows.column("target"), rows.column("address")))
 
     def _todo(self, keep: list[Part], earlier: list[str]) -> list[Part]:
         """What to delete: the plan's candidates, less what came back and what was settled."""

@@ -26,7 +26,7 @@ but is a connection of its own, which cannot share the snapshot of SQLite.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
@@ -108,12 +108,19 @@ PHASES: Final = (WRITES, UPLOADS, STAGED, COPIES)
 
 
 def uncommitted(
-    tx: Transaction, repository_id: str, *, trash_time: timedelta
+    tx: Transaction,
+    repository_id: str,
+    *,
+    trash_time: timedelta,
+    among: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """All of it (UNCOMMITTED_SCHEMA) in batches, by the database's now; `tx` is a snapshot."""
+    """All of it (UNCOMMITTED_SCHEMA) in batches, by the database's now, or what there is of some
+    thousand addresses; `tx` is a snapshot."""
     now = tx.now()
     for phase in PHASES:
         query = phase.select(repository_id)
+        if among is not None:
+            query = query.where(phase.table.c.address.in_(among))
         if phase.until is not None:
             query = query.where(phase.until > now)
         live = None

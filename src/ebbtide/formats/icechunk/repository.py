@@ -7,7 +7,7 @@ repository's own storage, or in the directory for runs where that storage is not
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -127,8 +127,9 @@ class _Reading:
             lenient_trees=frozenset(self.state.unreachable),
         )
 
-    def protected(self) -> Iterator[pa.Table]:
+    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The backups that stay: young ones, and those in which the operations log goes on."""
+        del among  # they are few
         backups = [f"{BACKUPS_PREFIX}{name}" for name in sorted(self.state.backups)]
         columns: list[Any] = [
             backups,
