@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.engine import open_engine
 from ebbtide.store.metadata.migrate import upgrade_schema
 from ebbtide.store.repository import Repository
+from tests.support.ceph import BUCKET, find_ceph, start_ceph
 from tests.support.clock import ManualClock
 from tests.support.postgres import PostgresServer, find_postgres, start_postgres
 from tests.support.requirements import require_or_skip
@@ -33,6 +35,24 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
     server = start_postgres(tmp_path_factory.mktemp("postgres"))
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a bucket: the one that EBBTIDE_TEST_S3_URL names, with endpoint and credentials in
+    AWS_ variables, or one of a server for the whole test run."""
+    given = os.environ.get("EBBTIDE_TEST_S3_URL")
+    if given is not None:
+        yield given
+        return
+    if not find_ceph():
+        require_or_skip("s3", "EBBTIDE_TEST_S3_URL names no bucket, and there is no Ceph")
+    server = start_ceph()
+    request.addfinalizer(server.stop)
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in server.environment().items():
+            patched.setenv(name, value)
+        yield f"s3://{BUCKET}"
 
 
 @pytest.fixture(scope="session")

@@ -160,7 +160,7 @@ def _make_cluster(binaries: Path, home: _Home) -> str:
 def _start_on_free_port(binaries: Path, home: _Home) -> tuple[int, subprocess.Popen[str]]:
     output = ""
     for _ in range(PORT_ATTEMPTS_MAX):
-        port = _free_port()
+        port = free_port()
         settings = {**SETTINGS, "port": str(port)}
         options = shlex.join(f"--{name}={value}" for name, value in settings.items())
         keeper = home.start("/bin/sh", "-c", KEEPER, "keeper", binaries, home.path, options)
@@ -174,7 +174,8 @@ def _start_on_free_port(binaries: Path, home: _Home) -> tuple[int, subprocess.Po
     raise RuntimeError(f"PostgreSQL did not start:\n{output}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback address that nobody has now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,0 +1,193 @@
+"""A private S3 server for one test run: the gateway of Ceph over one storage daemon that keeps all
+in its memory. Not for servers that anything else uses.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Final
+
+from tests.support.postgres import free_port
+
+PROGRAMS: Final = ("ceph", "ceph-mon", "ceph-mgr", "ceph-osd", "radosgw", "radosgw-admin")
+ACCESS_KEY_ID: Final = "test"
+SECRET_ACCESS_KEY: Final = "testtest"
+BUCKET: Final = "ebbtide-tests"
+START_SECONDS_MAX: Final = 120
+MEMORY_BYTES: Final = 4 * 2**30
+
+CONFIGURATION: Final = """
+[global]
+fsid = {fsid}
+mon host = v2:127.0.0.1:{monitor_port}
+public addr = 127.0.0.1
+auth cluster required = cephx
+auth service required = cephx
+auth client required = cephx
+keyring = {home}/keyring
+osd pool default size = 1
+osd pool default min size = 1
+osd pool default pg num = 8
+osd crush chooseleaf type = 0
+mon allow pool size one = true
+mon warn on pool no redundancy = false
+mon data = {home}/mon
+mgr data = {home}/mgr
+osd data = {home}/osd
+osd objectstore = memstore
+memstore device bytes = {memory_bytes}
+osd journal size = 100
+log file = {home}/$name.log
+admin socket = {home}/$name.asok
+run dir = {home}
+crash dir = {home}/crash
+[client]
+rgw frontends = beast endpoint=127.0.0.1:{port}
+rgw data = {home}/rgw
+rgw enable usage log = false
+rgw dynamic resharding = false
+"""
+
+# Runs the daemons for as long as its own standard input stays open. The pipe closes with the test
+# process however that ends, so even a killed run leaves no server and no data behind.
+KEEPER: Final = """
+cd "$1"
+export CEPH_CONF=$1/ceph.conf
+started=
+ended() { kill $started 2>/dev/null; wait; rm -rf "$1"; }
+prepare() {
+    set -e
+    mkdir -p mon mgr osd rgw crash
+    key="ceph-authtool keyring --gen-key"
+    ceph-authtool --create-keyring keyring --gen-key -n mon. --cap mon 'allow *'
+    $key -n client.admin --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
+    $key -n client.rgw --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
+    $key -n mgr.x --cap mon 'allow profile mgr' --cap osd 'allow *'
+    $key -n osd.0 --cap mon 'allow profile osd' --cap osd 'allow *' --cap mgr 'allow profile osd'
+    monmaptool --create --clobber --fsid "$2" --addv a "[v2:127.0.0.1:$3]" monmap
+    ceph-mon --mkfs -i a --monmap monmap --keyring keyring
+}
+prepare "$@" >start.log 2>&1 || { echo failed; cat start.log; exit 1; }
+ceph-mon -f -i a >>start.log 2>&1 & started="$started $!"
+ceph-mgr -f -i x >>start.log 2>&1 & started="$started $!"
+osd=$(cat /proc/sys/kernel/random/uuid)
+{ ceph osd new "$osd" 0 && ceph-osd -i 0 --mkfs --osd-uuid "$osd"; } >>start.log 2>&1 ||
+    { echo failed; cat start.log; ended "$@"; exit 1; }
+ceph-osd -f -i 0 >>start.log 2>&1 & started="$started $!"
+radosgw -f -n client.rgw >>start.log 2>&1 & started="$started $!"
+echo started
+cat >/dev/null
+ended "$@"
+"""
+
+
+def find_ceph() -> bool:
+    """Whether all of its programs are there."""
+    return all(shutil.which(name) for name in PROGRAMS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CephServer:
+    """A running server with one empty bucket, `BUCKET`."""
+
+    endpoint: str
+    home: Path
+    keeper: subprocess.Popen[str]
+
+    def environment(self) -> dict[str, str]:
+        """What a client needs to know."""
+        return {
+            "AWS_ENDPOINT": self.endpoint,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY,
+        }
+
+    def stop(self) -> None:
+        """Ends the server and removes its files. May be called again."""
+        self.keeper.communicate()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def start_ceph() -> CephServer:
+    """Starts a server on free ports of the loopback address, in some 12 s.
+
+    Raises RuntimeError, with what its programs said, when it does not start.
+    """
+    home = Path(tempfile.mkdtemp(prefix="ebbtide-ceph-"))  # short: sockets lie in it
+    port, monitor_port = free_port(), free_port()
+    fsid = str(uuid.uuid4())
+    text = CONFIGURATION.format(
+        home=home, fsid=fsid, port=port, monitor_port=monitor_port, memory_bytes=MEMORY_BYTES
+    )
+    (home / "ceph.conf").write_text(text)
+    keeper = subprocess.Popen(
+        ["/bin/bash", "-c", KEEPER, "keeper", str(home), fsid, str(monitor_port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # An interrupt from the terminal is for the tests; the keeper follows when they end.
+        start_new_session=True,
+    )
+    server = CephServer(endpoint=f"http://127.0.0.1:{port}", home=home, keeper=keeper)
+    assert keeper.stdout is not None
+    try:
+        if keeper.stdout.readline() != "started\n":
+            raise RuntimeError(f"Ceph did not start:\n{keeper.communicate()[0]}")
+        _wait(server)
+        _make_user(home)
+        _make_bucket(server)
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def _wait(server: CephServer) -> None:
+    """Until it answers."""
+    deadline = monotonic() + START_SECONDS_MAX
+    while True:
+        try:
+            with urllib.request.urlopen(server.endpoint, timeout=5):
+                return
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            if server.keeper.poll() is not None or monotonic() > deadline:
+                log = (server.home / "start.log").read_text()
+                raise RuntimeError(f"Ceph's gateway does not answer:\n{log}") from error
+            sleep(0.2)
+
+
+def _make_user(home: Path) -> None:
+    command = ["radosgw-admin", "user", "create", "--uid=test", "--display-name=test"]
+    command += [f"--access-key={ACCESS_KEY_ID}", f"--secret-key={SECRET_ACCESS_KEY}"]
+    environment = {**os.environ, "CEPH_CONF": str(home / "ceph.conf")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"Ceph took no user:\n{done.stderr}")
+
+
+def _make_bucket(server: CephServer) -> None:
+    """With a signed request: the storage clients that the project uses make no buckets."""
+    from pyarrow.fs import S3FileSystem
+
+    files = S3FileSystem(
+        endpoint_override=server.endpoint.removeprefix("http://"),
+        scheme="http",
+        access_key=ACCESS_KEY_ID,
+        secret_key=SECRET_ACCESS_KEY,
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    files.create_dir(BUCKET)
