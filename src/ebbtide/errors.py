@@ -1,7 +1,8 @@
 """Every error of Ebbtide: few classes, by what the caller can do; many kinds, by what happened.
 
 `KINDS` is append-only: programs match on a kind, so none is renamed or given another meaning.
-Exit codes and HTTP statuses are class attributes here and nowhere else.
+Exit codes are class attributes here and nowhere else. So are the HTTP statuses that a class stands
+for; the server's own table (`server/errors.py`) has one for each kind.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ KINDS: Final[Mapping[str, str]] = {
     "token_invalid": "a token that the store did not sign",
     "token_foreign": "a token for another repository, branch or path",
     "checksum_mismatch": "an upload whose size or checksum is not the one given",
+    "upload_broken": "an upload that ended before all of it came",
+    "too_large": "a request that is larger than a limit allows",
+    "range_invalid": "a range of bytes that begins behind the end of an object",
+    # Who asks.
+    "key_invalid": "no access key, an unknown or revoked one, or a wrong secret",
+    "role_missing": "an access key whose role does not allow what was asked",
+    "import_forbidden": "an object outside the storage root at a place that may not be imported",
     # What was named is not there.
     "store_not_found": "no store at the place named",
     "repository_not_found": "no repository of that name",
@@ -34,6 +42,10 @@ KINDS: Final[Mapping[str, str]] = {
     "object_not_found": "no object at that path",
     "run_not_found": "no collector run of that id",
     "hold_not_found": "no hold on that commit",
+    "key_not_found": "no access key of that id",
+    "policy_not_found": "the repository has no retention policy",
+    "task_not_found": "no task of that id",
+    "route_not_found": "no such place on the server, or not with that method",
     # What is there stands in the way.
     "store_exists": "a store is there already",
     "repository_exists": "a repository of that name is there already",
@@ -57,6 +69,8 @@ KINDS: Final[Mapping[str, str]] = {
     "token_used": "a token that was used before",
     "reading_ended": "a reading in pages that has ended or ran out of time",
     "object_changed": "an object that somebody else changed meanwhile",
+    "precondition_failed": "an object is, or is not, at the path that was to be written to",
+    "policy_not_in_days": "a policy that says more than a number of days for each branch",
     # What was there has been let go.
     "commit_expired": "the commit's data was let go by a collector run",
     # Gates: the collector refuses, and deletes nothing.
@@ -90,6 +104,8 @@ KINDS: Final[Mapping[str, str]] = {
     "task_failed": "a step of a run met what it did not expect",
     "worker_died": "the system ended a worker process of a run",
     "java_not_found": "no Java that Spark can run on",
+    "secret_key_missing": "no key at hand by which the secrets of access keys are encrypted",
+    "secret_key_wrong": "another key than that by which the secrets were encrypted",
     "incomplete": "some deletions failed: sweep again",
     "internal": "a defect in this program",
 }
@@ -143,6 +159,12 @@ class NotFound(EbbtideError):
     """What was named is not there."""
 
     http_status = 404
+
+
+class Denied(EbbtideError):
+    """Whoever asks may not have it; with another key it might be given."""
+
+    http_status = 403
 
 
 class Conflict(EbbtideError):

@@ -69,6 +69,12 @@ class Settings(BaseSettings):
         "it, `storage` in the store's directory.",
         repr=False,
     )
+    secret_key: str | None = Field(
+        None,
+        description="Key by which the secrets of access keys are encrypted, 32 bytes in base64url; "
+        "without it, the file `secret.key` in the store's directory, made by `init`.",
+        repr=False,
+    )
     spark_master: str = Field(
         "auto",
         description="Spark master that collector runs use; `auto`: worker processes of this "
@@ -135,6 +141,27 @@ class Settings(BaseSettings):
         timedelta(days=7),
         description="A run that may be incremental is clean when the last clean one is older.",
     )
+    server_threads: int = Field(
+        32, ge=1, description="Requests that one server works on at a time."
+    )
+    server_transfers_max: int = Field(
+        64, ge=1, description="Uploads that one server takes at a time; others wait."
+    )
+    server_upload_max: int = Field(
+        5 * 2**40, ge=1, description="Bytes of one upload through the server."
+    )
+    server_body_max: int = Field(16 * 2**20, ge=1, description="Bytes of any other request's body.")
+    server_header_max: int = Field(
+        64 * 2**10, ge=1024, description="Bytes of a request's line and headers."
+    )
+    server_list_max: int = Field(
+        1000, ge=1, le=10_000, description="Results in one page of a list."
+    )
+    import_prefixes: str = Field(
+        "s3:// gs:// az://",
+        description="What URLs of objects may begin with that are staged through the server where "
+        "they are, divided by blanks.",
+    )
     run_retention: Duration = Field(
         timedelta(days=365), description="How long the records of collector runs are kept."
     )
@@ -159,7 +186,7 @@ def _invalid_setting(error: ValidationError) -> InvalidInput:
         annotation = Settings.model_fields[name].annotation
         how = _HOW.get(annotation, "write text")
         reason = f"{problem['msg'][0].lower()}{problem['msg'][1:]}: {how}"
-        if not name.endswith("_url"):
+        if not name.endswith(("_url", "_key")):
             reason = f"{str(problem['input'])[:_SHOWN_MAX]!r} is refused, {reason}"
     return InvalidInput("invalid_setting", f"{variable}: {reason}", setting=name)
 

@@ -18,8 +18,8 @@ from ebbtide.ids import instant_of, new_id
 from ebbtide.settings import Settings
 from ebbtide.storage import Content
 from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.prefixes import behind
 from ebbtide.store.metadata.schema import pending, staged
-from ebbtide.store.metadata.staged import _behind
 from ebbtide.store.repository import Repository
 from ebbtide.store.uploads import NewObject
 from tests.support.clock import ManualClock
@@ -195,7 +195,7 @@ def test_a_listing_passes_every_character_behind_a_delimiter(repository: Reposit
 
 @given(st.text(max_size=3), st.text(max_size=4))
 def test_the_end_of_a_prefix(prefix: str, path: str) -> None:
-    end = _behind(prefix)
+    end = behind(prefix)
     in_range = prefix <= path and (end is None or path < end)
     assert in_range == path.startswith(prefix)
     if end is not None:

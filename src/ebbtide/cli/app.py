@@ -18,10 +18,12 @@ from ebbtide.cli import (
     gc,
     history,
     holds,
+    keys,
     policies,
     refs,
     repositories,
     runs,
+    serve,
     stores,
 )
 from ebbtide.cli.command import StoreOption
@@ -77,6 +79,8 @@ app.add_typer(holds.app, name="hold")
 runs.register(gc.app)
 app.add_typer(gc.app, name="gc")
 expire.register(app)
+serve.register(app)
+app.add_typer(keys.app, name="key")
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ebbtide.store.branches import Branch
     from ebbtide.store.content.entries import Entry
+    from ebbtide.store.keys import AccessKey
     from ebbtide.store.metadata.commits import CommitRecord, Hold
     from ebbtide.store.metadata.repositories import RepositoryInfo
     from ebbtide.store.tags import Tag
@@ -80,6 +81,17 @@ def entry(found: Entry) -> Document:
         "mtime": instant(found.mtime),
         "content_type": found.content_type,
         "metadata": dict(found.metadata),
+    }
+
+
+def access_key(found: AccessKey) -> Document:
+    """An access key; the secret is not in it."""
+    return {
+        "access_key_id": found.access_key_id,
+        "role": str(found.role),
+        "name": found.name,
+        "created_at": instant(found.created_at),
+        "revoked_at": instant(found.revoked_at),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ebbtide.cli.command import Cli, command
+from ebbtide.cli.keys import pair_document, show_pair
 
 
 def register(app: typer.Typer) -> None:
@@ -31,15 +32,25 @@ def init(
         ),
     ] = False,
 ) -> None:
-    """Make a store in a directory, which is made if need be."""
-    from ebbtide.store.embedded import Store
+    """Make a store in a directory, which is made if need be, and its first access key.
 
+    The key is an admin's. Its secret is printed here, and never again.
+    """
+    from ebbtide.store.embedded import Store
+    from ebbtide.store.keys import Role
+
+    pair = None
     with (Store.upgrade if upgrade else Store.init)(directory) as store:
         path = directory.resolve()
         document = {"store": str(path), "store_id": store.store_id}
+        if not upgrade:
+            pair = store.keys.create(Role.ADMIN)
+            document |= pair_document(pair)
 
     def show() -> None:
         cli.output.line(f"store {'upgraded' if upgrade else 'made'} in {path}")
+        if pair is not None:
+            show_pair(cli, pair)
         cli.output.line(f"next: export EBBTIDE_STORE={path}")
 
     cli.output.answer(document, show)

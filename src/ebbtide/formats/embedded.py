@@ -220,8 +220,15 @@ class EmbeddedRepository:
 
     layout: EmbeddedLayout
 
-    def __init__(self, context: RepositoryContext, *, store_id: str) -> None:
+    def __init__(
+        self,
+        context: RepositoryContext,
+        *,
+        store_id: str,
+        on_hold: Callable[[str], None] | None = None,
+    ) -> None:
         self._context = context
+        self._on_hold = on_hold
         self._metadata = context.metadata
         self._repository_id = context.repository_id
         self.layout = EmbeddedLayout()
@@ -243,6 +250,9 @@ class EmbeddedRepository:
             run_id=run_id,
             lease_ttl=self._context.settings.run_lease_ttl,
         )
+        if self._on_hold is not None:
+            # Who started a run wants to know its id before it ends.
+            self._on_hold(run_id)
         hold = _Hold(self._context, lease)
         hold.start()
         try:

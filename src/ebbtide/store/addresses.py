@@ -26,13 +26,14 @@ from ebbtide.store.metadata.schema import ONE_MICROSECOND
 from ebbtide.store.metadata.staged import write_staged
 from ebbtide.store.metadata.tokens import (
     consume_token,
+    find_token,
     insert_token,
     is_outstanding,
     read_signing_keys,
 )
 from ebbtide.store.names import check_path, check_text, shown
 from ebbtide.store.signing import sign, verify
-from ebbtide.store.uploads import NewObject, Uploads
+from ebbtide.store.uploads import NewObject, OnlyIf, Uploads
 
 PURPOSE: Final = "upload"
 SIZE_BYTES_MAX: Final = 2**63 - 1
@@ -79,23 +80,23 @@ class PhysicalAddresses:
             now = tx.now()
             (address,) = context.slices.new_addresses(1, now=now)
             expires_at = now + lasts
-            insert_token(tx, context.repository_id, address, expires_at=expires_at)
-            key = read_signing_keys(tx)[0]
-        payload = {
-            "for": PURPOSE,
-            "repository": context.repository_id,
-            "branch": branch,
-            "path": path,
-            "address": address,
-            "expires": (expires_at - EPOCH) // ONE_MICROSECOND,
-        }
+            payload = {
+                "for": PURPOSE,
+                "repository": context.repository_id,
+                "branch": branch,
+                "path": path,
+                "address": address,
+                "expires": (expires_at - EPOCH) // ONE_MICROSECOND,
+            }
+            token = sign(read_signing_keys(tx)[0], payload)
+            insert_token(tx, context.repository_id, address, expires_at=expires_at, token=token)
         return UploadAddress(
             branch=branch,
             path=path,
             address=address,
             url=f"{context.storage.url.rstrip('/')}/{address}",
             presigned_url=context.storage.sign_put(address, lasts=lasts),
-            token=sign(key, payload),
+            token=token,
             expires_at=expires_at,
         )
 
@@ -109,6 +110,7 @@ class PhysicalAddresses:
         checksum: str | None = None,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        only_if: OnlyIf | None = None,
     ) -> Entry:
         """Stage what was uploaded to the token's address, and use the token up.
 
@@ -138,7 +140,7 @@ class PhysicalAddresses:
 
         new = NewObject(path, pieces(), content_type, metadata or {})
         try:
-            entry = self._uploads.put(branch, new, check=consume)
+            entry = self._uploads.put(branch, new, check=consume, only_if=only_if)
         except NotFound as error:
             if error.kind != "object_not_found":
                 raise
@@ -154,6 +156,29 @@ class PhysicalAddresses:
         with suppress(EbbtideError):
             context.storage.delete([address])
         return entry
+
+    def token_of(self, url: str) -> str:
+        """The token that was given out for the address at `url`, for clients that keep the URL
+        alone. Whoever knows it was given it: nobody can guess one.
+
+        Raises InvalidInput `invalid_address` for a URL outside the storage root, Conflict
+        `token_used` where no token is open.
+        """
+        context = self._context
+        root = context.storage.url.rstrip("/") + "/"
+        if not url.startswith(root):
+            raise InvalidInput(
+                "invalid_address", f"{shown(url)} is none of the addresses that were given out"
+            )
+        with context.metadata.snapshot() as tx:
+            token = find_token(tx, context.repository_id, url.removeprefix(root))
+        if token is None:
+            raise Conflict(
+                "token_used",
+                f"no upload to {shown(url)} is open: it was linked already, or took too long; ask "
+                "for a new address for each upload",
+            )
+        return token
 
     def stage(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -9,12 +10,14 @@ from ebbtide.errors import Conflict, InvalidInput, NotFound
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState, state_at
 from ebbtide.store.context import RepositoryContext
+from ebbtide.store.listing import check_amount
 from ebbtide.store.metadata.branches import (
     BranchRow,
     find_branch,
     insert_branch,
     insert_reflog,
     list_branches,
+    page_of_branches,
     require_branch,
     trashed_branches,
     update_branch,
@@ -36,6 +39,7 @@ class Branch:
     created_at: datetime
     expires_at: datetime | None
     state: LifecycleState
+    hidden: bool = False
 
 
 class Branches:
@@ -46,8 +50,9 @@ class Branches:
         self._metadata = context.metadata
         self._repository_id = context.repository_id
 
-    def create(self, name: str, source: str) -> Branch:
-        """Make a branch on the commit that `source` means; nothing staged comes along.
+    def create(self, name: str, source: str, *, hidden: bool = False) -> Branch:
+        """Make a branch on the commit that `source` means; nothing staged comes along. A hidden
+        one is left out of `page` unless asked for, and is like any other else.
 
         Raises InvalidInput `invalid_name`, Conflict `branch_exists` or `tag_exists`, NotFound,
         Gone `commit_expired`.
@@ -66,6 +71,7 @@ class Branches:
                 sealed_tokens=(),
                 created_at=tx.now(),
                 expires_at=None,
+                hidden=hidden,
             )
             insert_branch(tx, self._repository_id, row)
             return self._branch(tx, row)
@@ -90,6 +96,20 @@ class Branches:
         return [
             branch for branch in found if branch.state.is_visible(include_expired=include_expired)
         ]
+
+    def page(
+        self, *, prefix: str = "", after: str = "", amount: int = 1000, hidden: bool = False
+    ) -> builtins.list[Branch]:
+        """At most `amount` branches behind a name, by name; hidden ones if asked for.
+
+        Raises InvalidInput `invalid_argument`.
+        """
+        check_amount(amount)
+        with self._metadata.snapshot() as tx:
+            rows = page_of_branches(
+                tx, self._repository_id, prefix=prefix, after=after, amount=amount, hidden=hidden
+            )
+            return [self._branch(tx, row) for row in rows]
 
     def delete(self, name: str) -> Branch:
         """Put a branch in the trash: its name is free, and all it holds stays for `trash_time`.
@@ -156,7 +176,15 @@ class Branches:
 
     def _branch(self, tx: Transaction, row: BranchRow) -> Branch:
         state = state_at(row.expires_at, trash_time=self._context.trash_time, now=tx.now())
-        return Branch(row.branch_id, row.name, row.commit_id, row.created_at, row.expires_at, state)
+        return Branch(
+            row.branch_id,
+            row.name,
+            row.commit_id,
+            row.created_at,
+            row.expires_at,
+            state,
+            row.hidden,
+        )
 
 
 def require_free_name(tx: Transaction, repository_id: str, name: str) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from ebbtide.errors import Conflict
 from ebbtide.store import views
 from ebbtide.store.content.diffing import Change, diff_trees
 from ebbtide.store.content.entries import same_content
 from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
+from ebbtide.store.history import merge_base
+from ebbtide.store.metadata.commits import CommitRecord
+from ebbtide.store.names import shown
 from ebbtide.store.revisions import resolve
 
 
@@ -41,3 +46,43 @@ def diff_staged(
             committed = find_entry(context.storage, tree, path, read=context.cache.range)
             if not same_content(committed, staged):
                 yield Change(path, committed, staged)
+
+
+def compare_commits(
+    context: RepositoryContext, left_ref: str, right_ref: str, *, prefix: str, after: str
+) -> Iterator[Change]:
+    """See `Commits.page_of_diff`, with three dots."""
+    left, right, base = _with_base(context, left_ref, right_ref)
+    with context.reading(left, right, base):
+        base_tree = context.tree_of(base)
+    for change in diff_commits(
+        context, left.commit_id, right.commit_id, prefix=prefix, after=after
+    ):
+        with context.reading(base):
+            before = find_entry(context.storage, base_tree, change.path, read=context.cache.range)
+        if same_content(before, change.right):
+            continue  # Only the left side changed it.
+        yield replace(change, conflicts=not same_content(before, change.left))
+
+
+def merge_base_ids(
+    context: RepositoryContext, left_ref: str, right_ref: str
+) -> tuple[str, str, str]:
+    """See `Commits.merge_base`."""
+    left, right, base = _with_base(context, left_ref, right_ref)
+    return left.commit_id, right.commit_id, base.commit_id
+
+
+def _with_base(
+    context: RepositoryContext, left_ref: str, right_ref: str
+) -> tuple[CommitRecord, CommitRecord, CommitRecord]:
+    with context.metadata.snapshot() as tx:
+        left = resolve(tx, context.repository_id, left_ref).commit
+        right = resolve(tx, context.repository_id, right_ref).commit
+        base = merge_base(tx, context.repository_id, left, right)
+    if base is None:
+        raise Conflict(
+            "nothing_to_merge",
+            f"{shown(left_ref)} and {shown(right_ref)} have no commit in common",
+        )
+    return left, right, base

@@ -17,6 +17,9 @@ from ebbtide.storage import open_storage
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.creation import create, default_root
+from ebbtide.store.keys import AccessKeys
+from ebbtide.store.leases import require_no_run
+from ebbtide.store.listing import check_amount
 from ebbtide.store.metadata.engine import (
     Metadata,
     create_database_file,
@@ -27,15 +30,19 @@ from ebbtide.store.metadata.engine import (
 from ebbtide.store.metadata.migrate import check_schema, has_schema, upgrade_schema
 from ebbtide.store.metadata.repositories import (
     RepositoryInfo,
+    delete_repository,
     find_repository,
     insert_store,
     list_repositories,
+    lock_all_repositories,
+    page_of_repositories,
     read_store_id,
 )
 from ebbtide.store.metadata.tokens import insert_signing_key
 from ebbtide.store.names import check_ref_name, check_repository_name, shown
 from ebbtide.store.owner import Ownership
 from ebbtide.store.repository import Repository
+from ebbtide.store.secrets import SecretBox, make_key_file
 from ebbtide.store.signing import SigningKey
 from ebbtide.store.slices import Slices
 
@@ -53,6 +60,7 @@ class Store:
         self.settings = settings
         self.metadata = metadata
         self.store_id = store_id
+        self.keys = AccessKeys(metadata, SecretBox(directory, settings))
         self._lock = Lock()
         self._repositories: dict[str, Repository] = {}
 
@@ -80,6 +88,7 @@ class Store:
                 store_id = new_id()
                 insert_store(tx, store_id)
                 insert_signing_key(tx, SigningKey.generate())
+            make_key_file(directory, settings)
         return cls(directory=directory, settings=settings, metadata=metadata, store_id=store_id)
 
     @classmethod
@@ -140,7 +149,7 @@ class Store:
         """
         check_repository_name(name)
         check_ref_name(default_branch)
-        root = storage_url if storage_url is not None else self._default_root(name)
+        root = storage_url if storage_url is not None else self.default_root(name)
         storage = open_storage(root)
         with self.metadata.snapshot() as tx:
             now = tx.now()
@@ -169,6 +178,32 @@ class Store:
         with self.metadata.snapshot() as tx:
             return list_repositories(tx)
 
+    def page_of_repositories(
+        self, *, prefix: str = "", after: str = "", amount: int = 1000
+    ) -> list[RepositoryInfo]:
+        """At most `amount` repositories behind a name, by name. InvalidInput `invalid_argument`."""
+        check_amount(amount)
+        with self.metadata.snapshot() as tx:
+            return page_of_repositories(tx, prefix=prefix, after=after, amount=amount)
+
+    def delete_repository(self, name: str) -> RepositoryInfo:
+        """Forget a repository: its refs, commits and all else the database knows of it.
+
+        Its files stay where they are, and belong to nobody: whoever does not need them empties the
+        root. Raises NotFound `repository_not_found`, Refused `run_in_progress`.
+        """
+        info = self.repository(name).info
+        with self.metadata.transaction() as tx:
+            lock_all_repositories(tx)
+            tx.lock_repository(info.repository_id, "exclusive")
+            require_no_run(
+                tx, info.repository_id, lease_ttl=self.settings.run_lease_ttl, now=tx.now()
+            )
+            delete_repository(tx, info.repository_id)
+        with self._lock:
+            self._repositories.pop(info.repository_id, None)
+        return info
+
     def close(self) -> None:
         """Close the connections to the database."""
         self.metadata.close()
@@ -184,7 +219,11 @@ class Store:
     ) -> None:
         self.close()
 
-    def _default_root(self, name: str) -> str:
+    def default_root(self, name: str) -> str:
+        """The place of a root of that name below the store's own storage.
+
+        Raises InvalidInput `invalid_argument` for a store that has none.
+        """
         if self.settings.storage_url is not None:
             return default_root(self.settings.storage_url, name)
         if self.directory is None:

@@ -7,11 +7,16 @@ behind all of its children.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from heapq import heappop, heappush
 from itertools import dropwhile, islice
 
 from ebbtide.errors import InvalidInput
 from ebbtide.model import EPOCH
+from ebbtide.store.content.diffing import diff_trees
+from ebbtide.store.content.entries import same_content
+from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.commits import CommitRecord, find_commits, require_commit
 from ebbtide.store.metadata.engine import Transaction
@@ -53,22 +58,76 @@ class _Youngest:
         return self._waiting.pop(heappop(self._heap)[1])
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which commits a log shows. See `Commits.log`."""
+
+    first_parent: bool = False
+    since: datetime | None = None
+    stop_at: str | None = None
+    paths: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+
+
 def log(
-    context: RepositoryContext, ref: str, *, first_parent: bool, after: str | None, amount: int
+    context: RepositoryContext, ref: str, wanted: Wanted, *, after: str | None, amount: int
 ) -> list[CommitRecord]:
     """See `Commits.log`."""
     if not 1 <= amount <= LOG_MAX:
         raise InvalidInput("invalid_argument", f"amount is from 1 to {LOG_MAX}: {amount}")
+    if wanted.since is not None and wanted.since.tzinfo is None:
+        raise InvalidInput("invalid_date", f"{wanted.since} has no time zone: give one")
     repository_id = context.repository_id
     with context.metadata.snapshot() as tx:
         head = resolve(tx, repository_id, ref).commit
-        visit = _first_parents if first_parent else _ancestors
+        visit = _first_parents if wanted.first_parent else _ancestors
         found = visit(tx, repository_id, head)
+        if wanted.since is not None or wanted.stop_at is not None:
+            found = _shortened(tx, repository_id, found, wanted)
         if after is not None:
             # Read to the place where the last part ended: a log has no other position, since
             # histories can be rewritten in between.
             found = islice(dropwhile(lambda commit: commit.commit_id != after, found), 1, None)
+        if wanted.paths or wanted.prefixes:
+            found = (c for c in found if _touches(context, tx, c, wanted))
         return list(islice(found, amount))
+
+
+def _shortened(
+    tx: Transaction, repository_id: str, found: Iterator[CommitRecord], wanted: Wanted
+) -> Iterator[CommitRecord]:
+    stop = None
+    if wanted.stop_at is not None:
+        stop = resolve(tx, repository_id, wanted.stop_at).commit.commit_id
+    for commit in found:
+        if wanted.since is not None and commit.created_at < wanted.since:
+            continue
+        yield commit
+        if commit.commit_id == stop:
+            return
+
+
+def _touches(
+    context: RepositoryContext, tx: Transaction, commit: CommitRecord, wanted: Wanted
+) -> bool:
+    """Whether a commit changed a wanted path against its first parent."""
+    if not commit.parent_ids or commit.tree_id is None:
+        return False
+    parent = require_commit(tx, context.repository_id, commit.parent_ids[0])
+    if parent.tree_id is None or commit.given_up_at or parent.given_up_at:
+        return False
+    trees = context.tree_of(parent), context.tree_of(commit)
+    for path in wanted.paths:
+        before, now = (
+            find_entry(context.storage, tree, path, read=context.cache.range) for tree in trees
+        )
+        if not same_content(before, now):
+            return True
+    return any(
+        next(diff_trees(context.storage, *trees, prefix=prefix, read=context.cache.range), None)
+        is not None
+        for prefix in wanted.prefixes
+    )
 
 
 def _first_parents(

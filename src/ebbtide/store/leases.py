@@ -8,7 +8,7 @@ once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
@@ -41,6 +41,37 @@ class Lease:
             )
 
 
+def running(
+    tx: Transaction, repository_id: str, *, lease_ttl: timedelta, now: datetime
+) -> tuple[str, timedelta] | None:
+    """The run that holds the repository and is alive, and how long it has been silent."""
+    row = tx.execute(
+        sa.select(gc_leases).where(gc_leases.c.repository_id == repository_id)
+    ).one_or_none()
+    if row is None or row.run_id is None:
+        return None
+    silence: timedelta = now - row.heartbeat_at
+    if silence >= lease_ttl or is_dead(row.holder):
+        return None
+    return row.run_id, silence
+
+
+def require_no_run(
+    tx: Transaction, repository_id: str, *, lease_ttl: timedelta, now: datetime
+) -> None:
+    """Refused `run_in_progress` while a live run holds the repository."""
+    found = running(tx, repository_id, lease_ttl=lease_ttl, now=now)
+    if found is not None:
+        run_id, silence = found
+        raise Refused(
+            "run_in_progress",
+            f"run {run_id} holds the repository (last heard of "
+            f"{max(silence.total_seconds(), 0):.0f} s ago): wait for it to end, or "
+            f"{lease_ttl.total_seconds():.0f} s after it died",
+            run_id=run_id,
+        )
+
+
 def take_lease(
     metadata: Metadata, *, repository_id: str, run_id: str, lease_ttl: timedelta
 ) -> Lease:
@@ -51,16 +82,7 @@ def take_lease(
             sa.select(gc_leases).where(gc_leases.c.repository_id == repository_id)
         ).one_or_none()
         now = tx.now()
-        if row is not None and row.run_id is not None:
-            silence = now - row.heartbeat_at
-            if silence < lease_ttl and not is_dead(row.holder):
-                raise Refused(
-                    "run_in_progress",
-                    f"run {row.run_id} holds the repository (last heard of "
-                    f"{max(silence.total_seconds(), 0):.0f} s ago): wait for it to end, or "
-                    f"{lease_ttl.total_seconds():.0f} s after it died",
-                    run_id=row.run_id,
-                )
+        require_no_run(tx, repository_id, lease_ttl=lease_ttl, now=now)
         epoch = 1 if row is None else row.run_epoch + 1
         values = {
             "run_epoch": epoch,

@@ -1,7 +1,8 @@
-"""Merges and reverts: commits that are made from commits, not from what is staged."""
+"""Merges, reverts and picks: commits that are made from commits, not from what is staged."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, get_args
 
 from ebbtide.errors import Conflict, InvalidInput
@@ -25,6 +26,9 @@ def merge_into(
     branch_name: str,
     details: CommitDetails,
     strategy: Strategy | None,
+    *,
+    squash: bool = False,
+    allow_empty: bool = False,
 ) -> CommitRecord:
     """See `Commits.merge`."""
     details.check()
@@ -39,35 +43,25 @@ def merge_into(
         source = resolve(tx, context.repository_id, source_ref).commit
         source.require_intact()
         base = merge_base(tx, context.repository_id, head, source)
-    if base is None or base.commit_id == source.commit_id:
+    if base is None:
         raise Conflict(
             "nothing_to_merge",
-            f"branch {branch_name!r} has all of {shown(source_ref)} already"
-            if base is not None
-            else f"branch {branch_name!r} and {shown(source_ref)} have no commit in common",
+            f"branch {branch_name!r} and {shown(source_ref)} have no commit in common",
+        )
+    if base.commit_id == source.commit_id and not allow_empty:
+        raise Conflict(
+            "nothing_to_merge", f"branch {branch_name!r} has all of {shown(source_ref)} already"
         )
     # Of the base only the tree is needed, to compare with: it may be tombstoned. One that was
     # forgotten is Gone: with anything else in its place, what one side deleted would come back.
-    with context.reading(base, source):
-        merged = merge_trees(
-            context.storage,
-            context.tree_of(base),
-            context.tree_of(source),
-            context.tree_of(head),
-            strategy=strategy,
-            read=context.cache.range,
-        )
-        _refuse_conflicts(merged, f"{shown(source_ref)} and branch {branch_name!r}")
-        with building(context, head, merged.changes) as tree:
-            return publish(
-                context,
-                Publication(
-                    branch=branch,
-                    parent_ids=(head.commit_id, source.commit_id),
-                    tree=tree,
-                    details=details,
-                ),
-            )
+    return _publish_merged(
+        context,
+        _Merge(branch, head, base, source, f"{shown(source_ref)} and branch {branch_name!r}"),
+        details,
+        strategy=strategy,
+        parent_ids=(head.commit_id,) if squash else (head.commit_id, source.commit_id),
+        source_ids=(source.commit_id,),
+    )
 
 
 def revert_on(
@@ -76,7 +70,8 @@ def revert_on(
     ref: str,
     details: CommitDetails,
     *,
-    parent_number: int,
+    parent_number: int | None,
+    allow_empty: bool = False,
 ) -> CommitRecord:
     """See `Commits.revert`."""
     details.check()
@@ -85,39 +80,119 @@ def revert_on(
         branch, head = _clean_branch(tx, context.repository_id, branch_name)
         reverted = resolve(tx, context.repository_id, ref).commit
         reverted.require_intact()
-        if not 1 <= parent_number <= len(reverted.parent_ids):
-            raise InvalidInput(
-                "invalid_argument",
-                f"commit {reverted.commit_id} has {len(reverted.parent_ids)} parents: there is "
-                f"no number {parent_number} to go back to",
-            )
-        parent_id = reverted.parent_ids[parent_number - 1]
         # Its entries come back into the branch: it must be intact, not only the commit itself.
+        parent_id = _parent_id(reverted, parent_number)
         parent = require_intact_commits(tx, context.repository_id, [parent_id])[parent_id]
-    with context.reading(reverted, parent):
+    sides = f"{shown(ref)} and what was done on {branch_name!r} since"
+    return _publish_merged(
+        context,
+        _Merge(branch, head, reverted, parent, sides),
+        details,
+        parent_ids=(head.commit_id,),
+        source_ids=(reverted.commit_id, parent.commit_id),
+        needs_change=None
+        if allow_empty
+        else f"branch {branch_name!r} has nothing of {shown(ref)} to revert",
+    )
+
+
+def pick_onto(
+    context: RepositoryContext,
+    branch_name: str,
+    ref: str,
+    details: CommitDetails | None,
+    *,
+    committer: str,
+    parent_number: int | None,
+) -> CommitRecord:
+    """See `Commits.cherry_pick`."""
+    context.touch_owner()
+    with context.metadata.snapshot() as tx:
+        branch, head = _clean_branch(tx, context.repository_id, branch_name)
+        picked = resolve(tx, context.repository_id, ref).commit
+        picked.require_intact()
+        # Of the parent only the tree is needed, to compare with: it may be tombstoned.
+        parent = require_commit(tx, context.repository_id, _parent_id(picked, parent_number))
+    if details is None:
+        details = CommitDetails(picked.message, committer, None, picked.metadata)
+    details.check()
+    return _publish_merged(
+        context,
+        _Merge(branch, head, parent, picked, f"{shown(ref)} and branch {branch_name!r}"),
+        details,
+        parent_ids=(head.commit_id,),
+        source_ids=(picked.commit_id,),
+        needs_change=f"branch {branch_name!r} has all that {shown(ref)} changed already",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """What changed from `base` to `source` comes onto the branch; `sides` names them to people."""
+
+    branch: BranchRow
+    head: CommitRecord
+    base: CommitRecord
+    source: CommitRecord
+    sides: str
+
+
+def _publish_merged(
+    context: RepositoryContext,
+    merge: _Merge,
+    details: CommitDetails,
+    *,
+    parent_ids: tuple[str, ...],
+    source_ids: tuple[str, ...],
+    strategy: Strategy | None = None,
+    needs_change: str | None = None,
+) -> CommitRecord:
+    """Raises Conflict `merge_conflict`, and with the text `needs_change` `nothing_to_commit`."""
+    with context.reading(merge.base, merge.source):
         merged = merge_trees(
             context.storage,
-            context.tree_of(reverted),
-            context.tree_of(parent),
-            context.tree_of(head),
+            context.tree_of(merge.base),
+            context.tree_of(merge.source),
+            context.tree_of(merge.head),
+            strategy=strategy,
             read=context.cache.range,
         )
-        _refuse_conflicts(merged, f"{shown(ref)} and what was done on {branch_name!r} since")
-        if merged.change_count == 0:
-            raise Conflict(
-                "nothing_to_commit", f"branch {branch_name!r} has nothing of {shown(ref)} to revert"
-            )
-        with building(context, head, merged.changes) as tree:
+        _refuse_conflicts(merged, merge.sides)
+        if needs_change is not None and merged.change_count == 0:
+            raise Conflict("nothing_to_commit", needs_change)
+        with building(context, merge.head, merged.changes) as tree:
             return publish(
                 context,
                 Publication(
-                    branch=branch,
-                    parent_ids=(head.commit_id,),
+                    branch=merge.branch,
+                    parent_ids=parent_ids,
                     tree=tree,
                     details=details,
-                    source_ids=(reverted.commit_id, parent.commit_id),
+                    source_ids=source_ids,
                 ),
             )
+
+
+def _parent_id(commit: CommitRecord, number: int | None) -> str:
+    """The parent to compare a commit with: the one of that number, counted from 1, or the only one.
+
+    Raises InvalidInput `invalid_argument`.
+    """
+    count = len(commit.parent_ids)
+    if number is None and count > 1:
+        raise InvalidInput(
+            "invalid_argument",
+            f"commit {commit.commit_id} is a merge: say which of its {count} parents to compare it "
+            "with, counted from 1",
+        )
+    number = 1 if number is None else number
+    if not 1 <= number <= count:
+        raise InvalidInput(
+            "invalid_argument",
+            f"commit {commit.commit_id} has {count} parents: there is no number {number} to go "
+            "back to",
+        )
+    return commit.parent_ids[number - 1]
 
 
 def _clean_branch(tx: Transaction, repository_id: str, name: str) -> tuple[BranchRow, CommitRecord]:

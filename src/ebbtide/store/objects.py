@@ -8,33 +8,36 @@ from __future__ import annotations
 import builtins
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from ebbtide.errors import Failed, InvalidInput, NotFound
+from ebbtide.errors import Failed, NotFound
 from ebbtide.storage import Content, stream_external
 from ebbtide.store import views
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.deleting import delete_paths
+from ebbtide.store.listing import Page, page_of
 from ebbtide.store.metadata.commits import require_intact_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.names import check_path, shown
 from ebbtide.store.sharing import share_staged
-from ebbtide.store.uploads import NewObject, Uploads, UploadTotals
+from ebbtide.store.uploads import NewObject, OnlyIf, Uploads, UploadTotals
 
-PAGE_MAX: Final = 10_000
 ATTEMPTS_MAX: Final = 10
 """After so many a copy gets bytes of its own, though its source is staged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Part of a listing, by path. `next_after` is the `after` of the next part; None at the end."""
+class Readable:
+    """An object as it was when it was looked for: what is known of it, and its bytes."""
 
-    entries: tuple[Entry, ...]
-    common_prefixes: tuple[str, ...]
-    next_after: str | None
+    def __init__(self, objects: Objects, found: views.Found) -> None:
+        self._objects = objects
+        self._found = found
+        self.entry = found.entry
+
+    def stream(self, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """As `Objects.stream`."""
+        return self._objects._stream(self._found, start=start, end=end)
 
 
 class Objects:
@@ -52,6 +55,7 @@ class Objects:
         *,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        only_if: OnlyIf | None = None,
     ) -> Entry:
         """Write an object and stage it. Memory is bounded for anything but `bytes`.
 
@@ -59,7 +63,8 @@ class Objects:
         Conflict `write_expired`, Refused `storage_foreign`, Failed `storage_error`: nothing is
         staged then.
         """
-        return self._uploads.put(branch, NewObject(path, data, content_type, metadata or {}))
+        new = NewObject(path, data, content_type, metadata or {})
+        return self._uploads.put(branch, new, only_if=only_if)
 
     def put_many(self, branch: str, items: Iterable[NewObject]) -> UploadTotals:
         """Write and stage many objects, in batches; of two with one path the later stays.
@@ -75,6 +80,11 @@ class Objects:
         was forgotten.
         """
         return self._find(ref, path).entry
+
+    def open(self, ref: str, path: str) -> Readable:
+        """An object to be read, whatever is written at the path meanwhile. Raises as `stream`, but
+        for what only the bytes can tell."""
+        return Readable(self, self._find_intact(ref, path))
 
     def get(self, ref: str, path: str) -> bytes:
         """An object's bytes, checked. Raises as `stream`."""
@@ -98,35 +108,19 @@ class Objects:
         delimiter: str = "",
         after: str = "",
         amount: int = 1000,
-    ) -> Page:
+    ) -> Page[Entry]:
         """At most `amount` entries and common prefixes, by path, of what begins with `prefix`.
 
         With a delimiter, paths that hold it behind the prefix are shown once, as the common
         prefix up to and with it. Raises InvalidInput `invalid_argument`, and as `stat`.
         """
-        if not 1 <= amount <= PAGE_MAX:
-            raise InvalidInput("invalid_argument", f"amount is from 1 to {PAGE_MAX}: {amount}")
-        if delimiter and after.startswith(prefix) and delimiter in after[len(prefix) :]:
-            after = _behind(_common_prefix(after, prefix, delimiter))
-        entries: list[Entry] = []
-        prefixes: list[str] = []
-        last = ""
-        found = self.walk(ref, prefix=prefix, after=after)
-        while (entry := next(found, None)) is not None:
-            common = _common_prefix(entry.path, prefix, delimiter) if delimiter else ""
-            if common and prefixes and prefixes[-1] == common:
-                continue
-            if len(entries) + len(prefixes) == amount:
-                return Page(tuple(entries), tuple(prefixes), last)
-            if common:
-                prefixes.append(common)
-                last = common
-                # A directory is left behind in one step, whatever it holds.
-                found = self.walk(ref, prefix=prefix, after=_behind(common))
-            else:
-                entries.append(entry)
-                last = entry.path
-        return Page(tuple(entries), tuple(prefixes), None)
+        return page_of(
+            lambda place: self.walk(ref, prefix=prefix, after=place),
+            prefix=prefix,
+            delimiter=delimiter,
+            after=after,
+            amount=amount,
+        )
 
     def walk(self, ref: str, *, prefix: str = "", after: str = "") -> Iterator[Entry]:
         """All entries with `prefix` behind `after`, by path. Raises as `stat`."""
@@ -225,14 +219,3 @@ def _checked(pieces: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
             f"the bytes of {shown(entry.path)} at {entry.address} are not those that were stored: "
             "restore them from a backup",
         )
-
-
-def _common_prefix(path: str, prefix: str, delimiter: str) -> str:
-    """Up to and with the first delimiter behind the prefix; "" where there is none."""
-    index = path.find(delimiter, len(prefix))
-    return "" if index < 0 else path[: index + len(delimiter)]
-
-
-def _behind(common_prefix: str) -> str:
-    """Behind nearly all that begins with the prefix; what still comes, the caller leaves out."""
-    return common_prefix + "\U0010ffff"

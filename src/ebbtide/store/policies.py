@@ -12,8 +12,10 @@ from ebbtide.errors import NotFound
 from ebbtide.retention.lifecycle import state_at
 from ebbtide.retention.policy import Policy
 from ebbtide.store.context import RepositoryContext
+from ebbtide.store.days import DayRules
 from ebbtide.store.metadata.branches import list_branches
 from ebbtide.store.metadata.commits import Hold, delete_hold, insert_hold, list_holds
+from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.repositories import read_policy, write_policy
 from ebbtide.store.names import check_text
 from ebbtide.store.revisions import resolve
@@ -52,6 +54,40 @@ class Retention:
                 if state_at(row.expires_at, trash_time=self._context.trash_time, now=now).is_root
             ]
         return parsed.unmatched(names)
+
+    def get_days(self) -> DayRules:
+        """The policy as days. Raises NotFound `policy_not_found`, Conflict `policy_not_in_days`."""
+        policy = self.get()
+        if policy is None:
+            raise NotFound(
+                "policy_not_found", "the repository has no retention policy: nothing expires"
+            )
+        return DayRules.of(policy)
+
+    def set_days(self, rules: DayRules) -> None:
+        """Set a policy of days, in place of none or of another of days: one that says more is not
+        overwritten by who cannot have seen it.
+
+        Raises InvalidInput `invalid_policy`, `invalid_duration` or `invalid_name`; Conflict
+        `policy_not_in_days`.
+        """
+        policy = rules.to_policy()
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            self._require_days(tx)
+            write_policy(tx, self._repository_id, policy.to_mapping())
+
+    def unset_days(self) -> None:
+        """Drop a policy of days. Raises Conflict `policy_not_in_days`."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            self._require_days(tx)
+            write_policy(tx, self._repository_id, None)
+
+    def _require_days(self, tx: Transaction) -> None:
+        stored = read_policy(tx, self._repository_id)
+        if stored is not None:
+            DayRules.of(Policy.parse(stored))
 
     def unset(self) -> None:
         """Drop the policy: without one nothing expires."""

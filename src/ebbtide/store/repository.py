@@ -8,6 +8,8 @@ from ebbtide.store.branches import Branches
 from ebbtide.store.commits import Commits
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.damage import give_up
+from ebbtide.store.exporting import Exports
+from ebbtide.store.leases import running
 from ebbtide.store.metadata.commits import CommitRecord
 from ebbtide.store.metadata.repositories import RepositoryInfo
 from ebbtide.store.objects import Objects
@@ -28,6 +30,7 @@ class Repository:
         self.addresses = PhysicalAddresses(context, uploads)
         self.commits = Commits(context)
         self.retention = Retention(context)
+        self.exports = Exports(context)
 
     @property
     def context(self) -> RepositoryContext:
@@ -43,6 +46,17 @@ class Repository:
     def storage(self) -> Storage:
         """The storage root."""
         return self._context.storage
+
+    def running_id(self) -> str | None:
+        """The collector run that holds the repository now, in whatever process."""
+        with self._context.metadata.snapshot() as tx:
+            found = running(
+                tx,
+                self.info.repository_id,
+                lease_ttl=self._context.settings.run_lease_ttl,
+                now=tx.now(),
+            )
+        return None if found is None else found[0]
 
     def give_up(self, commit_id: str, reason: str) -> CommitRecord:
         """Record that a damaged commit is lost. See `damage.give_up`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -10,6 +11,7 @@ from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState, state_at
 from ebbtide.store.branches import require_free_name
 from ebbtide.store.context import RepositoryContext
+from ebbtide.store.listing import check_amount
 from ebbtide.store.metadata.branches import insert_reflog
 from ebbtide.store.metadata.commits import require_intact_commits
 from ebbtide.store.metadata.engine import Transaction
@@ -18,6 +20,7 @@ from ebbtide.store.metadata.tags import (
     find_tag,
     insert_tag,
     list_tags,
+    page_of_tags,
     trashed_tags,
     update_tag_expiry,
 )
@@ -79,6 +82,13 @@ class Tags:
         with self._metadata.snapshot() as tx:
             found = [self._tag(tx, row) for row in list_tags(tx, self._repository_id)]
         return [tag for tag in found if tag.state.is_visible(include_expired=include_expired)]
+
+    def page(self, *, prefix: str = "", after: str = "", amount: int = 1000) -> builtins.list[Tag]:
+        """At most `amount` tags behind a name, by name. Raises InvalidInput `invalid_argument`."""
+        check_amount(amount)
+        with self._metadata.snapshot() as tx:
+            rows = page_of_tags(tx, self._repository_id, prefix=prefix, after=after, amount=amount)
+            return [self._tag(tx, row) for row in rows]
 
     def delete(self, name: str) -> Tag:
         """Put a tag in the trash: its name is free, and its commit kept for `trash_time`.

@@ -12,22 +12,25 @@ from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import Conflict, EbbtideError
 from ebbtide.storage import Content
 from ebbtide.storage.base import chunks
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.metadata.branches import require_branch
+from ebbtide.store.metadata.branches import BranchRow, require_branch
+from ebbtide.store.metadata.commits import require_commit
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import give_up_writes, publish_writes
-from ebbtide.store.metadata.staged import write_staged
-from ebbtide.store.names import check_metadata, check_path, check_text
+from ebbtide.store.metadata.staged import find_staged, write_staged
+from ebbtide.store.names import check_metadata, check_path, check_text, shown
 from ebbtide.store.writes import Writes
 
 BATCH_MIN: Final = 8
 BATCH_MAX: Final = 1000
 THREADS: Final = 4
 CONTENT_TYPE_BYTES_MAX: Final = 255
+ATTEMPTS_MAX: Final = 10
 
 Check = Callable[[Transaction], None]
 
@@ -50,6 +53,26 @@ class NewObject:
 
 
 @dataclass(frozen=True, slots=True)
+class OnlyIf:
+    """What must be at a path for a write to it to be made: nothing if `checksum` is None, else an
+    object of that checksum."""
+
+    checksum: str | None = None
+
+    def check(self, path: str, found: Entry | None) -> None:
+        """Raises Conflict `precondition_failed`."""
+        if found is None and self.checksum is not None:
+            raise Conflict("precondition_failed", f"there is no object {shown(path)}")
+        if found is not None and self.checksum is None:
+            raise Conflict("precondition_failed", f"there is an object {shown(path)} already")
+        if found is not None and found.checksum != self.checksum:
+            raise Conflict(
+                "precondition_failed",
+                f"the object {shown(path)} has the checksum {shown(found.checksum)}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class UploadTotals:
     """How much an upload of many objects staged."""
 
@@ -64,15 +87,56 @@ class Uploads:
         self._context = context
         self._writes = Writes(context)
 
-    def put(self, branch: str, new: NewObject, *, check: Check | None = None) -> Entry:
+    def put(
+        self,
+        branch: str,
+        new: NewObject,
+        *,
+        check: Check | None = None,
+        only_if: OnlyIf | None = None,
+    ) -> Entry:
         """Write one object and stage it. `check` runs in the transaction that stages it."""
         new.check()
         self._context.touch_owner()
+        if only_if is not None:
+            # Only so that a write that cannot be made is told before the bytes are sent.
+            only_if.check(new.path, self._look(branch, new.path).entry)
         (address,), now = self._register(branch, 1)
         with self._abandoning([address]):
             entry = _upload(self._context, new, address, now)
-            self._stage(branch, {entry.path: entry}, [], check)
+            if only_if is None:
+                self._stage(branch, {entry.path: entry}, [], check)
+            else:
+                self._stage_if(branch, entry, only_if, check)
         return entry
+
+    def _look(self, branch: str, path: str) -> _Seen:
+        """What a branch's commit has at a path, and what is staged over it now."""
+        context = self._context
+        with context.metadata.snapshot() as tx:
+            row = require_branch(tx, context.repository_id, branch)
+            commit = require_commit(tx, context.repository_id, row.commit_id)
+            staged = find_staged(tx, context.repository_id, row.tokens, [path])
+        with context.reading(commit):
+            tree = context.tree_of(commit)
+            committed = find_entry(context.storage, tree, path, read=context.cache.range)
+        return _Seen(commit.commit_id, committed, _visible(row, staged, path, committed))
+
+    def _stage_if(self, branch: str, entry: Entry, only_if: OnlyIf, check: Check | None) -> None:
+        """Stage where nobody else can stage or commit between the look and the write."""
+        repository_id = self._context.repository_id
+        for _ in range(ATTEMPTS_MAX):
+            seen = self._look(branch, entry.path)
+            with self._context.metadata.transaction() as tx:
+                tx.lock_repository(repository_id)
+                row = require_branch(tx, repository_id, branch, lock="exclusive")
+                if row.commit_id != seen.commit_id:
+                    continue
+                staged = find_staged(tx, repository_id, row.tokens, [entry.path])
+                only_if.check(entry.path, _visible(row, staged, entry.path, seen.committed))
+                self._stage_in(tx, row, {entry.path: entry}, [entry], [], check)
+                return
+        raise Conflict("branch_moved", f"branch {branch!r} moves too often: try again")
 
     def put_many(self, branch: str, items: Iterable[NewObject]) -> UploadTotals:
         """Write and stage objects in batches, each staged as a whole; a later path wins.
@@ -150,11 +214,24 @@ class Uploads:
         with self._context.metadata.transaction() as tx:
             if check is not None:
                 tx.lock_repository(repository_id)
-                check(tx)
             row = require_branch(tx, repository_id, branch, lock="share")
-            publish_writes(tx, repository_id, [entry.address for entry in published])
-            give_up_writes(tx, repository_id, unused)
-            write_staged(tx, repository_id, row.staging_token, entries)
+            self._stage_in(tx, row, entries, published, unused, check)
+
+    def _stage_in(
+        self,
+        tx: Transaction,
+        row: BranchRow,
+        entries: Mapping[str, Entry],
+        published: list[Entry],
+        unused: list[str],
+        check: Check | None,
+    ) -> None:
+        repository_id = self._context.repository_id
+        if check is not None:
+            check(tx)
+        publish_writes(tx, repository_id, [entry.address for entry in published])
+        give_up_writes(tx, repository_id, unused)
+        write_staged(tx, repository_id, row.staging_token, entries)
 
     @contextmanager
     def _abandoning(self, addresses: list[str]) -> Iterator[None]:
@@ -165,6 +242,26 @@ class Uploads:
             with suppress(EbbtideError):
                 self._writes.abandon(addresses)
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    commit_id: str
+    committed: Entry | None
+    entry: Entry | None
+
+
+def _visible(
+    row: BranchRow,
+    staged: Mapping[str, Mapping[str, Entry | None]],
+    path: str,
+    committed: Entry | None,
+) -> Entry | None:
+    """What the branch shows at the path: the newest that is staged, or what is committed."""
+    for token in row.tokens:
+        if path in staged[token]:
+            return staged[token][path]
+    return committed
 
 
 def _upload(context: RepositoryContext, new: NewObject, address: str, now: datetime) -> Entry:

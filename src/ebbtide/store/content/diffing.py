@@ -19,10 +19,13 @@ class Change:
     path: str
     left: Entry | None
     right: Entry | None
+    conflicts: bool = False
 
     @property
-    def kind(self) -> Literal["added", "removed", "changed"]:
-        """What happened from left to right."""
+    def kind(self) -> Literal["added", "removed", "changed", "conflict"]:
+        """What happened from left to right; a conflict where both changed it since their base."""
+        if self.conflicts:
+            return "conflict"
         if self.left is None:
             return "added"
         return "removed" if self.right is None else "changed"

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import NotFound
 from ebbtide.store.metadata.engine import LockMode, Transaction
+from ebbtide.store.metadata.prefixes import begins_with
 from ebbtide.store.metadata.schema import branches, reflog
 
 
@@ -28,6 +29,7 @@ class BranchRow:
     sealed_tokens: tuple[str, ...]
     created_at: datetime
     expires_at: datetime | None
+    hidden: bool = False
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -43,6 +45,7 @@ _COLUMNS: Final = (
     branches.c.sealed_tokens,
     branches.c.created_at,
     branches.c.expires_at,
+    branches.c.hidden,
 )
 
 
@@ -106,6 +109,22 @@ def list_branches(tx: Transaction, repository_id: str) -> Iterator[BranchRow]:
     return (BranchRow(**row._mapping) for row in rows)
 
 
+def page_of_branches(
+    tx: Transaction, repository_id: str, *, prefix: str, after: str, amount: int, hidden: bool
+) -> list[BranchRow]:
+    """At most `amount` branches that are not trashed, by name; hidden ones if asked for."""
+    query = sa.select(*_COLUMNS).where(
+        branches.c.repository_id == repository_id,
+        branches.c.name > after,
+        *begins_with(branches.c.name, prefix),
+        _is_live(tx.now()),
+    )
+    if not hidden:
+        query = query.where(branches.c.hidden.is_(False))
+    rows = tx.execute(query.order_by(branches.c.name).limit(amount))
+    return [BranchRow(**row._mapping) for row in rows]
+
+
 def insert_branch(tx: Transaction, repository_id: str, branch: BranchRow) -> None:
     """Record a branch."""
     tx.execute(
@@ -118,6 +137,7 @@ def insert_branch(tx: Transaction, repository_id: str, branch: BranchRow) -> Non
             sealed_tokens=branch.sealed_tokens,
             created_at=branch.created_at,
             expires_at=branch.expires_at,
+            hidden=branch.hidden,
         )
     )
 

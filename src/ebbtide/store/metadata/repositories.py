@@ -10,9 +10,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ebbtide.store.metadata.engine import LockMode, Transaction
+from ebbtide.store.metadata.prefixes import begins_with
 from ebbtide.store.metadata.schema import (
     branches,
     commits,
+    metadata,
     owner_epochs,
     repositories,
     store_info,
@@ -88,6 +90,29 @@ def list_repositories(tx: Transaction) -> list[RepositoryInfo]:
     """All repositories, by name."""
     rows = tx.execute(sa.select(*_COLUMNS).order_by(repositories.c.name))
     return [RepositoryInfo(**row._mapping) for row in rows]
+
+
+def page_of_repositories(
+    tx: Transaction, *, prefix: str, after: str, amount: int
+) -> list[RepositoryInfo]:
+    """At most `amount` repositories behind a name, by name."""
+    name: sa.ColumnElement[str] = repositories.c.name
+    if tx.dialect_name == "postgresql":
+        name = sa.collate(name, "C")
+    rows = tx.execute(
+        sa.select(*_COLUMNS)
+        .where(name > after, *begins_with(name, prefix))
+        .order_by(name)
+        .limit(amount)
+    )
+    return [RepositoryInfo(**row._mapping) for row in rows]
+
+
+def delete_repository(tx: Transaction, repository_id: str) -> None:
+    """Drop every row of a repository."""
+    for table in reversed(metadata.sorted_tables):
+        if "repository_id" in table.columns:
+            tx.execute(sa.delete(table).where(table.c.repository_id == repository_id))
 
 
 def read_policy(tx: Transaction, repository_id: str) -> object:

@@ -112,9 +112,11 @@ branches = _table(
     sa.Column("sealed_tokens", IdList, nullable=False),
     sa.Column("created_at", Timestamp, nullable=False),
     sa.Column("expires_at", Timestamp, nullable=True),
+    sa.Column("hidden", sa.Boolean, nullable=False),
 )
-"""`sealed_tokens` has the newest first. A name is unique among what is not trashed (checked in the
-transaction, under the repository's row taken `FOR UPDATE` by whoever makes or restores a ref)."""
+"""`sealed_tokens` has the newest first. A `hidden` branch is left out of lists alone. A name is
+unique among what is not trashed (checked in the transaction, under the repository's row taken
+`FOR UPDATE` by whoever makes or restores a ref)."""
 sa.Index(None, branches.c.repository_id, branches.c.name)
 
 tags = _table(
@@ -205,16 +207,28 @@ signing_keys = _table(
     sa.Column("created_at", Timestamp, nullable=False),
 )
 
+access_keys = _table(
+    "access_keys",
+    sa.Column("access_key_id", sa.Text, primary_key=True),
+    sa.Column("secret", sa.LargeBinary, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("revoked_at", Timestamp, nullable=True),
+)
+"""Who may use the server. `secret` is encrypted by a key that is not in the database."""
+
 upload_tokens = _table(
     "upload_tokens",
     _repository_id(),
     sa.Column("address", sa.Text, primary_key=True),
     sa.Column("created_at", Timestamp, nullable=False),
     sa.Column("expires_at", Timestamp, nullable=False),
+    sa.Column("token", sa.Text, nullable=False),
     sqlite_with_rowid=False,
 )
 """Addresses that were given out and may be uploaded to and linked until `expires_at`; one that was
-linked is not here any more."""
+linked is not here any more. `token` says what each is for."""
 
 copies = _table(
     "copies",

@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from ebbtide.model import EPOCH
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.prefixes import begins_with
 from ebbtide.store.metadata.schema import staged
 
 PATHS_PER_STATEMENT: Final = 500
@@ -83,7 +84,7 @@ def page_of_staged(
             staged.c.repository_id == repository_id,
             staged.c.token == token,
             staged.c.path > after,
-            *_begins_with(prefix),
+            *begins_with(staged.c.path, prefix),
         )
         .order_by(staged.c.path)
         .limit(amount)
@@ -100,7 +101,7 @@ def has_staged(
         .where(
             staged.c.repository_id == repository_id,
             staged.c.token.in_(tokens),
-            *_begins_with(prefix),
+            *begins_with(staged.c.path, prefix),
         )
         .limit(1)
     ).first()
@@ -131,29 +132,10 @@ def delete_all_staged(
         sa.delete(staged).where(
             staged.c.repository_id == repository_id,
             staged.c.token.in_(tokens),
-            *_begins_with(prefix),
+            *begins_with(staged.c.path, prefix),
         )
     )
     return result.rowcount
-
-
-def _begins_with(prefix: str) -> list[sa.ColumnElement[bool]]:
-    """Conditions as a range of the key: LIKE ignores case on SQLite, and uses no index there."""
-    if not prefix:
-        return []
-    conditions = [staged.c.path >= prefix]
-    end = _behind(prefix)
-    return conditions if end is None else [*conditions, staged.c.path < end]
-
-
-def _behind(prefix: str) -> str | None:
-    """The first text that sorts behind all that begin with `prefix`; None if there is none."""
-    kept = prefix.rstrip("\U0010ffff")
-    if not kept:
-        return None
-    code = ord(kept[-1]) + 1
-    # Surrogates are no characters, and cannot be sent to a database.
-    return kept[:-1] + chr(0xE000 if code == 0xD800 else code)
 
 
 def _values(path: str, change: Change) -> dict[str, Any]:  # of the columns' own types

@@ -10,6 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.prefixes import begins_with
 from ebbtide.store.metadata.schema import tags
 
 
@@ -65,6 +66,24 @@ def list_tags(tx: Transaction, repository_id: str) -> Iterator[TagRow]:
         .order_by(tags.c.name, tags.c.created_at, tags.c.tag_id)
     )
     return (TagRow(**row._mapping) for row in rows)
+
+
+def page_of_tags(
+    tx: Transaction, repository_id: str, *, prefix: str, after: str, amount: int
+) -> list[TagRow]:
+    """At most `amount` tags that are not trashed, by name."""
+    rows = tx.execute(
+        sa.select(*_COLUMNS)
+        .where(
+            tags.c.repository_id == repository_id,
+            tags.c.name > after,
+            *begins_with(tags.c.name, prefix),
+            _is_live(tx.now()),
+        )
+        .order_by(tags.c.name)
+        .limit(amount)
+    )
+    return [TagRow(**row._mapping) for row in rows]
 
 
 def insert_tag(tx: Transaction, repository_id: str, tag: TagRow) -> None:

@@ -27,7 +27,7 @@ def read_signing_keys(tx: Transaction) -> list[SigningKey]:
 
 
 def insert_token(
-    tx: Transaction, repository_id: str, address: str, *, expires_at: datetime
+    tx: Transaction, repository_id: str, address: str, *, expires_at: datetime, token: str
 ) -> None:
     """Promise that what is uploaded to `address` stays until `expires_at`."""
     tx.execute(
@@ -36,8 +36,20 @@ def insert_token(
             address=address,
             created_at=tx.now(),
             expires_at=expires_at,
+            token=token,
         )
     )
+
+
+def find_token(tx: Transaction, repository_id: str, address: str) -> str | None:
+    """The token that was given out for an address; None once it was used, and some time after its
+    end."""
+    token: str | None = tx.execute(
+        sa.select(upload_tokens.c.token).where(
+            upload_tokens.c.repository_id == repository_id, upload_tokens.c.address == address
+        )
+    ).scalar_one_or_none()
+    return token
 
 
 def is_outstanding(tx: Transaction, repository_id: str, address: str) -> bool:

@@ -46,6 +46,7 @@ def upgrade() -> None:
         sa.Column("sealed_tokens", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("expires_at", sa.BigInteger(), nullable=True),
+        sa.Column("hidden", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(
             ["repository_id"],
             ["repositories.repository_id"],
@@ -140,11 +141,22 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("key_id", name=op.f("pk_signing_keys")),
     )
     op.create_table(
+        "access_keys",
+        sa.Column("access_key_id", sa.Text(), nullable=False),
+        sa.Column("secret", sa.LargeBinary(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("revoked_at", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("access_key_id", name=op.f("pk_access_keys")),
+    )
+    op.create_table(
         "upload_tokens",
         sa.Column("repository_id", sa.Text(), nullable=False),
         sa.Column("address", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("expires_at", sa.BigInteger(), nullable=False),
+        sa.Column("token", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(
             ["repository_id"],
             ["repositories.repository_id"],

@@ -1,0 +1,99 @@
+"""`key`: access keys, by which clients use the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.command import Cli, YesOption, command, group
+from ebbtide.cli.text import date_text
+
+if TYPE_CHECKING:
+    from ebbtide.cli.documents import Document
+    from ebbtide.store.keys import KeyPair
+
+app = group("Make, list and revoke access keys.")
+
+KeyArgument = Annotated[
+    str, typer.Argument(metavar="KEY", help="Id of the access key.", show_default=False)
+]
+
+
+@command(app, "create")
+def create(
+    cli: Cli,
+    role: Annotated[
+        str,
+        typer.Option(
+            metavar="ROLE",
+            help="reader reads; writer changes what repositories hold, too; admin makes "
+            "repositories, sets policies and collects, too.",
+        ),
+    ] = "reader",
+    name: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT",
+            help="Whose it is: stands in commits as the committer.",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """Make an access key, and print its secret, which is never shown again."""
+    from ebbtide.store.keys import Role
+
+    made = cli.store.keys.create(Role.parse(role), name=name)
+    cli.output.answer(pair_document(made), lambda: show_pair(cli, made))
+
+
+@command(app, "list")
+def list_all(cli: Cli) -> None:
+    """List the access keys, revoked ones too."""
+    found = cli.store.keys.list()
+
+    def show() -> None:
+        cli.output.table(
+            ["key", "role", "name", "created", "revoked"],
+            [
+                [
+                    key.access_key_id,
+                    key.role,
+                    key.name,
+                    date_text(key.created_at),
+                    "" if key.revoked_at is None else date_text(key.revoked_at),
+                ]
+                for key in found
+            ],
+            none="no access keys: make one with 'ebbtide key create --role admin'",
+        )
+
+    cli.output.answer({"keys": [documents.access_key(key) for key in found]}, show)
+
+
+@command(app, "revoke")
+def revoke(cli: Cli, access_key_id: KeyArgument, yes: YesOption = False) -> None:
+    """Refuse an access key from now on, for good."""
+    if cli.may(f"revoke {access_key_id} for good?", yes=yes):
+        key = cli.store.keys.revoke(access_key_id)
+        cli.output.answer(
+            documents.access_key(key), lambda: cli.output.line(f"revoked {key.access_key_id}")
+        )
+
+
+def pair_document(pair: KeyPair) -> Document:
+    """A key that was just made, with its secret."""
+    return documents.access_key(pair.key) | {"secret_access_key": pair.secret}
+
+
+def show_pair(cli: Cli, pair: KeyPair) -> None:
+    """The same for people."""
+    cli.output.fields(
+        [
+            ("access key id", pair.key.access_key_id),
+            ("secret access key", pair.secret),
+            ("role", pair.key.role),
+        ]
+    )
+    cli.output.say("the secret is shown this once: keep it")

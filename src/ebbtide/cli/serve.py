@@ -1,0 +1,104 @@
+"""`serve`: the store over HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ebbtide.cli.command import Cli, command
+from ebbtide.errors import Failed
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from ebbtide.settings import Settings
+
+BACKLOG: Final = 2048
+GRACEFUL_SECONDS: Final = 10
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    command(app, "serve")(serve)
+
+
+def serve(
+    cli: Cli,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen at.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 is any that is free.")
+    ] = 8000,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Write a line for each request to stderr.")
+    ] = False,
+) -> None:
+    """Serve the store over HTTP, to clients that speak lakeFS's protocol, until interrupted.
+
+    Every request needs an access key: 'ebbtide key create' makes one. The server speaks plain HTTP:
+    anywhere but on the loopback address, put one in front of it that speaks TLS.
+    """
+    # Opened first: what is wrong with the store should be told before anybody can connect.
+    store = cli.store
+    listening = _listen(host, port)
+
+    from ebbtide.server.app import create_app
+
+    app = create_app(store)
+    bound = listening.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    document = {"url": f"http://{shown}:{bound}", "host": host, "port": bound}
+    cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
+    sys.stdout.flush()
+    if not _is_loopback(host):
+        cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _run(app, store.settings, listening, access_log=access_log)
+
+
+def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_log: bool) -> None:
+    import uvicorn
+
+    if access_log:
+        logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+    config = uvicorn.Config(
+        app,
+        # The parser that has a limit for headers.
+        http="h11",
+        h11_max_incomplete_event_size=settings.server_header_max,
+        ws="none",
+        lifespan="on",
+        access_log=access_log,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=GRACEFUL_SECONDS,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # The protocol is named for asyncio, which turns Nagle's delays off for TCP alone.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        raise Failed(
+            "storage_error", f"cannot listen at {host}, port {port}: {error.strerror or error}"
+        ) from error
+    return listening
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,94 @@
+"""The server as an application: the store behind its routes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+import anyio
+import anyio.to_thread
+from fastapi import FastAPI
+
+from ebbtide.server import errors
+from ebbtide.server.auth import Authentication
+from ebbtide.server.jobs import Jobs
+from ebbtide.server.metrics import Measuring, Metrics
+from ebbtide.server.routes import (
+    branches,
+    collecting,
+    commits,
+    config,
+    merging,
+    objects,
+    repositories,
+    retention,
+    staging,
+    status,
+    tags,
+)
+from ebbtide.server.routing import PUBLIC, GuardedRoute, Segments
+from ebbtide.server.wire.base import ErrorAnswer
+from ebbtide.store.embedded import Store
+
+TOPICS = (
+    repositories,
+    branches,
+    tags,
+    objects,
+    staging,
+    commits,
+    merging,
+    retention,
+    collecting,
+    config,
+    status,
+)
+
+
+def create_app(store: Store) -> FastAPI:
+    """The application. The store stays open until whoever opened it closes it."""
+    settings = store.settings
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = settings.server_threads
+        app.state.transfers = anyio.CapacityLimiter(settings.server_transfers_max)
+        yield
+        await anyio.to_thread.run_sync(app.state.jobs.close)
+
+    app = FastAPI(
+        title="Ebbtide",
+        version=version("ebbtide"),
+        lifespan=lifespan,
+        # The page that shows them would be fetched from elsewhere; and all need a key.
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        responses={"4XX": {"model": ErrorAnswer}, "5XX": {"model": ErrorAnswer}},
+        separate_input_output_schemas=False,
+    )
+    app.state.store = store
+    app.state.settings = settings
+    app.state.metrics = metrics
+    app.state.jobs = Jobs(metrics.jobs.set)
+    app.router.route_class = GuardedRoute
+    for topic in TOPICS:
+        topic.routes.install(app.router)
+    errors.install(app)
+    public = [route.path for route in guarded_routes(app) if route.role == PUBLIC]
+    # The last is the first to see a request.
+    app.add_middleware(Authentication, keys=store.keys, public=public)
+    app.add_middleware(Measuring, metrics=metrics)
+    app.add_middleware(Segments)
+    return app
+
+
+def guarded_routes(app: FastAPI) -> list[GuardedRoute]:
+    """Every route. A route of another kind is a defect: nothing says who may call it."""
+    found: list[GuardedRoute] = []
+    for route in app.routes:
+        assert isinstance(route, GuardedRoute), route
+        found.append(route)
+    return found

@@ -1,0 +1,104 @@
+"""Objects as answers: headers, ranges and conditions (RFC 9110)."""
+
+from __future__ import annotations
+
+import re
+from email.utils import format_datetime
+from typing import Final
+
+from fastapi import Response
+from fastapi.responses import StreamingResponse
+
+from ebbtide.errors import InvalidInput
+from ebbtide.server.wire.objects import OCTETS
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.objects import Readable
+
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+_TYPE: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
+
+
+class RangeBehindEnd(InvalidInput):
+    """The answer says how long the object is."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__("range_invalid", f"the object has {size_bytes} bytes alone")
+        self.headers = {"Content-Range": f"bytes */{size_bytes}"}
+
+
+def answer(found: Readable, range_header: str | None, if_none_match: str | None) -> Response:
+    """All of an object, or the range of it that was asked for."""
+    entry = found.entry
+    if if_none_match is not None and _etag(entry) in _listed(if_none_match):
+        return Response(status_code=304, headers=_headers(entry))
+    part = parse_range(range_header, entry.size_bytes)
+    status, headers = _described(entry, part)
+    # A whole object is checked on its way, a part cannot be.
+    pieces = found.stream() if part is None else found.stream(start=part[0], end=part[1])
+    return StreamingResponse(pieces, status, headers, media_type=_media_type(entry))
+
+
+def head(found: Readable, range_header: str | None) -> Response:
+    """The same without the bytes."""
+    entry = found.entry
+    status, headers = _described(entry, parse_range(range_header, entry.size_bytes))
+    return Response(None, status, headers, media_type=_media_type(entry))
+
+
+def parse_range(header: str | None, size_bytes: int) -> tuple[int, int] | None:
+    """The first byte, and the one behind the last; None for all of it.
+
+    What cannot be understood, and what asks for several ranges, is passed over, as RFC 9110 has it
+    (14.2). Raises RangeBehindEnd.
+    """
+    match = _RANGE.fullmatch((header or "").strip())
+    if match is None or match.groups() == ("", ""):
+        return None
+    first, last = match.groups()
+    if not first:
+        start, end = max(size_bytes - int(last), 0), size_bytes
+    else:
+        start = int(first)
+        end = min(int(last) + 1, size_bytes) if last else size_bytes
+        if last and int(last) < start:
+            return None
+    if start >= size_bytes:
+        raise RangeBehindEnd(size_bytes)
+    return start, end
+
+
+def _described(entry: Entry, part: tuple[int, int] | None) -> tuple[int, dict[str, str]]:
+    headers = _headers(entry)
+    if part is None:
+        return 200, headers | {"Content-Length": str(entry.size_bytes)}
+    start, end = part
+    return 206, headers | {
+        "Content-Length": str(end - start),
+        "Content-Range": f"bytes {start}-{end - 1}/{entry.size_bytes}",
+    }
+
+
+def _headers(entry: Entry) -> dict[str, str]:
+    headers = {
+        "Accept-Ranges": "bytes",
+        "Last-Modified": format_datetime(entry.mtime.replace(microsecond=0), usegmt=True),
+        # What somebody uploaded must not run in the browser of somebody else.
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+    }
+    if _TYPE.fullmatch(entry.checksum) and '"' not in entry.checksum:
+        headers["ETag"] = _etag(entry)
+    return headers
+
+
+def _etag(entry: Entry) -> str:
+    return f'"{entry.checksum}"'
+
+
+def _listed(header: str) -> set[str]:
+    return {part.strip().removeprefix("W/") for part in header.split(",")}
+
+
+def _media_type(entry: Entry) -> str:
+    given = entry.content_type or ""
+    return given if _TYPE.fullmatch(given) else OCTETS

@@ -1,0 +1,186 @@
+"""Errors as answers: the HTTP status of each kind, and the one shape that all of them have."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from ebbtide.errors import EbbtideError
+
+logger = logging.getLogger(__name__)
+
+STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
+    400: (
+        "invalid_duration",
+        "invalid_policy",
+        "invalid_name",
+        "invalid_path",
+        "invalid_date",
+        "invalid_address",
+        "invalid_argument",
+        "unsafe_grace",
+        "token_invalid",
+        "token_foreign",
+        "checksum_mismatch",
+        "upload_broken",
+        # lakeFS answers these so, and its clients tell them from conflicts.
+        "nothing_to_commit",
+        "nothing_to_merge",
+        "branch_dirty",
+        "ref_ambiguous",
+    ),
+    401: ("key_invalid",),
+    403: ("role_missing", "import_forbidden", "branch_protected"),
+    404: (
+        "repository_not_found",
+        "ref_not_found",
+        "branch_not_found",
+        "tag_not_found",
+        "commit_not_found",
+        "object_not_found",
+        "run_not_found",
+        "hold_not_found",
+        "key_not_found",
+        "policy_not_found",
+        "task_not_found",
+        "route_not_found",
+    ),
+    409: (
+        "store_exists",
+        "repository_exists",
+        "branch_exists",
+        "tag_exists",
+        "object_exists",
+        "nested_root",
+        "root_not_empty",
+        "merge_conflict",
+        "branch_moved",
+        "write_expired",
+        "repository_changed",
+        "commit_in_use",
+        "plan_used",
+        "token_expired",
+        "token_used",
+        "reading_ended",
+        "object_changed",
+        "policy_not_in_days",
+        # Gates of the collector.
+        "zero_refs",
+        "zero_commits",
+        "missing_parent",
+        "missing_tree",
+        "missing_node",
+        "corrupt_tree",
+        "corrupt_node",
+        "missing_object",
+        "corrupt_repo",
+        "corrupt_ref",
+        "missing_backup",
+        "repository_readonly",
+        "unknown_format_version",
+        "plan_corrupt",
+        "plan_missing",
+        "plan_foreign",
+        "over_share",
+        "run_in_progress",
+        "lease_lost",
+        "clock_skew",
+        "storage_foreign",
+    ),
+    410: ("commit_expired",),
+    412: ("precondition_failed",),
+    413: ("too_large",),
+    416: ("range_invalid",),
+    500: (
+        "invalid_setting",
+        "store_not_found",
+        "corrupt_object",
+        "schema_outdated",
+        "secret_key_missing",
+        "secret_key_wrong",
+        "incomplete",
+        "internal",
+    ),
+    503: (
+        "storage_error",
+        "database_error",
+        "spark_error",
+        "task_failed",
+        "worker_died",
+        "java_not_found",
+    ),
+}
+STATUS: Final[Mapping[str, int]] = {
+    kind: status for status, kinds in STATUSES.items() for kind in kinds
+}
+
+_SHOWN: Final[tuple[str, ...]] = (
+    "paths",
+    "conflict_count",
+    "run_id",
+    "commit_id",
+    "address",
+)
+
+
+def answer_of(error: EbbtideError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer that tells of an error."""
+    status = STATUS[error.kind]
+    if status >= 500:
+        logger.error("%s: %s", error.kind, error.message)
+    shown = {name: error.details[name] for name in _SHOWN if name in error.details}
+    sent = dict(headers or {})
+    if status == 401:
+        sent["WWW-Authenticate"] = 'Basic realm="ebbtide", charset="UTF-8"'
+    return _answer(status, error.kind, error.message, sent, shown)
+
+
+def install(app: FastAPI) -> None:
+    """Let the app answer every error in the one shape."""
+    app.add_exception_handler(EbbtideError, _ebbtide_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _answer(
+    status: int,
+    kind: str,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+    details: Mapping[str, Any] | None = None,  # JSON-ready
+) -> JSONResponse:
+    # Paths and messages may hold what is no text.
+    text = message.encode("utf-8", "backslashreplace").decode()
+    document = {"message": text, "kind": kind, **(details or {})}
+    return JSONResponse(document, status_code=status, headers=dict(headers or {}))
+
+
+def _ebbtide_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, EbbtideError)
+    return answer_of(error, getattr(error, "headers", None))
+
+
+def _validation_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"] if part not in ("body", "query", "path"))
+    text = problem["msg"][0].lower() + problem["msg"][1:]
+    return _answer(400, "invalid_argument", f"{place}: {text}" if place else text)
+
+
+def _http_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    kind = "route_not_found" if error.status_code in (404, 405) else "invalid_argument"
+    return _answer(error.status_code, kind, str(error.detail), error.headers)
+
+
+def _unexpected(_request: Request, _error: Exception) -> JSONResponse:
+    # Whoever runs the server finds it in the log; nobody else needs to see it.
+    return _answer(500, "internal", "a defect in this program: the server's log says more")

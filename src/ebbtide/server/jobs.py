@@ -1,0 +1,239 @@
+"""Collector runs as jobs: each in a process of its own, watched by a thread of the server's.
+
+A run needs memory and processors that requests must not wait for, and its process may end at any
+moment without harm: what it leaves is swept again. It ends when the server does, however that ends.
+Not for: what a run does (`ebbtide.gc`), or runs that nobody started here (`runs`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.settings import Settings
+
+START_SECONDS_MAX: Final = 60
+JOBS_KEPT: Final = 100
+
+Tell = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a job is to do. `sweep` names the run whose plan to carry out; None is a new plan."""
+
+    directory: Path | None
+    settings: Settings
+    repository: str
+    mode: str = "auto"
+    grace: str | None = None
+    unsafe: bool = False
+    allow_share: bool = False
+    dry_run: bool = False
+    sweep: str | None = None
+
+
+@dataclass(slots=True)
+class StepState:
+    """One step: how long it has taken, or took."""
+
+    step: str
+    started: float
+    seconds: float | None = None
+
+
+@dataclass(slots=True)
+class Job:
+    """One run that was started here. `report` or `error` is there once it has ended."""
+
+    repository: str
+    process: Any  # multiprocessing's own type for the way of starting
+    run_id: str | None = None
+    steps: list[StepState] = field(default_factory=list)
+    report: dict[str, Any] | None = None
+    error: dict[str, str] | None = None
+    ended: bool = False
+    known: threading.Event = field(default_factory=threading.Event)
+
+
+class Jobs:
+    """The jobs of one server. Thread-safe."""
+
+    def __init__(self, on_change: Callable[[int], None]) -> None:
+        self._lock = threading.Lock()
+        self._jobs: list[Job] = []
+        self._on_change = on_change
+
+    def start(self, order: Order) -> Job:
+        """Start a job, and wait until its run has an id.
+
+        Raises what kept the run from starting; Failed `worker_died` where nothing is heard of it.
+        """
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe(duplex=False)
+        process = spawn.Process(target=_work, args=(order, theirs), name="collector")
+        process.start()
+        theirs.close()
+        job = Job(order.repository, process)
+        with self._lock:
+            self._jobs = [job, *self._jobs][:JOBS_KEPT]
+        self._changed()
+        threading.Thread(target=self._watch, args=(job, ours), daemon=True).start()
+        job.known.wait(START_SECONDS_MAX)
+        failure = _failure(job) if job.ended or job.run_id is None else None
+        if failure is not None:
+            self._drop(job)
+            raise failure
+        return job
+
+    def _drop(self, job: Job) -> None:
+        with self._lock:
+            self._jobs = [each for each in self._jobs if each is not job]
+
+    def of(self, repository: str) -> list[Job]:
+        """The jobs of a repository whose run has an id, the newest first."""
+        with self._lock:
+            return [job for job in self._jobs if job.repository == repository and job.run_id]
+
+    def find(self, repository: str, run_id: str) -> Job | None:
+        """The newest job of a run."""
+        return next((job for job in self.of(repository) if job.run_id == run_id), None)
+
+    def close(self) -> None:
+        """End every job: what each leaves can be swept again."""
+        with self._lock:
+            jobs = list(self._jobs)
+        for job in jobs:
+            if not job.ended:
+                job.process.terminate()
+        for job in jobs:
+            job.process.join()
+
+    def _watch(self, job: Job, connection: Connection) -> None:
+        with connection:
+            while True:
+                try:
+                    what, *values = connection.recv()
+                except (EOFError, OSError):
+                    break
+                _note(job, what, values)
+        job.process.join()
+        if job.report is None and job.error is None:
+            error = Failed("worker_died", "the process of the run ended: sweep the run again")
+            job.error = {"kind": error.kind, "message": error.message}
+        job.ended = True
+        job.known.set()
+        self._changed()
+
+    def _changed(self) -> None:
+        with self._lock:
+            self._on_change(sum(not job.ended for job in self._jobs))
+
+
+def _note(job: Job, what: str, values: list[Any]) -> None:
+    now = time.monotonic()
+    if what == "run":
+        job.run_id = values[0]
+        job.known.set()
+    elif what == "start":
+        job.steps.append(StepState(values[0], now))
+    elif what == "end":
+        for step in job.steps:
+            if step.step == values[0] and step.seconds is None:
+                step.seconds = now - step.started
+    elif what == "report":
+        job.report = values[0]
+        job.run_id = values[0]["run_id"]
+    else:
+        job.error = {"kind": values[0], "message": values[1]}
+
+
+def _failure(job: Job) -> EbbtideError | None:
+    """Why a job that has ended never came to be a run; None for one that did, however it went."""
+    if job.report is not None:
+        error = job.report["error"]
+        stopped = error is not None and error["kind"] == "run_in_progress"
+        return Refused(**error) if stopped else None
+    error = job.error or {"kind": "worker_died", "message": "nothing is heard of the run"}
+    if job.run_id is not None and error["kind"] in ("worker_died", "internal"):
+        return None
+    return _CLASSES.get(error["kind"], Failed)(**error)
+
+
+_CLASSES: Final[dict[str, type[EbbtideError]]] = {
+    "unsafe_grace": InvalidInput,
+    "invalid_duration": InvalidInput,
+    "invalid_argument": InvalidInput,
+    "run_not_found": NotFound,
+    "repository_not_found": NotFound,
+    "plan_used": Conflict,
+}
+
+
+def _work(order: Order, connection: Connection) -> None:
+    """The job's own process."""
+    _end_with_parent()
+
+    def tell(*message: Any) -> None:
+        connection.send(message)
+
+    try:
+        tell("report", _collect(order, tell))
+    except EbbtideError as error:
+        tell("error", error.kind, error.message)
+    except Exception as error:
+        tell("error", "internal", f"a defect in this program: {type(error).__name__}: {error}")
+        raise
+
+
+def _collect(order: Order, tell: Tell) -> dict[str, Any]:
+    from ebbtide.cli.collecting import make_engine
+    from ebbtide.cli.progress import StepProgress
+    from ebbtide.durations import parse_duration
+    from ebbtide.gc.collector import Collector
+    from ebbtide.gc.options import RunOptions, parse_mode
+    from ebbtide.store.embedded import Store
+
+    with Store.open(order.directory, settings=order.settings) as store:
+        found = EmbeddedRepository(
+            store.repository(order.repository).context,
+            store_id=store.store_id,
+            on_hold=lambda run_id: tell("run", run_id),
+        )
+        options = RunOptions.of(
+            order.settings,
+            grace=None if order.grace is None else parse_duration(order.grace),
+            unsafe=order.unsafe,
+            allow_share=order.allow_share,
+            mode=parse_mode(order.mode),
+        )
+        engine = make_engine(order.settings, None, StepProgress(quiet=True))
+        collector = Collector(
+            found, engine=engine, options=options, observer=lambda step, event: tell(event, step)
+        )
+        if order.sweep is not None:
+            report = collector.sweep(order.sweep)
+        else:
+            report = collector.plan() if order.dry_run else collector.run()
+        return report.to_json()
+
+
+def _end_with_parent() -> None:
+    """A run whose server was killed is nobody's: it ends, and its workers with it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -1,0 +1,83 @@
+"""Figures about the server, for Prometheus. Labels are routes, never what was asked of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """The figures of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        labels = ["method", "route", "status"]
+        self.requests = Counter(
+            "ebbtide_requests", "Requests answered.", labels, registry=self.registry
+        )
+        self.seconds = Histogram(
+            "ebbtide_request_seconds",
+            "Time from a request's head to the end of its answer.",
+            labels[:2],
+            registry=self.registry,
+        )
+        self.received = Counter(
+            "ebbtide_received_bytes", "Bytes of bodies received.", registry=self.registry
+        )
+        self.sent = Counter("ebbtide_sent_bytes", "Bytes of bodies sent.", registry=self.registry)
+        self.under_way = Gauge(
+            "ebbtide_requests_under_way", "Requests being answered.", registry=self.registry
+        )
+        self.jobs = Gauge(
+            "ebbtide_collector_runs_under_way",
+            "Collector runs that this server started and that have not ended.",
+            registry=self.registry,
+        )
+
+    def render(self) -> bytes:
+        """The figures as text."""
+        return generate_latest(self.registry)
+
+
+class Measuring:
+    """Counts what passes."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        metrics = self._metrics
+        status = 500
+        started = time.monotonic()
+
+        async def counted_receive() -> Message:
+            message = await receive()
+            metrics.received.inc(len(message.get("body", b"")))
+            return message
+
+        async def counted_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            metrics.sent.inc(len(message.get("body", b"")))
+            await send(message)
+
+        with metrics.under_way.track_inprogress():
+            try:
+                await self._app(scope, counted_receive, counted_send)
+            finally:
+                # One label for all that has no route: a client could make up any number of paths.
+                route = getattr(scope.get("route"), "path_format", "none")
+                method = scope["method"] if route != "none" else "any"
+                metrics.requests.labels(method, route, str(status)).inc()
+                metrics.seconds.labels(method, route).observe(time.monotonic() - started)

@@ -1,0 +1,57 @@
+"""Lists in parts: what a client may ask for, and how an answer says that there is more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Query, Request
+
+from ebbtide.server.wire.base import Pagination, Text
+
+AMOUNT_DEFAULT = 100
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """The part of a list that was asked for. `after` is not in it."""
+
+    prefix: str
+    after: str
+    amount: int
+    max_per_page: int
+
+    @property
+    def amount_and_one(self) -> int:
+        """One more than asked for tells whether there is more."""
+        return self.amount + 1
+
+    def cut(self, found: Sequence[Item]) -> tuple[Sequence[Item], bool]:
+        """What was found, of `amount_and_one`, as one page; and whether there is more."""
+        return found[: self.amount], len(found) > self.amount
+
+    def pagination(self, count: int, next_after: str | None) -> Pagination:
+        """What the answer says of itself."""
+        return Pagination(
+            has_more=next_after is not None,
+            next_offset=next_after or "",
+            results=count,
+            max_per_page=self.max_per_page,
+        )
+
+
+async def _paging(
+    request: Request,
+    prefix: Annotated[Text, Query()] = "",
+    after: Annotated[Text, Query()] = "",
+    amount: Annotated[int, Query(ge=-1)] = AMOUNT_DEFAULT,
+) -> Paging:
+    """More than a page holds is a full page; so are 0 and -1."""
+    most: int = request.app.state.settings.server_list_max
+    return Paging(prefix, after, min(amount, most) if amount > 0 else most, most)
+
+
+PagingDep = Annotated[Paging, Depends(_paging)]

@@ -1,0 +1,128 @@
+"""Branches: made, listed, deleted, reset; and commits undone or picked onto them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from fastapi.responses import HTMLResponse
+
+from ebbtide.errors import InvalidInput
+from ebbtide.server.paging import PagingDep
+from ebbtide.server.routing import Routes
+from ebbtide.server.serving import ServedDep
+from ebbtide.server.wire.base import Segment
+from ebbtide.server.wire.commits import CommitAnswer
+from ebbtide.server.wire.refs import (
+    BranchCreation,
+    CherryPickCreation,
+    CommitOverrides,
+    RefAnswer,
+    RefList,
+    ResetCreation,
+    RevertCreation,
+)
+from ebbtide.store.keys import Role
+
+routes = Routes("branches")
+
+_BRANCHES = "/repositories/{repository:segment}/branches"
+_BRANCH = _BRANCHES + "/{branch:segment}"
+
+
+@routes.add("POST", _BRANCHES, Role.WRITER, status=201, response_class=HTMLResponse)
+def create_branch(repository: Segment, asked: BranchCreation, served: ServedDep) -> Response:
+    """Make a branch; the answer is the id of its commit, as text."""
+    made = served.repository(repository).branches.create(
+        asked.name, asked.source, hidden=asked.hidden
+    )
+    # The type is the one that clients ask for; an id holds nothing that a browser would run.
+    return HTMLResponse(made.commit_id, status_code=201)
+
+
+@routes.add("GET", _BRANCHES, Role.READER)
+def list_branches(
+    repository: Segment,
+    paging: PagingDep,
+    served: ServedDep,
+    show_hidden: Annotated[bool, Query()] = False,
+) -> RefList:
+    """Branches by name."""
+    page, more = paging.cut(
+        served.repository(repository).branches.page(
+            prefix=paging.prefix,
+            after=paging.after,
+            amount=paging.amount_and_one,
+            hidden=show_hidden,
+        )
+    )
+    return RefList(
+        pagination=paging.pagination(len(page), page[-1].name if more else None),
+        results=[RefAnswer(id=branch.name, commit_id=branch.commit_id) for branch in page],
+    )
+
+
+@routes.add("GET", _BRANCH, Role.READER)
+def get_branch(repository: Segment, branch: Segment, served: ServedDep) -> RefAnswer:
+    """One branch."""
+    found = served.repository(repository).branches.get(branch)
+    return RefAnswer(id=found.name, commit_id=found.commit_id)
+
+
+@routes.add("DELETE", _BRANCH, Role.WRITER, status=204)
+def delete_branch(repository: Segment, branch: Segment, served: ServedDep) -> Response:
+    """Put a branch in the trash."""
+    served.repository(repository).branches.delete(branch)
+    return Response(status_code=204)
+
+
+@routes.add("PUT", _BRANCH, Role.WRITER, status=204)
+def reset_branch(
+    repository: Segment, branch: Segment, asked: ResetCreation, served: ServedDep
+) -> Response:
+    """Drop what is staged: all of it, at one path, or below a prefix."""
+    commits = served.repository(repository).commits
+    if asked.type == "reset":
+        commits.reset(branch)
+    elif not asked.path:
+        raise InvalidInput("invalid_argument", f"path: a reset of type {asked.type} needs one")
+    elif asked.type == "object":
+        commits.reset_path(branch, asked.path)
+    else:
+        commits.reset_prefix(branch, asked.path)
+    return Response(status_code=204)
+
+
+@routes.add("POST", _BRANCH + "/revert", Role.WRITER, status=204)
+def revert_branch(
+    repository: Segment, branch: Segment, asked: RevertCreation, served: ServedDep
+) -> Response:
+    """Undo what a commit changed."""
+    overrides = asked.commit_overrides or CommitOverrides()
+    served.repository(repository).commits.revert(
+        branch,
+        asked.ref,
+        parent_number=asked.parent_number or None,
+        message=overrides.message,
+        metadata=overrides.metadata,
+        committer=served.committer,
+        allow_empty=asked.allow_empty,
+    )
+    return Response(status_code=204)
+
+
+@routes.add("POST", _BRANCH + "/cherry-pick", Role.WRITER, status=201)
+def cherry_pick(
+    repository: Segment, branch: Segment, asked: CherryPickCreation, served: ServedDep
+) -> CommitAnswer:
+    """Make the change of a commit again."""
+    overrides = asked.commit_overrides or CommitOverrides()
+    made = served.repository(repository).commits.cherry_pick(
+        branch,
+        asked.ref,
+        parent_number=asked.parent_number,
+        message=overrides.message,
+        metadata=overrides.metadata,
+        committer=served.committer,
+    )
+    return CommitAnswer.of(made)

@@ -1,0 +1,110 @@
+"""Collecting: lists for other collectors, and runs of our own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import Body, Query
+from fastapi.responses import JSONResponse
+from starlette.background import BackgroundTask
+
+from ebbtide.server import runs
+from ebbtide.server.paging import PagingDep
+from ebbtide.server.routing import Routes
+from ebbtide.server.serving import ServedDep
+from ebbtide.server.wire.base import Segment, Text
+from ebbtide.server.wire.collecting import (
+    PreparedCommits,
+    PreparedUncommitted,
+    RunAnswer,
+    RunCreation,
+    RunList,
+    TaskAnswer,
+    TaskError,
+    TaskStatus,
+    UncommittedRequest,
+)
+from ebbtide.store.keys import Role
+
+routes = Routes("gc")
+
+_GC: Final = "/repositories/{repository:segment}/gc"
+
+
+@routes.add("POST", _GC + "/prepare_commits", Role.ADMIN, status=201)
+def prepare_commits(repository: Segment, served: ServedDep) -> PreparedCommits:
+    """List the commits that keep their data."""
+    return PreparedCommits.of(served.repository(repository).exports.commits())
+
+
+@routes.add(
+    "POST",
+    _GC + "/prepare_commits/async",
+    Role.ADMIN,
+    status=202,
+    response_model=TaskAnswer,
+    response_class=JSONResponse,
+)
+def prepare_commits_async(repository: Segment, served: ServedDep) -> JSONResponse:
+    """Begin to list the commits that keep their data."""
+    exports = served.repository(repository).exports
+    task_id = exports.begin()
+    return JSONResponse(
+        {"id": task_id}, status_code=202, background=BackgroundTask(exports.carry_out, task_id)
+    )
+
+
+@routes.add("GET", _GC + "/prepare_commits/status", Role.ADMIN)
+def prepare_commits_status(
+    repository: Segment,
+    served: ServedDep,
+    task_id: Annotated[Text, Query(alias="id")],
+) -> TaskStatus:
+    """How far that is."""
+    state = served.repository(repository).exports.state(task_id)
+    return TaskStatus(
+        task_id=state.task_id,
+        completed=state.completed,
+        update_time=state.updated_at,
+        result=None if state.result is None else PreparedCommits.of(state.result),
+        error=None if state.error is None else TaskError(message=state.error),
+    )
+
+
+@routes.add("POST", _GC + "/prepare_uncommited", Role.ADMIN, status=201)
+def prepare_uncommitted(
+    repository: Segment,
+    served: ServedDep,
+    asked: Annotated[UncommittedRequest | None, Body()] = None,
+) -> PreparedUncommitted:
+    """List what is uncommitted, part by part. The path is spelt as clients spell it."""
+    token = None if asked is None else asked.continuation_token or None
+    part = served.repository(repository).exports.uncommitted(token)
+    return PreparedUncommitted(
+        run_id=part.export_id,
+        gc_uncommitted_location=part.url,
+        continuation_token=part.continuation,
+    )
+
+
+@routes.add("POST", _GC + "/runs", Role.ADMIN, status=202)
+def start_run(
+    repository: Segment,
+    served: ServedDep,
+    asked: Annotated[RunCreation | None, Body()] = None,
+) -> RunAnswer:
+    """Start a run. The answer comes once the run holds the repository."""
+    return runs.start(served, repository, asked or RunCreation())
+
+
+@routes.add("GET", _GC + "/runs", Role.READER)
+def list_runs(repository: Segment, paging: PagingDep, served: ServedDep) -> RunList:
+    """Runs, the newest first; those under way too."""
+    page, last = runs.page(served, repository, after=paging.after, amount=paging.amount)
+    return RunList(pagination=paging.pagination(len(page), last), results=page)
+
+
+@routes.add("GET", _GC + "/runs/{run_id:segment}", Role.READER)
+def get_run(repository: Segment, run_id: Segment, served: ServedDep) -> RunAnswer:
+    """One run: how far it is, or what it found and did."""
+    return runs.get(served, repository, run_id)

@@ -1,0 +1,83 @@
+"""What the server says of itself to clients, and who they are to it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Final
+
+from ebbtide.server.routing import Routes
+from ebbtide.server.serving import Served, ServedDep
+from ebbtide.server.wire.base import seconds_of
+from ebbtide.server.wire.config import (
+    CollectionConfig,
+    ConfigAnswer,
+    CurrentUser,
+    SetupState,
+    StorageConfig,
+    UserAnswer,
+    VersionConfig,
+)
+from ebbtide.store.keys import Role
+
+routes = Routes("config")
+
+WIRE_VERSION: Final = "1.88.0"
+"""The version whose shapes the routes follow: clients compare it with what they need."""
+
+
+@routes.add("GET", "/setup_lakefs", None)
+def get_setup_state() -> SetupState:
+    """Whether there is a store behind the server. Open to all, as clients ask without a key."""
+    return SetupState()
+
+
+@routes.add("GET", "/config", Role.READER)
+def get_config(served: ServedDep) -> ConfigAnswer:
+    """What clients ask before they upload."""
+    return ConfigAnswer(version_config=_version(), storage_config=_storage(served))
+
+
+@routes.add("GET", "/config/version", Role.READER)
+def get_version() -> VersionConfig:
+    """The version of the wire format."""
+    return _version()
+
+
+@routes.add("GET", "/config/storage", Role.READER)
+def get_storage_config(served: ServedDep) -> StorageConfig:
+    """Where repositories may be."""
+    return _storage(served)
+
+
+@routes.add("GET", "/config/garbage-collection", Role.READER)
+def get_collection_config(served: ServedDep) -> CollectionConfig:
+    """The grace."""
+    return CollectionConfig(grace_period=int(served.settings.grace.total_seconds()))
+
+
+@routes.add("GET", "/user", Role.READER)
+def get_current_user(served: ServedDep) -> CurrentUser:
+    """Whose key the request came with."""
+    key = served.key
+    return CurrentUser(
+        user=UserAnswer(
+            id=key.access_key_id,
+            creation_date=seconds_of(key.created_at),
+            friendly_name=served.committer,
+        )
+    )
+
+
+def _version() -> VersionConfig:
+    return VersionConfig(version=WIRE_VERSION, version_context=f"ebbtide {version('ebbtide')}")
+
+
+def _storage(served: Served) -> StorageConfig:
+    url = served.settings.storage_url or ""
+    scheme = url.partition("://")[0] if "://" in url else "file"
+    return StorageConfig(
+        blockstore_type="local" if scheme == "file" else scheme,
+        blockstore_namespace_example="local://my-repository/",
+        blockstore_namespace_ValidityRegex=r"^(local|file|s3|s3a|gs|az)://.+$",
+        import_validity_regex=r"^(file|s3|s3a|gs|az)://.+$",
+    )

@@ -1,0 +1,158 @@
+"""Objects: uploaded, read, listed, copied, deleted."""
+
+from __future__ import annotations
+
+from heapq import merge
+from operator import attrgetter
+from typing import Annotated, Final
+
+from fastapi import Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.server import downloads
+from ebbtide.server.errors import STATUS
+from ebbtide.server.paging import PagingDep
+from ebbtide.server.routing import Routes
+from ebbtide.server.serving import ServedDep
+from ebbtide.server.uploads import receive
+from ebbtide.server.wire.base import Segment, Text
+from ebbtide.server.wire.objects import (
+    ObjectCopyCreation,
+    ObjectErrorAnswer,
+    ObjectErrorList,
+    ObjectStats,
+    ObjectStatsList,
+    PathList,
+)
+from ebbtide.store.keys import Role
+
+routes = Routes("objects")
+
+PathQuery = Annotated[Text, Query()]
+RangeHeader = Annotated[str | None, Header()]
+
+_BRANCH: Final = "/repositories/{repository:segment}/branches/{branch:segment}"
+_REF: Final = "/repositories/{repository:segment}/refs/{ref:segment}"
+
+
+@routes.add("POST", _BRANCH + "/objects", Role.WRITER, status=201, streamed=True)
+async def upload_object(
+    request: Request, repository: Segment, branch: Segment, path: PathQuery, served: ServedDep
+) -> ObjectStats:
+    """Upload: the body itself, or the part `content` of a form."""
+    entry, root = await receive(request, served, repository, branch, path)
+    return ObjectStats.of(entry, root)
+
+
+@routes.add("GET", _REF + "/objects", Role.READER, response_class=StreamingResponse)
+def get_object(
+    repository: Segment,
+    ref: Segment,
+    path: PathQuery,
+    served: ServedDep,
+    range: RangeHeader = None,
+    if_none_match: RangeHeader = None,
+) -> Response:
+    """The bytes of an object, or a range of them."""
+    found = served.repository(repository).objects.open(ref, path)
+    return downloads.answer(found, range, if_none_match)
+
+
+@routes.add("HEAD", _REF + "/objects", Role.READER, response_class=Response)
+def head_object(
+    repository: Segment,
+    ref: Segment,
+    path: PathQuery,
+    served: ServedDep,
+    range: RangeHeader = None,
+) -> Response:
+    """What `get_object` would say, without the bytes."""
+    found = served.repository(repository).objects.open(ref, path)
+    return downloads.head(found, range)
+
+
+@routes.add("GET", _REF + "/objects/stat", Role.READER)
+def stat_object(
+    repository: Segment,
+    ref: Segment,
+    path: PathQuery,
+    served: ServedDep,
+    user_metadata: Annotated[bool, Query()] = True,
+) -> ObjectStats:
+    """What is known of an object."""
+    found = served.repository(repository)
+    entry = found.objects.stat(ref, path)
+    return ObjectStats.of(entry, found.info.storage_url, user_metadata=user_metadata)
+
+
+@routes.add("GET", _REF + "/objects/ls", Role.READER)
+def list_objects(
+    repository: Segment,
+    ref: Segment,
+    paging: PagingDep,
+    served: ServedDep,
+    delimiter: Annotated[Text, Query()] = "",
+    user_metadata: Annotated[bool, Query()] = True,
+) -> ObjectStatsList:
+    """Objects by path; with a delimiter, what is below it as one."""
+    found = served.repository(repository)
+    page = found.objects.list(
+        ref,
+        prefix=paging.prefix,
+        delimiter=delimiter,
+        after=paging.after,
+        amount=paging.amount,
+    )
+    root = found.info.storage_url
+    entries = [ObjectStats.of(each, root, user_metadata=user_metadata) for each in page.entries]
+    prefixes = map(ObjectStats.of_prefix, page.common_prefixes)
+    results = list(merge(entries, prefixes, key=attrgetter("path")))
+    return ObjectStatsList(
+        pagination=paging.pagination(len(results), page.next_after), results=results
+    )
+
+
+@routes.add("DELETE", _BRANCH + "/objects", Role.WRITER, status=204)
+def delete_object(
+    repository: Segment, branch: Segment, path: PathQuery, served: ServedDep
+) -> Response:
+    """Delete one object."""
+    served.repository(repository).objects.delete(branch, path)
+    return Response(status_code=204)
+
+
+@routes.add("POST", _BRANCH + "/objects/delete", Role.WRITER)
+def delete_objects(
+    repository: Segment, branch: Segment, asked: PathList, served: ServedDep
+) -> ObjectErrorList:
+    """Delete many. What is not there is as it should be."""
+    most = served.settings.server_list_max
+    if len(asked.paths) > most:
+        raise InvalidInput("too_large", f"at most {most} paths are deleted at once")
+    objects = served.repository(repository).objects
+    errors: list[ObjectErrorAnswer] = []
+    try:
+        objects.delete_many(branch, asked.paths)
+    except EbbtideError as error:
+        if error.kind == "branch_not_found":
+            raise
+        errors = [
+            ObjectErrorAnswer(status_code=STATUS[error.kind], message=error.message, path=path)
+            for path in asked.paths
+        ]
+    return ObjectErrorList(errors=errors)
+
+
+@routes.add("POST", _BRANCH + "/objects/copy", Role.WRITER, status=201)
+def copy_object(
+    repository: Segment,
+    branch: Segment,
+    dest_path: PathQuery,
+    asked: ObjectCopyCreation,
+    served: ServedDep,
+) -> ObjectStats:
+    """Copy an object to a branch. A shallow copy is what the store makes of it."""
+    found = served.repository(repository)
+    entry = found.objects.copy(branch, dest_path, asked.src_ref or branch, asked.src_path)
+    return ObjectStats.of(entry, found.info.storage_url)

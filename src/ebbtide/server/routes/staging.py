@@ -1,0 +1,109 @@
+"""Uploads past the server: places to upload to, and linking them; objects that stay outside."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Final
+
+from fastapi import Header, Query
+
+from ebbtide.errors import Denied, InvalidInput
+from ebbtide.model import EPOCH
+from ebbtide.server.routing import Routes
+from ebbtide.server.serving import ServedDep
+from ebbtide.server.uploads import parse_condition
+from ebbtide.server.wire.base import Segment, Text, seconds_of
+from ebbtide.server.wire.objects import (
+    ObjectStageCreation,
+    ObjectStats,
+    StagingLocation,
+    StagingMetadata,
+)
+from ebbtide.storage.urls import object_url
+from ebbtide.store.keys import Role
+
+routes = Routes("staging")
+
+PathQuery = Annotated[Text, Query()]
+ConditionHeader = Annotated[str | None, Header()]
+
+_BRANCH: Final = "/repositories/{repository:segment}/branches/{branch:segment}"
+_SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+
+@routes.add("GET", _BRANCH + "/staging/backing", Role.WRITER)
+def get_physical_address(
+    repository: Segment,
+    branch: Segment,
+    path: PathQuery,
+    served: ServedDep,
+    presign: Annotated[bool, Query()] = False,
+) -> StagingLocation:
+    """A place to upload to, for writers: what is uploaded there is garbage until it is linked."""
+    given = served.repository(repository).addresses.get(branch, path)
+    signed = given.presigned_url if presign else None
+    return StagingLocation(
+        physical_address=given.url,
+        presigned_url=signed,
+        presigned_url_expiry=None if signed is None else seconds_of(given.expires_at),
+    )
+
+
+@routes.add("PUT", _BRANCH + "/staging/backing", Role.WRITER)
+def link_physical_address(
+    repository: Segment,
+    branch: Segment,
+    path: PathQuery,
+    asked: StagingMetadata,
+    served: ServedDep,
+    if_none_match: ConditionHeader = None,
+    if_match: ConditionHeader = None,
+) -> ObjectStats:
+    """Link what was uploaded to a path."""
+    found = served.repository(repository)
+    if asked.staging.physical_address is None:
+        raise InvalidInput("invalid_argument", "staging.physical_address: field required")
+    entry = found.addresses.link(
+        branch,
+        path,
+        found.addresses.token_of(asked.staging.physical_address),
+        size_bytes=asked.size_bytes,
+        # What a storage calls the ETag of an upload says nothing that could be compared.
+        checksum=asked.checksum if _SHA256.fullmatch(asked.checksum) else None,
+        content_type=asked.content_type,
+        metadata=asked.user_metadata,
+        only_if=parse_condition(if_none_match, if_match),
+    )
+    return ObjectStats.of(entry, found.info.storage_url)
+
+
+@routes.add("PUT", _BRANCH + "/objects", Role.WRITER, status=201)
+def stage_object(
+    repository: Segment,
+    branch: Segment,
+    path: PathQuery,
+    asked: ObjectStageCreation,
+    served: ServedDep,
+) -> ObjectStats:
+    """Stage an object that stays where it is, if things there may be imported: whoever reads it
+    later reads it by the server's credentials."""
+    url = object_url(asked.physical_address)
+    if not url.startswith(tuple(served.settings.import_prefixes.split())):
+        raise Denied(
+            "import_forbidden",
+            f"{url[:200]!r} may not be imported: EBBTIDE_IMPORT_PREFIXES of the server says what "
+            "may be",
+        )
+    found = served.repository(repository)
+    entry = found.addresses.stage(
+        branch,
+        path,
+        url,
+        size_bytes=asked.size_bytes,
+        checksum=asked.checksum,
+        mtime=None if asked.mtime is None else EPOCH + timedelta(seconds=asked.mtime),
+        content_type=asked.content_type,
+        metadata=asked.metadata,
+    )
+    return ObjectStats.of(entry, found.info.storage_url)

@@ -1,0 +1,35 @@
+"""How the server is: for whoever watches it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.openapi.utils import get_openapi
+
+from ebbtide.server.metrics import CONTENT_TYPE
+from ebbtide.server.routing import Routes
+from ebbtide.server.serving import ServedDep
+from ebbtide.store.keys import Role
+
+routes = Routes("status")
+
+
+@routes.add("GET", "/healthcheck", None, status=204)
+def health_check(served: ServedDep) -> Response:
+    """204 while the server and its database answer. Open to all: it tells nothing else."""
+    served.store.page_of_repositories(amount=1)
+    return Response(status_code=204)
+
+
+@routes.add("GET", "/metrics", Role.READER, response_class=Response)
+def get_metrics(request: Request) -> Response:
+    """Figures for Prometheus, which can be given a key."""
+    return Response(request.app.state.metrics.render(), media_type=CONTENT_TYPE)
+
+
+@routes.add("GET", "/openapi.json", Role.READER)
+def get_openapi_document(request: Request) -> dict[str, Any]:
+    """The routes, with the role that each needs as `x-role`."""
+    app = request.app
+    return get_openapi(title=app.title, version=app.version, routes=app.routes)

@@ -1,0 +1,94 @@
+"""An upload through the server, from a request to an entry. Not for: bytes (`streaming`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from itertools import chain
+from typing import Final
+
+from fastapi import Request
+
+from ebbtide.errors import InvalidInput
+from ebbtide.server.forms import FormBody
+from ebbtide.server.limits import limited
+from ebbtide.server.serving import Served
+from ebbtide.server.streaming import store_upload
+from ebbtide.storage import Content
+from ebbtide.storage.base import chunks
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.names import check_path
+from ebbtide.store.uploads import OnlyIf
+
+METADATA_PREFIX: Final = "x-lakefs-meta-"
+FORM: Final = "multipart/form-data"
+
+
+async def receive(
+    request: Request, served: Served, repository: str, branch: str, path: str
+) -> tuple[Entry, str]:
+    """Store the body at the path; the entry, and the root of its repository."""
+    check_path(path)
+    only_if = condition(request)
+    request = limited(request, served.settings.server_upload_max)
+    metadata = metadata_of(request)
+    given_type = request.headers.get("content-type")
+    form = FormBody(given_type) if given_type and given_type.lower().startswith(FORM) else None
+    body: AsyncIterator[bytes] = request.stream()
+
+    def put(data: Content) -> tuple[Entry, str]:
+        found = served.repository(repository)
+        data, content_type = (data, given_type) if form is None else _of_form(form, data)
+        entry = found.objects.put(
+            branch,
+            path,
+            data,
+            content_type=content_type,
+            metadata=metadata,
+            only_if=only_if,
+        )
+        return entry, found.info.storage_url
+
+    return await store_upload(
+        request, body if form is None else form.read(body), put, request.app.state.transfers
+    )
+
+
+def _of_form(form: FormBody, data: Content) -> tuple[Content, str | None]:
+    """The type stands in the form before the bytes: once some of them came, it is known."""
+    if not isinstance(data, bytes):
+        pieces = chunks(data)
+        data = chain([next(pieces, b"")], pieces)
+    return data, form.content_type
+
+
+def metadata_of(request: Request) -> dict[str, str]:
+    """What a client attaches to an object, by headers; names are lower-case in HTTP."""
+    return {
+        name.removeprefix(METADATA_PREFIX): _decoded(value)
+        for name, value in request.headers.items()
+        if name.startswith(METADATA_PREFIX) and name != METADATA_PREFIX
+    }
+
+
+def condition(request: Request) -> OnlyIf | None:
+    """`If-None-Match: *` and `If-Match: "CHECKSUM"`. Raises InvalidInput `invalid_argument`."""
+    return parse_condition(request.headers.get("if-none-match"), request.headers.get("if-match"))
+
+
+def parse_condition(if_none_match: str | None, if_match: str | None) -> OnlyIf | None:
+    """See `condition`."""
+    if if_none_match is not None:
+        if if_none_match.strip() != "*" or if_match is not None:
+            raise InvalidInput(
+                "invalid_argument", "of an upload, If-None-Match is *, and stands alone"
+            )
+        return OnlyIf()
+    return None if if_match is None else OnlyIf(if_match.strip().strip('"'))
+
+
+def _decoded(value: str) -> str:
+    """Headers come as bytes: UTF-8 where they are, else Latin-1."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
