@@ -27,6 +27,7 @@ KINDS: Final[Mapping[str, str]] = {
     "checksum_mismatch": "an upload whose size or checksum is not the one given",
     "upload_broken": "an upload that ended before all of it came",
     "too_large": "a request that is larger than a limit allows",
+    "headers_too_large": "a request whose line and headers are longer than a limit allows",
     "range_invalid": "a range of bytes that begins behind the end of an object",
     # Who asks.
     "key_invalid": "no access key, an unknown or revoked one, or a wrong secret",

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from ebbtide.server import errors
 from ebbtide.server.auth import Authentication
 from ebbtide.server.jobs import Jobs
+from ebbtide.server.limits import HeaderLimit
 from ebbtide.server.metrics import Measuring, Metrics
 from ebbtide.server.routes import (
     branches,
@@ -80,6 +81,7 @@ def create_app(store: Store) -> FastAPI:
     public = [route.path for route in guarded_routes(app) if route.role == PUBLIC]
     # The last is the first to see a request.
     app.add_middleware(Authentication, keys=store.keys, public=public)
+    app.add_middleware(HeaderLimit, bytes_max=settings.server_header_max)
     app.add_middleware(Measuring, metrics=metrics)
     app.add_middleware(Segments)
     return app

@@ -97,6 +97,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
     412: ("precondition_failed",),
     413: ("too_large",),
     416: ("range_invalid",),
+    431: ("headers_too_large",),
     500: (
         "invalid_setting",
         "store_not_found",

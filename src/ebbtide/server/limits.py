@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.types import Message
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.errors import InvalidInput
+from ebbtide.server.errors import answer_of
+
+
+class HeaderLimit:
+    """Refuses requests whose line and headers are too long. The parser stops at the same size, but
+    for what came in one piece."""
+
+    def __init__(self, app: ASGIApp, *, bytes_max: int) -> None:
+        self._app = app
+        self._bytes_max = bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] == "http":
+            size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+            size += sum(len(name) + len(value) for name, value in scope["headers"])
+            if size > self._bytes_max:
+                text = f"the request's line and headers have more than {self._bytes_max} bytes"
+                await answer_of(InvalidInput("headers_too_large", text))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def limited(request: Request, bytes_max: int) -> Request:

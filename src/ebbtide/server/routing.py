@@ -13,9 +13,10 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ebbtide.errors import Denied
+from ebbtide.errors import Denied, EbbtideError
 from ebbtide.server.auth import principal_of
 from ebbtide.server.limits import limited
 from ebbtide.store.keys import Role
@@ -47,7 +48,13 @@ class GuardedRoute(APIRoute):
                 _require(request, Role(self.role))
             if not (self.openapi_extra or {}).get(STREAMED):
                 request = limited(request, request.app.state.settings.server_body_max)
-            return await handle(request)
+            try:
+                return await handle(request)
+            except HTTPException as error:
+                # What went wrong while the body was read comes wrapped.
+                if isinstance(error.__cause__, EbbtideError):
+                    raise error.__cause__ from None
+                raise
 
         return guarded
 

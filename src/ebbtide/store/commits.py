@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ebbtide.store import comparing, history
 from ebbtide.store.committing import commit_staged
@@ -32,16 +32,20 @@ class Commits:
         *,
         metadata: Mapping[str, str] | None = None,
         date: datetime | None = None,
+        date_precision: timedelta = timedelta(0),
         committer: str = "",
         allow_empty: bool = False,
     ) -> CommitRecord:
         """Make what is staged on a branch its next version.
 
+        A `date` stands for any instant within `date_precision` from it on, so that one in whole
+        seconds may fall into the second of its parent.
+
         Raises Conflict: `nothing_to_commit`, `branch_moved` (what was staged is still there),
         `write_expired`; InvalidInput `invalid_date` or `invalid_argument`; Refused `clock_skew`
         or `storage_foreign`; NotFound `branch_not_found`; Failed.
         """
-        details = CommitDetails(message, committer, date, metadata or {})
+        details = CommitDetails(message, committer, date, metadata or {}, date_precision)
         return commit_staged(self._context, branch, details, allow_empty=allow_empty)
 
     def merge(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, Refused
@@ -41,12 +41,14 @@ COMMITTER_BYTES_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class CommitDetails:
-    """What a committer says about a commit. `date` None is the time of publishing."""
+    """What a committer says about a commit. `date` None is the time of publishing; a date stands
+    for any instant within `date_precision` from it on."""
 
     message: str
     committer: str = ""
     date: datetime | None = None
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+    date_precision: timedelta = timedelta(0)
 
     def check(self) -> None:
         """Raises InvalidInput `invalid_argument` or `invalid_date`."""
@@ -189,7 +191,7 @@ def _record(tx: Transaction, publication: Publication, parents: list[CommitRecor
     return CommitRecord(
         commit_id=new_id(),
         parent_ids=publication.parent_ids,
-        created_at=_date(details.date, now=now, parents=parents),
+        created_at=_date(details, now=now, parents=parents),
         written_at=now,
         tree_id=publication.tree.tree_id,
         tree_checksum=publication.tree.checksum,
@@ -199,15 +201,15 @@ def _record(tx: Transaction, publication: Publication, parents: list[CommitRecor
     )
 
 
-def _date(asked: datetime | None, *, now: datetime, parents: list[CommitRecord]) -> datetime:
+def _date(details: CommitDetails, *, now: datetime, parents: list[CommitRecord]) -> datetime:
     """A commit is younger than its parents, by a microsecond at least."""
     youngest = max(parent.created_at for parent in parents)
-    if asked is None:
+    if details.date is None:
         return max(now, youngest + ONE_MICROSECOND)
-    asked = asked.astimezone(UTC)
+    asked = details.date.astimezone(UTC)
     if asked > now:
         raise InvalidInput("invalid_date", f"{asked} is in the future: it is {now}")
-    if asked < youngest:
+    if asked < youngest and asked + details.date_precision <= youngest:
         raise InvalidInput("invalid_date", f"{asked} is before the parent's date, {youngest}")
     return max(asked, youngest + ONE_MICROSECOND)
 

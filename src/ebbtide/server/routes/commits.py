@@ -38,6 +38,7 @@ def commit(
         asked.message,
         metadata=asked.metadata,
         date=None if asked.date is None else EPOCH + timedelta(seconds=asked.date),
+        date_precision=timedelta(seconds=1),
         committer=served.committer,
         allow_empty=asked.allow_empty,
     )

@@ -1,0 +1,83 @@
+"""One server process for each kind of database, for the whole test run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import lakefs
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from ebbtide.ids import new_id
+from tests.support.server import Server, new_server
+
+KINDS = ("sqlite", "postgres")
+"""What a server is made of: local directories with either database. An object store has its place
+here, with EBBTIDE_STORAGE_URL among the settings."""
+
+Servers = Callable[[str], Server]
+
+
+@pytest.fixture(scope="session")
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Servers]:
+    """The server of a kind, started when it is first asked for."""
+    started: dict[str, Server] = {}
+
+    def server_of(kind: str) -> Server:
+        if kind not in started:
+            settings = {"EBBTIDE_IMPORT_PREFIXES": "s3://elsewhere/ file:///nowhere/"}
+            if kind == "postgres":
+                url = make_url(request.getfixturevalue("postgres").url)
+                settings["EBBTIDE_DATABASE_URL"] = _new_database(url.render_as_string(False))
+            directory: Path = tmp_path_factory.mktemp(f"server-{kind}") / "store"
+            started[kind] = new_server(directory, **settings).start()
+        return started[kind]
+
+    yield server_of
+    for server in started.values():
+        server.stop()
+        assert "Traceback" not in server.log, server.log
+
+
+def _new_database(url: str) -> str:
+    name = f"server_{new_id()}"
+    plain = make_url(url).set(drivername="postgresql")
+    with psycopg.connect(plain.render_as_string(False), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return plain.set(database=name).render_as_string(False)
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
+    """A server of each kind."""
+    return servers(request.param)
+
+
+@pytest.fixture
+def plain(servers: Servers) -> Server:
+    """A server for what no database can tell apart."""
+    return servers("sqlite")
+
+
+@pytest.fixture
+def repo(server: Server) -> lakefs.Repository:
+    """A new repository on a server of each kind."""
+    return server.repository(f"r-{new_id()}")
+
+
+@pytest.fixture
+def lake(plain: Server) -> lakefs.Repository:
+    """A new repository on the plain server."""
+    return plain.repository(f"r-{new_id()}")
+
+
+@pytest.fixture
+def http(plain: Server) -> Iterator[httpx.Client]:
+    """Plain HTTP to the plain server, as admin."""
+    with plain.http() as client:
+        yield client

@@ -1,0 +1,328 @@
+"""The clients themselves: what they do on a server of ours."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import lakefs
+import lakefs_sdk
+import pytest
+from lakefs.exceptions import (
+    BadRequestException,
+    ConflictException,
+    ForbiddenException,
+    NotFoundException,
+    ObjectExistsException,
+)
+from lakefs_sdk.client import LakeFSClient
+
+from tests.support.server import Server
+
+
+def sdk(server: Server) -> LakeFSClient:
+    return server.client().sdk_client
+
+
+def put(repo: lakefs.Repository, branch: str = "main", **files: str) -> str:
+    """Upload and commit; the commit's id."""
+    for name, text in files.items():
+        repo.branch(branch).object(name).upload(text)
+    return str(repo.branch(branch).commit("change").get_commit().id)
+
+
+def shown(repo: lakefs.Repository, ref: str = "main") -> dict[str, bytes]:
+    found = repo.ref(ref)
+    return {each.path: found.object(each.path).reader().read() for each in found.objects()}
+
+
+def test_repositories(server: Server, repo: lakefs.Repository) -> None:
+    assert repo.properties.id == repo.id
+    assert repo.properties.default_branch == "main"
+    assert repo.id in {each.id for each in lakefs.repositories(client=server.client())}
+    with pytest.raises(ConflictException):
+        server.repository(repo.id)
+    again = lakefs.Repository(repo.id, client=server.client())
+    assert again.create("local://other", exist_ok=True).properties.id == repo.id
+    assert repo.metadata == {}
+    repo.delete()
+    with pytest.raises(NotFoundException):
+        repo.delete()
+    with pytest.raises(ConflictException):  # its files are there still
+        server.repository(repo.id)
+
+
+def test_objects(repo: lakefs.Repository) -> None:
+    branch = repo.branch("main")
+    made = branch.object("a/ü b").upload("text", content_type="text/x", metadata={"k": "v"})
+    stat = made.stat()
+    assert (stat.path, stat.size_bytes, stat.content_type) == ("a/ü b", 4, "text/x")
+    assert stat.metadata == {"k": "v"}
+    assert abs(stat.mtime - datetime.now(UTC).timestamp()) < 600
+    with made.reader(mode="r") as reader:
+        assert reader.read(2) == "te"
+        assert reader.read() == "xt"
+        assert reader.read() == ""
+        reader.seek(-3, os.SEEK_END)
+        assert reader.read() == "ext"
+    assert made.exists()
+    assert not branch.object("no").exists()
+    with pytest.raises(ObjectExistsException):
+        branch.object("a/ü b").upload("again", mode="x")
+    copied = made.copy("main", "copy")
+    assert (copied.reader().read(), copied.stat().metadata) == (b"text", {"k": "v"})
+    made.delete()
+    with pytest.raises(NotFoundException):
+        made.stat()
+    with pytest.raises(NotFoundException):
+        made.delete()
+    with pytest.raises(NotFoundException):
+        repo.branch("no").object("x").upload("x")
+
+
+def test_an_empty_object(repo: lakefs.Repository) -> None:
+    made = repo.branch("main").object("empty").upload(b"")
+    assert made.reader().read() == b""
+    assert made.reader().read(10) == b""
+
+
+def test_an_upload_as_a_form(server: Server, repo: lakefs.Repository) -> None:
+    """As the low-level client sends it; two megabytes take the way of large ones."""
+    for data in (b"small", b"\r\n--x" * 400_000):
+        stat = sdk(server).objects_api.upload_object(repo.id, "main", "form", content=data)
+        assert stat.size_bytes == len(data)
+        assert repo.branch("main").object("form").reader().read() == data
+
+
+def test_only_if_nothing_is_there(server: Server, repo: lakefs.Repository) -> None:
+    api = sdk(server).objects_api
+    first = api.upload_object(repo.id, "main", "x", content=b"1", if_none_match="*")
+    for conditions in ({"if_none_match": "*"}, {"if_match": '"other"'}):
+        with pytest.raises(lakefs_sdk.ApiException) as caught:
+            api.upload_object(repo.id, "main", "x", content=b"2", **conditions)
+        assert caught.value.status == 412
+    api.upload_object(repo.id, "main", "x", content=b"2", if_match=f'"{first.checksum}"')
+    assert shown(repo) == {"x": b"2"}
+
+
+def test_listing(repo: lakefs.Repository) -> None:
+    branch = repo.branch("main")
+    names = [f"d{number % 3}/{number:02}" for number in range(12)] + ["top"]
+    for name in names:
+        branch.object(name).upload(name)
+    assert [each.path for each in branch.objects()] == sorted(names)
+    tops = [each.path for each in branch.objects(delimiter="/")]
+    assert tops == ["d0/", "d1/", "d2/", "top"]
+    for page_size in (1, 2, 100):
+        found = branch.objects(prefix="d1/", amount=page_size)
+        assert [each.path for each in found] == [name for name in sorted(names) if "d1/" in name]
+        assert [each.path for each in branch.objects(delimiter="/", amount=page_size)] == tops
+    assert [each.path for each in branch.objects(after="d2/08")] == ["d2/11", "top"]
+    branch.delete_objects([*(name for name in names if name != "top"), "never there"])
+    assert [each.path for each in branch.objects()] == ["top"]
+
+
+def test_branches(server: Server, repo: lakefs.Repository) -> None:
+    for name in ("dev", "dev/deep", "zeta"):
+        repo.branch(name).create("main")
+    hidden = repo.branch("secret").create("main", hidden=True)
+    assert [each.id for each in repo.branches()] == ["dev", "dev/deep", "main", "zeta"]
+    assert "secret" in [each.id for each in repo.branches(show_hidden=True, amount=1)]
+    assert [each.id for each in repo.branches(prefix="dev", amount=1)] == ["dev", "dev/deep"]
+    assert hidden.head.id == repo.branch("main").head.id
+    assert repo.branch("dev/deep").head.id == repo.branch("main").head.id
+    with pytest.raises(ConflictException):
+        repo.branch("dev").create("main")
+    repo.branch("dev").create("main", exist_ok=True)
+    repo.branch("dev/deep").delete()
+    with pytest.raises(NotFoundException):
+        _ = repo.branch("dev/deep").head
+    with pytest.raises(ForbiddenException):
+        repo.branch("main").delete()
+    made = sdk(server).branches_api.create_branch(
+        repo.id, lakefs_sdk.BranchCreation(name="plain", source="main")
+    )
+    assert made == repo.branch("main").head.id
+
+
+def test_tags(repo: lakefs.Repository) -> None:
+    first = put(repo, a="1")
+    tag = repo.tag("v1").create("main")
+    put(repo, a="2")
+    assert tag.get_commit().id == first
+    assert shown(repo, "v1") == {"a": b"1"}
+    assert [each.id for each in repo.tags()] == ["v1"]
+    with pytest.raises(ConflictException):
+        repo.tag("v1").create("main")
+    tag.delete()
+    with pytest.raises(NotFoundException):
+        tag.delete()
+
+
+def test_commits_and_log(server: Server, repo: lakefs.Repository) -> None:
+    first = put(repo, a="1")
+    repo.branch("main").object("b/x").upload("2")
+    date = int(datetime.now(UTC).timestamp())
+    second = repo.branch("main").commit("second", metadata={"k": "v"}, date=date).get_commit()
+    assert (second.message, second.metadata, second.parents) == ("second", {"k": "v"}, [first])
+    assert second.creation_date == date
+    log = [each.id for each in repo.ref("main").log(amount=1)]
+    assert log[:2] == [second.id, first]
+    assert len(log) == 3
+    api = sdk(server).refs_api
+    assert [c.id for c in api.log_commits(repo.id, "main", objects=["a"]).results] == [first]
+    assert [c.id for c in api.log_commits(repo.id, "main", prefixes=["b/"]).results] == [second.id]
+    stopped = api.log_commits(repo.id, "main", stop_at=first, first_parent=True)
+    assert [c.id for c in stopped.results] == [second.id, first]
+    limited = api.log_commits(repo.id, "main", amount=1, limit=True)
+    assert not limited.pagination.has_more
+    since = api.log_commits(repo.id, "main", since=datetime(2020, 1, 1, tzinfo=UTC))
+    assert [c.id for c in since.results] == [second.id, first]
+    with pytest.raises(BadRequestException):
+        repo.branch("main").commit("nothing")
+    assert repo.branch("main").commit("empty", allow_empty=True).get_commit().message == "empty"
+
+
+def test_an_imported_history_is_dated_back(repo: lakefs.Repository) -> None:
+    repo.branch("main").object("a").upload("1")
+    made = repo.branch("main").commit("old", date=1_600_000_000).get_commit()
+    assert made.creation_date == 1_600_000_000
+
+
+def test_differences(server: Server, repo: lakefs.Repository) -> None:
+    put(repo, a="1", b="1", both="1")
+    dev = repo.branch("dev").create("main")
+    put(repo, "dev", a="2", c="1", both="dev")
+    put(repo, b="main", both="main")
+    kinds = {each.path: each.type for each in repo.ref("main").diff("dev")}
+    assert kinds == {"a": "changed", "c": "added", "both": "conflict"}
+    plain = {each.path: each.type for each in repo.ref("main").diff("dev", type="two_dot")}
+    assert plain == {"a": "changed", "b": "changed", "both": "changed", "c": "added"}
+    dev.object("d/1").upload("x")
+    dev.object("d/2").upload("x")
+    dev.object("a").delete()
+    staged = {each.path: each.type for each in dev.uncommitted()}
+    assert staged == {"a": "removed", "d/1": "added", "d/2": "added"}
+    assert [each.path for each in dev.uncommitted(prefix="d/", after="d/1")] == ["d/2"]
+    grouped = sdk(server).branches_api.diff_branch(repo.id, "dev", delimiter="/").results
+    assert [(each.path, each.type) for each in grouped] == [
+        ("a", "removed"),
+        ("d/", "prefix_changed"),
+    ]
+    stats = sdk(server).refs_api.diff_refs(repo.id, "main", "dev", include_right_stats=True)
+    assert all(each.right.checksum for each in stats.results)
+
+
+def test_merges(server: Server, repo: lakefs.Repository) -> None:
+    put(repo, a="1")
+    dev = repo.branch("dev").create("main")
+    put(repo, "dev", a="dev", b="dev")
+    base = sdk(server).refs_api.find_merge_base(repo.id, "dev", "main").base_commit_id
+    assert base == repo.branch("main").head.id
+    merged = dev.merge_into("main", message="merge", metadata={"m": "1"})
+    assert repo.commit(merged).get_commit().metadata == {"m": "1"}
+    assert shown(repo) == {"a": b"dev", "b": b"dev"}
+    with pytest.raises(BadRequestException):
+        dev.merge_into("main")
+    put(repo, a="mine")
+    put(repo, "dev", a="theirs")
+    with pytest.raises(ConflictException):
+        dev.merge_into("main")
+    dev.merge_into("main", strategy="source-wins", squash_merge=True)
+    assert shown(repo)["a"] == b"theirs"
+    assert len(repo.branch("main").get_commit().parents) == 1
+
+
+def test_resets(repo: lakefs.Repository) -> None:
+    branch = repo.branch("main")
+    put(repo, kept="1")
+
+    def stage() -> None:
+        for name in ("kept", "p/1", "p/2", "q"):
+            branch.object(name).upload("new")
+
+    stage()
+    branch.reset_changes("object", "kept")
+    assert {each.path for each in branch.uncommitted()} == {"p/1", "p/2", "q"}
+    branch.reset_changes("common_prefix", "p/")
+    assert {each.path for each in branch.uncommitted()} == {"q"}
+    stage()
+    branch.reset_changes()
+    assert shown(repo) == {"kept": b"1"}
+
+
+def test_reverts_and_picks(repo: lakefs.Repository) -> None:
+    put(repo, a="1")
+    second = put(repo, a="2", b="2")
+    repo.branch("old").create("main~1")
+    reverted = repo.branch("main").revert("main")
+    assert reverted.message
+    assert shown(repo) == {"a": b"1"}
+    picked = repo.branch("old").cherry_pick(second)
+    assert picked.message == "change"
+    assert shown(repo, "old") == {"a": b"2", "b": b"2"}
+    with pytest.raises(BadRequestException):  # there is nothing left to pick
+        repo.branch("old").cherry_pick(second)
+    repo.branch("old").object("dirty").upload("x")
+    with pytest.raises(BadRequestException):
+        repo.branch("old").cherry_pick("main")
+
+
+def test_a_transaction(repo: lakefs.Repository) -> None:
+    put(repo, a="1")
+    with repo.branch("main").transact(commit_message="all at once", tag="after") as tx:
+        tx.object("b").upload("2")
+        tx.object("a").delete()
+        assert shown(repo) == {"a": b"1"}
+        assert [each.id for each in repo.branches()] == ["main"]
+    assert shown(repo) == shown(repo, "after") == {"b": b"2"}
+    assert [each.id for each in repo.branches(show_hidden=True)] == ["main"]
+
+
+def test_uploads_past_the_server(server: Server, repo: lakefs.Repository) -> None:
+    api = sdk(server).staging_api
+    given = api.get_physical_address(repo.id, "main", "direct")
+    file = given.physical_address.removeprefix("file://")
+    os.makedirs(os.path.dirname(file), exist_ok=True)  # noqa: PTH103, PTH120
+    with open(file, "wb") as out:  # noqa: PTH123
+        out.write(b"straight")
+    metadata = lakefs_sdk.StagingMetadata(
+        staging=given, checksum="an-etag", size_bytes=8, content_type="text/x"
+    )
+    with pytest.raises(lakefs_sdk.ApiException) as caught:
+        api.link_physical_address(repo.id, "main", "other", metadata)
+    assert caught.value.status == 400
+    linked = api.link_physical_address(repo.id, "main", "direct", metadata)
+    assert (linked.size_bytes, linked.content_type) == (8, "text/x")
+    assert shown(repo) == {"direct": b"straight"}
+    with pytest.raises(lakefs_sdk.ApiException) as caught:
+        api.link_physical_address(repo.id, "main", "direct", metadata)
+    assert caught.value.status == 409
+
+
+def test_objects_that_stay_outside(server: Server, repo: lakefs.Repository) -> None:
+    api = sdk(server).objects_api
+    outside = lakefs_sdk.ObjectStageCreation(
+        physical_address="s3://elsewhere/key", checksum="c", size_bytes=5, mtime=1_600_000_000
+    )
+    staged = api.stage_object(repo.id, "main", "linked", outside)
+    assert (staged.physical_address, staged.mtime) == ("s3://elsewhere/key", 1_600_000_000)
+    with pytest.raises(ForbiddenException), lakefs.exceptions.api_exception_handler():
+        api.stage_object(
+            repo.id,
+            "main",
+            "linked",
+            outside.copy(update={"physical_address": "s3://another/key"}),
+        )
+
+
+def test_configuration(server: Server) -> None:
+    client = server.client("reader")
+    assert client.version == "1.88.0"
+    assert client.storage_config.blockstore_type == "local"
+    assert not client.storage_config.pre_sign_support
+    sdk_client = client.sdk_client
+    assert sdk_client.internal_api.get_setup_state().state == "initialized"
+    assert sdk_client.internal_api.get_garbage_collection_config().grace_period == 86_400
+    assert sdk_client.auth_api.get_current_user().user.friendly_name == "reader"
+    sdk_client.health_check_api.health_check()
