@@ -301,7 +301,7 @@ def test_uploads_past_the_server(server: Server, repo: lakefs.Repository) -> Non
 
 
 def test_objects_that_stay_outside(server: Server, repo: lakefs.Repository) -> None:
-    api = sdk(server).objects_api
+    api = sdk(server).internal_api
     outside = lakefs_sdk.ObjectStageCreation(
         physical_address="s3://elsewhere/key", checksum="c", size_bytes=5, mtime=1_600_000_000
     )

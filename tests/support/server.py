@@ -86,7 +86,8 @@ class Server:
         """End the server; its exit code."""
         assert self.process is not None
         assert self.process.stdout is not None
-        self.process.send_signal(how)
+        if self.process.poll() is None:
+            self.process.send_signal(how)
         code = self.process.wait(WAIT_SECONDS)
         self.process.stdout.close()
         return code
@@ -114,7 +115,7 @@ def new_server(directory: Path, **settings: str) -> Server:
     return Server(
         directory,
         kept
-        | {"EBBTIDE_STORE": str(directory), "EBBTIDE_WORKERS": "1", "EBBTIDE_LEASE_TTL": "1s"}
+        | {"EBBTIDE_STORE": str(directory), "EBBTIDE_WORKERS": "1", "EBBTIDE_LEASE_TTL": "0s"}
         | settings,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from itertools import islice
 
-from ebbtide.errors import EbbtideError, NotFound, Refused
+from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engine import LocalEngine
@@ -18,8 +18,11 @@ from ebbtide.server.wire.collecting import RunAnswer, RunCreation, StepAnswer
 
 
 def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
-    """Start a run as a job. Raises as `Jobs.start`, NotFound `repository_not_found`."""
+    """Start a run as a job. Raises as `Jobs.start`, NotFound `repository_not_found`; for a sweep,
+    NotFound `run_not_found` and Conflict `plan_used`."""
     found = served.repository(repository)
+    if asked.sweep and _collector(served, repository).show(asked.sweep).state == "swept":
+        raise Conflict("plan_used", f"run {asked.sweep} was swept already: start a new one")
     order = Order(
         directory=served.store.directory,
         settings=served.settings,

@@ -1,0 +1,214 @@
+"""Retention and collecting over HTTP: policies, lists for other collectors, runs as jobs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import lakefs
+import lakefs_sdk
+import pyarrow.parquet as pq
+import pytest
+
+from ebbtide.errors import NotFound
+from ebbtide.server.jobs import Jobs, Order
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from tests.server.test_client import put, sdk
+from tests.server.test_streaming import eventually
+from tests.support.server import Server, new_server
+
+SOON = {"grace": "0s", "unsafe": True, "allow_share": True}
+
+
+def place(lake: lakefs.Repository, path: str) -> str:
+    return f"/repositories/{lake.id}/{path}"
+
+
+def ended(http: httpx.Client, lake: lakefs.Repository, run_id: str) -> dict[str, Any]:
+    """What became of a run, once it has ended."""
+    found: dict[str, Any] = {}
+
+    def look() -> bool:
+        found.update(http.get(place(lake, f"gc/runs/{run_id}")).json())
+        return bool(found["state"] != "running")
+
+    eventually(look)
+    return found
+
+
+def file_of(url: str) -> Path:
+    return Path(url.removeprefix("file://"))
+
+
+def test_rules_in_days(server: Server, repo: lakefs.Repository) -> None:
+    api = sdk(server).repositories_api
+    rules = lakefs_sdk.GarbageCollectionRules(
+        default_retention_days=21,
+        branches=[lakefs_sdk.GarbageCollectionRule(branch_id="main", retention_days=28)],
+    )
+    api.set_gc_rules(repo.id, rules)
+    assert api.get_gc_rules(repo.id) == rules
+    shown = server.command("retention", "show", repo.id, "--json")
+    assert '"main": "28d"' in shown.stdout
+    api.delete_gc_rules(repo.id)
+    with pytest.raises(lakefs_sdk.ApiException) as caught:
+        api.get_gc_rules(repo.id)
+    assert caught.value.status == 404
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"default": {"keep_last": 3}},
+        {"default": "12h"},
+        {"default": "keep"},
+        {"branches": {"main": "7d"}},
+        {"default": "7d", "branches": {"user-*": "3d"}},
+        {"default": "7d", "tags": "30d"},
+    ],
+)
+def test_a_policy_that_days_cannot_express(
+    http: httpx.Client, lake: lakefs.Repository, policy: dict[str, Any]
+) -> None:
+    """It can be read and set at our own place, and is not overwritten by who cannot see it."""
+    own, days = place(lake, "settings/retention"), place(lake, "settings/gc_rules")
+    answer = http.put(own, json={"policy": policy})
+    assert answer.status_code == 200, answer.text
+    assert http.get(own).json()["policy"] == answer.json()["policy"]
+    rules = {"default_retention_days": 1, "branches": []}
+    for refused in (http.get(days), http.put(days, json=rules), http.delete(days)):
+        assert (refused.status_code, refused.json()["kind"]) == (409, "policy_not_in_days")
+    assert http.delete(own).status_code == 204
+    assert http.put(days, json=rules).status_code == 204
+    assert http.get(days).json() == rules
+
+
+def test_commits_for_other_collectors(server: Server, repo: lakefs.Repository) -> None:
+    head = put(repo, a="1")
+    api = sdk(server).internal_api
+    prepared = api.prepare_garbage_collection_commits(repo.id)
+    rows = list(csv.DictReader(io.StringIO(file_of(prepared.gc_commits_location).read_text())))
+    assert head in {row["commit_id"] for row in rows}
+    assert {row["expired"] for row in rows} == {"false"}
+    tree = next(row["metarange_id"] for row in rows if row["commit_id"] == head)
+    assert tree == repo.commit(head).get_commit().meta_range_id
+    task = api.prepare_garbage_collection_commits_async(repo.id).id
+    eventually(lambda: api.prepare_garbage_collection_commits_status(repo.id, task).completed)
+    state = api.prepare_garbage_collection_commits_status(repo.id, task)
+    assert state.error is None
+    assert state.result.run_id == task
+    assert file_of(state.result.gc_commits_location).exists()
+
+
+def test_what_is_uncommitted_for_other_collectors(server: Server, repo: lakefs.Repository) -> None:
+    stats = [repo.branch("main").object(name).upload(name).stat() for name in "abc"]
+    api = sdk(server).internal_api
+    found: set[str] = set()
+    token, runs = None, set()
+    while True:
+        request = lakefs_sdk.PrepareGCUncommittedRequest(continuation_token=token)
+        part = api.prepare_garbage_collection_uncommitted(
+            repo.id, prepare_gc_uncommitted_request=request
+        )
+        runs.add(part.run_id)
+        for file in file_of(part.gc_uncommitted_location).glob("*.parquet"):
+            table = pq.read_table(file)
+            assert table.column_names == ["physical_address", "creation_date"]
+            found |= {str(address) for address in table.column(0).to_pylist()}
+        token = part.continuation_token
+        if not token:
+            break
+    assert len(runs) == 1
+    assert found == {stat.physical_address.split(f"{repo.id}/")[1] for stat in stats}
+
+
+def test_a_run(server: Server, repo: lakefs.Repository) -> None:
+    put(repo, a="old")
+    put(repo, a="new")
+    with server.http() as http:
+        policy = {"policy": {"default": {"keep_last": 1}}}
+        assert http.put(place(repo, "settings/retention"), json=policy).status_code == 200
+        answer = http.post(place(repo, "gc/runs"), json=SOON)
+        assert answer.status_code == 202, answer.text
+        run = ended(http, repo, answer.json()["run_id"])
+        assert run["state"] == "swept", run
+        assert run["report"]["deleted_count"] >= 1
+        assert {step["step"] for step in run["steps"]} >= {"list", "mark", "fence"}
+        assert all(step["ended"] for step in run["steps"])
+        listed = http.get(place(repo, "gc/runs")).json()["results"]
+        assert [each["run_id"] for each in listed] == [run["run_id"]]
+        gone = http.get(place(repo, "refs/main~1/objects?path=a"))
+        assert (gone.status_code, gone.json()["kind"]) == (410, "commit_expired")
+        assert gone.json()["run_id"] == run["run_id"]
+        assert http.get(place(repo, "refs/main/objects?path=a")).content == b"new"
+        assert http.get(place(repo, "refs/main/commits")).json()["results"][1]["message"]
+        again = http.post(place(repo, "gc/runs"), json=SOON | {"sweep": run["run_id"]})
+        assert (again.status_code, again.json()["kind"]) == (409, "plan_used")
+
+
+def test_a_plan_that_is_swept_later(http: httpx.Client, lake: lakefs.Repository) -> None:
+    for number in range(2):
+        lake.branch("main").object("a").upload(str(number))
+    planned = http.post(place(lake, "gc/runs"), json=SOON | {"dry_run": True, "mode": "clean"})
+    run_id = planned.json()["run_id"]
+    run = ended(http, lake, run_id)
+    assert (run["state"], run["report"]["candidate_count"]) == ("planned", 1)
+    swept = http.post(place(lake, "gc/runs"), json=SOON | {"sweep": run_id})
+    assert swept.json()["run_id"] == run_id
+    run = ended(http, lake, run_id)
+    assert (run["state"], run["report"]["deleted_count"]) == ("swept", 1)
+    unsafe = http.post(place(lake, "gc/runs"), json={"grace": "0s"})
+    assert (unsafe.status_code, unsafe.json()["kind"]) == (400, "unsafe_grace")
+    pages = [http.post(place(lake, "gc/runs"), json=SOON).json()["run_id"]]
+    ended(http, lake, pages[0])
+    first = http.get(place(lake, "gc/runs?amount=1")).json()
+    assert [each["run_id"] for each in first["results"]] == pages
+    offset = first["pagination"]["next_offset"]
+    second = http.get(place(lake, f"gc/runs?amount=1&after={offset}")).json()
+    assert [each["run_id"] for each in second["results"]] == [run_id]
+    assert not second["pagination"]["has_more"]
+
+
+def test_a_run_outlives_no_server(tmp_path: Path) -> None:
+    """However the server ends, what its run leaves is collected by the next."""
+    server = new_server(tmp_path / "store").start()
+    lake = server.repository("lake")
+    for number in range(2):
+        lake.branch("main").object("a").upload(str(number))
+    with server.http() as http:
+        started = http.post("/repositories/lake/gc/runs", json=SOON | {"dry_run": True})
+    assert started.status_code == 202, started.text
+    server.stop(signal.SIGKILL)
+    server.start(init=False)
+    try:
+        with server.http() as http:
+            assert http.get("/repositories/lake/gc/runs").status_code == 200
+
+            def starts() -> bool:
+                # The killed server's run may be at its last step.
+                nonlocal started
+                started = http.post("/repositories/lake/gc/runs", json=SOON)
+                return started.status_code == 202
+
+            eventually(starts)
+            run = ended(http, lake, started.json()["run_id"])
+        assert (run["state"], run["report"]["deleted_count"]) == ("swept", 1)
+        assert lake.branch("main").object("a").reader is not None
+    finally:
+        server.stop()
+
+
+def test_jobs_of_what_is_not_there(tmp_path: Path) -> None:
+    settings = Settings(workers=1)
+    with Store.init(tmp_path / "store", settings=settings) as store:
+        jobs = Jobs(lambda _count: None)
+        order = Order(directory=store.directory, settings=settings, repository="no")
+        with pytest.raises(NotFound, match="no repository"):
+            jobs.start(order)
+        assert jobs.of("no") == []
+        jobs.close()

@@ -1,0 +1,211 @@
+"""Large bodies: in bounded memory, both ways; and clients that break off."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import lakefs
+import psutil
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.schema import pending, staged
+from tests.support.server import WAIT_SECONDS, Server, new_server
+
+MEGABYTE = 1024 * 1024
+LARGE = 100 * MEGABYTE
+MEMORY_MAX = 64 * MEGABYTE
+
+
+def eventually(check: Callable[[], bool]) -> None:
+    """Wait for what another process does, for a bounded time."""
+    ends = time.monotonic() + WAIT_SECONDS
+    while not check():
+        assert time.monotonic() < ends, "it never came to be"
+        time.sleep(0.02)
+
+
+def pieces(total: int = LARGE) -> Iterator[bytes]:
+    for number in range(total // MEGABYTE):
+        yield bytes([number % 251]) * MEGABYTE
+
+
+def peak(server: Server) -> int:
+    """The most memory that the server has held since `forget_peak`."""
+    assert server.process is not None
+    for line in Path(f"/proc/{server.process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM")
+
+
+def forget_peak(server: Server) -> int:
+    """Begin to measure anew; what the server holds now."""
+    assert server.process is not None
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
+    return int(psutil.Process(server.process.pid).memory_info().rss)
+
+
+def count(server: Server, table: sa.Table) -> int:
+    with (
+        Store.open(server.directory, settings=Settings()) as store,
+        store.metadata.snapshot() as tx,
+    ):
+        return int(tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+@pytest.mark.parametrize("form", [False, True])
+def test_large_bodies_need_little_memory(
+    plain: Server, http: httpx.Client, lake: lakefs.Repository, form: bool
+) -> None:
+    place = f"/repositories/{lake.id}/branches/main/objects?path=large"
+    before = forget_peak(plain)
+    if form:
+        boundary = b"edge"
+        head = b"--edge\r\nContent-Disposition: form-data; name=content\r\n\r\n"
+        body = (part for parts in ([head], pieces(), [b"\r\n--edge--\r\n"]) for part in parts)
+        headers = {"Content-Type": "multipart/form-data; boundary=" + boundary.decode()}
+        answer = http.post(place, content=body, headers=headers)
+    else:
+        answer = http.post(place, content=pieces())
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["size_bytes"] == LARGE
+    assert peak(plain) - before < MEMORY_MAX
+
+    before = forget_peak(plain)
+    digest = hashlib.sha256()
+    with http.stream("GET", f"/repositories/{lake.id}/refs/main/objects?path=large") as got:
+        for piece in got.iter_raw():
+            digest.update(piece)
+    assert digest.hexdigest() == answer.json()["checksum"]
+    assert peak(plain) - before < MEMORY_MAX
+
+
+def broken_upload(server: Server, repository: str, *, chunked: bool) -> socket.socket:
+    """A connection that has sent three megabytes of an upload, and no end."""
+    host, port = server.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=WAIT_SECONDS)
+    auth = base64.b64encode(":".join(server.keys["writer"].pair).encode()).decode()
+    length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {LARGE}"
+    connection.sendall(
+        f"POST /api/v1/repositories/{repository}/branches/main/objects?path=broken HTTP/1.1\r\n"
+        f"Host: {host}\r\nAuthorization: Basic {auth}\r\n{length}\r\n\r\n".encode()
+    )
+    for piece in pieces(3 * MEGABYTE):
+        head = f"{len(piece):x}\r\n".encode() if chunked else b""
+        connection.sendall(head + piece + (b"\r\n" if chunked else b""))
+    return connection
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_breaks_off(plain: Server, lake: lakefs.Repository, chunked: bool) -> None:
+    """Nothing is staged, nothing stays registered, and no file stays."""
+    connection = broken_upload(plain, lake.id, chunked=chunked)
+    eventually(lambda: count(plain, pending) > 0)
+    connection.close()
+    eventually(lambda: count(plain, pending) == 0)
+    assert not lake.branch("main").object("broken").exists()
+    root = plain.directory / "storage" / lake.id / "data"
+    eventually(lambda: not [each for each in root.rglob("*") if each.is_file()])
+
+
+def test_a_server_that_is_killed_leaves_what_a_collector_finds(tmp_path: Path) -> None:
+    server = new_server(tmp_path / "store", EBBTIDE_WRITE_TTL="1s").start()
+    try:
+        lake = server.repository("lake")
+        lake.branch("main").object("kept").upload("kept")
+        with broken_upload(server, lake.id, chunked=False):
+            eventually(lambda: count(server, pending) > 0)
+            server.stop(signal.SIGKILL)
+    finally:
+        server.stop(signal.SIGKILL)
+    root = server.directory / "storage" / "lake" / "data"
+    run = ("gc", "run", "lake", "--grace", "0s", "--unsafe", "--yes", "--allow-share")
+
+    def swept() -> bool:
+        # Until its registration ends, what the server was writing is protected.
+        done = server.command(*run)
+        assert done.returncode == 0, done
+        return len([each for each in root.rglob("*") if each.is_file()]) == 1
+
+    eventually(swept)
+    assert count(server, staged) == 1
+    server.start(init=False)
+    try:
+        assert (
+            lakefs.Repository("lake", client=server.client())
+            .branch("main")
+            .object("kept")
+            .reader()
+            .read()
+            == b"kept"
+        )
+    finally:
+        server.stop()
+
+
+def test_an_upload_above_the_limit(tmp_path: Path) -> None:
+    server = new_server(tmp_path / "store", EBBTIDE_SERVER_UPLOAD_MAX=str(2 * MEGABYTE)).start()
+    try:
+        lake = server.repository("lake")
+        place = "/repositories/lake/branches/main/objects?path=x"
+        with server.http("writer") as client:
+            for body in (b"x" * (2 * MEGABYTE + 1), pieces(4 * MEGABYTE)):
+                answer = client.post(place, content=body)
+                assert (answer.status_code, answer.json()["kind"]) == (413, "too_large")
+            assert client.post(place, content=b"x" * 2 * MEGABYTE).status_code == 201
+        assert [each.path for each in lake.branch("main").objects()] == ["x"]
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "expected"),
+    [
+        ("bytes=0-3", 206, b"0123"),
+        ("bytes=8-", 206, b"89"),
+        ("bytes=-3", 206, b"789"),
+        ("bytes=5-99", 206, b"56789"),
+        ("bytes=-99", 206, b"0123456789"),
+        ("bytes=10-", 416, None),
+        ("bytes=-0", 416, None),
+        ("bytes=3-1", 200, b"0123456789"),
+        ("bytes=0-1,4-5", 200, b"0123456789"),
+        ("lines=1-2", 200, b"0123456789"),
+        ("bytes=", 200, b"0123456789"),
+        ("bytes=٣-", 200, b"0123456789"),
+    ],
+)
+def test_ranges(
+    http: httpx.Client, lake: lakefs.Repository, header: str, status: int, expected: bytes | None
+) -> None:
+    lake.branch("main").object("x").upload("0123456789")
+    place = f"/repositories/{lake.id}/refs/main/objects?path=x"
+    answer = http.get(place, headers={"Range": header.encode()})
+    assert answer.status_code == status
+    if expected is None:
+        assert answer.headers["content-range"] == "bytes */10"
+        return
+    assert answer.content == expected
+    head = http.head(place, headers={"Range": header.encode()})
+    assert (head.status_code, head.content) == (status, b"")
+    for name in ("content-length", "content-type", "etag", "last-modified", "accept-ranges"):
+        assert head.headers[name] == answer.headers[name]
+    again = http.get(place, headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_what_was_uploaded_runs_in_no_browser(http: httpx.Client, lake: lakefs.Repository) -> None:
+    lake.branch("main").object("x").upload("<script>", content_type="text/html")
+    answer = http.get(f"/repositories/{lake.id}/refs/main/objects?path=x")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "sandbox" in answer.headers["content-security-policy"]
