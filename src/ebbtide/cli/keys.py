@@ -96,4 +96,4 @@ def show_pair(cli: Cli, pair: KeyPair) -> None:
             ("role", pair.key.role),
         ]
     )
-    cli.output.say("the secret is shown this once: keep it")
+    cli.output.line("the secret is shown this once: keep it")
