@@ -91,7 +91,7 @@ def test_every_route_has_its_row(tmp_path: Path) -> None:
     assert found == ROLES
 
 
-@pytest.mark.parametrize(("method", "path"), ROLES, ids=" ".join)
+@pytest.mark.parametrize(("method", "path"), ROLES, ids=[" ".join(each) for each in ROLES])
 def test_who_may_call(plain: Server, method: str, path: str) -> None:
     """Nothing named in the path is there, so that whoever may call it finds nothing."""
     needed = ORDER.index(ROLES[method, path])
@@ -105,7 +105,7 @@ def test_who_may_call(plain: Server, method: str, path: str) -> None:
             assert status == (401 if role == "public" else 403), role
 
 
-@pytest.mark.parametrize(("method", "path"), ROLES, ids=" ".join)
+@pytest.mark.parametrize(("method", "path"), ROLES, ids=[" ".join(each) for each in ROLES])
 def test_a_wrong_secret_opens_nothing(plain: Server, method: str, path: str) -> None:
     if ROLES[method, path] == "public":
         return

@@ -1,0 +1,91 @@
+"""Requests made from the server's own description: none may be answered with a defect."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httpx
+import lakefs
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+
+from tests.server.test_roles import ROLES
+from tests.support.server import API, Server
+
+EXAMPLES: Final = 12
+LEFT_OUT: Final = {
+    # It starts a process for each request that it understands.
+    ("POST", "/repositories/{repository}/gc/runs"),
+}
+NAMES: Final = {
+    "branch": "main",
+    "ref": "main",
+    "left": "main",
+    "right": "main~1",
+    "source": "main",
+    "destination": "main",
+}
+
+
+@pytest.fixture(scope="module")
+def schema(servers: Any) -> Any:  # schemathesis' own types
+    server: Server = servers("sqlite")
+    with server.http("reader") as client:
+        return schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+
+
+ASKED: Final = sorted(set(ROLES) - LEFT_OUT)
+
+
+@pytest.mark.parametrize(("method", "path"), ASKED, ids=[" ".join(each) for each in ASKED])
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_is_a_defect(
+    plain: Server, lake: lakefs.Repository, schema: Any, method: str, path: str
+) -> None:
+    lake.branch("main").object("a").upload("1")
+    lake.branch("main").commit("first")
+    operation = schema[API + path][method]
+    seen: list[int] = []
+    with plain.http() as client:
+
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy())
+        def ask(case: Any) -> None:
+            if len(seen) % 2 == 0 and (method, path) != ("DELETE", "/repositories/{repository}"):
+                case.path_parameters = {
+                    name: NAMES.get(name, value if name != "repository" else lake.id)
+                    for name, value in (case.path_parameters or {}).items()
+                }
+            seen.append(send(client, case))
+
+        ask()
+    assert seen
+    assert max(seen) < 500, plain.log[-5000:]
+
+
+def send(client: httpx.Client, case: Any) -> int:
+    """Send a request as far as HTTP lets it be sent; the status."""
+    made = case.as_transport_kwargs(base_url=str(client.base_url).removesuffix(API + "/"))
+    try:
+        answer = client.request(
+            made["method"],
+            made["url"],
+            params=made.get("params"),
+            json=made.get("json"),
+            content=made.get("data") if isinstance(made.get("data"), bytes | str) else None,
+            headers={
+                name: value
+                for name, value in dict(made.get("headers") or {}).items()
+                if value is not None
+            },
+        )
+    except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeEncodeError, ValueError):
+        return 0
+    return answer.status_code

@@ -1,0 +1,128 @@
+"""Access keys: made, told apart, revoked; and the key that encrypts their secrets."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import EbbtideError
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from ebbtide.store.keys import Role
+from ebbtide.store.metadata.schema import access_keys
+from ebbtide.store.secrets import KEY_FILE, SecretBox
+from tests.support.clock import ManualClock
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def test_a_key_is_known_by_its_secret(store: Store, clock: ManualClock) -> None:
+    pair = store.keys.create(Role.WRITER, name="é")
+    found = store.keys.authenticate(pair.key.access_key_id, pair.secret)
+    assert found == pair.key
+    assert (found.role, found.name, found.created_at) == (Role.WRITER, "é", clock.now)
+    assert store.keys.list() == [found]
+    assert pair.secret not in repr(pair)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda key, secret: (key, secret[:-1]),
+        lambda key, secret: (key, secret + "x"),
+        lambda key, secret: (key, ""),
+        lambda key, secret: (key, "\ud800"),
+        lambda key, secret: (key.lower(), secret),
+        lambda key, secret: ("", secret),
+        lambda key, secret: ("nobody", ""),
+    ],
+)
+def test_nobody_else_is(store: Store, change: Callable[[str, str], tuple[str, str]]) -> None:
+    pair = store.keys.create(Role.ADMIN)
+    with raises("key_invalid"):
+        store.keys.authenticate(*change(pair.key.access_key_id, pair.secret))
+
+
+def test_a_revoked_key_stays_revoked(store: Store, clock: ManualClock) -> None:
+    pair = store.keys.create(Role.ADMIN)
+    revoked = store.keys.revoke(pair.key.access_key_id)
+    assert revoked == replace(pair.key, revoked_at=clock.now)
+    assert store.keys.revoke(pair.key.access_key_id) == revoked
+    with raises("key_invalid"):
+        store.keys.authenticate(pair.key.access_key_id, pair.secret)
+    with raises("key_not_found"):
+        store.keys.revoke("nobody")
+
+
+def test_an_unknown_id_costs_the_same_work(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = store.keys.create(Role.ADMIN)
+    opened: list[str] = []
+    open_box = SecretBox.open
+
+    def counted(box: SecretBox, sealed: bytes, *, bound_to: str) -> bytes:
+        opened.append(bound_to)
+        return open_box(box, sealed, bound_to=bound_to)
+
+    monkeypatch.setattr(SecretBox, "open", counted)
+    for access_key_id in (pair.key.access_key_id, "nobody"):
+        with raises("key_invalid"):
+            store.keys.authenticate(access_key_id, "wrong")
+    assert len(opened) == 2
+
+
+def test_secrets_are_encrypted_and_bound_to_their_role(store: Store) -> None:
+    pair = store.keys.create(Role.READER)
+    with store.metadata.transaction() as tx:
+        row = tx.execute(sa.select(access_keys)).one()
+        assert pair.secret.encode() not in row.secret
+        tx.execute(sa.update(access_keys).values(role="admin"))
+    with raises("secret_key_wrong"):
+        store.keys.authenticate(pair.key.access_key_id, pair.secret)
+
+
+def test_the_file_with_the_key(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "store" / KEY_FILE
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    pair = store.keys.create(Role.ADMIN)
+    held = file.read_text()
+    reopened = Store.open(store.directory, settings=store.settings)
+    reopened.keys.authenticate(pair.key.access_key_id, pair.secret)
+    file.write_text(base64.urlsafe_b64encode(os.urandom(32)).decode())
+    with raises("secret_key_wrong"):
+        Store.open(store.directory, settings=store.settings).keys.authenticate(
+            pair.key.access_key_id, pair.secret
+        )
+    file.write_text("nonsense")
+    with raises("invalid_setting"):
+        Store.open(store.directory, settings=store.settings).keys.create(Role.ADMIN)
+    file.unlink()
+    with raises("secret_key_missing"):
+        Store.open(store.directory, settings=store.settings).keys.create(Role.ADMIN)
+    # On another machine the setting stands for the file.
+    elsewhere = store.settings.model_copy(update={"secret_key": held})
+    Store.open(None, settings=elsewhere).keys.authenticate(pair.key.access_key_id, pair.secret)
+    with raises("secret_key_missing"):
+        Store.open(None, settings=store.settings).keys.authenticate("nobody", "")
+
+
+def test_roles() -> None:
+    assert [[role.allows(needed) for needed in Role] for role in Role] == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+    ]
+    with raises("invalid_argument"):
+        Role.parse("root")
+
+
+def test_the_key_stays_out_of_repr() -> None:
+    assert "hunter2" not in repr(Settings(secret_key="hunter2"))

@@ -1,0 +1,341 @@
+"""What the store does for its server: lists in parts, conditions, picks, exports, and the rest."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from ebbtide.errors import EbbtideError
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.ids import descending_id
+from ebbtide.store.days import DayRules
+from ebbtide.store.embedded import Store
+from ebbtide.store.exporting import EXPORTS_PREFIX
+from ebbtide.store.repository import Repository
+from ebbtide.store.uploads import OnlyIf
+from tests.support.clock import ManualClock
+
+HOUR = timedelta(hours=1)
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def commit(repository: Repository, branch: str = "main", **files: bytes | None) -> str:
+    for path, data in files.items():
+        if data is None:
+            repository.objects.delete(branch, path)
+        else:
+            repository.objects.put(branch, path, data)
+    return repository.commits.commit(branch, "change").commit_id
+
+
+def contents(repository: Repository, ref: str) -> dict[str, bytes]:
+    return {
+        entry.path: repository.objects.get(ref, entry.path)
+        for entry in repository.objects.walk(ref)
+    }
+
+
+def test_refs_and_repositories_in_parts(store: Store, repository: Repository) -> None:
+    names = ["B", "a", "a-b", "a/b", "b", "main", "z"]
+    for name in names:
+        if name != "main":
+            repository.branches.create(name, "main", hidden=name == "b")
+    shown = sorted(name for name in names if name != "b")
+    for amount in (1, 3, 100):
+        found: list[str] = []
+        while page := repository.branches.page(after=found[-1] if found else "", amount=amount):
+            found += [branch.name for branch in page]
+        assert found == shown
+    assert [each.name for each in repository.branches.page(hidden=True)] == sorted(names)
+    assert [each.name for each in repository.branches.page(prefix="a")] == ["a", "a-b", "a/b"]
+    assert repository.branches.get("b").hidden
+    repository.branches.delete("a")
+    assert "a" not in [each.name for each in repository.branches.page()]
+    repository.tags.create("v1", "main")
+    repository.tags.create("v2", "main")
+    assert [each.name for each in repository.tags.page(after="v1")] == ["v2"]
+    for name in ("lake-2", "lake2", "other"):
+        store.create_repository(name, storage_url=f"memory:{name}-{id(store)}")
+    listed = [info.name for info in store.page_of_repositories(prefix="lake", after="lake")]
+    assert listed == ["lake-2", "lake2"]
+    with raises("invalid_argument"):
+        repository.branches.page(amount=0)
+
+
+def test_a_hidden_branch_keeps_its_data(store: Store, repository: Repository) -> None:
+    repository.branches.create("secret", "main", hidden=True)
+    head = commit(repository, "secret", a=b"1")
+    seen = EmbeddedRepository(repository.context, store_id=store.store_id)
+    with seen.reading() as reading:
+        assert head in {ref.commit_id for ref in reading.roots().refs}
+
+
+def test_writes_on_a_condition(repository: Repository) -> None:
+    first = repository.objects.put("main", "a", b"1", only_if=OnlyIf())
+    with raises("precondition_failed"):
+        repository.objects.put("main", "a", b"2", only_if=OnlyIf())
+    repository.commits.commit("main", "a")
+    with raises("precondition_failed"):
+        repository.objects.put("main", "a", b"2", only_if=OnlyIf())
+    with raises("precondition_failed"):
+        repository.objects.put("main", "b", b"2", only_if=OnlyIf(first.checksum))
+    repository.objects.put("main", "a", b"2", only_if=OnlyIf(first.checksum))
+    with raises("precondition_failed"):
+        repository.objects.put("main", "a", b"3", only_if=OnlyIf(first.checksum))
+    repository.objects.delete("main", "a")
+    repository.objects.put("main", "a", b"4", only_if=OnlyIf())
+    assert contents(repository, "main") == {"a": b"4"}
+    assert contents(repository, "main@") == {"a": b"1"}
+
+
+def test_of_many_who_write_where_nothing_is_one_does(repository: Repository) -> None:
+    def write(number: int) -> bool:
+        try:
+            repository.objects.put("main", "a", str(number).encode(), only_if=OnlyIf())
+        except EbbtideError as error:
+            assert error.kind == "precondition_failed"
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(write, range(16))) == 1
+
+
+def test_a_readable_object_stays_what_it_was(repository: Repository) -> None:
+    repository.objects.put("main", "a", b"old")
+    found = repository.objects.open("main", "a")
+    repository.objects.put("main", "a", b"newer")
+    assert b"".join(found.stream()) == b"old"
+    assert b"".join(found.stream(start=1, end=2)) == b"l"
+    assert found.entry.size_bytes == 3
+
+
+def test_picks(repository: Repository) -> None:
+    commit(repository, a=b"1", b=b"1")
+    repository.branches.create("old", "main")
+    picked = commit(repository, a=b"2", b=None, c=b"1")
+    commit(repository, d=b"1")
+    made = repository.commits.cherry_pick("old", picked, committer="me")
+    assert (made.message, made.committer) == ("change", "me")
+    assert contents(repository, "old") == {"a": b"2", "c": b"1"}
+    named = repository.commits.cherry_pick("old", "main", message="own", metadata={"k": "v"})
+    assert (named.message, named.metadata) == ("own", {"k": "v"})
+    with raises("nothing_to_commit"):
+        repository.commits.cherry_pick("old", picked)
+    commit(repository, "old", a=b"mine")
+    repository.commits.revert("main", picked)
+    with raises("merge_conflict"):
+        repository.commits.cherry_pick("old", "main")
+    repository.objects.put("old", "x", b"")
+    with raises("branch_dirty"):
+        repository.commits.cherry_pick("old", picked)
+
+
+def test_picking_and_reverting_a_merge_needs_a_parent(repository: Repository) -> None:
+    commit(repository, a=b"1")
+    repository.branches.create("dev", "main")
+    repository.branches.create("other", "main")
+    commit(repository, "dev", b=b"dev")
+    commit(repository, c=b"main")
+    merged = repository.commits.merge("dev", "main").commit_id
+    for operation in (repository.commits.cherry_pick, repository.commits.revert):
+        with raises("invalid_argument"):
+            operation("other", merged, parent_number=None)
+        with raises("invalid_argument"):
+            operation("other", merged, parent_number=3)
+    repository.commits.cherry_pick("other", merged, parent_number=1)
+    assert contents(repository, "other") == {"a": b"1", "b": b"dev"}
+    with raises("nothing_to_commit"):
+        repository.commits.revert("dev", merged, parent_number=2)
+    empty = repository.commits.revert("dev", merged, parent_number=2, allow_empty=True)
+    assert contents(repository, empty.commit_id) == contents(repository, "dev")
+
+
+def test_squashed_and_empty_merges(repository: Repository) -> None:
+    commit(repository, a=b"1")
+    repository.branches.create("dev", "main")
+    before = repository.commits.resolve("main")
+    with raises("nothing_to_merge"):
+        repository.commits.merge("dev", "main")
+    assert repository.commits.merge("dev", "main", allow_empty=True).parent_ids == (before, before)
+    commit(repository, "dev", b=b"2")
+    squashed = repository.commits.merge("dev", "main", squash=True)
+    assert len(squashed.parent_ids) == 1
+    assert contents(repository, "main") == {"a": b"1", "b": b"2"}
+    left, right, base = repository.commits.merge_base("dev", "main")
+    assert (left, right, base) == (
+        repository.commits.resolve("dev"),
+        squashed.commit_id,
+        before,
+    )
+
+
+def test_differences_in_parts(repository: Repository) -> None:
+    commit(repository, a=b"1", both=b"1", same=b"1")
+    repository.branches.create("dev", "main")
+    commit(repository, "dev", **{"a": b"2", "both": b"d", "p/1": b"", "p/2": b"", "same": b"2"})
+    commit(repository, both=b"m", mine=b"1", same=b"2")
+    page = repository.commits.page_of_diff("main", "dev", three_dot=True, delimiter="/")
+    kinds = [(each.path, each.kind) for each in page.entries]
+    assert kinds == [("a", "changed"), ("both", "conflict")]
+    assert page.common_prefixes == ("p/",)
+    first = repository.commits.page_of_diff("main", "dev", amount=2)
+    assert [each.path for each in first.entries] == ["a", "both"]
+    rest = repository.commits.page_of_diff("main", "dev", after=first.next_after or "", amount=9)
+    assert [(each.path, each.kind) for each in rest.entries] == [
+        ("mine", "removed"),
+        ("p/1", "added"),
+        ("p/2", "added"),
+    ]
+    for path in ("q/1", "q/2", "z"):
+        repository.objects.put("dev", path, b"")
+    staged = repository.commits.page_of_staged("dev", delimiter="/", amount=1)
+    assert (staged.entries, staged.common_prefixes, staged.next_after) == ((), ("q/",), "q/")
+    last = repository.commits.page_of_staged("dev", delimiter="/", after="q/", amount=1)
+    assert [each.path for each in last.entries] == ["z"]
+
+
+def test_a_log_by_what_was_changed(repository: Repository, clock: ManualClock) -> None:
+    ids = []
+    for number, files in enumerate(({"a": b"1"}, {"p/x": b"1"}, {"a": b"2"}, {"b": b"1"})):
+        clock.advance(HOUR)
+        ids.append(commit(repository, **files))
+        assert number == len(ids) - 1
+
+    def found(**wanted: object) -> list[int]:
+        log = repository.commits.log("main", **wanted)  # type: ignore[arg-type]
+        return [ids.index(record.commit_id) for record in log if record.commit_id in ids]
+
+    assert found() == [3, 2, 1, 0]
+    assert found(paths=["a"]) == [2, 0]
+    assert found(prefixes=["p/"]) == [1]
+    assert found(paths=["a"], prefixes=["p/"], amount=2) == [2, 1]
+    assert found(paths=["a"], prefixes=["p/"], after=ids[1]) == [0]
+    assert found(since=clock.now - HOUR) == [3, 2]
+    assert found(stop_at=ids[1]) == [3, 2, 1]
+    assert found(stop_at=ids[1], paths=["a"]) == [2]
+    with raises("invalid_date"):
+        found(since=clock.now.replace(tzinfo=None))
+
+
+def test_a_date_in_whole_seconds(repository: Repository, clock: ManualClock) -> None:
+    clock.advance(timedelta(milliseconds=700))
+    commit(repository, a=b"1")
+    repository.objects.put("main", "a", b"2")
+    second = clock.now.replace(microsecond=0)
+    with raises("invalid_date"):
+        repository.commits.commit("main", "m", date=second)
+    made = repository.commits.commit("main", "m", date=second, date_precision=timedelta(seconds=1))
+    assert made.created_at == clock.now + timedelta(microseconds=1)
+    with raises("invalid_date"):
+        repository.commits.commit(
+            "main",
+            "m",
+            date=second - timedelta(seconds=1),
+            date_precision=timedelta(seconds=1),
+            allow_empty=True,
+        )
+
+
+def test_linking_by_address(repository: Repository, clock: ManualClock) -> None:
+    addresses = repository.addresses
+    given_out = addresses.get("main", "a")
+    assert addresses.token_of(given_out.url) == given_out.token
+    repository.storage.put(given_out.address, b"data")
+    addresses.link("main", "a", addresses.token_of(given_out.url))
+    with raises("token_used"):
+        addresses.token_of(given_out.url)
+    for url in ("s3://other/data", "", given_out.url[:-1], repository.storage.url):
+        with pytest.raises(EbbtideError) as caught:
+            addresses.token_of(url)
+        assert caught.value.kind in ("invalid_address", "token_used")
+    late = addresses.get("main", "b")
+    clock.advance(2 * HOUR)
+    with raises("token_expired"):
+        addresses.link("main", "b", addresses.token_of(late.url))
+
+
+def test_days(repository: Repository) -> None:
+    retention = repository.retention
+    with raises("policy_not_found"):
+        retention.get_days()
+    rules = DayRules(7, {"main": 30})
+    retention.set_days(rules)
+    assert retention.get_days() == rules
+    assert retention.get() == rules.to_policy()
+    for bad, kind in (
+        (DayRules(0, {}), "invalid_policy"),
+        (DayRules(7, {"main": -1}), "invalid_policy"),
+        (DayRules(10**9, {}), "invalid_duration"),
+        (DayRules(7, {"user-*": 1}), "invalid_name"),
+    ):
+        with raises(kind):
+            retention.set_days(bad)
+    assert retention.get_days() == rules
+    retention.set({"default": {"keep_last": 1}})
+    for operation in (
+        retention.get_days,
+        retention.unset_days,
+        lambda: retention.set_days(rules),
+    ):
+        with raises("policy_not_in_days"):
+            operation()
+    retention.set({"default": "14d"})
+    retention.unset_days()
+    assert retention.get() is None
+
+
+def test_exports(repository: Repository, clock: ManualClock) -> None:
+    head = commit(repository, a=b"1")
+    repository.objects.put("main", "b", b"2")
+    export = repository.exports.commits()
+    place = f"{EXPORTS_PREFIX}{export.export_id}/"
+    lines = repository.storage.get(f"{place}commits.csv").decode().splitlines()
+    assert lines[0] == "commit_id,expired,metarange_id"
+    assert any(line.startswith(f"{head},false,") for line in lines)
+    task = repository.exports.begin()
+    assert not repository.exports.state(task).completed
+    repository.exports.carry_out(task)
+    result = repository.exports.state(task).result
+    assert result is not None
+    assert result.export_id == task
+    dead = repository.exports.begin()
+    clock.advance(timedelta(days=1))
+    assert repository.exports.state(dead).error
+    for missing in ("../x", "f" * 32, descending_id(clock.now)):
+        with raises("task_not_found"):
+            repository.exports.state(missing)
+    with raises("invalid_argument"):
+        repository.exports.uncommitted("nonsense")
+    # They go with the records of runs.
+    clock.advance(timedelta(days=400))
+    repository.exports.begin()
+    with raises("task_not_found"):
+        repository.exports.state(task)
+
+
+def test_deleting_a_repository(store: Store, repository: Repository) -> None:
+    commit(repository, a=b"1")
+    repository.objects.put("main", "b", b"2")
+    repository.tags.create("v1", "main")
+    repository.addresses.get("main", "c")
+    files = sum(batch.num_rows for batch in repository.storage.list())
+    seen = EmbeddedRepository(repository.context, store_id=store.store_id)
+    with seen.hold("0" * 32, deletes=True), raises("run_in_progress"):
+        assert repository.running_id() == "0" * 32
+        store.delete_repository("lake")
+    store.delete_repository("lake")
+    assert store.repositories() == []
+    assert sum(batch.num_rows for batch in repository.storage.list()) == files
+    with raises("repository_not_found"):
+        store.delete_repository("lake")
+    with raises("root_not_empty"):
+        store.create_repository("lake", storage_url=repository.info.storage_url)
+    with raises("branch_not_found"):
+        repository.objects.put("main", "d", b"3")
+    store.create_repository("lake", storage_url=f"memory:again-{id(store)}")
