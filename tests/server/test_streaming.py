@@ -190,13 +190,13 @@ def test_ranges(
 ) -> None:
     lake.branch("main").object("x").upload("0123456789")
     place = f"/repositories/{lake.id}/refs/main/objects?path=x"
-    answer = http.get(place, headers={"Range": header.encode()})
+    answer = http.get(place, headers={b"Range": header.encode()})
     assert answer.status_code == status
     if expected is None:
         assert answer.headers["content-range"] == "bytes */10"
         return
     assert answer.content == expected
-    head = http.head(place, headers={"Range": header.encode()})
+    head = http.head(place, headers={b"Range": header.encode()})
     assert (head.status_code, head.content) == (status, b"")
     for name in ("content-length", "content-type", "etag", "last-modified", "accept-ranges"):
         assert head.headers[name] == answer.headers[name]

@@ -304,10 +304,10 @@ def test_logs(repository: Repository, clock: ManualClock) -> None:
         commit.commit_id for commit in repository.commits.log("main", first_parent=True)
     ]
     assert first_parents == [merged, ids[3], ids[1], first, initial]
-    for options, expected in (({}, log), ({"first_parent": True}, first_parents)):
+    for only_first, expected in ((False, log), (True, first_parents)):
         paged: list[str] = []
         while part := repository.commits.log(
-            "main", after=paged[-1] if paged else None, amount=2, **options
+            "main", first_parent=only_first, after=paged[-1] if paged else None, amount=2
         ):
             assert len(part) <= 2
             paged += [commit.commit_id for commit in part]

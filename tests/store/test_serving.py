@@ -24,7 +24,7 @@ def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
     return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
-def commit(repository: Repository, branch: str = "main", **files: bytes | None) -> str:
+def commit(repository: Repository, branch: str = "main", /, **files: bytes | None) -> str:
     for path, data in files.items():
         if data is None:
             repository.objects.delete(branch, path)

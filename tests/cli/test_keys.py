@@ -1,0 +1,47 @@
+"""`key`, and what `init` says of the first one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Ebbtide
+
+
+def test_init_prints_the_first_key_once(ebbtide: Ebbtide, tmp_path: Path) -> None:
+    made = ebbtide("init", tmp_path / "store", "--json").document
+    assert made["role"] == "admin"
+    listed = ebbtide("key", "list", "--json")
+    assert [key["access_key_id"] for key in listed.document["keys"]] == [made["access_key_id"]]
+    assert made["secret_access_key"] not in listed.out
+    upgraded = ebbtide("init", tmp_path / "store", "--upgrade", "--json").document
+    assert set(upgraded) == {"store", "store_id"}
+
+
+def test_keys(lake: Ebbtide) -> None:
+    made = lake("key", "create", "--role", "writer", "--name", "etl", "--json").document
+    assert (made["role"], made["name"], made["revoked_at"]) == ("writer", "etl", None)
+    shown = lake("key", "create")
+    assert "secret access key" in shown.out
+    assert lake("key", "create", "--role", "root", "--json", code=2).error_kind == (
+        "invalid_argument"
+    )
+    revoked = lake("key", "revoke", made["access_key_id"], "--yes", "--json").document
+    assert revoked["revoked_at"]
+    assert "etl" in lake("key", "list").out
+    missing = lake("key", "revoke", "nobody", "--yes", "--json", code=1)
+    assert missing.error_kind == "key_not_found"
+
+
+def test_a_port_that_is_taken(lake: Ebbtide) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        refused = lake("serve", "--port", port, "--json", code=1)
+    assert "cannot listen" in refused.err
+
+
+def test_a_server_without_a_store(ebbtide: Ebbtide) -> None:
+    assert ebbtide("serve", "--json", code=1).error_kind == "store_not_found"
