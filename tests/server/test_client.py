@@ -300,6 +300,7 @@ def test_uploads_past_the_server(server: Server, repo: lakefs.Repository) -> Non
     assert caught.value.status == 409
 
 
+@pytest.mark.filterwarnings("ignore:PUT .* is deprecated:DeprecationWarning")
 def test_objects_that_stay_outside(server: Server, repo: lakefs.Repository) -> None:
     api = sdk(server).internal_api
     outside = lakefs_sdk.ObjectStageCreation(

@@ -207,7 +207,9 @@ def test_jobs_of_what_is_not_there(tmp_path: Path) -> None:
     settings = Settings(workers=1)
     with Store.init(tmp_path / "store", settings=settings) as store:
         jobs = Jobs(lambda _count: None)
-        order = Order(directory=store.directory, settings=settings, repository="no")
+        order = Order(
+            directory=store.directory, settings=settings, repository="no", repository_id="no"
+        )
         with pytest.raises(NotFound, match="no repository"):
             jobs.start(order)
         assert jobs.of("no") == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +35,7 @@ class Order:
     directory: Path | None
     settings: Settings
     repository: str
+    repository_id: str
     mode: str = "auto"
     grace: str | None = None
     unsafe: bool = False
@@ -55,7 +57,7 @@ class StepState:
 class Job:
     """One run that was started here. `report` or `error` is there once it has ended."""
 
-    repository: str
+    repository_id: str
     process: Any  # multiprocessing's own type for the way of starting
     run_id: str | None = None
     steps: list[StepState] = field(default_factory=list)
@@ -83,9 +85,10 @@ class Jobs:
         process = spawn.Process(target=_work, args=(order, theirs), name="collector")
         process.start()
         theirs.close()
-        job = Job(order.repository, process)
+        job = Job(order.repository_id, process)
         with self._lock:
-            self._jobs = [job, *self._jobs][:JOBS_KEPT]
+            ended = [each for each in self._jobs if each.ended][:JOBS_KEPT]
+            self._jobs = [job, *(each for each in self._jobs if not each.ended), *ended]
         self._changed()
         threading.Thread(target=self._watch, args=(job, ours), daemon=True).start()
         job.known.wait(START_SECONDS_MAX)
@@ -96,17 +99,19 @@ class Jobs:
         return job
 
     def _drop(self, job: Job) -> None:
+        if not job.ended:
+            job.process.terminate()
         with self._lock:
             self._jobs = [each for each in self._jobs if each is not job]
 
-    def of(self, repository: str) -> list[Job]:
+    def of(self, repository_id: str) -> list[Job]:
         """The jobs of a repository whose run has an id, the newest first."""
         with self._lock:
-            return [job for job in self._jobs if job.repository == repository and job.run_id]
+            return [job for job in self._jobs if job.repository_id == repository_id and job.run_id]
 
-    def find(self, repository: str, run_id: str) -> Job | None:
+    def find(self, repository_id: str, run_id: str) -> Job | None:
         """The newest job of a run."""
-        return next((job for job in self.of(repository) if job.run_id == run_id), None)
+        return next((job for job in self.of(repository_id) if job.run_id == run_id), None)
 
     def close(self) -> None:
         """End every job: what each leaves can be swept again."""
@@ -228,7 +233,9 @@ def _collect(order: Order, tell: Tell) -> dict[str, Any]:
 
 
 def _end_with_parent() -> None:
-    """A run whose server was killed is nobody's: it ends, and its workers with it."""
+    """A run whose server was killed is nobody's: it ends, and its workers with it. Ctrl-C is for
+    the server, which ends its runs itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 

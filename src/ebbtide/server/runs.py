@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import islice
 
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
@@ -27,6 +26,7 @@ def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
         directory=served.store.directory,
         settings=served.settings,
         repository=found.info.name,
+        repository_id=found.info.repository_id,
         mode=asked.mode,
         grace=asked.grace,
         unsafe=asked.unsafe,
@@ -39,36 +39,52 @@ def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
 
 def get(served: Served, repository: str, run_id: str) -> RunAnswer:
     """One run. Raises NotFound `run_not_found`."""
-    found = served.repository(repository)
-    job = served.jobs.find(found.info.name, run_id)
-    if job is not None:
-        return _of_job(job)
-    if _running_elsewhere(served, repository) == run_id:
-        return RunAnswer(run_id=run_id, state="running")
-    if run_id not in _format(served, repository).run_paths():
+    known = _Known(served, repository)
+    if run_id not in known.ids:
         raise NotFound("run_not_found", f"there is no run {run_id[:100]!r} of {repository}")
-    return _recorded(_collector(served, repository), run_id)
+    return known.answer(run_id)
 
 
 def page(
     served: Served, repository: str, *, after: str, amount: int
 ) -> tuple[list[RunAnswer], str | None]:
     """Some runs, the newest first, and the `after` of the next page. Ids sort as runs do."""
-    found = served.repository(repository)
-    jobs = {job.run_id: job for job in reversed(served.jobs.of(found.info.name))}
-    running = _running_elsewhere(served, repository)
-    known = {*jobs, *_format(served, repository).run_paths(), running} - {None}
-    ids = sorted(run_id for run_id in known if run_id is not None and run_id > after)
-    collector = _collector(served, repository)
-    answers = []
-    for run_id in islice(ids, amount):
-        if run_id in jobs:
-            answers.append(_of_job(jobs[run_id]))
-        elif run_id == running:
-            answers.append(RunAnswer(run_id=run_id, state="running"))
-        else:
-            answers.append(_recorded(collector, run_id))
+    known = _Known(served, repository)
+    ids = sorted(run_id for run_id in known.ids if run_id > after)
+    answers = [known.answer(run_id) for run_id in ids[:amount]]
     return answers, answers[-1].run_id if len(ids) > amount else None
+
+
+class _Known:
+    """What is known of a repository's runs: by the jobs here, the lease, and the record."""
+
+    def __init__(self, served: Served, repository: str) -> None:
+        found = served.repository(repository)
+        # The newest job of a run stands.
+        jobs = reversed(served.jobs.of(found.info.repository_id))
+        self._jobs = {job.run_id: job for job in jobs if job.run_id is not None}
+        self._held = found.running_id()
+        self._recorded = _format(served, repository).run_paths()
+        self._collector = _collector(served, repository)
+
+    @property
+    def ids(self) -> set[str]:
+        """Of every run."""
+        return {*self._jobs, *self._recorded, *([] if self._held is None else [self._held])}
+
+    def answer(self, run_id: str) -> RunAnswer:
+        """A job that is at it knows most; one that has ended is no news once there is a record,
+        which others may have added to since."""
+        job = self._jobs.get(run_id)
+        if job is not None and not job.ended:
+            return _of_job(job)
+        if run_id == self._held:
+            return RunAnswer(run_id=run_id, state="running")
+        if run_id in self._recorded:
+            steps = [] if job is None else _of_job(job).steps
+            return _recorded(self._collector, run_id).model_copy(update={"steps": steps})
+        assert job is not None  # it is among the ids
+        return _of_job(job)
 
 
 def _of_job(job: Job) -> RunAnswer:
@@ -111,10 +127,6 @@ def _recorded(collector: Collector, run_id: str) -> RunAnswer:
 
 def _error(error: EbbtideError) -> dict[str, str]:
     return {"kind": error.kind, "message": error.message}
-
-
-def _running_elsewhere(served: Served, repository: str) -> str | None:
-    return served.repository(repository).running_id()
 
 
 def _format(served: Served, repository: str) -> EmbeddedRepository:

@@ -19,7 +19,9 @@ from ebbtide.store.content.entries import Entry
 from ebbtide.store.names import check_path
 from ebbtide.store.uploads import OnlyIf
 
-METADATA_PREFIX: Final = "x-lakefs-meta-"
+METADATA_PREFIXES: Final = {"x-lakefs-meta-": "", "x-lakefs-internal-": "::lakefs::"}
+"""Of headers, and what the names of metadata begin with in their place: the second is what
+command-line clients attach on their own behalf."""
 FORM: Final = "multipart/form-data"
 
 
@@ -64,9 +66,10 @@ def _of_form(form: FormBody, data: Content) -> tuple[Content, str | None]:
 def metadata_of(request: Request) -> dict[str, str]:
     """What a client attaches to an object, by headers; names are lower-case in HTTP."""
     return {
-        name.removeprefix(METADATA_PREFIX): _decoded(value)
+        stored + name.removeprefix(prefix): _decoded(value)
         for name, value in request.headers.items()
-        if name.startswith(METADATA_PREFIX) and name != METADATA_PREFIX
+        for prefix, stored in METADATA_PREFIXES.items()
+        if name.startswith(prefix) and name != prefix
     }
 
 
