@@ -327,3 +327,18 @@ def test_configuration(server: Server) -> None:
     assert sdk_client.internal_api.get_garbage_collection_config().grace_period == 86_400
     assert sdk_client.auth_api.get_current_user().user.friendly_name == "reader"
     sdk_client.health_check_api.health_check()
+
+
+def test_metadata_of_other_clients(server: Server, repo: lakefs.Repository) -> None:
+    """Command-line clients send some of it under a name of their own."""
+    with server.http("writer") as http:
+        answer = http.post(
+            f"/repositories/{repo.id}/branches/main/objects?path=x",
+            content=b"",
+            headers={
+                b"X-Lakefs-Meta-Colour": "grün".encode(),
+                b"x-lakefs-internal-client-mtime": b"1",
+                b"x-lakefs-meta-": b"no name",
+            },
+        )
+    assert answer.json()["metadata"] == {"colour": "grün", "::lakefs::client-mtime": "1"}

@@ -174,6 +174,40 @@ def test_a_plan_that_is_swept_later(http: httpx.Client, lake: lakefs.Repository)
     assert not second["pagination"]["has_more"]
 
 
+def test_a_plan_that_somebody_else_sweeps(plain: Server, lake: lakefs.Repository) -> None:
+    """A job that has ended is no news once others went on."""
+    for number in range(2):
+        lake.branch("main").object("a").upload(str(number))
+    with plain.http() as http:
+        started = http.post(place(lake, "gc/runs"), json=SOON | {"dry_run": True}).json()
+        planned = ended(http, lake, started["run_id"])
+        assert planned["state"] == "planned"
+        options = ("--grace", "0s", "--unsafe", "--allow-share", "--yes")
+        swept = plain.command("gc", "sweep", lake.id, started["run_id"], *options)
+        assert swept.returncode == 0, swept
+        run = http.get(place(lake, f"gc/runs/{started['run_id']}")).json()
+    assert (run["state"], run["report"]["deleted_count"]) == ("swept", 1)
+    assert run["steps"] == planned["steps"]
+
+
+def test_two_runs_at_a_time(server: Server, repo: lakefs.Repository) -> None:
+    """The second is refused, wherever the first is at work."""
+    put(repo, a="1")
+    with server.http() as http:
+        first = http.post(place(repo, "gc/runs"), json=SOON)
+        assert first.status_code == 202
+        second = http.post(place(repo, "gc/runs"), json=SOON)
+        run = ended(http, repo, first.json()["run_id"])
+        # The first may have come to its end before the second began.
+        assert second.status_code in (202, 409), second.text
+        if second.status_code == 409:
+            assert second.json()["kind"] == "run_in_progress"
+            assert len(http.get(place(repo, "gc/runs")).json()["results"]) == 1
+        else:
+            ended(http, repo, second.json()["run_id"])
+        assert run["state"] == "swept"
+
+
 def test_a_run_outlives_no_server(tmp_path: Path) -> None:
     """However the server ends, what its run leaves is collected by the next."""
     server = new_server(tmp_path / "store").start()

@@ -129,6 +129,21 @@ def test_bodies_have_a_limit(http: httpx.Client, lake: lakefs.Repository) -> Non
     assert (answer.status_code, answer.json()["kind"]) == (413, "too_large")
 
 
+@pytest.mark.parametrize(
+    "body",
+    ["[" * 100_000, '{"name":' * 100_000, '{"name": ' + "9" * 10_000 + "}", "\ufeff{}", "\x00"],
+)
+def test_bodies_that_no_parser_likes(
+    http: httpx.Client, lake: lakefs.Repository, body: str
+) -> None:
+    answer = http.post(
+        f"/repositories/{lake.id}/branches",
+        content=body.encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    assert answer.status_code == 400, answer.text
+
+
 def test_headers_have_a_limit(plain: Server) -> None:
     with plain.http() as client:
         answer = client.get("/repositories", headers={"X-Long": "x" * 100_000})

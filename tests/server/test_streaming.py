@@ -204,6 +204,21 @@ def test_ranges(
     assert (again.status_code, again.content) == (304, b"")
 
 
+def test_a_download_that_breaks_off(plain: Server, lake: lakefs.Repository) -> None:
+    """The server goes on to other things, and reads no more of the object."""
+    with plain.http() as client:
+        place = f"/repositories/{lake.id}/branches/main/objects?path=large"
+        assert client.post(place, content=pieces()).status_code == 201
+        with client.stream("GET", f"/repositories/{lake.id}/refs/main/objects?path=large") as got:
+            next(got.iter_raw())
+
+    def only_this() -> bool:
+        with plain.http() as client:
+            return "ebbtide_requests_under_way 1.0" in client.get("/metrics").text
+
+    eventually(only_this)
+
+
 def test_what_was_uploaded_runs_in_no_browser(http: httpx.Client, lake: lakefs.Repository) -> None:
     lake.branch("main").object("x").upload("<script>", content_type="text/html")
     answer = http.get(f"/repositories/{lake.id}/refs/main/objects?path=x")

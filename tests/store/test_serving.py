@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import pyarrow.parquet as pq
 import pytest
 
 from ebbtide.errors import EbbtideError
@@ -63,6 +65,9 @@ def test_refs_and_repositories_in_parts(store: Store, repository: Repository) ->
         store.create_repository(name, storage_url=f"memory:{name}-{id(store)}")
     listed = [info.name for info in store.page_of_repositories(prefix="lake", after="lake")]
     assert listed == ["lake-2", "lake2"]
+    found_names = [info.name for info in store.page_of_repositories(search="e-")]
+    assert found_names == ["lake-2"]
+    assert store.page_of_repositories(search="%") == []
     with raises("invalid_argument"):
         repository.branches.page(amount=0)
 
@@ -317,6 +322,26 @@ def test_exports(repository: Repository, clock: ManualClock) -> None:
     repository.exports.begin()
     with raises("task_not_found"):
         repository.exports.state(task)
+
+
+def test_what_is_uncommitted_comes_in_parts(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.store.exporting.ROWS_MAX", 2)
+    expected = {repository.objects.put("main", str(number), b"").address for number in range(5)}
+    part = repository.exports.uncommitted()
+    parts = [part]
+    while part.continuation is not None:
+        part = repository.exports.uncommitted(part.continuation)
+        parts.append(part)
+    assert len(parts) > 2
+    assert len({(each.export_id, each.url) for each in parts}) == 1
+    found: set[str] = set()
+    for batch in repository.storage.list(f"{EXPORTS_PREFIX}{part.export_id}/"):
+        for address in batch.column("address").to_pylist():
+            table = pq.read_table(io.BytesIO(repository.storage.get(str(address))))
+            found |= {str(each) for each in table.column("physical_address").to_pylist()}
+    assert found == expected
 
 
 def test_deleting_a_repository(store: Store, repository: Repository) -> None:

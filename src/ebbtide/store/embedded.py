@@ -179,12 +179,17 @@ class Store:
             return list_repositories(tx)
 
     def page_of_repositories(
-        self, *, prefix: str = "", after: str = "", amount: int = 1000
+        self, *, prefix: str = "", after: str = "", amount: int = 1000, search: str = ""
     ) -> list[RepositoryInfo]:
-        """At most `amount` repositories behind a name, by name. InvalidInput `invalid_argument`."""
+        """At most `amount` repositories behind a name, by name; those whose names hold `search`.
+
+        Raises InvalidInput `invalid_argument`.
+        """
         check_amount(amount)
         with self.metadata.snapshot() as tx:
-            return page_of_repositories(tx, prefix=prefix, after=after, amount=amount)
+            return page_of_repositories(
+                tx, prefix=prefix, after=after, amount=amount, search=search
+            )
 
     def delete_repository(self, name: str) -> RepositoryInfo:
         """Forget a repository: its refs, commits and all else the database knows of it.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Annotated, Final
 
-from fastapi import Response
+from fastapi import Query, Response
 
 from ebbtide.errors import InvalidInput
 from ebbtide.server.paging import PagingDep
 from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.server.wire.base import Segment
+from ebbtide.server.wire.base import Segment, Text
 from ebbtide.server.wire.repositories import (
     RepositoryAnswer,
     RepositoryCreation,
@@ -53,11 +53,16 @@ def _storage_url(namespace: str, served: ServedDep) -> str:
 
 
 @routes.add("GET", "/repositories", Role.READER)
-def list_repositories(paging: PagingDep, served: ServedDep) -> RepositoryList:
-    """Repositories by name."""
+def list_repositories(
+    paging: PagingDep, served: ServedDep, search: Annotated[Text, Query()] = ""
+) -> RepositoryList:
+    """Repositories by name; those whose names hold `search`."""
     page, more = paging.cut(
         served.store.page_of_repositories(
-            prefix=paging.prefix, after=paging.after, amount=paging.amount_and_one
+            prefix=paging.prefix,
+            after=paging.after,
+            amount=paging.amount_and_one,
+            search=search,
         )
     )
     return RepositoryList(

@@ -93,15 +93,15 @@ def list_repositories(tx: Transaction) -> list[RepositoryInfo]:
 
 
 def page_of_repositories(
-    tx: Transaction, *, prefix: str, after: str, amount: int
+    tx: Transaction, *, prefix: str, after: str, amount: int, search: str = ""
 ) -> list[RepositoryInfo]:
-    """At most `amount` repositories behind a name, by name."""
+    """At most `amount` repositories behind a name, by name; those whose names hold `search`."""
     name: sa.ColumnElement[str] = repositories.c.name
     if tx.dialect_name == "postgresql":
         name = sa.collate(name, "C")
     rows = tx.execute(
         sa.select(*_COLUMNS)
-        .where(name > after, *begins_with(name, prefix))
+        .where(name > after, *begins_with(name, prefix), name.contains(search, autoescape=True))
         .order_by(name)
         .limit(amount)
     )
