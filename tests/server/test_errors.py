@@ -13,6 +13,14 @@ from ebbtide.server.errors import STATUS, STATUSES
 from tests.support.server import Server
 
 
+@pytest.fixture
+def untouched(server: Server) -> str:
+    """A repository that stays empty, since whoever uses it is refused."""
+    with server.http() as http:
+        http.post("/repositories", json={"name": "untouched", "storage_namespace": "local://u"})
+    return "untouched"
+
+
 def test_every_kind_has_one_status() -> None:
     counted = Counter(kind for kinds in STATUSES.values() for kind in kinds)
     assert set(counted) == set(KINDS)
@@ -101,17 +109,18 @@ def test_every_kind_has_one_status() -> None:
     ],
 )
 def test_bad_requests(
-    http: httpx.Client,
-    lake: lakefs.Repository,
+    server: Server,
+    untouched: str,
     method: str,
     path: str,
     body: str | None,
     status: int,
     kind: str | None,
 ) -> None:
-    place = path.replace("{r}", f"/repositories/{lake.id}")
+    place = path.replace("{r}", f"/repositories/{untouched}")
     headers = {} if body is None else {"Content-Type": "application/json"}
-    answer = http.request(method, place, content=body, headers=headers)
+    with server.http() as http:
+        answer = http.request(method, place, content=body, headers=headers)
     assert answer.status_code == status, answer.text
     assert answer.json()["message"]
     assert answer.json()["kind"] == (kind or answer.json()["kind"])
@@ -132,6 +141,7 @@ def test_bodies_have_a_limit(http: httpx.Client, lake: lakefs.Repository) -> Non
 @pytest.mark.parametrize(
     "body",
     ["[" * 100_000, '{"name":' * 100_000, '{"name": ' + "9" * 10_000 + "}", "\ufeff{}", "\x00"],
+    ids=["lists", "mappings", "a number", "a mark", "a zero"],
 )
 def test_bodies_that_no_parser_likes(
     http: httpx.Client, lake: lakefs.Repository, body: str
