@@ -14,9 +14,9 @@ from sqlalchemy.engine import make_url
 from ebbtide.ids import new_id
 from tests.support.server import Server, new_server
 
-KINDS = ("sqlite", "postgres")
-"""What a server is made of: local directories with either database. An object store has its place
-here, with EBBTIDE_STORAGE_URL among the settings."""
+KINDS = ("local", "shared")
+"""What a server is made of: SQLite and a local directory, or PostgreSQL and S3, which several
+servers can share."""
 
 Servers = Callable[[str], Server]
 
@@ -31,9 +31,10 @@ def servers(
     def server_of(kind: str) -> Server:
         if kind not in started:
             settings = {"EBBTIDE_IMPORT_PREFIXES": "s3://elsewhere/ file:///nowhere/"}
-            if kind == "postgres":
+            if kind == "shared":
                 url = make_url(request.getfixturevalue("postgres").url)
                 settings["EBBTIDE_DATABASE_URL"] = _new_database(url.render_as_string(False))
+                settings["EBBTIDE_STORAGE_URL"] = f"{request.getfixturevalue('s3_url')}/{new_id()}"
             directory: Path = tmp_path_factory.mktemp(f"server-{kind}") / "store"
             started[kind] = new_server(directory, **settings).start()
         return started[kind]
@@ -61,7 +62,7 @@ def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
 @pytest.fixture
 def plain(servers: Servers) -> Server:
     """A server for what no database can tell apart."""
-    return servers("sqlite")
+    return servers("local")
 
 
 @pytest.fixture

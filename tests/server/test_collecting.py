@@ -5,22 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import lakefs
 import lakefs_sdk
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ebbtide.arrow import texts
 from ebbtide.errors import NotFound
 from ebbtide.server.jobs import Jobs, Order
 from ebbtide.settings import Settings
+from ebbtide.storage import open_storage
 from ebbtide.store.embedded import Store
 from tests.server.test_client import put, sdk
 from tests.server.test_streaming import eventually
-from tests.support.server import Server, new_server
+from tests.support.server import Server, new_server, place_of
 
 SOON = {"grace": "0s", "unsafe": True, "allow_share": True}
 
@@ -41,8 +45,18 @@ def ended(http: httpx.Client, lake: lakefs.Repository, run_id: str) -> dict[str,
     return found
 
 
-def file_of(url: str) -> Path:
-    return Path(url.removeprefix("file://"))
+def read(url: str) -> bytes:
+    storage, name = place_of(url)
+    return storage.get(name)
+
+
+def tables_below(url: str) -> Iterator[pa.Table]:
+    """The Parquet files of a directory."""
+    storage = open_storage(url.rstrip("/"))
+    for batch in storage.list():
+        for name in texts(batch.column("address")):
+            assert name.endswith(".parquet")
+            yield pq.read_table(io.BytesIO(storage.get(name)))
 
 
 def test_rules_in_days(server: Server, repo: lakefs.Repository) -> None:
@@ -92,7 +106,7 @@ def test_commits_for_other_collectors(server: Server, repo: lakefs.Repository) -
     head = put(repo, a="1")
     api = sdk(server).internal_api
     prepared = api.prepare_garbage_collection_commits(repo.id)
-    rows = list(csv.DictReader(io.StringIO(file_of(prepared.gc_commits_location).read_text())))
+    rows = list(csv.DictReader(io.StringIO(read(prepared.gc_commits_location).decode())))
     assert head in {row["commit_id"] for row in rows}
     assert {row["expired"] for row in rows} == {"false"}
     tree = next(row["metarange_id"] for row in rows if row["commit_id"] == head)
@@ -102,7 +116,7 @@ def test_commits_for_other_collectors(server: Server, repo: lakefs.Repository) -
     state = api.prepare_garbage_collection_commits_status(repo.id, task)
     assert state.error is None
     assert state.result.run_id == task
-    assert file_of(state.result.gc_commits_location).exists()
+    assert read(state.result.gc_commits_location)
 
 
 def test_what_is_uncommitted_for_other_collectors(server: Server, repo: lakefs.Repository) -> None:
@@ -116,8 +130,7 @@ def test_what_is_uncommitted_for_other_collectors(server: Server, repo: lakefs.R
             repo.id, prepare_gc_uncommitted_request=request
         )
         runs.add(part.run_id)
-        for file in file_of(part.gc_uncommitted_location).glob("*.parquet"):
-            table = pq.read_table(file)
+        for table in tables_below(part.gc_uncommitted_location):
             assert table.column_names == ["physical_address", "creation_date"]
             found |= {str(address) for address in table.column(0).to_pylist()}
         token = part.continuation_token

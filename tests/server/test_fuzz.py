@@ -30,7 +30,7 @@ NAMES: Final = {
 
 @pytest.fixture(scope="module")
 def schema(servers: Any) -> Any:  # schemathesis' own types
-    server: Server = servers("sqlite")
+    server: Server = servers("local")
     with server.http("reader") as client:
         return schemathesis.openapi.from_dict(client.get("/openapi.json").json())
 

@@ -17,13 +17,13 @@ from tests.support.server import Server, new_server
 @pytest.fixture(scope="module")
 def pair(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> tuple[Server, Server]:
     """The first server, and what another machine needs to join it."""
-    first = servers("postgres")
+    first = servers("shared")
     directory: Path = tmp_path_factory.mktemp("second") / "store"
     directory.mkdir()
     second = new_server(
         directory,
         EBBTIDE_DATABASE_URL=first.environment["EBBTIDE_DATABASE_URL"],
-        EBBTIDE_STORAGE_URL=f"file://{first.directory}/storage",
+        EBBTIDE_STORAGE_URL=first.environment["EBBTIDE_STORAGE_URL"],
         EBBTIDE_SECRET_KEY=(first.directory / "secret.key").read_text().strip(),
     )
     second.keys = first.keys

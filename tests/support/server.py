@@ -14,6 +14,8 @@ import httpx
 import lakefs
 from lakefs.client import Client
 
+from ebbtide.storage import Storage, open_storage
+
 PROGRAM = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
 API = "/api/v1"
 WAIT_SECONDS = 60.0
@@ -107,6 +109,12 @@ class Server:
         """A new repository."""
         made = lakefs.Repository(name, client=self.client())
         return made.create(storage_namespace=f"local://{name}")
+
+
+def place_of(url: str) -> tuple[Storage, str]:
+    """Where an object lies, on whatever storage: the directory above it, and its name there."""
+    parent, _, name = url.rstrip("/").rpartition("/")
+    return open_storage(parent), name
 
 
 def new_server(directory: Path, **settings: str) -> Server:
