@@ -8,6 +8,10 @@ functions that need them, so that `ebbtide --help` answers at once; and the prog
 
 def main() -> None:
     """The program `ebbtide`."""
+    from ebbtide.imports import leave_pandas_alone
+
+    leave_pandas_alone()
+
     from ebbtide.cli import app
 
     app.main()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.gc.parts import Part, PartRows, checked
 from ebbtide.gc.workers import Workers
+from ebbtide.imports import allow_pandas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +64,7 @@ class Engine(ABC):
     def spark(self) -> SparkSession:
         """A session, started when first asked for. Raises Failed (`java_not_found`,
         `spark_error`)."""
+        allow_pandas()
         return self._session()
 
     def holds(self, parts: Iterable[Part]) -> bool:

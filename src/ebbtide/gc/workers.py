@@ -6,18 +6,16 @@ import importlib
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from importlib.abc import MetaPathFinder
-from types import ModuleType
 from typing import Any, Final
 
 import cloudpickle
 
 from ebbtide.errors import Failed
+from ebbtide.imports import leave_pandas_alone
 
 PRELOADED: Final = ("ebbtide.gc.planning", "ebbtide.gc.sweep")
 """What tasks are made of."""
@@ -81,22 +79,9 @@ def _preload() -> None:
         importlib.import_module(name)
 
 
-class _WithoutPandas(MetaPathFinder):
-    """Arrow imports pandas where it is installed, to see whether a list is one of its columns: a
-    quarter of a second in each process. Spark alone needs it, which workers never use."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> None:
-        """Say that it is not installed."""
-        del path, target
-        if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is not for workers", name=fullname)
-
-
 def _initialize() -> None:
     """Leave interrupts to the parent, and end when it does."""
-    sys.meta_path.insert(0, _WithoutPandas())
+    leave_pandas_alone()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
