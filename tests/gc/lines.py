@@ -164,7 +164,7 @@ class Reader:
         return self.lake.commits.get(commit_id)
 
 
-def check_commit(reader: Reader, commit_id: str, expected: Contents) -> bool:
+def check_commit(reader: Reader, commit_id: str, expected: Mapping[str, bytes]) -> bool:
     """A commit reads back byte for byte, or was let go by a run that is named. Whether the former.
 
     Nothing in between: not a missing object, and not a missing range.

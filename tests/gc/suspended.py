@@ -25,14 +25,19 @@ class Suspended:
         self._work = work
         self._stopped = threading.Event()
         self._let_go = threading.Event()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> Suspended:
         """Run to the place."""
+        assert self.begin(), f"{self._place} was never reached: {self.outcome}"
+        return self
+
+    def begin(self) -> bool:
+        """Run to the place, or to the end; whether it came to the place."""
         self._thread.start()
         assert self._stopped.wait(WAIT_SECONDS_MAX)
-        assert self._thread.is_alive(), f"{self._place} was never reached: {self.outcome}"
-        return self
+        return not self._ended.is_set()
 
     def finish(self) -> Outcome:
         """Go on to the end."""
@@ -48,6 +53,7 @@ class Suspended:
         except EbbtideError as error:
             self.outcome = Outcome(error=error)
         finally:
+            self._ended.set()
             self._stopped.set()
 
     def reached(self, place: str) -> None:

@@ -70,7 +70,7 @@ class Machine(RuleBasedStateMachine):
         name = f"lake-{next(self.numbers)}"
         world.lake = aged(world.store.create_repository(name))
         world.root = world.directory / "store" / "storage" / name
-        self.model = Model(trash_time=TRASH, lease_ttl=LEASE)
+        self.model: Model[bytes] = Model(trash_time=TRASH, lease_ttl=LEASE)
         record = world.lake.commits.get("main")
         self.model.commits[record.commit_id] = Made((), record.created_at, {})
         self.model.branches["main"] = Head("main", record.commit_id)
@@ -184,7 +184,7 @@ class Machine(RuleBasedStateMachine):
         now, lake = self.world.now, self.world.lake
         files = [path.read_bytes() for path in (self.world.root / "data").rglob("*/*")]
         assert len(files) == len(set(files))
-        assert set(files) == self.model.kept_bytes(now)
+        assert set(files) == self.model.kept(now)
         records = [lake.commits.get(commit_id) for commit_id in self.model.recorded(now)]
         trees = [lake.context.tree_of(record) for record in records]
         assert self.world.files("_ebbtide/trees") == {tree_address(t.tree_id) for t in trees}

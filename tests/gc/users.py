@@ -5,8 +5,10 @@ Each act is done to the repository and to the model; errors must be those that t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Generic
 
 from hypothesis import event
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from ebbtide.errors import Conflict, EbbtideError, Gone, InvalidInput
 from ebbtide.retention import Policy
 from tests.gc.lines import Reader, check_gone
-from tests.gc.model import Head, Made, Model
+from tests.gc.model import Head, Made, Model, Value
 from tests.support.world import World
 
 PATHS = ("a", "a/b", "b", "c/d", "ü")
@@ -37,6 +39,7 @@ class Act:
     first: int
     second: int
     days: float
+    third: int = 0
 
 
 ACTS = st.builds(
@@ -49,11 +52,11 @@ ACTS = st.builds(
 
 
 @dataclass(slots=True)
-class Users:
-    """The users, and what they know."""
+class RefUsers(Generic[Value]):
+    """Users who make and drop refs and wait: whatever it is that objects are known by."""
 
     world: World
-    model: Model
+    model: Model[Value]
     count: int = 0
     done: list[str] = field(default_factory=list)
 
@@ -70,42 +73,14 @@ class Users:
             self.done.append(act.kind)
         event(self.done[-1])
 
-    def _head(self, number: int) -> Head:
+    def _head(self, number: int) -> Head[Value]:
         return list(self.model.branches.values())[number % len(self.model.branches)]
 
     def _commit_id(self, number: int) -> str:
         # The newest first: small numbers, which shrinking prefers, are the interesting ones.
         return list(reversed(self.model.commits))[number % len(self.model.commits)]
 
-    def _put(self, act: Act) -> None:
-        head = self._head(act.first)
-        self.count += 1
-        path, data = PATHS[act.second % len(PATHS)], f"{self.count}".encode()
-        self.world.lake.objects.put(head.name, path, data)
-        head.staged[path] = data
-
-    def _delete(self, act: Act) -> None:
-        head = self._head(act.first)
-        paths = sorted(self.model.shown(head))
-        if paths:
-            path = paths[act.second % len(paths)]
-            self.world.lake.objects.delete(head.name, path)
-            if path in self.model.commits[head.commit_id].contents:
-                head.staged[path] = None
-            else:  # nothing to hide: a merge may bring the path later
-                del head.staged[path]
-
-    def _commit(self, act: Act) -> None:
-        head = self._head(act.first)
-        date = self.world.now - timedelta(days=act.days)
-        contents = self.model.shown(head)
-        head.sealed |= {data for data in head.staged.values() if data is not None}
-        made = self.world.lake.commits.commit(head.name, "", date=date, allow_empty=act.days > 5)
-        self._moved(head, made.commit_id, contents=contents)
-        head.staged.clear()
-        head.sealed.clear()
-
-    def _moved(self, head: Head, commit_id: str, *, contents: dict[str, bytes]) -> None:
+    def _moved(self, head: Head[Value], commit_id: str, *, contents: Mapping[str, Value]) -> None:
         record = self.world.lake.commits.get(commit_id)
         self.model.left.append((head.commit_id, self.world.now))
         self.model.commits[commit_id] = Made(record.parent_ids, record.created_at, contents)
@@ -172,6 +147,56 @@ class Users:
     def _wait(self, act: Act) -> None:
         self.world.clock.advance(timedelta(days=act.days))
 
+    def _allowed(self, work: object, commit_id: str) -> bool:
+        """Whether it worked; it must, unless a run closed the commit, and then it is told so."""
+        assert callable(work)
+        try:
+            work()
+        except Gone as error:
+            self._check_lost(error, commit_id)
+            return False
+        assert commit_id not in self.model.closed
+        return True
+
+    def _check_lost(self, error: EbbtideError, *commit_ids: str) -> None:
+        lost, run_id = error.details["commit_id"], error.details["run_id"]
+        assert lost in commit_ids
+        assert run_id in self.model.runs(lost)
+        check_gone(error, run_id)
+
+    def _ancestors(self, commit_id: str) -> set[str]:
+        parent_ids = self.model.commits[commit_id].parent_ids
+        return set(parent_ids).union(*(self._ancestors(parent_id) for parent_id in parent_ids))
+
+
+@dataclass(slots=True)
+class Users(RefUsers[bytes]):
+    """Users who write too. Objects are known by their bytes: no two are alike."""
+
+    def _put(self, act: Act) -> None:
+        head = self._head(act.first)
+        self.count += 1
+        path, data = PATHS[act.second % len(PATHS)], f"{self.count}".encode()
+        self.world.lake.objects.put(head.name, path, data)
+        head.staged[path] = data
+
+    def _delete(self, act: Act) -> None:
+        head = self._head(act.first)
+        paths = sorted(self.model.shown(head))
+        if paths:
+            path = paths[act.second % len(paths)]
+            self.world.lake.objects.delete(head.name, path)
+            self.model.delete(head, path)
+
+    def _commit(self, act: Act) -> None:
+        head = self._head(act.first)
+        date = self.world.now - timedelta(days=act.days)
+        contents = self.model.shown(head)
+        head.seal()
+        made = self.world.lake.commits.commit(head.name, "", date=date, allow_empty=act.days > 5)
+        self._moved(head, made.commit_id, contents=contents)
+        del head.layers[1:]
+
     def _peek(self, act: Act) -> None:
         commit_id = self._commit_id(act.first)
         for path, data in self.model.commits[commit_id].contents.items():
@@ -203,30 +228,9 @@ class Users:
         assert not {reverted_id, parent_ids[0]} & set(self.model.closed)
         self._made_from(head, made.commit_id, before, parent_ids[0])
 
-    def _made_from(self, head: Head, commit_id: str, *sources: str) -> None:
+    def _made_from(self, head: Head[bytes], commit_id: str, *sources: str) -> None:
         """What a merge or revert made: every entry of it comes from one of its sources."""
         contents = Reader(self.world).contents(commit_id)
         for path, data in contents.items():
             assert data in [self.model.commits[source].contents.get(path) for source in sources]
         self._moved(head, commit_id, contents=contents)
-
-    def _allowed(self, work: object, commit_id: str) -> bool:
-        """Whether it worked; it must, unless a run closed the commit, and then it is told so."""
-        assert callable(work)
-        try:
-            work()
-        except Gone as error:
-            self._check_lost(error, commit_id)
-            return False
-        assert commit_id not in self.model.closed
-        return True
-
-    def _check_lost(self, error: EbbtideError, *commit_ids: str) -> None:
-        lost, run_id = error.details["commit_id"], error.details["run_id"]
-        assert lost in commit_ids
-        assert run_id in self.model.runs(lost)
-        check_gone(error, run_id)
-
-    def _ancestors(self, commit_id: str) -> set[str]:
-        parent_ids = self.model.commits[commit_id].parent_ids
-        return set(parent_ids).union(*(self._ancestors(parent_id) for parent_id in parent_ids))

@@ -1,0 +1,158 @@
+"""Worlds in memory, one after the other on one database: fast, for histories by the thousand.
+
+Files are as old as the injected clock says. Ids come from a seed: what is read in the order of
+random ids is read in the same order when a history is told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from ebbtide import ids
+from ebbtide.gc.engine import LocalEngine
+from ebbtide.gc.workers import Workers
+from ebbtide.settings import Settings
+from ebbtide.store.content.cache import ContentCache
+from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.schema import metadata as tables
+from ebbtide.store.owner import Ownership
+from ebbtide.store.repository import Repository
+from ebbtide.store.slices import Slices
+from tests.support.clock import ManualClock
+from tests.support.engines import shared_session
+from tests.support.memory import Bucket, opened_in_memory
+from tests.support.world import START, World
+
+BUCKET: Final = "clocked"
+
+
+class OneTask(LocalEngine):
+    """Does each step as one task: with few files, more tasks only read the same again."""
+
+    @property
+    def task_count(self) -> int:
+        """One."""
+        return 1
+
+
+ONE_TASK: Final = OneTask(shared_session, workers=Workers(1))
+
+
+class TruthfulClock(ManualClock):
+    """A clock by which the storage dates its files, so that nothing has to be corrected."""
+
+    def storage_time(self, last_modified: datetime) -> datetime:
+        """What the storage wrote down."""
+        return last_modified
+
+
+class SeededIds:
+    """What the module of ids uses of `secrets`."""
+
+    def __init__(self) -> None:
+        self.random = Random(0)
+
+    def token_hex(self, length: int) -> str:
+        """So many bytes, in hexadecimal."""
+        return self.random.randbytes(length).hex()
+
+
+@dataclass(slots=True)
+class Place:
+    """A database and a bucket, which worlds have one after the other."""
+
+    store: Store
+    clock: TruthfulClock
+    ids: SeededIds
+    buckets: dict[str, Bucket]
+
+    def clear(self, seed: int) -> None:
+        """Leave nothing but the store."""
+        self.clock.now = START
+        self.ids.random = Random(seed)
+        with self.store.metadata.transaction() as tx:
+            for table in reversed(tables.sorted_tables):
+                if "repository_id" in table.c:
+                    tx.execute(table.delete())
+
+
+@contextmanager
+def open_place(directory: Path) -> Iterator[Place]:
+    """A place with its database in `directory`."""
+    clock, seeded = TruthfulClock(START), SeededIds()
+    buckets: dict[str, Bucket] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ids, "secrets", seeded)
+        with Store.init(directory, clock=clock) as store, opened_in_memory(buckets):
+            yield Place(store, clock, seeded, buckets)
+
+
+class MemoryWorld(World):
+    """A store with an empty repository, `lake`; what was in the place before is gone."""
+
+    engine = ONE_TASK
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        settings: dict[str, Any],
+        seed: int = 0,
+        dates_to_seconds: bool = False,
+    ) -> None:
+        place.clear(seed)
+        self.clock: TruthfulClock = place.clock
+        self.bucket = Bucket(BUCKET, self.clock.host_now, dates_to_seconds=dates_to_seconds)
+        place.buckets[BUCKET] = self.bucket
+        self.settings = Settings(share_max=1.0, run_heartbeat="1h", **settings)
+        self.store = Store(
+            directory=None,
+            settings=self.settings,
+            metadata=place.store.metadata,
+            store_id=place.store.store_id,
+        )
+        self.lake = self.store.create_repository("lake", storage_url=f"{self.bucket.url}/lake")
+
+    @property
+    def prefix(self) -> str:
+        """What the keys of the repository's objects begin with."""
+        return "lake/"
+
+    def another_process(self) -> Repository:
+        """The repository as a process that has just been started has it."""
+        context = self.lake.context
+        ownership = Ownership(
+            context.metadata,
+            store_id=self.store.store_id,
+            repository_id=context.repository_id,
+            storage=context.storage,
+            host_now=self.clock.host_now,
+        )
+        return Repository(
+            replace(
+                context,
+                ownership=ownership,
+                cache=ContentCache(context.storage),
+                slices=Slices(self.settings),
+            )
+        )
+
+    def files(self, kind: str = "") -> set[str]:
+        """The addresses of all files under a prefix, but for those of the system."""
+        whole, start = self.prefix + kind, len(self.prefix)
+        addresses = (key[start:] for key in self.bucket.objects if key.startswith(whole))
+        return {each for each in addresses if not is_of_system(each)}
+
+
+def is_of_system(address: str) -> bool:
+    """Whether it is OWNER, or a file of the collector's own."""
+    return address == OWNER_ADDRESS or address.startswith(COLLECTOR_PREFIX)
