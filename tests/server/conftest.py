@@ -33,7 +33,7 @@ def servers(
             settings = {"EBBTIDE_IMPORT_PREFIXES": "s3://elsewhere/ file:///nowhere/"}
             if kind == "shared":
                 url = make_url(request.getfixturevalue("postgres").url)
-                settings["EBBTIDE_DATABASE_URL"] = _new_database(url.render_as_string(False))
+                settings["EBBTIDE_DATABASE_URL"] = new_database(url.render_as_string(False))
                 settings["EBBTIDE_STORAGE_URL"] = f"{request.getfixturevalue('s3_url')}/{new_id()}"
             directory: Path = tmp_path_factory.mktemp(f"server-{kind}") / "store"
             started[kind] = new_server(directory, **settings).start()
@@ -45,7 +45,8 @@ def servers(
         assert "Traceback" not in server.log, server.log
 
 
-def _new_database(url: str) -> str:
+def new_database(url: str) -> str:
+    """An empty database beside that of the URL; its URL."""
     name = f"server_{new_id()}"
     plain = make_url(url).set(drivername="postgresql")
     with psycopg.connect(plain.render_as_string(False), autocommit=True) as connection:

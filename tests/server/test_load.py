@@ -1,0 +1,212 @@
+"""Many clients at once, and a collector that never rests: nothing that was acknowledged is lost.
+
+EBBTIDE_TEST_LOAD_SECONDS and EBBTIDE_TEST_LOAD_CLIENTS say for how long, and how many.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from ebbtide.settings import Settings
+from ebbtide.store.content.layout import DATA_PREFIX, range_address
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.branches import require_branch
+from ebbtide.store.metadata.staged import page_of_staged
+from ebbtide.store.repository import Repository
+from tests.server.conftest import new_database
+from tests.server.test_streaming import eventually
+from tests.support.load import BRANCHES, KEEP_LAST, PREFIX, Library, Progress, User
+from tests.support.postgres import PostgresServer
+from tests.support.server import Server, new_server
+
+SECONDS: Final = float(os.environ.get("EBBTIDE_TEST_LOAD_SECONDS", "5"))
+CLIENTS: Final = int(os.environ.get("EBBTIDE_TEST_LOAD_CLIENTS", "8"))
+ROWS_MAX: Final = 10_000
+RUN: Final = {"grace": "1s", "unsafe": True, "allow_share": True}
+LEASES: Final = {"sqlite": "0s", "postgres": "1s"}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """A server of its own with small slices and ranges, so that there are many."""
+    settings = {
+        "EBBTIDE_LEASE_TTL": LEASES[request.param],
+        "EBBTIDE_TRASH_TIME": "1s",
+        "EBBTIDE_SLICE_OBJECTS_MAX": "100",
+        "EBBTIDE_RANGE_ENTRIES_TARGET": "8",
+    }
+    if request.param == "postgres":
+        postgres: PostgresServer = request.getfixturevalue("postgres")
+        settings["EBBTIDE_DATABASE_URL"] = new_database(postgres.url)
+    server = new_server(tmp_path / "store", **settings).start()
+    yield server
+    server.stop()
+
+
+@dataclass
+class Collecting:
+    """A collector that starts a run as soon as the last has ended, by turns of either mode."""
+
+    http: httpx.Client
+    progress: Progress
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def work(self) -> None:
+        """Until it is over."""
+        for mode in cycle(("incremental", "clean")):
+            if self.progress.over:
+                return
+            self.run(mode)
+            self.progress.run_ended()
+
+    def run(self, mode: str) -> None:
+        """One run, to its end."""
+        started = self.http.post(f"{PREFIX}/gc/runs", json=RUN | {"mode": mode})
+        assert started.status_code == 202, started.text
+        place = f"{PREFIX}/gc/runs/{started.json()['run_id']}"
+        run: dict[str, Any] = {}
+
+        def has_ended() -> bool:
+            run.update(self.http.get(place).json())
+            return bool(run["state"] != "running")
+
+        eventually(has_ended)
+        assert run["state"] == "swept", run
+        self.counts["runs"] += 1
+        self.counts["deleted"] += run["report"]["deleted_count"]
+        self.counts["came back"] += run["report"]["revived_count"]
+
+
+def test_nothing_is_lost(loaded: Server) -> None:
+    loaded.repository("lake")
+    library, progress = Library(), Progress()
+    with ExitStack() as stack:
+        clients = [stack.enter_context(loaded.http()) for _ in range(CLIENTS + 1)]
+        _prepare(clients[0])
+        collecting = Collecting(clients[0], progress)
+        users = [
+            User(number, http, library, progress, random.Random(number))
+            for number, http in enumerate(clients[1:])
+        ]
+        _work_together(users, collecting)
+        counts = sum((user.counts for user in users), Counter[str]())
+        print(f"\n{sum(counts.values())} operations: {dict(counts)}; {dict(collecting.counts)}")
+
+        root = loaded.directory / "storage" / "lake"
+        with Store.open(loaded.directory, settings=_settings(loaded)) as store:
+            lake = store.repository("lake")
+
+            def nothing_is_left_over() -> bool:
+                collecting.run("clean")
+                return _files(root) <= _needed(lake)
+
+            # The last files have to become older than the grace.
+            eventually(nothing_is_left_over)
+            assert _files(root) == _needed(lake)
+        kept = _kept(clients[0])
+        for user in users:
+            _check(user, kept)
+    assert "Traceback" not in loaded.log, loaded.log
+    assert " ERROR " not in loaded.log, loaded.log
+
+
+def _prepare(http: httpx.Client) -> None:
+    for name in BRANCHES:
+        if name != "main":
+            made = http.post(f"{PREFIX}/branches", json={"name": name, "source": "main"})
+            assert made.status_code == 201, made.text
+    policy = {"policy": {"default": {"keep_last": KEEP_LAST}}}
+    assert http.put(f"{PREFIX}/settings/retention", json=policy).status_code == 200
+
+
+def _work_together(users: list[User], collecting: Collecting) -> None:
+    """All at once; the first error of anybody ends it."""
+    progress = collecting.progress
+
+    def watched(work: Future[None]) -> None:
+        if work.exception() is not None:
+            progress.end()
+
+    with ThreadPoolExecutor(len(users) + 1) as pool:
+        works = [pool.submit(each.work) for each in (collecting, *users)]
+        for work in works:
+            work.add_done_callback(watched)
+        progress.wait_for_end(SECONDS)
+        progress.end()
+        for work in works:
+            work.result()
+
+
+def _kept(http: httpx.Client) -> set[str]:
+    """What the policy keeps: the newest commits of each branch."""
+    kept: set[str] = set()
+    for name in BRANCHES:
+        place = f"{PREFIX}/refs/{name.replace('/', '%2F')}/commits"
+        log = http.get(place, params={"first_parent": True, "amount": KEEP_LAST})
+        kept |= {each["id"] for each in log.json()["results"]}
+    return kept
+
+
+def _check(user: User, kept: set[str]) -> None:
+    """All that the client was told is done, read back; of what expired, that it is said so."""
+    for branch, contents in user.shown.items():
+        user.check_list(branch, user.prefix(branch), contents)
+        for path, checksum in contents.items():
+            user.check_bytes(branch, path, checksum)
+    for commit_id, (branch, contents) in user.commits.items():
+        if commit_id in kept or commit_id in user.tags.values():
+            user.check_list(commit_id, user.prefix(branch), contents)
+            for path, checksum in contents.items():
+                user.check_bytes(commit_id, path, checksum)
+        elif contents:
+            # By another's tag it may have been kept: what is read is right all the same.
+            path, checksum = next(iter(contents.items()))
+            place = f"/refs/{commit_id}/objects"
+            answer = user.ask("GET", place, (200, "commit_expired"), params={"path": path})
+            assert answer.status_code == 410 or answer.content == user.library[checksum]
+
+
+def _files(root: Path) -> set[str]:
+    """What is on the disk, but for records of runs and the owner."""
+    found = {str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()}
+    system = {each for each in found if each.startswith("_ebbtide/gc/")} | {"_ebbtide/OWNER"}
+    return found - system
+
+
+def _needed(lake: Repository) -> set[str]:
+    """What the commits that are intact, and what is staged, refer to. Of one that expired, and is
+    still known, tree and ranges stay: merges compare with them."""
+    context = lake.context
+    tips = [*(each.name for each in lake.branches.list()), *(t.name for t in lake.tags.list())]
+    logs = [lake.commits.log(tip, amount=ROWS_MAX) for tip in tips]
+    commits = {each.commit_id: each for log in logs for each in log}
+    needed: set[str] = set()
+    for commit in commits.values():
+        if commit.forgotten_by is None:
+            tree = context.tree_of(commit)
+            needed |= {tree.address, *(range_address(each.range_id) for each in tree.ranges)}
+        if commit.is_intact:
+            needed |= {entry.address for entry in lake.objects.walk(commit.commit_id)}
+    with context.metadata.snapshot() as tx:
+        for name in BRANCHES:
+            for token in require_branch(tx, context.repository_id, name).tokens:
+                rows = page_of_staged(tx, context.repository_id, token, amount=ROWS_MAX)
+                needed |= {entry.address for _, entry in rows if entry is not None}
+    assert any(address.startswith(DATA_PREFIX) for address in needed)
+    return needed
+
+
+def _settings(server: Server) -> Settings:
+    return Settings(database_url=server.environment.get("EBBTIDE_DATABASE_URL"))
