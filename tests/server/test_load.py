@@ -1,10 +1,12 @@
 """Many clients at once, and a collector that never rests: nothing that was acknowledged is lost.
 
-EBBTIDE_TEST_LOAD_SECONDS and EBBTIDE_TEST_LOAD_CLIENTS say for how long, and how many.
+EBBTIDE_TEST_LOAD_SECONDS and EBBTIDE_TEST_LOAD_CLIENTS say for how long, and how many; with
+`--log-cli-level=INFO` the test says what they did.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections import Counter
@@ -30,6 +32,8 @@ from tests.server.test_streaming import eventually
 from tests.support.load import BRANCHES, KEEP_LAST, PREFIX, Library, Progress, User
 from tests.support.postgres import PostgresServer
 from tests.support.server import Server, new_server
+
+logger = logging.getLogger(__name__)
 
 SECONDS: Final = float(os.environ.get("EBBTIDE_TEST_LOAD_SECONDS", "5"))
 CLIENTS: Final = int(os.environ.get("EBBTIDE_TEST_LOAD_CLIENTS", "8"))
@@ -102,7 +106,7 @@ def test_nothing_is_lost(loaded: Server) -> None:
         ]
         _work_together(users, collecting)
         counts = sum((user.counts for user in users), Counter[str]())
-        print(f"\n{sum(counts.values())} operations: {dict(counts)}; {dict(collecting.counts)}")
+        logger.info("%s operations: %s; %s", counts.total(), dict(counts), dict(collecting.counts))
 
         root = loaded.directory / "storage" / "lake"
         with Store.open(loaded.directory, settings=_settings(loaded)) as store:
@@ -140,7 +144,7 @@ def _work_together(users: list[User], collecting: Collecting) -> None:
             progress.end()
 
     with ThreadPoolExecutor(len(users) + 1) as pool:
-        works = [pool.submit(each.work) for each in (collecting, *users)]
+        works = [pool.submit(collecting.work), *(pool.submit(user.work) for user in users)]
         for work in works:
             work.add_done_callback(watched)
         progress.wait_for_end(SECONDS)

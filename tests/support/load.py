@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import httpx
 
-BRANCHES: Final = tuple(f"work/{number}" for number in range(6)) + ("next", "main")
+WORK: Final = tuple(f"work/{number}" for number in range(6))
+BRANCHES: Final = (*WORK, "next", "main")
 """What is merged goes from `work/…` to `next`, and from there to `main`. No way leads back, so that
 what a client wrote on a branch does not change there but by itself."""
-MERGES: Final = {name: "next" for name in BRANCHES[:6]} | {"next": "main"}
+MERGES: Final = dict.fromkeys(WORK, "next") | {"next": "main"}
 NAMES: Final = ("a", "b", "c/d", "c/e", "ü", "z")
 SHARED: Final = ("shared/0", "shared/1")
 """Paths that all write to: nobody knows what they hold, but that somebody wrote it."""
@@ -30,6 +31,13 @@ SLOW_EVERY: Final = 4
 """One of so many clients waits for the collector now and then."""
 SLOW_BYTES: Final = 1_500_000
 """An upload that is written to its file as it comes; a short one comes first."""
+MERGE_REFUSALS: Final = (
+    "nothing_to_merge",
+    "branch_dirty",
+    "branch_moved",
+    "merge_conflict",
+    "commit_expired",
+)
 RETRIES: Final = 20
 PREFIX: Final = "/repositories/lake"
 
@@ -199,7 +207,7 @@ class User:
     def copy_other(self) -> None:
         """From anybody, who may be at the same path."""
         branch, number = self._draw_branch(), self.rng.randrange(self.number + 1)
-        ref = BRANCHES[(number + self.rng.randrange(2)) % 6]
+        ref = WORK[(number + self.rng.randrange(2)) % len(WORK)]
         other = f"c{number:02}/{ref}/{self.rng.choice(NAMES)}"
         source, target = self.rng.choice((other, SHARED[0])), self.path(branch, NAMES[0])
         expected = (201, "object_not_found", "commit_expired")
@@ -258,8 +266,7 @@ class User:
         answer = self.ask(
             "POST",
             f"/refs/{_quoted(source)}/merge/{_quoted(MERGES[source])}",
-            (200, "nothing_to_merge", "branch_dirty", "branch_moved", "merge_conflict")
-            + ("commit_expired",),
+            (200, *MERGE_REFUSALS),
             json={"strategy": strategy},
         )
         self._count("merge", answer)
@@ -339,7 +346,7 @@ class User:
         """Two of them mostly. Where merges go to little is staged, or nothing could be merged."""
         if self.rng.random() < 0.02:
             return self.rng.choice(("next", "main"))
-        return BRANCHES[(self.number + self.rng.randrange(2)) % 6]
+        return WORK[(self.number + self.rng.randrange(2)) % len(WORK)]
 
     def _count(self, what: str, answer: httpx.Response) -> None:
         refused = f": {answer.json()['kind']}" if answer.status_code >= 400 else ""
