@@ -10,8 +10,8 @@ import logging
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -65,19 +65,35 @@ class Collecting:
 
     http: httpx.Client
     progress: Progress
+    users: list[User]
     counts: Counter[str] = field(default_factory=Counter)
+    ended: bool = False
+    """Whether to stop after this run: the clients wait for runs as long as they work."""
 
     def work(self) -> None:
-        """Until it is over."""
+        """Until the clients have ended."""
         for mode in cycle(("incremental", "clean")):
-            if self.progress.over:
+            if self.ended:
                 return
-            self.run(mode)
+            self.run(mode, between=self._rescue)
             self.progress.run_ended()
 
-    def run(self, mode: str) -> None:
-        """One run, to its end."""
-        started = self.http.post(f"{PREFIX}/gc/runs", json=RUN | {"mode": mode})
+    def run(self, mode: str, *, between: Callable[[], None] | None = None) -> None:
+        """One run, to its end; something may be done between plan and sweep."""
+        wanted: dict[str, Any] = RUN | {"mode": mode}
+        if between is not None:
+            planned = self._run(wanted | {"dry_run": True})
+            assert planned["state"] == "planned", planned
+            between()
+            wanted["sweep"] = planned["run_id"]
+        swept = self._run(wanted)
+        assert swept["state"] == "swept", swept
+        self.counts["runs"] += 1
+        self.counts["deleted"] += swept["report"]["deleted_count"]
+        self.counts["came back"] += swept["report"]["revived_count"]
+
+    def _run(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        started = self.http.post(f"{PREFIX}/gc/runs", json=wanted)
         assert started.status_code == 202, started.text
         place = f"{PREFIX}/gc/runs/{started.json()['run_id']}"
         run: dict[str, Any] = {}
@@ -87,10 +103,20 @@ class Collecting:
             return bool(run["state"] != "running")
 
         eventually(has_ended)
-        assert run["state"] == "swept", run
-        self.counts["runs"] += 1
-        self.counts["deleted"] += run["report"]["deleted_count"]
-        self.counts["came back"] += run["report"]["revived_count"]
+        return run
+
+    def _rescue(self) -> None:
+        """Tag, for each client, the newest of its commits that the plan may hold expired."""
+        kept = kept_by_policy(self.http)
+        for user in self.users:
+            for commit_id in reversed(list(user.commits)):
+                if commit_id not in {*kept, *user.rescued}:
+                    name = f"r{len(user.rescued)}-{user.number}"
+                    made = self.http.post(f"{PREFIX}/tags", json={"id": name, "ref": commit_id})
+                    assert made.status_code in (201, 410), made.text
+                    if made.status_code == 201:
+                        user.rescued.append(commit_id)
+                    break
 
 
 def test_nothing_is_lost(loaded: Server) -> None:
@@ -99,11 +125,11 @@ def test_nothing_is_lost(loaded: Server) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(loaded.http()) for _ in range(CLIENTS + 1)]
         _prepare(clients[0])
-        collecting = Collecting(clients[0], progress)
         users = [
             User(number, http, library, progress, random.Random(number))
             for number, http in enumerate(clients[1:])
         ]
+        collecting = Collecting(clients[0], progress, users)
         _work_together(users, collecting)
         counts = sum((user.counts for user in users), Counter[str]())
         logger.info("%s operations: %s; %s", counts.total(), dict(counts), dict(collecting.counts))
@@ -119,7 +145,7 @@ def test_nothing_is_lost(loaded: Server) -> None:
             # The last files have to become older than the grace.
             eventually(nothing_is_left_over)
             assert _files(root) == _needed(lake)
-        kept = _kept(clients[0])
+        kept = kept_by_policy(clients[0])
         for user in users:
             _check(user, kept)
     assert "Traceback" not in loaded.log, loaded.log
@@ -141,20 +167,22 @@ def _work_together(users: list[User], collecting: Collecting) -> None:
 
     def watched(work: Future[None]) -> None:
         if work.exception() is not None:
-            progress.end()
+            progress.fail()
 
     with ThreadPoolExecutor(len(users) + 1) as pool:
-        works = [pool.submit(collecting.work), *(pool.submit(user.work) for user in users)]
-        for work in works:
+        collector = pool.submit(collecting.work)
+        works = [pool.submit(user.work) for user in users]
+        for work in (collector, *works):
             work.add_done_callback(watched)
-        progress.wait_for_end(SECONDS)
-        progress.end()
-        for work in works:
+        progress.end_after(SECONDS)
+        wait(works)
+        collecting.ended = True
+        for work in (*works, collector):
             work.result()
 
 
-def _kept(http: httpx.Client) -> set[str]:
-    """What the policy keeps: the newest commits of each branch."""
+def kept_by_policy(http: httpx.Client) -> set[str]:
+    """The newest commits of each branch."""
     kept: set[str] = set()
     for name in BRANCHES:
         place = f"{PREFIX}/refs/{name.replace('/', '%2F')}/commits"
@@ -170,7 +198,7 @@ def _check(user: User, kept: set[str]) -> None:
         for path, checksum in contents.items():
             user.check_bytes(branch, path, checksum)
     for commit_id, (branch, contents) in user.commits.items():
-        if commit_id in kept or commit_id in user.tags.values():
+        if commit_id in {*kept, *user.tags.values(), *user.rescued}:
             user.check_list(commit_id, user.prefix(branch), contents)
             for path, checksum in contents.items():
                 user.check_bytes(commit_id, path, checksum)

@@ -39,6 +39,7 @@ MERGE_REFUSALS: Final = (
     "commit_expired",
 )
 RETRIES: Final = 20
+RUNS_SECONDS_MAX: Final = 30.0
 PREFIX: Final = "/repositories/lake"
 
 Contents = dict[str, str]
@@ -46,12 +47,14 @@ Contents = dict[str, str]
 
 
 class Progress:
-    """How many runs of the collector have ended, for those who wait for some."""
+    """How many runs of the collector have ended, for those who wait for some, and whether it is
+    time to begin nothing new."""
 
     def __init__(self) -> None:
         self._changed = Condition()
         self._runs = 0
-        self._over = False
+        self._failed = False
+        self.over = False
 
     def run_ended(self) -> None:
         """Tell of one more."""
@@ -59,27 +62,23 @@ class Progress:
             self._runs += 1
             self._changed.notify_all()
 
-    def end(self) -> None:
-        """Nobody waits any more, and nothing new is begun."""
+    def fail(self) -> None:
+        """Somebody met an error: nobody waits any more."""
         with self._changed:
-            self._over = True
+            self._failed = self.over = True
             self._changed.notify_all()
 
-    @property
-    def over(self) -> bool:
-        """Whether it is time to end."""
-        return self._over
-
-    def wait_for_end(self, seconds_max: float) -> None:
-        """Until it is time to end, or somebody ended it."""
+    def end_after(self, seconds: float) -> None:
+        """It is time then, or when somebody fails."""
         with self._changed:
-            self._changed.wait_for(lambda: self._over, seconds_max)
+            self._changed.wait_for(lambda: self._failed, seconds)
+            self.over = True
 
-    def wait_for_runs(self, count: int, *, seconds_max: float) -> None:
+    def wait_for_runs(self, count: int) -> None:
         """Until so many more have ended."""
         with self._changed:
             wanted = self._runs + count
-            self._changed.wait_for(lambda: self._over or self._runs >= wanted, seconds_max)
+            self._changed.wait_for(lambda: self._failed or self._runs >= wanted, RUNS_SECONDS_MAX)
 
 
 class Library:
@@ -113,6 +112,8 @@ class User:
     commits: dict[str, tuple[str, Contents]] = field(default_factory=dict)
     """Of each commit that it made, the branch and what it holds at this client's paths."""
     tags: dict[str, str] = field(default_factory=dict)
+    rescued: list[str] = field(default_factory=list)
+    """Of its commits, what somebody else tagged."""
     made: int = 0
 
     def work(self) -> None:
@@ -127,6 +128,7 @@ class User:
         )
         if self.number % SLOW_EVERY == 0:
             acts.append(self.upload_slowly)
+            self.upload_slowly()
         while not self.progress.over:
             self.rng.choice(acts)()
 
@@ -161,7 +163,7 @@ class User:
 
         def pieces() -> Iterator[bytes]:
             yield data[:-10]
-            self.progress.wait_for_runs(2, seconds_max=20)
+            self.progress.wait_for_runs(2)
             yield data[-10:]
 
         self._store(branch, self.path(branch, name), data, sent=pieces())
