@@ -23,6 +23,8 @@ from ebbtide.store.names import check_path, shown
 from ebbtide.store.sharing import share_staged
 from ebbtide.store.uploads import NewObject, OnlyIf, Uploads, UploadTotals
 
+FIRST_ROWS: Final = 16
+"""What is read at first of a directory that may be left behind at once."""
 ATTEMPTS_MAX: Final = 10
 """After so many a copy gets bytes of its own, though its source is staged."""
 
@@ -115,7 +117,15 @@ class Objects:
         prefix up to and with it. Raises InvalidInput `invalid_argument`, and as `stat`.
         """
         return page_of(
-            lambda place: self.walk(ref, prefix=prefix, after=place),
+            # One more tells whether there are more. Where directories are left behind in one step,
+            # each step may take but one entry.
+            lambda place: views.walk(
+                self._context,
+                ref,
+                prefix=prefix,
+                after=place,
+                wanted=FIRST_ROWS if delimiter else amount + 1,
+            ),
             prefix=prefix,
             delimiter=delimiter,
             after=after,

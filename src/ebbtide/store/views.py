@@ -21,6 +21,8 @@ from ebbtide.store.metadata.staged import Change, find_staged, page_of_staged
 from ebbtide.store.revisions import resolve
 
 PAGE_ROWS: Final = 1000
+PAGE_GROWTH: Final = 4
+"""By how much pages grow that began smaller."""
 
 StagedChange = tuple[str, Change]
 
@@ -50,15 +52,22 @@ def find(context: RepositoryContext, ref: str, path: str) -> Found | None:
 
 
 def walk(
-    context: RepositoryContext, ref: str, *, prefix: str = "", after: str = ""
+    context: RepositoryContext,
+    ref: str,
+    *,
+    prefix: str = "",
+    after: str = "",
+    wanted: int | None = None,
 ) -> Iterator[Entry]:
     """The entries that `ref` shows, by path, of the paths with `prefix` behind `after`.
+
+    `wanted` is how many of them are likely to be taken, and only a matter of speed.
 
     What stays all the time is in it once, however much is staged or committed meanwhile: each
     page of staged changes comes with the commit that was below it in the same snapshot. Raises
     as `find`.
     """
-    for page in _pages(context, ref, prefix=prefix, after=after):
+    for page in _pages(context, ref, prefix=prefix, after=after, wanted=wanted):
         committed = _committed(context, page, prefix=prefix)
         yield from _overlaid(committed, iter(page.staged), until=page.until)
 
@@ -97,29 +106,39 @@ class _Page:
     until: str | None
 
 
-def _pages(context: RepositoryContext, ref: str, *, prefix: str, after: str) -> Iterator[_Page]:
+def _pages(
+    context: RepositoryContext, ref: str, *, prefix: str, after: str, wanted: int | None = None
+) -> Iterator[_Page]:
     """Each page comes from one snapshot; the last has `until` None."""
     until: str | None = after
+    amount = PAGE_ROWS if wanted is None else wanted
     while until is not None:
         after = until
         with context.metadata.snapshot() as tx:
             revision = resolve(tx, context.repository_id, ref)
             tokens = revision.branch.tokens if revision.branch is not None else ()
             staged, until = _staged_page(
-                tx, context.repository_id, tokens, prefix=prefix, after=after
+                tx, context.repository_id, tokens, prefix=prefix, after=after, amount=amount
             )
         yield _Page(revision.commit, staged, after, until)
+        amount = min(amount * PAGE_GROWTH, PAGE_ROWS)
 
 
 def _staged_page(
-    tx: Transaction, repository_id: str, tokens: tuple[str, ...], *, prefix: str, after: str
+    tx: Transaction,
+    repository_id: str,
+    tokens: tuple[str, ...],
+    *,
+    prefix: str,
+    after: str,
+    amount: int,
 ) -> tuple[list[StagedChange], str | None]:
     """The staged changes up to the horizon, and the horizon: None where nothing is behind it."""
     pages = [
-        page_of_staged(tx, repository_id, token, prefix=prefix, after=after, amount=PAGE_ROWS)
+        page_of_staged(tx, repository_id, token, prefix=prefix, after=after, amount=amount)
         for token in tokens
     ]
-    horizon = min((page[-1][0] for page in pages if len(page) == PAGE_ROWS), default=None)
+    horizon = min((page[-1][0] for page in pages if len(page) == amount), default=None)
     merged = (
         change
         for change in newest_first(*map(iter, pages))

@@ -97,6 +97,13 @@ def insert_commit(tx: Transaction, repository_id: str, commit: CommitRecord) -> 
     )
 
 
+_BY_IDS: Final = sa.select(*_COLUMNS).where(
+    commits.c.repository_id == sa.bindparam("repository_id"),
+    commits.c.commit_id.in_(sa.bindparam("commit_ids", expanding=True)),
+)
+"""Made once: many requests run it, and making it takes longer than running it."""
+
+
 def find_commits(
     tx: Transaction, repository_id: str, commit_ids: Collection[str]
 ) -> dict[str, CommitRecord]:
@@ -104,12 +111,8 @@ def find_commits(
     found: dict[str, CommitRecord] = {}
     ordered = sorted(commit_ids)
     for start in range(0, len(ordered), IDS_PER_STATEMENT):
-        rows = tx.execute(
-            sa.select(*_COLUMNS).where(
-                commits.c.repository_id == repository_id,
-                commits.c.commit_id.in_(ordered[start : start + IDS_PER_STATEMENT]),
-            )
-        )
+        batch = ordered[start : start + IDS_PER_STATEMENT]
+        rows = tx.execute(_BY_IDS, {"repository_id": repository_id, "commit_ids": batch})
         found.update((row.commit_id, _record(row)) for row in rows)
     return found
 

@@ -15,6 +15,19 @@ from ebbtide.store.metadata.schema import pending
 ADDRESSES_PER_STATEMENT: Final = 500
 
 
+# Made once: every upload runs them, and making them takes longer than running them.
+_REGISTER: Final = sa.insert(pending)
+_GIVE_UP: Final = (
+    sa.delete(pending)
+    .where(
+        pending.c.repository_id == sa.bindparam("repository_id"),
+        pending.c.address.in_(sa.bindparam("addresses", expanding=True)),
+    )
+    .returning(pending.c.address)
+)
+_PUBLISH: Final = _GIVE_UP.where(pending.c.ends_at > sa.bindparam("now"))
+
+
 def register_writes(
     tx: Transaction, repository_id: str, addresses: Collection[str], *, write_ttl: timedelta
 ) -> None:
@@ -26,7 +39,7 @@ def register_writes(
         return
     now = tx.now()
     tx.execute(
-        sa.insert(pending),
+        _REGISTER,
         [
             {
                 "repository_id": repository_id,
@@ -52,13 +65,7 @@ def publish_writes(tx: Transaction, repository_id: str, addresses: Collection[st
         # giving one up at this moment.
         published += len(
             tx.execute(
-                sa.delete(pending)
-                .where(
-                    pending.c.repository_id == repository_id,
-                    pending.c.address.in_(batch),
-                    pending.c.ends_at > now,
-                )
-                .returning(pending.c.address)
+                _PUBLISH, {"repository_id": repository_id, "addresses": batch, "now": now}
             ).all()
         )
     if published != len(addresses):
@@ -77,9 +84,7 @@ def give_up_writes(tx: Transaction, repository_id: str, addresses: Collection[st
     given_up: list[str] = []
     for batch in _batches(addresses):
         given_up += tx.execute(
-            sa.delete(pending)
-            .where(pending.c.repository_id == repository_id, pending.c.address.in_(batch))
-            .returning(pending.c.address)
+            _GIVE_UP, {"repository_id": repository_id, "addresses": batch}
         ).scalars()
     return given_up
 

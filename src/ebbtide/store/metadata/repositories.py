@@ -80,9 +80,13 @@ def lock_all_repositories(tx: Transaction, mode: LockMode = "exclusive") -> None
     tx.execute(sa.select(store_info.c.store_id).with_for_update(read=mode == "share"))
 
 
+_BY_NAME: Final = sa.select(*_COLUMNS).where(repositories.c.name == sa.bindparam("name"))
+"""Made once: every request runs it, and making it takes longer than running it."""
+
+
 def find_repository(tx: Transaction, name: str) -> RepositoryInfo | None:
     """The repository of that name."""
-    row = tx.execute(sa.select(*_COLUMNS).where(repositories.c.name == name)).one_or_none()
+    row = tx.execute(_BY_NAME, {"name": name}).one_or_none()
     return None if row is None else RepositoryInfo(**row._mapping)
 
 

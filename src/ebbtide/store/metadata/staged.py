@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -28,18 +29,23 @@ _COLUMNS: Final = (
 )
 
 
+@cache
+def _upsert(dialect_name: str) -> sa.Insert:
+    insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
+    statement = insert(staged)
+    return statement.on_conflict_do_update(
+        index_elements=["repository_id", "token", "path"],
+        set_={column.name: statement.excluded[column.name] for column in _COLUMNS[1:]},
+    )
+
+
 def write_staged(
     tx: Transaction, repository_id: str, token: str, changes: Mapping[str, Change]
 ) -> None:
     """Stage changes under a token; each takes the place of an older one of its path there."""
     if not changes:
         return
-    insert = postgresql.insert if tx.dialect_name == "postgresql" else sqlite.insert
-    statement = insert(staged)
-    statement = statement.on_conflict_do_update(
-        index_elements=["repository_id", "token", "path"],
-        set_={column.name: statement.excluded[column.name] for column in _COLUMNS[1:]},
-    )
+    statement = _upsert(tx.dialect_name)
     # In one order everywhere, so that two transactions that stage the same paths never deadlock.
     tx.execute(
         statement,
@@ -50,18 +56,25 @@ def write_staged(
     )
 
 
+_BY_PATHS: Final = sa.select(staged.c.token, *_COLUMNS).where(
+    staged.c.repository_id == sa.bindparam("repository_id"),
+    staged.c.token.in_(sa.bindparam("tokens", expanding=True)),
+    staged.c.path.in_(sa.bindparam("paths", expanding=True)),
+)
+"""Made once: many requests run it, and making it takes longer than running it."""
+
+
 def find_staged(
     tx: Transaction, repository_id: str, tokens: Sequence[str], paths: Sequence[str]
 ) -> dict[str, dict[str, Change]]:
     """What is staged for the paths under each of the tokens: token → path → change."""
     found: dict[str, dict[str, Change]] = {token: {} for token in tokens}
+    if not tokens:
+        return found
     for start in range(0, len(paths), PATHS_PER_STATEMENT):
+        batch = list(paths[start : start + PATHS_PER_STATEMENT])
         rows = tx.execute(
-            sa.select(staged.c.token, *_COLUMNS).where(
-                staged.c.repository_id == repository_id,
-                staged.c.token.in_(tokens),
-                staged.c.path.in_(paths[start : start + PATHS_PER_STATEMENT]),
-            )
+            _BY_PATHS, {"repository_id": repository_id, "tokens": list(tokens), "paths": batch}
         )
         for row in rows:
             found[row.token][row.path] = _change(row)

@@ -1,0 +1,340 @@
+"""The server, through the client that people use: uploads, stats, gets, lists, a large commit.
+
+    .venv/bin/python -m benchmarks.server [--directory DIR] [--requests 1000]
+
+One server process and one client process, with one thread and with eight. Each figure has its ratio
+to a practical limit, measured right after it:
+
+- of uploads, the same bytes written to as many new files of the same disk, each flushed, by as many
+  threads;
+- of all others, a bare FastAPI application on uvicorn, which answers the very bytes that the server
+  answered, through the same client.
+
+Then a listing of many staged objects, and a commit of many; their rows are put into the database
+directly, and there are no files of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import lakefs
+import psutil
+from lakefs.client import Client
+
+from benchmarks.prepare_uncommitted import EPOCH, insert_staged
+from ebbtide.ids import descending_id
+from ebbtide.settings import Settings
+from ebbtide.store.content.layout import new_object_address
+from ebbtide.store.embedded import Store
+from ebbtide.store.keys import Role
+from ebbtide.store.metadata.branches import require_branch
+from ebbtide.store.metadata.schema import ONE_MICROSECOND
+
+PROGRAM: Final = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
+API: Final = "/api/v1"
+REPOSITORY: Final = "lake"
+OBJECT_BYTES: Final = 1024
+THREADS: Final = (1, 8)
+PAGE: Final = 1000
+LISTED, COMMITTED = 240_000, 100_000
+LISTED_SECONDS_MAX, COMMITTED_SECONDS_MAX = 16.0, 10.0
+SEED: Final = 20_240_607
+
+Work = Callable[[int], object]
+"""One request, by its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """How long so many units took, and how much of a processor either side needed."""
+
+    units: int
+    seconds: float
+    client_seconds: float
+    server_seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Units per second."""
+        return self.units / self.seconds
+
+    def row(self, what: str, threads: int, limit: Figure) -> str:
+        """One line of the table."""
+        per_unit = 1e6 / self.units
+        return (
+            f"| {what} | {threads} | {self.rate:,.0f} | {limit.rate / self.rate:.1f} "
+            f"| {self.server_seconds * per_unit:,.0f} | {limit.server_seconds * per_unit:,.0f} "
+            f"| {self.client_seconds * per_unit:,.0f} |"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server process."""
+
+    url: str
+    process: psutil.Process
+
+    def measure(self, work: Work, *, requests: int, threads: int, units: int = 1) -> Figure:
+        """`work` for each number, by threads that share them; `units` for each."""
+        busy = _processor_seconds(self.process)
+        client = time.process_time()
+        started = time.monotonic()
+        _spread(work, requests=requests, threads=threads)
+        return Figure(
+            requests * units,
+            time.monotonic() - started,
+            time.process_time() - client,
+            _processor_seconds(self.process) - busy,
+        )
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _spread(work: Work, *, requests: int, threads: int) -> None:
+    if threads == 1:
+        for number in range(requests):
+            work(number)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for future in [pool.submit(work, number) for number in range(requests)]:
+            future.result()
+
+
+@contextmanager
+def served(arguments: list[str], **environment: str) -> Iterator[Running]:
+    """A process that says its URL in its first line."""
+    process = subprocess.Popen(
+        arguments, env=os.environ | environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield Running(process.stdout.readline().split()[-1], psutil.Process(process.pid))
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What is measured, on one server. Each thread has its own connection, by the client's pool."""
+
+    repository: lakefs.Repository
+
+    @classmethod
+    def to(cls, url: str, key: tuple[str, str]) -> Requests:
+        """Through a client of its own."""
+        client = Client(host=url, username=key[0], password=key[1])
+        return cls(lakefs.Repository(REPOSITORY, client=client))
+
+    def upload(self, number: int) -> object:
+        """A small new object."""
+        return self._object(number).upload(_content(number), pre_sign=False)
+
+    def stat(self, number: int) -> object:
+        """Of one that is staged."""
+        return self._object(number).stat()
+
+    def get(self, number: int) -> object:
+        """All of its bytes."""
+        return self._object(number).reader(pre_sign=False).read()
+
+    def page(self, _number: int) -> object:
+        """The first of a listing."""
+        found = self.repository.branch("listed").objects(max_amount=PAGE, amount=PAGE)
+        return list(found)
+
+    def _object(self, number: int) -> lakefs.WriteableObject:
+        return self.repository.branch("main").object(_path(number))
+
+
+def _path(number: int) -> str:
+    return f"tables/part-{number:08d}.parquet"
+
+
+def _content(number: int) -> bytes:
+    return random.Random(number).randbytes(OBJECT_BYTES)
+
+
+def answers(url: str, key: tuple[str, str]) -> dict[str, str]:
+    """What the server answers, by the end of the path: what the bare one is to answer."""
+    refs = f"{url}{API}/repositories/{REPOSITORY}/refs"
+    with httpx.Client(auth=key, verify=False) as http:
+        stat = (
+            http.get(f"{refs}/main/objects/stat", params={"path": _path(0)}).raise_for_status().text
+        )
+        listed = (
+            http.get(f"{refs}/listed/objects/ls", params={"amount": PAGE}).raise_for_status().text
+        )
+    return {"stat": stat, "ls": listed, "objects": _content(0).hex()}
+
+
+def serve_bare(file: Path) -> None:
+    """The bare application, on any free port; for a process of its own."""
+    import socket
+
+    import uvicorn
+    from fastapi import FastAPI, Response
+
+    canned: dict[str, str] = json.loads(file.read_text())
+    content = bytes.fromhex(canned.pop("objects"))
+    app = FastAPI(openapi_url=None)
+    root = API + "/repositories/{repository}/refs/{ref}/objects"
+
+    @app.get(root)
+    def get() -> Response:
+        return Response(content, media_type="application/octet-stream")
+
+    @app.get(root + "/{what}")
+    def answer(what: str) -> Response:
+        return Response(canned[what], media_type="application/json")
+
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+    config = uvicorn.Config(app, http="h11", access_log=False, log_config=None)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def write_files(directory: Path, *, requests: int, threads: int) -> Figure:
+    """As many files as there were uploads, each on the disk with its name."""
+    directory.mkdir()
+    descriptor = os.open(directory, os.O_RDONLY)
+
+    def write(number: int) -> None:
+        with (directory / str(number)).open("xb") as file:
+            file.write(_content(number))
+            file.flush()
+            os.fsync(file.fileno())
+        os.fsync(descriptor)
+
+    client = time.process_time()
+    started = time.monotonic()
+    _spread(write, requests=requests, threads=threads)
+    seconds = time.monotonic() - started
+    os.close(descriptor)
+    return Figure(requests, seconds, time.process_time() - client)
+
+
+def fill(store: Store, branch: str, count: int) -> None:
+    """Stage so many objects, of which there are no files, on a new branch."""
+    lake = store.repository(REPOSITORY)
+    lake.branches.create(branch, "main")
+    rng = random.Random(SEED)
+    slice_id = descending_id(datetime.now(UTC))
+    written = (datetime.now(UTC) - EPOCH) // ONE_MICROSECOND
+    with store.metadata.transaction() as tx:
+        token = require_branch(tx, lake.info.repository_id, branch).staging_token
+        values: Iterator[tuple[Any, ...]] = (
+            (
+                lake.info.repository_id,
+                token,
+                _path(number),
+                new_object_address(slice_id),
+                rng.randrange(1 << 30),
+                f"{rng.getrandbits(256):064x}",
+                written,
+                "application/octet-stream",
+                "{}",
+            )
+            for number in range(count)
+        )
+        insert_staged(tx, values)
+
+
+def measure_requests(
+    running: Running, key: tuple[str, str], directory: Path, *, requests: int
+) -> None:
+    """Print the table of single requests."""
+    print("| request | threads | per second | x limit | server µs | limit's µs | client µs |")
+    print("|---|---|---|---|---|---|---|")
+    real = Requests.to(running.url, key)
+    real.upload(requests)  # the first touches what later ones find
+    for threads in THREADS:
+        seen = running.measure(real.upload, requests=requests, threads=threads)
+        files = directory / f"files-{threads}"
+        print(seen.row("upload", threads, write_files(files, requests=requests, threads=threads)))
+    canned = directory / "answers.json"
+    canned.write_text(json.dumps(answers(running.url, key)))
+    bare_program = [sys.executable, "-m", "benchmarks.server", "--bare", str(canned)]
+    with served(bare_program) as bare:
+        limit = Requests.to(bare.url, key)
+        for what, count, units in (("stat", requests, 1), ("get", requests, 1), ("page", 30, PAGE)):
+            for threads in THREADS:
+                ours, theirs = (
+                    side.measure(getattr(asked, what), requests=count, threads=threads, units=units)
+                    for side, asked in ((running, real), (bare, limit))
+                )
+                print(ours.row("list entry" if units > 1 else what, threads, theirs))
+
+
+def measure_large(running: Running, key: tuple[str, str]) -> None:
+    """Print the listing and the commit, with what they may take."""
+    lake = Requests.to(running.url, key).repository
+
+    def listing(_number: int) -> None:
+        found = sum(1 for _ in lake.branch("listed").objects(amount=PAGE))
+        assert found == LISTED, found
+
+    def commit(_number: int) -> None:
+        lake.branch("committed").commit("many")
+
+    for what, work, count, aim in (
+        ("listed", listing, LISTED, LISTED_SECONDS_MAX),
+        ("committed", commit, COMMITTED, COMMITTED_SECONDS_MAX),
+    ):
+        seen = running.measure(work, requests=1, threads=1)
+        print(
+            f"{count:,} staged objects {what} in {seen.seconds:.1f} s (aim {aim:.0f} s); processor:"
+            f" server {seen.server_seconds:.1f} s, client {seen.client_seconds:.1f} s"
+        )
+
+
+def main() -> None:
+    """Make a store, serve it, measure, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--directory", type=Path, help="where the store and other files go")
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.bare:
+        serve_bare(options.bare)
+        return
+    with tempfile.TemporaryDirectory(prefix="ebbtide-bench-", dir=options.directory) as temporary:
+        directory = Path(temporary)
+        with Store.init(directory / "store", settings=Settings()) as store:
+            pair = store.keys.create(Role.ADMIN)
+            store.create_repository(REPOSITORY)
+            fill(store, "listed", LISTED)
+            fill(store, "committed", COMMITTED)
+        key = (pair.key.access_key_id, pair.secret)
+        print(f"load average before: {os.getloadavg()[0]:.2f}")
+        program = [*PROGRAM, "serve", "--port", "0"]
+        with served(program, EBBTIDE_STORE=str(directory / "store")) as running:
+            measure_requests(running, key, directory, requests=options.requests)
+            measure_large(running, key)
+
+
+if __name__ == "__main__":
+    main()
