@@ -1,11 +1,15 @@
-"""Telling whether a process that held something is gone, from the name it left behind.
+"""Processes: whether one that held something is gone, from the name it left behind; and those that
+end with their parent.
 
 Not for: processes of other machines, of which nothing is known but that they fell silent.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import threading
 from pathlib import Path
 
 
@@ -49,3 +53,17 @@ def _start_of(pid: str) -> str | None:
         return None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
+
+
+def follow_parent() -> None:
+    """In a process of `multiprocessing`: leave interrupts to the parent, and end when it does,
+    however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,6 +14,7 @@ import cloudpickle
 
 from ebbtide.errors import Failed
 from ebbtide.imports import leave_pandas_alone
+from ebbtide.processes import follow_parent
 
 PRELOADED: Final = ("ebbtide.gc.planning", "ebbtide.gc.sweep")
 """What tasks are made of."""
@@ -80,14 +79,6 @@ def _preload() -> None:
 
 
 def _initialize() -> None:
-    """Leave interrupts to the parent, and end when it does."""
+    """Be light, and end with the parent."""
     leave_pandas_alone()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+    follow_parent()

@@ -8,8 +8,6 @@ Not for: what a run does (`ebbtide.gc`), or runs that nobody started here (`runs
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from typing import Any, Final
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.processes import follow_parent
 from ebbtide.settings import Settings
 
 START_SECONDS_MAX: Final = 60
@@ -185,8 +184,9 @@ _CLASSES: Final[dict[str, type[EbbtideError]]] = {
 
 
 def _work(order: Order, connection: Connection) -> None:
-    """The job's own process."""
-    _end_with_parent()
+    """The job's own process. A run whose server was killed is nobody's: it ends, and its workers
+    with it. A server that is interrupted ends its runs itself."""
+    follow_parent()
 
     def tell(*message: Any) -> None:
         connection.send(message)
@@ -230,17 +230,3 @@ def _collect(order: Order, tell: Tell) -> dict[str, Any]:
         else:
             report = collector.plan() if order.dry_run else collector.run()
         return report.to_json()
-
-
-def _end_with_parent() -> None:
-    """A run whose server was killed is nobody's: it ends, and its workers with it. Ctrl-C is for
-    the server, which ends its runs itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
