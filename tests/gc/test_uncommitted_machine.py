@@ -159,13 +159,23 @@ class Machine(RuleBasedStateMachine):
     @rule(
         mode=MODES,
         before=interludes(PLAN_POINTS),
+        between=st.lists(acts("refs"), max_size=2),
         after=interludes(SWEEP_POINTS),
         stop=STOPS,
     )
-    def run(self, mode: Mode, before: Interludes, after: Interludes, stop: Point | None) -> None:
+    def run(
+        self,
+        mode: Mode,
+        before: Interludes,
+        between: list[Act],
+        after: Interludes,
+        stop: Point | None,
+    ) -> None:
         """A run while users go on, or not, and to its end, or not."""
         assert self.runs is not None
-        self.sweep(self.runs.plan(mode, before), after, stop)
+        planned = self.runs.plan(mode, before)
+        self.do(between)
+        self.sweep(planned, after, stop)
 
     @precondition(lambda self: self.is_time())
     @rule(mode=MODES, wait=acts("time"))
@@ -264,3 +274,5 @@ def test_histories(place: Place, shard: int) -> None:
             print_blob=True,
         ),
     )
+    # Where nearly all runs had been clean, nothing would have been seen of incremental ones.
+    assert HISTORIES < 100 or InThisPlace.modes["incremental"] > InThisPlace.modes["clean"] / 4

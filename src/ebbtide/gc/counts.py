@@ -17,5 +17,9 @@ class Count:
             max(0, self.objects - other.objects), max(0, self.bytes_total - other.bytes_total)
         )
 
+    def or_more(self, other: Count) -> Count:
+        """Of each figure the larger one."""
+        return Count(max(self.objects, other.objects), max(self.bytes_total, other.bytes_total))
+
     def __add__(self, other: Count) -> Count:
         return Count(self.objects + other.objects, self.bytes_total + other.bytes_total)

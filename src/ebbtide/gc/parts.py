@@ -146,7 +146,7 @@ def read_part(folder: RunFolder, name: str, checksum: str | None = None) -> pa.T
     data = _read_bytes(folder, name, checksum)
     try:
         # Without threads of Arrow's own: one that is still there when Python ends aborts it.
-        return pq.read_table(io.BytesIO(data), use_threads=False)
+        return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     except (ValueError, OSError, pa.ArrowException) as error:
         raise _corrupt(folder, name, error) from error
 

@@ -153,7 +153,7 @@ def _make(
                 inventory=listed.parts,
                 required=marked.required,
             )
-    whole = listed.total if earlier is None else max(listed.total, earlier.left, key=_objects)
+    whole = listed.total if earlier is None else listed.total.or_more(earlier.left)
     over = check_share(result.counts["candidate"], whole, share_max=options.share_max)
     policy = read.roots.policy
     gone_count = sum(commit.tombstoned for commit in read.roots.commits)
@@ -207,10 +207,6 @@ def _index(
         read_at=started_at,
         writable=options.run_dir is None,
     )
-
-
-def _objects(count: Count) -> int:
-    return count.objects
 
 
 def _closed_after(repository: RepositoryFormat, cutoff: datetime) -> str | None:
