@@ -30,7 +30,7 @@ from ebbtide.store.content.layout import range_address, tree_address
 from tests.gc.lines import Reader, check_commit
 from tests.gc.model import Head, Made, Model
 from tests.gc.users import ACTS, Act, Users
-from tests.support.world import World, aged
+from tests.support.world import World
 
 EXAMPLES = int(os.environ.get("EBBTIDE_TEST_MACHINE_EXAMPLES", "20"))
 STEPS = 15
@@ -68,7 +68,7 @@ class Machine(RuleBasedStateMachine):
         """An empty repository with a policy."""
         world = self.world
         name = f"lake-{next(self.numbers)}"
-        world.lake = aged(world.store.create_repository(name))
+        world.lake = world.store.create_repository(name)
         world.root = world.directory / "store" / "storage" / name
         self.model: Model[bytes] = Model(trash_time=TRASH, lease_ttl=LEASE)
         record = world.lake.commits.get("main")
@@ -198,7 +198,7 @@ def world() -> Iterator[World]:
     """A store for all histories. Ranges are so small that commits share some with their parents."""
     chosen = {"range_entries_target": 2, "lease_ttl": LEASE, "trash_time": TRASH}
     with TemporaryDirectory() as directory:
-        made = World(Path(directory), settings=chosen)
+        made = World(Path(directory), settings=chosen, aged_slices=False)
         yield made
         made.close()
 

@@ -53,6 +53,10 @@ class World:
     engine: Engine = INLINE
     """What its collector runs with."""
 
+    aged_slices: bool = True
+    """Whether its slices are older than they should be. Runs are clean then: to others, such slices
+    are closed off before anything is written to them."""
+
     def __init__(
         self,
         directory: Path,
@@ -72,6 +76,7 @@ class World:
         self.directory = directory
         self.store = Store.init(directory / "store", settings=self.settings, clock=self.clock)
         lake = self.store.create_repository("lake")
+        self.aged_slices = aged_slices
         self.lake = aged(lake) if aged_slices else lake
         self.root = directory / "store" / "storage" / "lake"
 
@@ -102,7 +107,8 @@ class World:
 
     def collector(self, *, observer: Observer = silent, **options: Any) -> Collector:
         """A collector with a grace of an hour, unless `options` say otherwise."""
-        chosen = {"grace": timedelta(hours=1)} | options
+        mode = "clean" if self.aged_slices else "auto"
+        chosen: dict[str, Any] = {"grace": timedelta(hours=1), "mode": mode} | options
         return Collector(
             self.format(),
             engine=self.engine,
