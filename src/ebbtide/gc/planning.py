@@ -144,7 +144,7 @@ def _make(
             closed_after=closed_after,
         )
         result = subtract(engine, relations)
-    if not result.all_listed:
+    if marked.required and not result.all_listed:
         with steps("presence"):
             check_presence(
                 engine,
