@@ -76,6 +76,12 @@ def _repository_id() -> sa.Column[str]:
     )
 
 
+def _repository_reference() -> sa.Column[str]:
+    return sa.Column(
+        "repository_id", sa.Text, sa.ForeignKey("repositories.repository_id"), nullable=False
+    )
+
+
 store_info = _table(
     "store_info",
     sa.Column("store_id", sa.Text, primary_key=True),
@@ -85,13 +91,16 @@ store_info = _table(
 repositories = _table(
     "repositories",
     sa.Column("repository_id", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("name", sa.Text, nullable=False),
     sa.Column("storage_url", sa.Text, nullable=False, unique=True),
     sa.Column("default_branch", sa.Text, nullable=False),
     sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("expires_at", Timestamp, nullable=True),
     sa.Column("policy", Json(none_as_null=True), nullable=True),
 )
-"""Whoever changes a ref, policy or hold takes this row shared; the fence takes it exclusively."""
+"""Whoever changes a ref, policy or hold takes this row shared; the fence takes it exclusively. A
+name is unique among what is not trashed (checked under the row of `store_info`)."""
+sa.Index(None, repositories.c.name)
 
 owner_epochs = _table(
     "owner_epochs",
@@ -133,9 +142,7 @@ sa.Index(None, tags.c.repository_id, tags.c.name)
 reflog = _table(
     "reflog",
     sa.Column("entry_id", sa.Integer, primary_key=True),
-    sa.Column(
-        "repository_id", sa.Text, sa.ForeignKey("repositories.repository_id"), nullable=False
-    ),
+    _repository_reference(),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("name", PathText, nullable=False),
     sa.Column("commit_id", sa.Text, nullable=False),
@@ -162,10 +169,95 @@ commits = _table(
     sa.Column("forgotten_by", sa.Text, nullable=True),
     sa.Column("given_up_reason", sa.Text, nullable=True),
     sa.Column("given_up_at", Timestamp, nullable=True),
+    sa.Column("collection_id", sa.Text, nullable=True),
 )
 """`tombstoned_by` names the run whose fence passed over the commit: its data may be gone.
 `forgotten_by` names the run that dropped the record: parents, date and run stay as a stub; tree,
-message and metadata are emptied. `given_up_*`: an operator gave a damaged commit up."""
+message and metadata are emptied. `given_up_*`: an operator gave a damaged commit up. A row with
+`collection_id` is content that was made for a collection, and no part of any history."""
+
+projects = _table(
+    "projects",
+    sa.Column("project_id", sa.Text, primary_key=True),
+    _repository_reference(),
+    sa.Column("parent_id", sa.Text, sa.ForeignKey("projects.project_id"), nullable=True),
+    sa.Column("name", PathText, nullable=False),
+    sa.Column("description", sa.Text, nullable=False),
+    sa.Column("properties", Json, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("modified_at", Timestamp, nullable=False),
+    sa.Column("expires_at", Timestamp, nullable=True),
+)
+"""Projects nest. One whose parent is trashed is trashed as well, whatever its own `expires_at`."""
+sa.Index(None, projects.c.repository_id, projects.c.parent_id, projects.c.name)
+sa.Index(None, projects.c.parent_id)
+
+collections = _table(
+    "collections",
+    sa.Column("collection_id", sa.Text, primary_key=True),
+    _repository_reference(),
+    sa.Column("project_id", sa.Text, sa.ForeignKey("projects.project_id"), nullable=False),
+    sa.Column("name", PathText, nullable=False),
+    sa.Column("description", sa.Text, nullable=False),
+    sa.Column("properties", Json, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("content_id", sa.Text, nullable=False),
+    sa.Column("content_hash", sa.Text, nullable=False),
+    sa.Column("file_count", sa.BigInteger, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("replication_desired", sa.Integer, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("modified_at", Timestamp, nullable=False),
+    sa.Column("expires_at", Timestamp, nullable=True),
+)
+"""`content_id` is a row of `commits`. With `replication_desired` 0 it does not keep the data."""
+sa.Index(None, collections.c.project_id, collections.c.name)
+sa.Index(None, collections.c.repository_id, collections.c.content_hash)
+
+collection_versions = _table(
+    "collection_versions",
+    sa.Column(
+        "collection_id",
+        sa.Text,
+        sa.ForeignKey("collections.collection_id"),
+        primary_key=True,
+    ),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    _repository_reference(),
+    sa.Column("name", PathText, nullable=False),
+    sa.Column("description", sa.Text, nullable=False),
+    sa.Column("properties", Json, nullable=False),
+    sa.Column("content_id", sa.Text, nullable=False),
+    sa.Column("content_hash", sa.Text, nullable=False),
+    sa.Column("file_count", sa.BigInteger, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("modified_at", Timestamp, nullable=False),
+)
+"""Earlier versions that somebody asked to keep. They last as long as their collection."""
+sa.Index(None, collection_versions.c.repository_id)
+
+purges = _table(
+    "purges",
+    sa.Column("purge_id", sa.Text, primary_key=True),
+    # No foreign key: the record outlasts the repository.
+    sa.Column("repository_id", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("record_url", sa.Text, nullable=False),
+    sa.Column("record_checksum", sa.Text, nullable=True),
+    sa.Column("started_at", Timestamp, nullable=False),
+    sa.Column("finished_at", Timestamp, nullable=True),
+)
+
+purged = _table(
+    "purged",
+    _repository_id(),
+    sa.Column("address", sa.Text, primary_key=True),
+    sa.Column("purge_id", sa.Text, nullable=False),
+    sa.Column("purged_at", Timestamp, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Addresses that were deleted for good, ahead of their time. Whoever refers to an address looks
+here in the transaction that makes the reference; no row ever goes while the repository is there."""
 
 holds = _table(
     "holds",
@@ -203,9 +295,12 @@ pending = _table(
 signing_keys = _table(
     "signing_keys",
     sa.Column("key_id", sa.Text, primary_key=True),
-    sa.Column("secret", sa.LargeBinary, nullable=False),
+    sa.Column("secret", sa.LargeBinary, nullable=True),
     sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("retired_at", Timestamp, nullable=True),
 )
+"""The newest signs, each that has a secret verifies. A retired one has none any more: its id tells
+what it signed from what nobody signed."""
 
 access_keys = _table(
     "access_keys",

@@ -19,9 +19,11 @@ def insert_signing_key(tx: Transaction, key: SigningKey) -> None:
 
 
 def read_signing_keys(tx: Transaction) -> list[SigningKey]:
-    """All keys, the newest first."""
+    """All keys that are not retired, the newest first."""
     rows = tx.execute(
-        sa.select(signing_keys).order_by(signing_keys.c.created_at.desc(), signing_keys.c.key_id)
+        sa.select(signing_keys)
+        .where(signing_keys.c.secret.is_not(None))
+        .order_by(signing_keys.c.created_at.desc(), signing_keys.c.key_id)
     )
     return [SigningKey(row.key_id, row.secret) for row in rows]
 

@@ -25,11 +25,12 @@ def upgrade() -> None:
         sa.Column("storage_url", sa.Text(), nullable=False),
         sa.Column("default_branch", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=True),
         sa.Column("policy", sa.JSON(none_as_null=True), nullable=True),
         sa.PrimaryKeyConstraint("repository_id", name=op.f("pk_repositories")),
-        sa.UniqueConstraint("name", name=op.f("uq_repositories_name")),
         sa.UniqueConstraint("storage_url", name=op.f("uq_repositories_storage_url")),
     )
+    op.create_index(op.f("ix_repositories_name"), "repositories", ["name"], unique=False)
     op.create_table(
         "store_info",
         sa.Column("store_id", sa.Text(), nullable=False),
@@ -75,6 +76,7 @@ def upgrade() -> None:
         sa.Column("forgotten_by", sa.Text(), nullable=True),
         sa.Column("given_up_reason", sa.Text(), nullable=True),
         sa.Column("given_up_at", sa.BigInteger(), nullable=True),
+        sa.Column("collection_id", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(
             ["repository_id"], ["repositories.repository_id"], name=op.f("fk_commits_repository_id")
         ),
@@ -136,8 +138,9 @@ def upgrade() -> None:
     op.create_table(
         "signing_keys",
         sa.Column("key_id", sa.Text(), nullable=False),
-        sa.Column("secret", sa.LargeBinary(), nullable=False),
+        sa.Column("secret", sa.LargeBinary(), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("retired_at", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("key_id", name=op.f("pk_signing_keys")),
     )
     op.create_table(
@@ -258,4 +261,122 @@ def upgrade() -> None:
     )
     op.create_index(
         op.f("ix_tags_repository_id_name"), "tags", ["repository_id", "name"], unique=False
+    )
+    op.create_table(
+        "projects",
+        sa.Column("project_id", sa.Text(), nullable=False),
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("parent_id", sa.Text(), nullable=True),
+        sa.Column("name", _PATH, nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("properties", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("modified_at", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["parent_id"], ["projects.project_id"], name=op.f("fk_projects_parent_id")
+        ),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.repository_id"],
+            name=op.f("fk_projects_repository_id"),
+        ),
+        sa.PrimaryKeyConstraint("project_id", name=op.f("pk_projects")),
+    )
+    op.create_index(op.f("ix_projects_parent_id"), "projects", ["parent_id"], unique=False)
+    op.create_index(
+        op.f("ix_projects_repository_id_parent_id_name"),
+        "projects",
+        ["repository_id", "parent_id", "name"],
+        unique=False,
+    )
+    op.create_table(
+        "collections",
+        sa.Column("collection_id", sa.Text(), nullable=False),
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("project_id", sa.Text(), nullable=False),
+        sa.Column("name", _PATH, nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("properties", sa.JSON(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("content_id", sa.Text(), nullable=False),
+        sa.Column("content_hash", sa.Text(), nullable=False),
+        sa.Column("file_count", sa.BigInteger(), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("replication_desired", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("modified_at", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["project_id"], ["projects.project_id"], name=op.f("fk_collections_project_id")
+        ),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.repository_id"],
+            name=op.f("fk_collections_repository_id"),
+        ),
+        sa.PrimaryKeyConstraint("collection_id", name=op.f("pk_collections")),
+    )
+    op.create_index(
+        op.f("ix_collections_project_id_name"), "collections", ["project_id", "name"], unique=False
+    )
+    op.create_index(
+        op.f("ix_collections_repository_id_content_hash"),
+        "collections",
+        ["repository_id", "content_hash"],
+        unique=False,
+    )
+    op.create_table(
+        "collection_versions",
+        sa.Column("collection_id", sa.Text(), nullable=False),
+        sa.Column("version", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("name", _PATH, nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("properties", sa.JSON(), nullable=False),
+        sa.Column("content_id", sa.Text(), nullable=False),
+        sa.Column("content_hash", sa.Text(), nullable=False),
+        sa.Column("file_count", sa.BigInteger(), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("modified_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["collection_id"],
+            ["collections.collection_id"],
+            name=op.f("fk_collection_versions_collection_id"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.repository_id"],
+            name=op.f("fk_collection_versions_repository_id"),
+        ),
+        sa.PrimaryKeyConstraint("collection_id", "version", name=op.f("pk_collection_versions")),
+    )
+    op.create_index(
+        op.f("ix_collection_versions_repository_id"),
+        "collection_versions",
+        ["repository_id"],
+        unique=False,
+    )
+    op.create_table(
+        "purges",
+        sa.Column("purge_id", sa.Text(), nullable=False),
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("record_url", sa.Text(), nullable=False),
+        sa.Column("record_checksum", sa.Text(), nullable=True),
+        sa.Column("started_at", sa.BigInteger(), nullable=False),
+        sa.Column("finished_at", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("purge_id", name=op.f("pk_purges")),
+    )
+    op.create_table(
+        "purged",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("purge_id", sa.Text(), nullable=False),
+        sa.Column("purged_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"], ["repositories.repository_id"], name=op.f("fk_purged_repository_id")
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "address", name=op.f("pk_purged")),
+        sqlite_with_rowid=False,
     )
