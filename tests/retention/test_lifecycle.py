@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import product
 
 import pytest
 
 from ebbtide.errors import InvalidInput
 from ebbtide.retention import LifecycleState, state_at
+from ebbtide.retention.lifecycle import earliest, expiry_asked, worst
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 WEEK = timedelta(days=7)
@@ -69,3 +71,57 @@ def test_refusals() -> None:
             state_at(expires_at, trash_time=WEEK, now=now)
     with pytest.raises(InvalidInput, match="negative"):
         state_at(None, trash_time=-WEEK, now=NOW)
+
+
+WEST, EAST = timezone(timedelta(hours=-5)), timezone(timedelta(hours=5))
+LAST = datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored"),
+    [
+        (None, None),
+        (NOW - WEEK, NOW),
+        (NOW - MICROSECOND, NOW),
+        (NOW, NOW),
+        (NOW + MICROSECOND, NOW + MICROSECOND),
+        (LAST, LAST),
+        (datetime.min.replace(tzinfo=UTC), NOW),
+        (datetime.min.replace(tzinfo=EAST), NOW),
+        ((NOW + WEEK).astimezone(WEST), NOW + WEEK),
+        ((NOW - WEEK).astimezone(WEST), NOW),
+    ],
+)
+def test_expiry_asked(asked: datetime | None, stored: datetime | None) -> None:
+    found = expiry_asked(asked, now=NOW)
+    assert found == stored
+    assert found is None or found.tzinfo is UTC
+    if found is not None:
+        state_at(found, trash_time=WEEK, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (NOW.replace(tzinfo=None), "has no zone"),
+        ((NOW - WEEK).replace(tzinfo=None), "has no zone"),
+        (datetime.max.replace(tzinfo=WEST), "outside the years"),
+    ],
+)
+def test_expiry_refused(asked: datetime, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says) as caught:
+        expiry_asked(asked, now=NOW)
+    assert caught.value.kind == "invalid_date"
+
+
+def test_earliest() -> None:
+    assert earliest() is None
+    assert earliest(None, None) is None
+    assert earliest(None, NOW + WEEK, NOW, None) == NOW
+
+
+def test_worst() -> None:
+    order = [PERSISTENT, EXPIRING, TRASHED, GONE]
+    for first, second in product(range(4), repeat=2):
+        assert worst(order[first], order[second]) is order[max(first, second)]
+    assert worst(EXPIRING) is EXPIRING

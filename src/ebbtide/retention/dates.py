@@ -14,14 +14,21 @@ _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)
 
 
 def to_utc(instant: datetime, *, what: str) -> datetime:
-    """`instant` in UTC. Raises InvalidInput (`invalid_date`), naming `what`, without a zone."""
+    """`instant` in UTC. Raises InvalidInput (`invalid_date`), naming `what`, without a zone, or
+    where it lies outside the years 1 to 9999 in UTC."""
     if instant.tzinfo is UTC:
         return instant
     if instant.utcoffset() is None:
         raise InvalidInput(
             "invalid_date", f"{what}: {instant.isoformat()} has no zone: give a date in UTC"
         )
-    return instant.astimezone(UTC)
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(
+            "invalid_date",
+            f"{what}: {instant.isoformat()} lies outside the years 1 to 9999 in UTC",
+        ) from None
 
 
 def instant_text(instant: datetime) -> str:

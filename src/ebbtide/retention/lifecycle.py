@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.retention.dates import to_utc
@@ -44,6 +45,10 @@ class LifecycleState(Enum):
         return self is not LifecycleState.GONE
 
 
+_ORDER: Final = tuple(LifecycleState)
+"""From being there for good to being gone."""
+
+
 def state_at(
     expires_at: datetime | None, *, trash_time: timedelta, now: datetime
 ) -> LifecycleState:
@@ -63,3 +68,28 @@ def state_at(
     if expired_since < timedelta():
         return LifecycleState.EXPIRING
     return LifecycleState.TRASHED if expired_since < trash_time else LifecycleState.GONE
+
+
+def expiry_asked(expires_at: datetime | None, *, now: datetime) -> datetime | None:
+    """The `expires_at` to store for one that is asked for at `now`, in UTC: None stays None
+    (never), the past becomes now.
+
+    Raises InvalidInput (`invalid_date`) for a date without a zone, or past the year 9999 in UTC.
+    """
+    if expires_at is None:
+        return None
+    if expires_at.utcoffset() is not None and expires_at <= now:
+        # Compared as it is: in UTC it may lie before the first date there is.
+        return to_utc(now, what="now")
+    return to_utc(expires_at, what="expires_at")
+
+
+def earliest(*dates: datetime | None) -> datetime | None:
+    """The first of the dates; None is never."""
+    return min((date for date in dates if date is not None), default=None)
+
+
+def worst(*states: LifecycleState) -> LifecycleState:
+    """The state of what lies in other things, of its own state and theirs: in the trash with any
+    of them, gone with any of them. At least one state is given."""
+    return max(states, key=_ORDER.index)
