@@ -74,6 +74,7 @@ KINDS: Final[Mapping[str, str]] = {
     "policy_not_in_days": "a policy that says more than a number of days for each branch",
     # What was there has been let go.
     "commit_expired": "the commit's data was let go by a collector run",
+    "purged": "data that an administrator deleted for good, ahead of its time",
     # Gates: the collector refuses, and deletes nothing.
     "zero_refs": "no refs over a storage that is not empty",
     "zero_commits": "no commits over a storage that is not empty",

@@ -93,7 +93,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "clock_skew",
         "storage_foreign",
     ),
-    410: ("commit_expired",),
+    410: ("commit_expired", "purged"),
     412: ("precondition_failed",),
     413: ("too_large",),
     416: ("range_invalid",),
