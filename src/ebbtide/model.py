@@ -21,7 +21,9 @@ class Commit:
 
     `parent_ids` has the first parent first. `created_at` is UTC, to the microsecond.
     `tombstoned` says that a collector has passed its fence over the commit: its objects may be
-    gone. `leased_until` is the latest instant to which somebody was promised its data.
+    gone. `leased_until` is the latest instant to which somebody was promised its data. One with
+    `is_content` was made as the content of a collection: it is no part of a history, so that only
+    refs, holds and leases keep it.
     """
 
     commit_id: str
@@ -30,6 +32,7 @@ class Commit:
     tree_id: str
     tombstoned: bool = False
     leased_until: datetime | None = None
+    is_content: bool = False
 
     @property
     def first_parent_id(self) -> str | None:
@@ -39,9 +42,13 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A name that points at a commit. `expires_at` is None for one that is persistent."""
+    """A name that points at a commit. `expires_at` is None for one that is persistent.
+
+    One that does not keep the data keeps the commit's record, tree and nodes alone.
+    """
 
     name: str
     kind: RefKind
     commit_id: str
     expires_at: datetime | None = None
+    keeps_data: bool = True

@@ -85,6 +85,10 @@ class FaultyStorage:
         """See `Storage.sign_put`."""
         return self.inner.sign_put(address, lasts=lasts)
 
+    def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
+        """See `Storage.sign_get`."""
+        return self.inner.sign_get(address, lasts=lasts)
+
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""
         return self._around("list_prefixes", prefix, lambda: self.inner.list_prefixes(prefix))

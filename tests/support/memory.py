@@ -183,6 +183,12 @@ class MemoryStorage:
         del lasts
         return None
 
+    def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
+        """See `Storage.sign_get`."""
+        split_address(address)
+        del lasts
+        return None
+
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """See `Storage.delete`."""
         return [self._delete(address) for address in addresses]

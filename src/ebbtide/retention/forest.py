@@ -76,7 +76,8 @@ class Forest:
     """Commits, then one hypothetical child for each dangling head, as parallel lists.
 
     Again, a first parent comes before its children. `dangling_heads` are the commits that are
-    nobody's first parent and no branch's own; child `len(commits) + k` belongs to the k-th.
+    nobody's first parent and no branch's own, but for content of collections; child
+    `len(commits) + k` belongs to the k-th.
     """
 
     history: History
@@ -95,7 +96,9 @@ class Forest:
         heads = [
             position
             for position, children in enumerate(child_counts)
-            if not children and position not in branch_heads
+            if not children
+            and position not in branch_heads
+            and not history.commits[position].is_content
         ]
         # By id, so that the reason given does not hang on the order in which commits come.
         heads.sort(key=lambda head: history.commits[head].commit_id)

@@ -27,7 +27,8 @@ class BranchHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The input of a selection. `positions` and `branches` follow the order of the refs."""
+    """The input of a selection. `positions` and `branches` follow the order of the refs, which
+    are those that keep data."""
 
     policy: Policy
     now: datetime
@@ -44,7 +45,12 @@ class Scene:
         """Raises InvalidInput and Refused as `select_commits` does."""
         history = History.of(commits)
         # Sorted, so that the reason given does not hang on the order in which refs come.
-        known = tuple(sorted(refs, key=lambda ref: (ref.kind, ref.name, ref.commit_id)))
+        known = tuple(
+            sorted(
+                (ref for ref in refs if ref.keeps_data),
+                key=lambda ref: (ref.kind, ref.name, ref.commit_id),
+            )
+        )
         positions = tuple(history.index_of(ref) for ref in known)
         lookup = policy.lookup()
         branches = tuple(

@@ -44,7 +44,8 @@ def select_commits(
 ) -> Selection:
     """Divides the commits into active and expired ones under `policy`, as of `now`.
 
-    `refs` are those that are not gone. In mode "rewrite", what is active is all that refs reach.
+    `refs` are those that are not gone; one that does not keep its data keeps nothing active. In
+    mode "rewrite", what is active is all that the others reach.
     Raises InvalidInput (`invalid_date`; `invalid_argument` for a commit given twice or a circle)
     and Refused (`commit_not_found`) where a ref points at a commit that is not given.
     """

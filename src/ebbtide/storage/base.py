@@ -139,6 +139,10 @@ class Storage(Protocol):
         """A URL that takes the object's bytes in a PUT, without credentials, for so long; None
         where the storage has no such thing."""
 
+    def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
+        """A URL that gives the object's bytes to a GET, without credentials, for so long; None
+        where the storage has no such thing, or none that lasts that long."""
+
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """Delete any number of objects: one outcome for each address, in the same order.
 

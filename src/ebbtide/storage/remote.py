@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import obstore
 import pyarrow as pa
@@ -150,12 +150,19 @@ class RemoteStorage:
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
         """See `Storage.sign_put`. The URL can be used more than once, and overwrites; it lasts
         seven days at most."""
+        return self._sign("PUT", address, min(lasts, _SIGNED_MAX))
+
+    def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
+        """See `Storage.sign_get`. None for what lasts longer than seven days."""
+        return None if lasts > _SIGNED_MAX else self._sign("GET", address, lasts)
+
+    def _sign(self, method: Literal["GET", "PUT"], address: str, lasts: timedelta) -> str | None:
         base.split_address(address)
         client = self._client()
         if isinstance(client, MemoryStore):
             return None
         with clients.translated(address):
-            return obstore.sign(client, "PUT", address, min(lasts, _SIGNED_MAX))
+            return obstore.sign(client, method, address, lasts)
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """See `Storage.delete`. S3 acknowledges the delete of what is not there: `deleted`."""

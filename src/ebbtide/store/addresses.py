@@ -30,6 +30,7 @@ from ebbtide.store.metadata.tokens import (
     insert_token,
     is_outstanding,
     read_signing_keys,
+    read_verifying_keys,
 )
 from ebbtide.store.names import check_path, check_text, shown
 from ebbtide.store.signing import sign, verify
@@ -115,7 +116,7 @@ class PhysicalAddresses:
         """Stage what was uploaded to the token's address, and use the token up.
 
         `size_bytes` and `checksum` (SHA-256, hexadecimal) are compared where they are given.
-        Raises InvalidInput `token_invalid` for what the store did not sign, `token_foreign` for
+        Raises InvalidInput as `verify` for what the store did not sign, `token_foreign` for
         another repository's, branch's or path's, `checksum_mismatch`; Conflict `token_expired` or
         `token_used`; NotFound `object_not_found` when nothing was uploaded; and as `Objects.put`.
         After a mismatch the token is as good as before.
@@ -236,8 +237,7 @@ class PhysicalAddresses:
         """What a token carries. Raises as `link`."""
         context = self._context
         with context.metadata.snapshot() as tx:
-            keys = {key.key_id: key.secret for key in read_signing_keys(tx)}
-            payload = verify(keys, token)
+            payload = verify(read_verifying_keys(tx), token)
             if payload.get("for") != PURPOSE:
                 raise InvalidInput("token_invalid", "this is no token of an upload")
             for name, given in (

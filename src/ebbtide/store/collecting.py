@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +17,7 @@ from ebbtide.model import Commit, Ref, RefKind
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
 from ebbtide.store.content.layout import DATA_PREFIX, slice_of
+from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.copies import drop_copies
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import (
@@ -32,8 +32,7 @@ from ebbtide.store.metadata.schema import (
     tags,
     upload_tokens,
 )
-
-IDS_PER_STATEMENT = 500
+from ebbtide.store.places import drop_gone, read_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ def read_roots(
     """
     now = tx.now()
     promised = _promises(tx, repository_id, since=now - lease_ttl, lease_ttl=lease_ttl)
+    collected = read_kept(tx, repository_id, now=now, lease_ttl=lease_ttl, trash_time=trash_time)
     kept: list[Commit] = []
     stub_ids: set[str] = set()
     checksums: dict[str, str] = {}
@@ -62,7 +62,12 @@ def read_roots(
         if row.forgotten_by is not None:
             stub_ids.add(row.commit_id)
             continue
-        leases = [t for t in (row.leased_until, promised.get(row.commit_id)) if t is not None]
+        known = (
+            row.leased_until,
+            promised.get(row.commit_id),
+            collected.promised.get(row.commit_id),
+        )
+        leases = [until for until in known if until is not None]
         kept.append(
             Commit(
                 row.commit_id,
@@ -71,13 +76,14 @@ def read_roots(
                 row.tree_id,
                 tombstoned=row.tombstoned_by is not None or row.given_up_at is not None,
                 leased_until=max(leases, default=None),
+                is_content=row.collection_id is not None,
             )
         )
         if row.given_up_at is None:
             checksums[row.tree_id] = row.tree_checksum
     return Roots(
         now=now,
-        refs=tuple(_refs(tx, repository_id, gone_before=now - trash_time)),
+        refs=(*_refs(tx, repository_id, gone_before=now - trash_time), *collected.refs),
         commits=tuple(kept),
         stub_ids=frozenset(stub_ids),
         tree_checksums=checksums,
@@ -108,6 +114,7 @@ def _commit_rows(tx: Transaction, repository_id: str) -> Iterator[Any]:  # Row o
         commits.c.tombstoned_by,
         commits.c.forgotten_by,
         commits.c.given_up_at,
+        commits.c.collection_id,
     ).where(commits.c.repository_id == repository_id)
     return iter(tx.execute(query))
 
@@ -204,7 +211,17 @@ def lift_tombstones(
 def forget_commits(
     tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
 ) -> None:
-    """Drop the records of tombstoned commits; parents, date and run stay behind as a stub."""
+    """Drop the records of tombstoned commits; parents, date and run stay behind as a stub. Content
+    of collections is nobody's parent, and leaves nothing behind."""
+    for batch in in_batches(sorted(commit_ids)):
+        tx.execute(
+            sa.delete(commits).where(
+                commits.c.repository_id == repository_id,
+                commits.c.commit_id.in_(batch),
+                commits.c.tombstoned_by.is_not(None),
+                commits.c.collection_id.is_not(None),
+            )
+        )
     _update_commits(
         tx,
         repository_id,
@@ -226,8 +243,7 @@ def _update_commits(
     condition: sa.ColumnElement[bool],
     **values: Any,  # of the columns' own types
 ) -> None:
-    remaining = iter(sorted(commit_ids))
-    while batch := list(islice(remaining, IDS_PER_STATEMENT)):
+    for batch in in_batches(sorted(commit_ids)):
         tx.execute(
             sa.update(commits)
             .where(
@@ -242,9 +258,9 @@ def _update_commits(
 def drop_ended(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
 ) -> None:
-    """Drop what has ended by the database's clock: gone refs with what they staged, reflog
-    entries older than a lease, writes that were never published, upload tokens that were never
-    used, copies that no reading needs."""
+    """Drop what has ended by the database's clock: gone refs with what they staged, gone projects
+    and collections, reflog entries older than a lease, writes that were never published, upload
+    tokens that were never used, copies that no reading needs."""
     now = tx.now()
     gone_before = now - trash_time
     # The branches first: on PostgreSQL that waits for whoever is staging something under one of
@@ -263,6 +279,7 @@ def drop_ended(
     tx.execute(
         sa.delete(tags).where(tags.c.repository_id == repository_id, _is_gone(tags, gone_before))
     )
+    drop_gone(tx, repository_id, lease_ttl=lease_ttl, trash_time=trash_time)
     tx.execute(
         sa.delete(reflog).where(
             reflog.c.repository_id == repository_id, reflog.c.left_at <= now - lease_ttl

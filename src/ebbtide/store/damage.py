@@ -9,6 +9,7 @@ from __future__ import annotations
 from ebbtide.errors import Conflict
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.branches import is_branch_on
+from ebbtide.store.metadata.collections import is_collection_on
 from ebbtide.store.metadata.commits import CommitRecord, is_held, require_commit, write_given_up
 from ebbtide.store.metadata.tags import is_tag_on
 from ebbtide.store.names import check_text
@@ -33,6 +34,7 @@ def give_up(context: RepositoryContext, commit_id: str, reason: str) -> CommitRe
         if (
             is_branch_on(tx, repository_id, commit_id, gone_before=gone_before)
             or is_tag_on(tx, repository_id, commit_id, gone_before=gone_before)
+            or is_collection_on(tx, repository_id, commit_id)
             or is_held(tx, repository_id, commit_id)
         ):
             raise Conflict(

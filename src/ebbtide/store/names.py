@@ -1,14 +1,16 @@
-"""What people may call repositories, branches, tags and objects.
+"""What people may call repositories, branches, tags, projects, collections and objects.
 
 Not for: whether something of that name exists.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any, Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.ids import ID_PATTERN
@@ -16,6 +18,8 @@ from ebbtide.ids import ID_PATTERN
 REF_LENGTH_MAX: Final = 255
 PATH_BYTES_MAX: Final = 1024
 METADATA_BYTES_MAX: Final = 16 * 1024
+ITEM_BYTES_MAX: Final = 255
+PROPERTIES_BYTES_MAX: Final = 64 * 1024
 SHOWN_MAX: Final = 100
 
 _REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
@@ -31,6 +35,10 @@ _REF_RULE: Final = (
 _PATH_RULE: Final = (
     f"use 1 to {PATH_BYTES_MAX} bytes of UTF-8 without control characters, without a leading '/' "
     "and without a component '.' or '..'"
+)
+_ITEM_RULE: Final = (
+    f"use 1 to {ITEM_BYTES_MAX} bytes of UTF-8 without '/' and control characters, without blanks "
+    "at the ends, and neither '.' nor '..' nor 32 hexadecimal digits, which are an id"
 )
 
 
@@ -65,6 +73,40 @@ def check_ref_name(name: str) -> None:
             "invalid_name",
             f"{shown(name)} looks like the id of a commit: choose a name that does not",
         )
+
+
+def check_item_name(name: str) -> None:
+    """A project's or collection's name. Raises InvalidInput `invalid_name`."""
+    is_allowed = (
+        _is_path(name)
+        and len(name.encode()) <= ITEM_BYTES_MAX
+        and "/" not in name
+        and name == name.strip()
+        and not _FULL_ID.fullmatch(name)
+    )
+    if not is_allowed:
+        raise InvalidInput(
+            "invalid_name", f"{shown(name)} is no name for a project or collection: {_ITEM_RULE}"
+        )
+
+
+def unique_name(name: str, is_taken: Callable[[str], bool], *, form: str = "{} ({})") -> str:
+    """The first name that is not taken, made of a name and a number."""
+    numbered = (form.format(name, number) for number in count(2))
+    return next(candidate for candidate in numbered if not is_taken(candidate))
+
+
+def check_properties(properties: Mapping[str, Any]) -> None:  # JSON
+    """What a user attaches to a project or collection. Raises InvalidInput `invalid_argument`."""
+    try:
+        text = json.dumps(properties, allow_nan=False)
+    except (TypeError, ValueError):
+        raise InvalidInput("invalid_argument", "properties are an object of JSON") from None
+    if not isinstance(properties, Mapping) or not all(isinstance(key, str) for key in properties):
+        raise InvalidInput("invalid_argument", "properties are an object of JSON")
+    if "\\u0000" in text:
+        raise InvalidInput("invalid_argument", "the properties hold a zero byte")
+    check_text("the properties", text, bytes_max=PROPERTIES_BYTES_MAX)
 
 
 def check_path(path: str) -> None:

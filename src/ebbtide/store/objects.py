@@ -179,6 +179,11 @@ class Objects:
 
         return self._uploads.put(branch, new, check=check)
 
+    def is_missing(self, entry: Entry) -> bool:
+        """Whether the bytes of an entry are not on the storage. What lies outside of it is not
+        looked for."""
+        return not is_external(entry.address) and self._context.storage.head(entry.address) is None
+
     def _find(self, ref: str, path: str) -> views.Found:
         found = views.find(self._context, ref, path)
         if found is None:
@@ -200,7 +205,7 @@ class Objects:
                 pieces = self._context.storage.stream(address, start=start, end=end)
         except NotFound:
             raise self._lost(found) from None
-        return pieces if start or end is not None else _checked(pieces, found.entry)
+        return pieces if start or end is not None else checked(pieces, found.entry)
 
     def _lost(self, found: views.Found) -> Exception:
         """Why an object is not where it should be: let go a moment ago, or lost."""
@@ -214,7 +219,9 @@ class Objects:
         )
 
 
-def _checked(pieces: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
+def checked(pieces: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
+    """The pieces of a whole object. Raises Failed `corrupt_object` at the last one when they are
+    not those that were stored."""
     if is_external(entry.address):
         # Whoever imported it gave the checksum, of whatever sort, or none.
         yield from pieces

@@ -43,7 +43,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.copies import begin_reading, end_reading
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import copies, pending, readings, staged, upload_tokens
-from ebbtide.store.metadata.tokens import read_signing_keys
+from ebbtide.store.metadata.tokens import read_signing_keys, read_verifying_keys
 from ebbtide.store.signing import sign, verify
 
 PURPOSE: Final = "prepare"
@@ -261,7 +261,7 @@ class Uncommitted:
     def _position(self, continuation: str) -> _Position:
         """What a continuation carries. InvalidInput `invalid_argument`."""
         with self._metadata.snapshot() as tx:
-            keys = {key.key_id: key.secret for key in read_signing_keys(tx)}
+            keys = read_verifying_keys(tx)
         try:
             payload = verify(keys, continuation)
         except InvalidInput:

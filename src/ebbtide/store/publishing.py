@@ -37,6 +37,7 @@ from ebbtide.store.writes import Writes
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 COMMITTER_BYTES_MAX: Final = 255
+_NOTHING: Final = Tree("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,9 @@ class Publication:
 
 @contextmanager
 def building(
-    context: RepositoryContext, parent: CommitRecord, changes: Iterable[PathChange]
+    context: RepositoryContext, parent: CommitRecord | None, changes: Iterable[PathChange]
 ) -> Iterator[BuiltTree]:
-    """The parent's tree with changes made to it, to be published in the block.
+    """The parent's tree, or an empty one, with changes made to it, to be published in the block.
 
     A tree that comes out as it was is the parent's own. When the block fails, what was written is
     deleted, unless it was published after all. Raises as `apply_changes`, and Refused
@@ -112,12 +113,12 @@ def building(
 
 def _build(
     context: RepositoryContext,
-    parent: CommitRecord,
+    parent: CommitRecord | None,
     changes: Iterable[PathChange],
     register: Callable[[str], None],
     registered: list[str],
 ) -> BuiltTree:
-    base = context.tree_of(parent)
+    base = _NOTHING if parent is None else context.tree_of(parent)
     ranges = apply_changes(
         context.storage,
         base,
@@ -126,7 +127,7 @@ def _build(
         target_entries=context.settings.range_entries_target,
         read=context.cache.range,
     )
-    if ranges == base.ranges:
+    if parent is not None and ranges == base.ranges:
         return BuiltTree(*parent.require_tree(), tuple(registered))
     tree = Tree(new_id(), ranges)
     register(tree.address)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from ebbtide.storage import Storage
 from ebbtide.store.addresses import PhysicalAddresses
 from ebbtide.store.branches import Branches
+from ebbtide.store.collections import Collections
 from ebbtide.store.commits import Commits
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.damage import give_up
 from ebbtide.store.exporting import Exports
 from ebbtide.store.leases import running
+from ebbtide.store.locators import Locators
 from ebbtide.store.metadata.commits import CommitRecord
 from ebbtide.store.metadata.repositories import RepositoryInfo
 from ebbtide.store.objects import Objects
 from ebbtide.store.policies import Retention
+from ebbtide.store.projects import Projects
 from ebbtide.store.tags import Tags
 from ebbtide.store.uploads import Uploads
 
@@ -31,6 +34,9 @@ class Repository:
         self.commits = Commits(context)
         self.retention = Retention(context)
         self.exports = Exports(context)
+        self.projects = Projects(context)
+        self.locators = Locators(context)
+        self.collections = Collections(context, self.projects, self.objects, self.locators)
 
     @property
     def context(self) -> RepositoryContext:

@@ -77,7 +77,8 @@ def _commit_of(tx: Transaction, repository_id: str, name: str) -> CommitRecord:
         return require_commit(tx, repository_id, tag.commit_id)
     if _FULL_ID.fullmatch(name):
         found = find_commits(tx, repository_id, [name]).get(name)
-        if found is not None:
+        # Content of a collection is no revision: nothing of its history could be looked at.
+        if found is not None and found.collection_id is None:
             return found
     elif _PREFIX.fullmatch(name):
         fitting = commit_ids_with_prefix(tx, repository_id, name)

@@ -2,7 +2,7 @@
 
 A token is `<key id>.<payload>.<mac>`: the payload as JSON and the HMAC-SHA256 over key id and
 payload, both in base64url without padding (RFC 4648, section 5). The newest key signs; each that is
-still there verifies.
+not retired verifies.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ import base64
 import binascii
 import hmac
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide.errors import InvalidInput
-from ebbtide.ids import new_id
+from ebbtide.ids import ID_PATTERN, new_id
 
 KEY_BYTES: Final = 32
+_PREFIX: Final = re.compile(
+    rf"[0-9a-f]{{0,31}}|{ID_PATTERN}(\.([A-Za-z0-9_-]*(\.[A-Za-z0-9_-]{{0,42}})?)?)?"
+)
+"""What the beginning of a token looks like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +46,26 @@ def sign(key: SigningKey, payload: Mapping[str, Any]) -> str:
     return f"{key.key_id}.{body}.{_mac(key, body)}"
 
 
-def verify(keys: Mapping[str, bytes], token: str) -> dict[str, Any]:
-    """What a token carries. `keys` are secrets by key id.
+def verify(keys: Mapping[str, bytes | None], token: str) -> dict[str, Any]:
+    """What a token carries. `keys` are secrets by key id, None for a key that is retired.
 
-    Raises InvalidInput `token_invalid` for anything that no key of the store has signed.
+    Raises InvalidInput: `token_truncated` for what may be the beginning of a token,
+    `token_key_retired`, `token_invalid` for anything else that no key of the store has signed.
     """
+    if _PREFIX.fullmatch(token):
+        raise InvalidInput(
+            "token_truncated", "the token is cut off: pass it on whole, as it was given"
+        )
     key_id, _, rest = token.partition(".")
     body, _, mac = rest.partition(".")
-    secret = keys.get(key_id)
-    if secret is None or not mac.isascii():
+    if key_id not in keys or not mac.isascii():
         raise _invalid()
+    secret = keys[key_id]
+    if secret is None:
+        raise InvalidInput(
+            "token_key_retired",
+            "the key that signed this token was retired: ask for a new one",
+        )
     if not hmac.compare_digest(_mac(SigningKey(key_id, secret), body), mac):
         raise _invalid()
     try:

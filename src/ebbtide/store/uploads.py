@@ -103,7 +103,7 @@ class Uploads:
             only_if.check(new.path, self._look(branch, new.path).entry)
         (address,), now = self._register(branch, 1)
         with self._abandoning([address]):
-            entry = _upload(self._context, new, address, now)
+            entry = write_object(self._context, new, address, now)
             if only_if is None:
                 self._stage(branch, {entry.path: entry}, [], check)
             else:
@@ -161,34 +161,10 @@ class Uploads:
         self._context.touch_owner()
         addresses, now = self._register(branch, size)
         with self._abandoning(addresses):
-            entries = self._upload_all(items, addresses, now, pool)
+            entries = write_objects(self._context, items, addresses, now, pool)
             # In the order of the items, so that of two with one path the later is staged.
             by_path = {entry.path: entry for entry in entries}
             self._stage(branch, by_path, addresses[len(entries) :], None, written=entries)
-        return entries
-
-    def _upload_all(
-        self,
-        items: Iterator[NewObject],
-        addresses: list[str],
-        now: datetime,
-        pool: ThreadPoolExecutor,
-    ) -> list[Entry]:
-        """Upload as many items as there are addresses, a few at one time."""
-        entries: list[Entry] = []
-        running: deque[Future[Entry]] = deque()
-        try:
-            for address, new in zip(addresses, islice(items, len(addresses)), strict=False):
-                new.check()
-                running.append(pool.submit(_upload, self._context, new, address, now))
-                if len(running) >= 2 * THREADS:
-                    entries.append(running.popleft().result())
-            entries += [future.result() for future in running]
-        finally:
-            # Whoever gives the addresses up must know that nobody writes to them any more.
-            for future in running:
-                with suppress(Exception):
-                    future.result()
         return entries
 
     def _register(self, branch: str, count: int) -> tuple[list[str], datetime]:
@@ -264,7 +240,32 @@ def _visible(
     return committed
 
 
-def _upload(context: RepositoryContext, new: NewObject, address: str, now: datetime) -> Entry:
+def write_objects(
+    context: RepositoryContext,
+    items: Iterator[NewObject],
+    addresses: list[str],
+    now: datetime,
+    pool: ThreadPoolExecutor,
+) -> list[Entry]:
+    """Write as many items as there are addresses, which are registered, a few at one time."""
+    entries: list[Entry] = []
+    running: deque[Future[Entry]] = deque()
+    try:
+        for address, new in zip(addresses, islice(items, len(addresses)), strict=False):
+            new.check()
+            running.append(pool.submit(write_object, context, new, address, now))
+            if len(running) >= 2 * THREADS:
+                entries.append(running.popleft().result())
+        entries += [future.result() for future in running]
+    finally:
+        # Whoever gives the addresses up must know that nobody writes to them any more.
+        for future in running:
+            with suppress(Exception):
+                future.result()
+    return entries
+
+
+def write_object(context: RepositoryContext, new: NewObject, address: str, now: datetime) -> Entry:
     """Write the bytes to an address that is registered; size and checksum come on the way."""
     digest = hashlib.sha256()
     size_bytes = 0

@@ -10,10 +10,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ebbtide.errors import Gone, NotFound
+from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import commits, holds
 
-IDS_PER_STATEMENT: Final = 500
 ID_LENGTH: Final = 32
 
 
@@ -23,7 +23,7 @@ class CommitRecord:
 
     `tombstoned_by` and `forgotten_by` name the collector's runs that let its data, and its
     record, go. `written_at` is the database's time at which it was made, whatever `created_at`
-    was asked for.
+    was asked for. One with a `collection_id` is content that was made for that collection.
     """
 
     commit_id: str
@@ -41,6 +41,7 @@ class CommitRecord:
     forgotten_by: str | None = None
     given_up_reason: str | None = None
     given_up_at: datetime | None = None
+    collection_id: str | None = None
 
     @property
     def is_intact(self) -> bool:
@@ -93,6 +94,7 @@ def insert_commit(tx: Transaction, repository_id: str, commit: CommitRecord) -> 
             message=commit.message,
             committer=commit.committer,
             metadata=dict(commit.metadata),
+            collection_id=commit.collection_id,
         )
     )
 
@@ -109,9 +111,7 @@ def find_commits(
 ) -> dict[str, CommitRecord]:
     """Those of the commits that exist, by id; stubs too."""
     found: dict[str, CommitRecord] = {}
-    ordered = sorted(commit_ids)
-    for start in range(0, len(ordered), IDS_PER_STATEMENT):
-        batch = ordered[start : start + IDS_PER_STATEMENT]
+    for batch in in_batches(sorted(commit_ids)):
         rows = tx.execute(_BY_IDS, {"repository_id": repository_id, "commit_ids": batch})
         found.update((row.commit_id, _record(row)) for row in rows)
     return found
@@ -145,6 +145,7 @@ def commit_ids_with_prefix(tx: Transaction, repository_id: str, prefix: str) -> 
         sa.select(commits.c.commit_id)
         .where(
             commits.c.repository_id == repository_id,
+            commits.c.collection_id.is_(None),
             # A range, which the index answers under every collation that has digits before
             # letters; a LIKE it answers under few.
             commits.c.commit_id >= prefix.ljust(ID_LENGTH, "0"),
@@ -162,6 +163,22 @@ def write_given_up(tx: Transaction, repository_id: str, commit_id: str, reason: 
         sa.update(commits)
         .where(commits.c.repository_id == repository_id, commits.c.commit_id == commit_id)
         .values(given_up_reason=reason, given_up_at=tx.now())
+    )
+
+
+def raise_lease(
+    tx: Transaction, repository_id: str, commit_id: str, *, until: datetime, raised_to: datetime
+) -> None:
+    """See to it that a commit is leased `until` an instant; one that is not yet, until the later
+    `raised_to`, so that most leases write nothing."""
+    tx.execute(
+        sa.update(commits)
+        .where(
+            commits.c.repository_id == repository_id,
+            commits.c.commit_id == commit_id,
+            sa.or_(commits.c.leased_until.is_(None), commits.c.leased_until < until),
+        )
+        .values(leased_until=raised_to)
     )
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
 
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict
+from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import pending
-
-ADDRESSES_PER_STATEMENT: Final = 500
-
 
 # Made once: every upload runs them, and making them takes longer than running them.
 _REGISTER: Final = sa.insert(pending)
@@ -60,7 +58,8 @@ def publish_writes(tx: Transaction, repository_id: str, addresses: Collection[st
     """
     now = tx.now()
     published = 0
-    for batch in _batches(addresses):
+    # Sorted, so that two transactions that end the same registrations do not deadlock.
+    for batch in in_batches(sorted(addresses)):
         # Taken row by row, not counted beforehand: on PostgreSQL another transaction may be
         # giving one up at this moment.
         published += len(
@@ -82,17 +81,9 @@ def give_up_writes(tx: Transaction, repository_id: str, addresses: Collection[st
     What is among them was not published, and cannot be any more: its bytes may be deleted.
     """
     given_up: list[str] = []
-    for batch in _batches(addresses):
+    # Sorted, as above.
+    for batch in in_batches(sorted(addresses)):
         given_up += tx.execute(
             _GIVE_UP, {"repository_id": repository_id, "addresses": batch}
         ).scalars()
     return given_up
-
-
-def _batches(addresses: Collection[str]) -> Sequence[list[str]]:
-    # Sorted, so that two transactions that end the same registrations do not deadlock.
-    ordered = sorted(addresses)
-    return [
-        ordered[start : start + ADDRESSES_PER_STATEMENT]
-        for start in range(0, len(ordered), ADDRESSES_PER_STATEMENT)
-    ]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import batched
 from typing import Final
 
 import sqlalchemy as sa
 
+from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import purged
-
-ADDRESSES_PER_STATEMENT: Final = 500
 
 # Made once: much that makes references runs them, and making them takes longer than running them.
 _ANY_PURGED: Final = (
@@ -33,7 +31,7 @@ def find_purged(tx: Transaction, repository_id: str, addresses: Iterable[str]) -
     if tx.execute(_ANY_PURGED, {"repository_id": repository_id}).first() is None:
         return {}
     found: dict[str, str] = {}
-    for batch in batched(addresses, ADDRESSES_PER_STATEMENT, strict=False):
-        rows = tx.execute(_PURGED, {"repository_id": repository_id, "addresses": list(batch)})
+    for batch in in_batches(addresses):
+        rows = tx.execute(_PURGED, {"repository_id": repository_id, "addresses": batch})
         found.update((row.address, row.purge_id) for row in rows)
     return found

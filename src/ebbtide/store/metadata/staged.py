@@ -11,11 +11,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ebbtide.model import EPOCH
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.prefixes import begins_with
 from ebbtide.store.metadata.schema import staged
-
-PATHS_PER_STATEMENT: Final = 500
 
 Change = Entry | None
 _COLUMNS: Final = (
@@ -71,8 +70,7 @@ def find_staged(
     found: dict[str, dict[str, Change]] = {token: {} for token in tokens}
     if not tokens:
         return found
-    for start in range(0, len(paths), PATHS_PER_STATEMENT):
-        batch = list(paths[start : start + PATHS_PER_STATEMENT])
+    for batch in in_batches(paths):
         rows = tx.execute(
             _BY_PATHS, {"repository_id": repository_id, "tokens": list(tokens), "paths": batch}
         )
@@ -126,12 +124,12 @@ def delete_staged(
 ) -> int:
     """Drop the changes of some paths; their number."""
     count = 0
-    for start in range(0, len(paths), PATHS_PER_STATEMENT):
+    for batch in in_batches(paths):
         count += tx.execute(
             sa.delete(staged).where(
                 staged.c.repository_id == repository_id,
                 staged.c.token.in_(tokens),
-                staged.c.path.in_(paths[start : start + PATHS_PER_STATEMENT]),
+                staged.c.path.in_(batch),
             )
         ).rowcount
     return count

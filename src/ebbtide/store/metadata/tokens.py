@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import pairwise
 
 import sqlalchemy as sa
 
@@ -26,6 +27,30 @@ def read_signing_keys(tx: Transaction) -> list[SigningKey]:
         .order_by(signing_keys.c.created_at.desc(), signing_keys.c.key_id)
     )
     return [SigningKey(row.key_id, row.secret) for row in rows]
+
+
+def read_verifying_keys(tx: Transaction) -> dict[str, bytes | None]:
+    """The secret of each key by its id; None for those that are retired."""
+    return {row.key_id: row.secret for row in tx.execute(sa.select(signing_keys))}
+
+
+def retire_signing_keys(tx: Transaction, *, superseded_before: datetime) -> list[str]:
+    """Drop the secrets of the keys that had a newer one before that instant; their ids. The newest
+    key is never among them."""
+    keys = tx.execute(
+        sa.select(signing_keys).order_by(signing_keys.c.created_at.desc(), signing_keys.c.key_id)
+    ).all()
+    retired = [
+        key.key_id
+        for newer, key in pairwise(keys)
+        if key.secret is not None and newer.created_at < superseded_before
+    ]
+    tx.execute(
+        sa.update(signing_keys)
+        .where(signing_keys.c.key_id.in_(retired))
+        .values(secret=None, retired_at=tx.now())
+    )
+    return retired
 
 
 def insert_token(

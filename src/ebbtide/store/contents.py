@@ -1,0 +1,366 @@
+"""The content of collections: put together from files, locators, commits and other collections.
+
+Content is a tree under a row of `commits` that has no parents and belongs to no branch. It is
+written outside any transaction, as the tree of a commit is; `Built.finish` checks everything that
+it rests on again, in the transaction that makes it visible. Not for: the collections themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from typing import TypeAlias
+
+from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.ids import new_id
+from ebbtide.store.content.building import PathChange
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.reading import find_entry, iterate_entries
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.locators import Locator, Locators, require_unexpired
+from ebbtide.store.metadata.commits import CommitRecord, insert_commit, require_intact_commits
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.pending import publish_writes
+from ebbtide.store.names import check_path, shown
+from ebbtide.store.publishing import BuiltTree, building
+from ebbtide.store.purged import require_not_purged
+from ebbtide.store.revisions import resolve
+from ebbtide.store.uploads import BATCH_MAX, THREADS, NewObject, write_objects
+from ebbtide.store.writes import Writes
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """New files. Their data is read once."""
+
+    files: Iterable[NewObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """What locators promise, by the path at which it is to be."""
+
+    locators: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FromRef:
+    """The files that a commit has below `prefix`, which is put in place of by `into`.
+
+    A branch stands for its commit; what is staged on it is left out.
+    """
+
+    ref: str
+    prefix: str = ""
+    into: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FromCollection:
+    """The files of another collection below `prefix`, which is put in place of by `into`; of a
+    version of it if one is named."""
+
+    collection_id: str
+    version: int | None = None
+    prefix: str = ""
+    into: str = ""
+
+
+Source: TypeAlias = Files | Located | FromRef | FromCollection
+
+
+@dataclass(frozen=True, slots=True)
+class ContentChange:
+    """What to make of content: the files of the sources, of which a later one wins over an earlier,
+    put over what was there before, less `removed` paths, and prefixes that end in a slash; or, with
+    `replaces`, in place of all that was there."""
+
+    sources: Sequence[Source] = ()
+    removed: Sequence[str] = ()
+    replaces: bool = False
+
+    def check(self) -> None:
+        """Raises InvalidInput."""
+        for path in self.removed:
+            check_path(path)
+        for source in self.sources:
+            if isinstance(source, Located):
+                for path in source.locators:
+                    check_path(path)
+        if self.replaces and self.removed:
+            raise InvalidInput(
+                "invalid_argument", "content that is replaced has nothing that could be removed"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What content is, whatever tree holds it."""
+
+    content_hash: str
+    file_count: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Built:
+    """Content whose files are all written, and what it rests on."""
+
+    context: RepositoryContext
+    tree: BuiltTree
+    summary: Summary
+    sources: list[CommitRecord]
+    locators: list[Locator]
+    written: list[str]
+    shared: CommitRecord | None = None
+
+    def finish(self, tx: Transaction, collection_id: str) -> CommitRecord:
+        """Record the content, in the transaction that makes it visible, under the repository's row.
+        Content that is another collection's, whole and unchanged, is that very record.
+
+        Raises Gone `commit_expired` or `purged`, Conflict `token_expired` or `write_expired`.
+        """
+        repository_id = self.context.repository_id
+        require_intact_commits(tx, repository_id, [source.commit_id for source in self.sources])
+        for locator in self.locators:
+            require_unexpired(tx, locator)
+        # Hardly ever is anything purged in a repository; and then the content is gone through here.
+        require_not_purged(tx, repository_id, self._addresses())
+        if self.shared is not None:
+            return self.shared
+        publish_writes(tx, repository_id, [*self.tree.registered, *self.written])
+        now = tx.now()
+        content = CommitRecord(
+            commit_id=new_id(),
+            parent_ids=(),
+            created_at=now,
+            written_at=now,
+            tree_id=self.tree.tree_id,
+            tree_checksum=self.tree.checksum,
+            collection_id=collection_id,
+        )
+        insert_commit(tx, repository_id, content)
+        return content
+
+    def _addresses(self) -> Iterator[str]:
+        context = self.context
+        tree = context.cache.tree(self.tree.tree_id, self.tree.checksum)
+        for entry in iterate_entries(context.storage, tree, read=context.cache.range):
+            yield entry.address
+
+
+@dataclass(slots=True)
+class Resolved:
+    """A part of other content: the record that it is of, and which of its files go where."""
+
+    record: CommitRecord
+    prefix: str = ""
+    into: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is taken as it is."""
+        return not self.prefix and not self.into
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is gathered while content is put together."""
+
+    parts: list[Iterable[PathChange]] = field(default_factory=list)
+    sources: list[CommitRecord] = field(default_factory=list)
+    locators: list[Locator] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
+
+
+class Contents:
+    """Puts content together in one repository."""
+
+    def __init__(self, context: RepositoryContext, locators: Locators) -> None:
+        self._context = context
+        self._locators = locators
+        self._writes = Writes(context)
+
+    @contextmanager
+    def building(
+        self,
+        base: CommitRecord | None,
+        change: ContentChange,
+        resolved: Mapping[int, Resolved],
+    ) -> Iterator[Built]:
+        """The content that a change makes of `base`, to be finished in the block.
+
+        `resolved` has what the sources of other content came to, by their place. When the block
+        fails, what was written is deleted. Raises InvalidInput, as `Locators.verify`, and as
+        `publishing.building`.
+        """
+        context = self._context
+        work = _Work()
+        base = None if change.replaces else base
+        try:
+            self._gather(work, base, change, resolved)
+            whole = _whole(base, change, resolved)
+            if whole is not None:
+                # The very tree: nothing is written, and the finish finds it intact.
+                built = self._built(work, BuiltTree(*whole.require_tree()))
+                built.shared = whole if whole.collection_id is not None else None
+                yield built
+                return
+            if base is not None:
+                work.sources.append(base)
+            with (
+                context.reading(*work.sources),
+                building(context, base, _merged(work.parts)) as tree,
+            ):
+                yield self._built(work, tree)
+        except BaseException:
+            # The first error is the one to tell. What this cannot clear away ends by itself.
+            with suppress(EbbtideError):
+                self._writes.abandon(work.written)
+            raise
+
+    def summarize(self, record: CommitRecord) -> Summary:
+        """What the content of a record is: as many bytes are hashed as it has paths."""
+        return self._summarize(*record.require_tree())
+
+    def _built(self, work: _Work, tree: BuiltTree) -> Built:
+        summary = self._summarize(tree.tree_id, tree.checksum)
+        return Built(self._context, tree, summary, work.sources, work.locators, work.written)
+
+    def _summarize(self, tree_id: str, checksum: str) -> Summary:
+        context = self._context
+        tree = context.cache.tree(tree_id, checksum)
+        return summary_of(iterate_entries(context.storage, tree, read=context.cache.range))
+
+    def _gather(
+        self,
+        work: _Work,
+        base: CommitRecord | None,
+        change: ContentChange,
+        resolved: Mapping[int, Resolved],
+    ) -> None:
+        """Every part of the change, the first to win last."""
+        if change.removed:
+            work.parts.append(self._removals(base, change.removed))
+        for place, source in enumerate(change.sources):
+            if isinstance(source, Files):
+                work.parts.append(self._upload(work, source))
+            elif isinstance(source, Located):
+                work.parts.append(self._located(work, source))
+            else:
+                part = resolved[place]
+                work.sources.append(part.record)
+                work.parts.append(self._entries_of(part))
+
+    def _removals(self, base: CommitRecord | None, removed: Sequence[str]) -> Iterator[PathChange]:
+        """Deletions, by path. Raises NotFound `object_not_found` for what is not there."""
+        prefixes = [path for path in removed if path.endswith("/")]
+        plain = sorted(set(removed) - set(prefixes))
+        for path in plain:
+            if base is None or self._find(base, path) is None:
+                raise _missing(path)
+        parts: list[Iterable[PathChange]] = [[(path, None) for path in plain]]
+        for prefix in prefixes:
+            if base is None or next(self._walk(base, prefix), None) is None:
+                raise _missing(prefix)
+            parts.append((entry.path, None) for entry in self._walk(base, prefix))
+        return _merged(parts)
+
+    def _located(self, work: _Work, source: Located) -> list[PathChange]:
+        with self._context.metadata.snapshot() as tx:
+            now = tx.now()
+            found = {
+                path: self._locators.verify(tx, token) for path, token in source.locators.items()
+            }
+        work.locators += found.values()
+        return [(path, found[path].entry(path, mtime=now)) for path in sorted(found)]
+
+    def _upload(self, work: _Work, source: Files) -> list[PathChange]:
+        """Write the files; of two with one path the later stays."""
+        context = self._context
+        context.touch_owner()
+        entries: dict[str, Entry] = {}
+        remaining = iter(source.files)
+        with ThreadPoolExecutor(THREADS) as pool:
+            while batch := list(islice(remaining, BATCH_MAX)):
+                for new in batch:
+                    new.check()
+                with context.metadata.transaction() as tx:
+                    now = tx.now()
+                    addresses = context.slices.new_addresses(len(batch), now=now)
+                    self._writes.register_in(tx, addresses)
+                work.written += addresses
+                written = write_objects(context, iter(batch), addresses, now, pool)
+                entries.update((entry.path, entry) for entry in written)
+        return [(path, entries[path]) for path in sorted(entries)]
+
+    def _entries_of(self, part: Resolved) -> Iterator[PathChange]:
+        for entry in self._walk(part.record, part.prefix):
+            path = part.into + entry.path.removeprefix(part.prefix)
+            if path != entry.path:
+                check_path(path)
+                entry = replace(entry, path=path)
+            yield path, entry
+
+    def _find(self, record: CommitRecord, path: str) -> Entry | None:
+        context = self._context
+        return find_entry(context.storage, context.tree_of(record), path, read=context.cache.range)
+
+    def _walk(self, record: CommitRecord, prefix: str) -> Iterator[Entry]:
+        context = self._context
+        return iterate_entries(
+            context.storage, context.tree_of(record), prefix=prefix, read=context.cache.range
+        )
+
+
+def resolve_ref(tx: Transaction, repository_id: str, source: FromRef) -> Resolved:
+    """The commit that a source means. Raises as `resolve`, Gone `commit_expired`."""
+    commit = resolve(tx, repository_id, source.ref).commit
+    commit.require_intact()
+    return Resolved(commit, source.prefix, source.into)
+
+
+def summary_of(entries: Iterable[Entry]) -> Summary:
+    """Hash, count and bytes of content.
+
+    The hash is the SHA-256 over a line for each file, in the order of the paths: path, size and
+    checksum, each with a zero byte behind it. Where the checksum is not known, which is so of
+    imported files alone, the address stands in for it.
+    """
+    digest = hashlib.sha256()
+    count = size = 0
+    for entry in entries:
+        told = entry.checksum or entry.address
+        digest.update(f"{entry.path}\0{entry.size_bytes}\0{told}\0".encode())
+        count += 1
+        size += entry.size_bytes
+    return Summary(digest.hexdigest(), count, size)
+
+
+def _missing(path: str) -> NotFound:
+    return NotFound("object_not_found", f"the content has no {shown(path)} that could be removed")
+
+
+def _whole(
+    base: CommitRecord | None, change: ContentChange, resolved: Mapping[int, Resolved]
+) -> CommitRecord | None:
+    """The record whose tree the outcome is, where it is that of one source taken whole."""
+    if base is None and len(change.sources) == 1 and 0 in resolved and resolved[0].is_whole:
+        return resolved[0].record
+    return None
+
+
+def _merged(parts: Sequence[Iterable[PathChange]]) -> Iterator[PathChange]:
+    """The parts as one, by path; of one path that of the last part."""
+    last: str | None = None
+    # The merge is stable: of equal paths the one of the part given first comes first.
+    for path, entry in merge(*reversed(parts), key=itemgetter(0)):
+        if path != last:
+            last = path
+            yield path, entry

@@ -1,0 +1,263 @@
+"""Locators: signed promises that an object can be read, and used in new content, until some time.
+
+The promise is kept without a record of each: what a ref points at stays a lease longer than it
+points there, and any other commit is leased for as long as its locators last. Source: the Arvados
+wiki, "Expiring collections", on what the time of a signature means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
+from ebbtide.model import EPOCH
+from ebbtide.storage import Content, stream_external
+from ebbtide.store import views
+from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.metadata.branches import find_branch
+from ebbtide.store.metadata.commits import CommitRecord, raise_lease, require_intact_commits
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.pending import publish_writes
+from ebbtide.store.metadata.schema import ONE_MICROSECOND
+from ebbtide.store.metadata.tags import find_tag
+from ebbtide.store.metadata.tokens import insert_token, read_signing_keys, read_verifying_keys
+from ebbtide.store.names import shown
+from ebbtide.store.objects import checked
+from ebbtide.store.purged import require_not_purged
+from ebbtide.store.signing import sign, verify
+from ebbtide.store.uploads import NewObject, write_object
+from ebbtide.store.writes import Writes
+
+PURPOSE: Final = "locator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locator:
+    """What a locator says: where an object is, what it is, and until when it is sure to be.
+
+    `address` is relative to the storage root of the repository, or a URL outside of it.
+    """
+
+    repository_id: str
+    address: str
+    size_bytes: int
+    checksum: str
+    content_type: str | None
+    expires_at: datetime
+
+    def entry(self, path: str, *, mtime: datetime) -> Entry:
+        """The object as an entry of new content."""
+        return Entry(
+            path=path,
+            address=self.address,
+            size_bytes=self.size_bytes,
+            checksum=self.checksum,
+            mtime=mtime,
+            content_type=self.content_type,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """An object of a listing, with the locator that reads it until `expires_at`, and where the
+    storage can be read from directly the URL that does."""
+
+    entry: Entry
+    locator: str
+    url: str | None
+    expires_at: datetime
+
+
+class Locators:
+    """The locators of one repository."""
+
+    def __init__(self, context: RepositoryContext) -> None:
+        self._context = context
+        self._writes = Writes(context)
+
+    def sign_path(self, ref: str, path: str) -> Signed:
+        """A locator for the object that `ref` shows at `path`. It lasts EBBTIDE_LEASE_TTL, or until
+        the branch or tag expires by which it was asked for.
+
+        Raises as `Objects.open`; Conflict `not_committed` for what is only staged.
+        """
+        context = self._context
+        found = views.find(context, ref, path)
+        if found is None:
+            raise NotFound("object_not_found", f"there is no object {shown(path)} on {shown(ref)}")
+        if found.commit is None:
+            raise Conflict(
+                "not_committed",
+                f"{shown(path)} is only staged on {shown(ref)}: commit it, then ask for a locator",
+            )
+        now, ends_at = self._lease(found.commit, ref)
+        with context.metadata.snapshot() as tx:
+            require_not_purged(tx, context.repository_id, [found.entry.address])
+            return self.sign_in(tx, found.entry, now=now, ends_at=ends_at)
+
+    def sign_in(self, tx: Transaction, entry: Entry, *, now: datetime, ends_at: datetime) -> Signed:
+        """A locator for an entry that lasts from `now` to `ends_at`; the caller has seen to it that
+        the data does."""
+        context = self._context
+        payload = {
+            "for": PURPOSE,
+            "repository": context.repository_id,
+            "address": entry.address,
+            "size": entry.size_bytes,
+            "checksum": entry.checksum,
+            "type": entry.content_type,
+            "expires": (ends_at - EPOCH) // ONE_MICROSECOND,
+        }
+        url = None
+        if not is_external(entry.address):
+            url = context.storage.sign_get(entry.address, lasts=ends_at - now)
+        return Signed(entry, sign(read_signing_keys(tx)[0], payload), url, ends_at)
+
+    def upload(self, data: Content, *, content_type: str | None = None) -> Signed:
+        """Write an object that nothing refers to yet, and give the locator by which new content can
+        be made of it. What no content was made of is collected after the locator's end.
+
+        Raises InvalidInput, Conflict `write_expired`, Refused `storage_foreign`, Failed.
+        """
+        context = self._context
+        new = NewObject("object", data, content_type)
+        new.check()
+        context.touch_owner()
+        with context.metadata.transaction() as tx:
+            now = tx.now()
+            (address,) = context.slices.new_addresses(1, now=now)
+            self._writes.register_in(tx, [address])
+        try:
+            entry = write_object(context, new, address, now)
+            with context.metadata.transaction() as tx:
+                # From "being written" to "promised" in one step.
+                publish_writes(tx, context.repository_id, [address])
+                now = tx.now()
+                signed = self.sign_in(tx, entry, now=now, ends_at=now + context.settings.lease_ttl)
+                insert_token(
+                    tx,
+                    context.repository_id,
+                    address,
+                    expires_at=signed.expires_at,
+                    token=signed.locator,
+                )
+        except BaseException:
+            # The first error is the one to tell. What this cannot clear away ends by itself.
+            with suppress(EbbtideError):
+                self._writes.abandon([address])
+            raise
+        return signed
+
+    def verify(self, tx: Transaction, token: str) -> Locator:
+        """What a locator says, if it is good in this transaction.
+
+        Raises InvalidInput: `token_truncated`, `token_key_retired` and `token_invalid` for what the
+        store did not sign, `token_foreign` for another repository's; Conflict `token_expired`.
+        """
+        locator = parse_locator(tx, token)
+        if locator.repository_id != self._context.repository_id:
+            raise InvalidInput(
+                "token_foreign",
+                "the locator is of another repository: its objects can be read by it, and copied "
+                "by uploading them here",
+            )
+        require_unexpired(tx, locator)
+        return locator
+
+    def read(self, token: str, *, start: int = 0, end: int | None = None) -> ReadLocator:
+        """The object of a locator, and its bytes from `start` up to and without `end`.
+
+        Raises as `verify`; Gone `purged`; Failed `corrupt_object`, `storage_error`.
+        """
+        context = self._context
+        with context.metadata.snapshot() as tx:
+            locator = self.verify(tx, token)
+            require_not_purged(tx, context.repository_id, [locator.address])
+        entry = locator.entry("object", mtime=EPOCH)
+        try:
+            if is_external(entry.address):
+                pieces = stream_external(entry.address, start=start, end=end)
+            else:
+                pieces = context.storage.stream(entry.address, start=start, end=end)
+        except NotFound:
+            raise Failed(
+                "corrupt_object",
+                f"the bytes of the locator are missing at {entry.address}: restore them from a "
+                "backup",
+            ) from None
+        if start == 0 and end is None:
+            pieces = checked(pieces, entry)
+        return ReadLocator(locator, pieces)
+
+    def _lease(self, commit: CommitRecord, ref: str) -> tuple[datetime, datetime]:
+        """See to it that the data of a commit stays for a lease; from when to when a locator of it
+        lasts. Raises Gone `commit_expired`."""
+        context = self._context
+        repository_id, lasts = context.repository_id, context.settings.lease_ttl
+        name = re.split("[@~^]", ref, maxsplit=1)[0]
+        with context.metadata.snapshot() as tx:
+            branch = find_branch(tx, repository_id, name)
+            tag = None if branch is not None else find_tag(tx, repository_id, name)
+            expires_at = branch.expires_at if branch else tag.expires_at if tag else None
+            now = tx.now()
+            found = require_intact_commits(tx, repository_id, [commit.commit_id])
+            leased_until = found[commit.commit_id].leased_until
+            if (branch is not None and branch.commit_id == commit.commit_id) or (
+                leased_until is not None and leased_until >= now + lasts
+            ):
+                # A branch's own commit is a root, and stays one a lease longer than it is that.
+                return now, min(now + lasts, expires_at or now + lasts)
+        with context.metadata.transaction() as tx:
+            tx.lock_repository(repository_id)
+            require_intact_commits(tx, repository_id, [commit.commit_id])
+            now = tx.now()
+            raise_lease(
+                tx,
+                repository_id,
+                commit.commit_id,
+                until=now + lasts,
+                raised_to=now + lasts + lasts / 2,
+            )
+            return now, min(now + lasts, expires_at or now + lasts)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLocator:
+    """What a locator says, and its object's bytes."""
+
+    locator: Locator
+    pieces: Iterator[bytes]
+
+
+def parse_locator(tx: Transaction, token: str) -> Locator:
+    """What a locator of the store says, of whatever repository, expired or not.
+
+    Raises InvalidInput `token_truncated`, `token_key_retired`, `token_invalid`.
+    """
+    payload = verify(read_verifying_keys(tx), token)
+    if payload.get("for") != PURPOSE:
+        raise InvalidInput("token_invalid", "this is no locator, but a token for something else")
+    return Locator(
+        repository_id=payload["repository"],
+        address=payload["address"],
+        size_bytes=payload["size"],
+        checksum=payload["checksum"],
+        content_type=payload["type"],
+        expires_at=EPOCH + payload["expires"] * ONE_MICROSECOND,
+    )
+
+
+def require_unexpired(tx: Transaction, locator: Locator) -> None:
+    """Raises Conflict `token_expired`, by the database's clock in this transaction."""
+    if locator.expires_at <= tx.now():
+        raise Conflict(
+            "token_expired",
+            f"the locator expired at {locator.expires_at:%Y-%m-%d %H:%M:%S} UTC, and its data may "
+            "have been collected: ask for a new one",
+        )

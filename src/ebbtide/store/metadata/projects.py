@@ -1,0 +1,154 @@
+"""Queries: projects, which hold collections and further projects.
+
+A thing in a project ends when the first of itself and the projects above it does: `lineage_of` has
+what that takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.expiries import StateFilter
+from ebbtide.store.metadata.schema import projects
+
+DEPTH_MAX: Final = 64
+"""How deep projects may nest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectRow:
+    """One project as it is stored. `parent_id` is None for one that is in no other."""
+
+    project_id: str
+    repository_id: str
+    parent_id: str | None
+    name: str
+    description: str
+    properties: Mapping[str, Any]
+    created_at: datetime
+    modified_at: datetime
+    expires_at: datetime | None
+
+
+_COLUMNS: Final = tuple(projects.c[name] for name in ProjectRow.__dataclass_fields__)
+
+
+def _lineage() -> sa.Select[Any]:
+    start = (
+        sa.select(*_COLUMNS, sa.literal(0).label("depth"))
+        .where(projects.c.project_id == sa.bindparam("project_id"))
+        .cte("lineage", recursive=True)
+    )
+    above = sa.select(*_COLUMNS, (start.c.depth + 1).label("depth")).where(
+        projects.c.project_id == start.c.parent_id,
+        # A project cannot come to lie below itself; a damaged table must not hang a server.
+        start.c.depth < 2 * DEPTH_MAX,
+    )
+    lineage = start.union_all(above)
+    names = tuple(ProjectRow.__dataclass_fields__)
+    return sa.select(*(lineage.c[name] for name in names)).order_by(lineage.c.depth)
+
+
+_LINEAGE: Final = _lineage()
+
+
+def lineage_of(tx: Transaction, project_id: str) -> list[ProjectRow]:
+    """The project and all those above it, the innermost first; none where there is no such."""
+    return [_row(row) for row in tx.execute(_LINEAGE, {"project_id": project_id})]
+
+
+def projects_named(
+    tx: Transaction, repository_id: str, parent_id: str | None, name: str
+) -> list[ProjectRow]:
+    """All projects of that name in one place, trashed and gone ones too."""
+    return [
+        _row(row)
+        for row in tx.execute(
+            sa.select(*_COLUMNS)
+            .where(
+                projects.c.repository_id == repository_id,
+                _in_parent(parent_id),
+                projects.c.name == name,
+            )
+            .order_by(projects.c.project_id)
+        )
+    ]
+
+
+def page_of_projects(
+    tx: Transaction,
+    repository_id: str,
+    *,
+    parent_id: str | None,
+    states: StateFilter,
+    after: tuple[str, str] = ("", ""),
+    amount: int,
+) -> list[ProjectRow]:
+    """At most `amount` projects of one place behind (name, id), by name and id."""
+    rows = tx.execute(
+        sa.select(*_COLUMNS)
+        .where(
+            projects.c.repository_id == repository_id,
+            _in_parent(parent_id),
+            sa.tuple_(projects.c.name, projects.c.project_id) > sa.tuple_(*after),
+            *states.conditions(projects.c.expires_at),
+        )
+        .order_by(projects.c.name, projects.c.project_id)
+        .limit(amount)
+    )
+    return [_row(row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLink:
+    """What of a project decides where it lies and when it ends."""
+
+    parent_id: str | None
+    name: str
+    expires_at: datetime | None
+
+
+def read_project_tree(tx: Transaction, repository_id: str) -> dict[str, ProjectLink]:
+    """Every project of a repository, in whatever state, by id."""
+    rows = tx.execute(
+        sa.select(
+            projects.c.project_id, projects.c.parent_id, projects.c.name, projects.c.expires_at
+        ).where(projects.c.repository_id == repository_id)
+    )
+    return {row.project_id: ProjectLink(row.parent_id, row.name, row.expires_at) for row in rows}
+
+
+def insert_project(tx: Transaction, row: ProjectRow) -> None:
+    """Record a project."""
+    values = {name: getattr(row, name) for name in ProjectRow.__dataclass_fields__}
+    tx.execute(sa.insert(projects).values(**values | {"properties": dict(row.properties)}))
+
+
+def update_project(
+    tx: Transaction,
+    project_id: str,
+    **values: Any,  # of the columns' own types
+) -> None:
+    """Change columns of a project."""
+    tx.execute(sa.update(projects).where(projects.c.project_id == project_id).values(**values))
+
+
+def delete_projects(tx: Transaction, project_ids: list[str]) -> None:
+    """Drop projects, of which no other is below them unless it is dropped as well."""
+    tx.execute(sa.delete(projects).where(projects.c.project_id.in_(project_ids)))
+
+
+def _in_parent(parent_id: str | None) -> sa.ColumnElement[bool]:
+    if parent_id is None:
+        return projects.c.parent_id.is_(None)
+    return projects.c.parent_id == parent_id
+
+
+def _row(row: Any) -> ProjectRow:  # Row of _COLUMNS
+    return ProjectRow(**row._mapping)

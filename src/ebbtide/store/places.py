@@ -1,0 +1,128 @@
+"""Where the projects and collections of a repository stand for a collector: what they keep, when
+they end, and what has ended.
+
+A collection ends when the first of itself and the projects above it does. What was signed through
+it until that day lasts a lease longer at most, whatever the day was set to before: so long its
+content is promised, though the collection may be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from ebbtide.model import Ref
+from ebbtide.retention.lifecycle import earliest
+from ebbtide.store.metadata.batches import in_batches
+from ebbtide.store.metadata.collections import (
+    ContentUse,
+    delete_collections,
+    read_content_uses,
+)
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.projects import ProjectLink, delete_projects, read_project_tree
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A project's path, and when it ends: the first of its own and the ends above it."""
+
+    path: str
+    ends_at: datetime | None
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What collections keep: `refs` of those that are not gone, and `promised`, by content, the
+    end of the last lease on what is."""
+
+    refs: list[Ref] = field(default_factory=list)
+    promised: dict[str, datetime] = field(default_factory=dict)
+
+
+def read_kept(
+    tx: Transaction,
+    repository_id: str,
+    *,
+    now: datetime,
+    lease_ttl: timedelta,
+    trash_time: timedelta,
+) -> Kept:
+    """What the collections of a repository keep at `now`."""
+    kept = Kept()
+    places = read_places(tx, repository_id)
+    for use in read_content_uses(tx, repository_id):
+        place = places[use.project_id]
+        ends_at = earliest(use.expires_at, place.ends_at)
+        if ends_at is None or now - ends_at < trash_time:
+            kept.refs.append(_ref(use, place, ends_at))
+        elif now - ends_at < lease_ttl:
+            promised = ends_at + lease_ttl
+            kept.promised[use.content_id] = max(
+                promised, kept.promised.get(use.content_id, promised)
+            )
+    return kept
+
+
+def drop_gone(
+    tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
+) -> None:
+    """Drop the collections, with their versions, and projects that are gone, and through which
+    nothing signed can be used any more."""
+    now, lasts = tx.now(), max(trash_time, lease_ttl)
+    places = read_places(tx, repository_id)
+
+    def is_over(ends_at: datetime | None) -> bool:
+        return ends_at is not None and now - ends_at >= lasts
+
+    over = {
+        use.collection_id
+        for use in read_content_uses(tx, repository_id)
+        if is_over(earliest(use.expires_at, places[use.project_id].ends_at))
+    }
+    for batch in in_batches(sorted(over)):
+        delete_collections(tx, batch)
+    # The deepest first: no project goes before those in it.
+    gone = [project_id for project_id, place in places.items() if is_over(place.ends_at)]
+    for batch in in_batches(sorted(gone, key=lambda project_id: -places[project_id].depth)):
+        delete_projects(tx, batch)
+
+
+def read_places(tx: Transaction, repository_id: str) -> dict[str, Place]:
+    """The place of every project of a repository, in whatever state it is."""
+    tree = read_project_tree(tx, repository_id)
+    places: dict[str, Place] = {}
+    for project_id in tree:
+        _place(project_id, tree, places)
+    return places
+
+
+def _place(project_id: str, tree: Mapping[str, ProjectLink], places: dict[str, Place]) -> None:
+    """Set the places of a project and those above it, the outermost first."""
+    line = [project_id]
+    while (parent_id := tree[line[-1]].parent_id) is not None and parent_id not in places:
+        line.append(parent_id)
+    for inner in reversed(line):
+        link = tree[inner]
+        if link.parent_id is None:
+            places[inner] = Place(link.name, link.expires_at, 0)
+        else:
+            above = places[link.parent_id]
+            places[inner] = Place(
+                f"{above.path}/{link.name}",
+                earliest(link.expires_at, above.ends_at),
+                above.depth + 1,
+            )
+
+
+def _ref(use: ContentUse, place: Place, ends_at: datetime | None) -> Ref:
+    version = "" if use.version is None else f"@{use.version}"
+    return Ref(
+        f"{place.path}/{use.name}{version}",
+        "collection",
+        use.content_id,
+        ends_at,
+        keeps_data=use.replication_desired > 0,
+    )

@@ -1,0 +1,449 @@
+"""Projects: made, listed, changed, trashed and brought back. Each belongs to one repository.
+
+A trashed project hides and later ends what it holds, and nothing below it is touched: what lies in
+it is in the worst state of its own and of all above it.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from ebbtide.errors import Conflict, InvalidInput, NotFound
+from ebbtide.ids import new_id
+from ebbtide.retention.lifecycle import LifecycleState, earliest, expiry_asked, state_at
+from ebbtide.store.changes import KEEP, Keep, Unchanged, given
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.listing import check_amount
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.expiries import StateFilter
+from ebbtide.store.metadata.projects import (
+    DEPTH_MAX,
+    ProjectRow,
+    insert_project,
+    lineage_of,
+    page_of_projects,
+    projects_named,
+    read_project_tree,
+    update_project,
+)
+from ebbtide.store.names import check_item_name, check_properties, check_text, shown, unique_name
+
+DESCRIPTION_BYTES_MAX: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """One project as it was when it was looked at.
+
+    `expires_at` is its own; `ends_at` the first of that and those of the projects above it, by
+    which its `state` goes. `path` has the names from the outermost project on.
+    """
+
+    project_id: str
+    parent_id: str | None
+    name: str
+    path: str
+    description: str
+    properties: Mapping[str, Any]
+    created_at: datetime
+    modified_at: datetime
+    expires_at: datetime | None
+    ends_at: datetime | None
+    state: LifecycleState
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """A project and all those above it, the innermost first."""
+
+    rows: tuple[ProjectRow, ...]
+
+    @property
+    def path(self) -> str:
+        """The names from the outermost project on."""
+        return "/".join(row.name for row in reversed(self.rows))
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When the first of them expires."""
+        return earliest(*(row.expires_at for row in self.rows))
+
+
+class Projects:
+    """The projects of one repository."""
+
+    def __init__(self, context: RepositoryContext) -> None:
+        self._context = context
+        self._metadata = context.metadata
+        self._repository_id = context.repository_id
+
+    def create(
+        self,
+        name: str,
+        *,
+        parent_id: str | None = None,
+        description: str = "",
+        properties: Mapping[str, Any] | None = None,
+        expires_at: datetime | None = None,
+        ensure_unique_name: bool = False,
+    ) -> Project:
+        """Make a project, in another one or in none.
+
+        Raises InvalidInput `invalid_name`, `invalid_date` or `invalid_argument` (too deep),
+        NotFound `project_not_found`, Conflict `project_exists`, unless a unique name is asked for.
+        """
+        check_item_name(name)
+        check_text("the description", description, bytes_max=DESCRIPTION_BYTES_MAX)
+        check_properties(properties or {})
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            if parent_id is not None:
+                above = self._require_live(tx, parent_id)
+                _check_depth(len(above.rows) + 1)
+            now = tx.now()
+            row = ProjectRow(
+                project_id=new_id(),
+                repository_id=self._repository_id,
+                parent_id=parent_id,
+                name=self._free_name(tx, parent_id, name, ensure_unique=ensure_unique_name),
+                description=description,
+                properties=dict(properties or {}),
+                created_at=now,
+                modified_at=now,
+                expires_at=expiry_asked(expires_at, now=now),
+            )
+            insert_project(tx, row)
+            return self._project(tx, Lineage(tuple(lineage_of(tx, row.project_id))))
+
+    def get(self, project_id: str, *, include_expired: bool = False) -> Project:
+        """One project; with `include_expired` also one in the trash.
+
+        Raises NotFound `project_not_found`.
+        """
+        with self._metadata.snapshot() as tx:
+            return self._get(tx, project_id, include_expired=include_expired)
+
+    def find(self, path: str, *, include_expired: bool = False) -> Project:
+        """The project of an id, or of a path such as `genomes/2026`.
+
+        A trashed one is found by its path only where no other there has had that name. Raises
+        NotFound `project_not_found`, Conflict `ref_ambiguous`, naming the ids.
+        """
+        with self._metadata.snapshot() as tx:
+            if self._lineage(tx, path) is not None:
+                return self._get(tx, path, include_expired=include_expired)
+            parent_id: str | None = None
+            for name in path.split("/"):
+                parent_id = self._child(tx, parent_id, name, path, include_expired=include_expired)
+            assert parent_id is not None
+            return self._get(tx, parent_id, include_expired=include_expired)
+
+    def page(
+        self,
+        *,
+        parent_id: str | None = None,
+        include_expired: bool = False,
+        state: LifecycleState | None = None,
+        from_date: datetime | None = None,
+        to_date: datetime | None = None,
+        after: tuple[str, str] = ("", ""),
+        amount: int = 1000,
+    ) -> builtins.list[Project]:
+        """At most `amount` projects of one place behind (name, id), by name and id: those that are
+        in no other project without a `parent_id`.
+
+        With `include_expired` also the trash; `state` and the dates, [from, to) of `expires_at`,
+        choose from what is listed by the projects' own `expires_at`. Raises InvalidInput
+        `invalid_argument` or `invalid_date`, NotFound `project_not_found`.
+        """
+        check_amount(amount)
+        with self._metadata.snapshot() as tx:
+            above = Lineage(())
+            if parent_id is not None:
+                above = self._require_visible(tx, parent_id, include_expired=include_expired)
+            rows = page_of_projects(
+                tx,
+                self._repository_id,
+                parent_id=parent_id,
+                states=StateFilter(
+                    now=tx.now(),
+                    trash_time=self._context.trash_time,
+                    include_expired=include_expired,
+                    state=state,
+                    from_date=from_date,
+                    to_date=to_date,
+                ),
+                after=after,
+                amount=amount,
+            )
+            return [self._project(tx, Lineage((row, *above.rows))) for row in rows]
+
+    def update(
+        self,
+        project_id: str,
+        *,
+        name: str | Keep = KEEP,
+        description: str | Keep = KEEP,
+        properties: Mapping[str, Any] | Keep = KEEP,
+        parent_id: str | Keep | None = KEEP,
+        expires_at: datetime | Keep | None = KEEP,
+        ensure_unique_name: bool = False,
+    ) -> Project:
+        """Change what is given; of a trashed project only `expires_at`, which brings it back.
+
+        Raises NotFound `project_not_found`; Conflict `trashed` for anything else of a trashed one,
+        or for one whose parent is in the trash, `project_exists`; InvalidInput `project_cycle`,
+        and as `create`.
+        """
+        if name is not KEEP:
+            check_item_name(name)
+        if description is not KEEP:
+            check_text("the description", description, bytes_max=DESCRIPTION_BYTES_MAX)
+        if properties is not KEEP:
+            check_properties(properties)
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            line = self._require_visible(tx, project_id, include_expired=True)
+            row = line.rows[0]
+            asked = given(
+                name=name, description=description, properties=properties, parent_id=parent_id
+            )
+            require_changeable(
+                asked,
+                what=f"project {shown(row.name)}",
+                own=self._state(tx, row.expires_at),
+                above=self._state(tx, Lineage(line.rows[1:]).ends_at),
+            )
+            if parent_id is not KEEP and parent_id != row.parent_id:
+                self._check_parent(tx, row, parent_id)
+            changed = replace(
+                row,
+                **asked,
+                modified_at=tx.now(),
+                expires_at=row.expires_at
+                if isinstance(expires_at, Unchanged)
+                else expiry_asked(expires_at, now=tx.now()),
+            )
+            was_listed = not self._is_over(tx, row.expires_at)
+            if not self._is_over(tx, changed.expires_at):
+                place = (changed.parent_id, changed.name)
+                if not was_listed or place != (row.parent_id, row.name):
+                    changed = replace(
+                        changed,
+                        name=self._free_name(tx, *place, ensure_unique=ensure_unique_name),
+                    )
+            update_project(
+                tx,
+                project_id,
+                name=changed.name,
+                description=changed.description,
+                properties=dict(changed.properties),
+                parent_id=changed.parent_id,
+                modified_at=changed.modified_at,
+                expires_at=changed.expires_at,
+            )
+            return self._project(tx, Lineage(tuple(lineage_of(tx, project_id))))
+
+    def delete(self, project_id: str) -> Project:
+        """Put a project in the trash, and with it what it holds.
+
+        Raises NotFound `project_not_found`, also for one that is there already.
+        """
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            self._require_live(tx, project_id)
+            update_project(tx, project_id, expires_at=tx.now())
+            return self._project(tx, Lineage(tuple(lineage_of(tx, project_id))))
+
+    def restore(self, project_id: str, *, ensure_unique_name: bool = False) -> Project:
+        """Bring a project back from the trash, and with it what was in it; one that is not there
+        stays as it is.
+
+        Raises NotFound `project_not_found`, Conflict `project_exists`, unless a unique name is
+        asked for, and `trashed` for one whose parent is in the trash.
+        """
+        found = self.get(project_id, include_expired=True)
+        if found.state is not LifecycleState.TRASHED:
+            return found
+        return self.update(project_id, expires_at=None, ensure_unique_name=ensure_unique_name)
+
+    def require_live_in(self, tx: Transaction, project_id: str) -> Lineage:
+        """The project, in the caller's transaction, which holds the repository's row.
+
+        Raises NotFound `project_not_found` for one that is trashed or gone.
+        """
+        return self._require_live(tx, project_id)
+
+    def lineage_in(self, tx: Transaction, project_id: str) -> Lineage:
+        """A project in whatever state, with those above it."""
+        return Lineage(tuple(lineage_of(tx, project_id)))
+
+    def _get(self, tx: Transaction, project_id: str, *, include_expired: bool) -> Project:
+        return self._project(
+            tx, self._require_visible(tx, project_id, include_expired=include_expired)
+        )
+
+    def _child(
+        self,
+        tx: Transaction,
+        parent_id: str | None,
+        name: str,
+        path: str,
+        *,
+        include_expired: bool,
+    ) -> str:
+        """The id of the project of that name in a place; `path` is what was asked for."""
+        named = projects_named(tx, self._repository_id, parent_id, name)
+        return one_of(
+            [(row.project_id, self._state(tx, row.expires_at)) for row in named],
+            include_expired=include_expired,
+            what=f"project {shown(path)}",
+            missing=_not_found(path),
+        )
+
+    def _lineage(self, tx: Transaction, project_id: str) -> Lineage | None:
+        rows = lineage_of(tx, project_id)
+        if not rows or rows[0].repository_id != self._repository_id:
+            return None
+        return Lineage(tuple(rows))
+
+    def _require_visible(
+        self, tx: Transaction, project_id: str, *, include_expired: bool
+    ) -> Lineage:
+        line = self._lineage(tx, project_id)
+        if line is None:
+            raise _not_found(project_id)
+        state = self._state(tx, line.ends_at)
+        if not state.is_visible(include_expired=include_expired):
+            raise _not_found(project_id, is_trashed=state is LifecycleState.TRASHED)
+        return line
+
+    def _require_live(self, tx: Transaction, project_id: str) -> Lineage:
+        return self._require_visible(tx, project_id, include_expired=False)
+
+    def _check_parent(self, tx: Transaction, row: ProjectRow, parent_id: str | None) -> None:
+        """Raises InvalidInput `project_cycle` or `invalid_argument`, NotFound."""
+        if parent_id is None:
+            return
+        above = self._require_live(tx, parent_id)
+        if row.project_id in {project.project_id for project in above.rows}:
+            raise InvalidInput(
+                "project_cycle",
+                f"project {shown(row.name)} cannot be moved into {shown(above.path)}, which lies "
+                "in it",
+            )
+        _check_depth(len(above.rows) + _height(tx, row))
+
+    def _free_name(
+        self, tx: Transaction, parent_id: str | None, name: str, *, ensure_unique: bool
+    ) -> str:
+        """The name, or one like it that nobody has. Raises Conflict `project_exists`."""
+
+        def is_taken(candidate: str) -> bool:
+            rows = projects_named(tx, self._repository_id, parent_id, candidate)
+            return any(not self._is_over(tx, row.expires_at) for row in rows)
+
+        if not is_taken(name):
+            return name
+        if ensure_unique:
+            return unique_name(name, is_taken)
+        raise Conflict(
+            "project_exists",
+            f"there is a project {shown(name)} already: choose another name, or ask for a unique "
+            "one",
+        )
+
+    def _is_over(self, tx: Transaction, ends_at: datetime | None) -> bool:
+        return ends_at is not None and ends_at <= tx.now()
+
+    def _state(self, tx: Transaction, ends_at: datetime | None) -> LifecycleState:
+        return state_at(ends_at, trash_time=self._context.trash_time, now=tx.now())
+
+    def _project(self, tx: Transaction, line: Lineage) -> Project:
+        row = line.rows[0]
+        return Project(
+            project_id=row.project_id,
+            parent_id=row.parent_id,
+            name=row.name,
+            path=line.path,
+            description=row.description,
+            properties=row.properties,
+            created_at=row.created_at,
+            modified_at=row.modified_at,
+            expires_at=row.expires_at,
+            ends_at=line.ends_at,
+            state=self._state(tx, line.ends_at),
+        )
+
+
+def require_changeable(
+    asked: Mapping[str, Any], *, what: str, own: LifecycleState, above: LifecycleState
+) -> None:
+    """Raises Conflict `trashed`: of what is in the trash only `expires_at` can be changed, and of
+    what lies in something that is there nothing can."""
+    if above is LifecycleState.TRASHED:
+        raise Conflict(
+            "trashed", f"{what} lies in a project that is in the trash: bring that back first"
+        )
+    refused = sorted(field for field in asked if not own.can_change(field))
+    if refused:
+        raise Conflict(
+            "trashed",
+            f"{what} is in the trash: bring it back before its {' and '.join(refused)} can be "
+            "changed",
+        )
+
+
+def one_of(
+    found: Sequence[tuple[str, LifecycleState]],
+    *,
+    include_expired: bool,
+    what: str,
+    missing: NotFound,
+) -> str:
+    """The id of the one that a name means: the one that is not trashed, else the one in the trash
+    if that may be meant. Raises `missing`, Conflict `ref_ambiguous`."""
+    live = [item_id for item_id, state in found if state.is_visible()]
+    if live:
+        return live[0]
+    trashed = [item_id for item_id, state in found if state is LifecycleState.TRASHED]
+    if not trashed or not include_expired:
+        raise missing
+    if len(trashed) > 1:
+        raise Conflict(
+            "ref_ambiguous",
+            f"the trash holds {len(trashed)} of {what}: name one by its id, {', '.join(trashed)}",
+            ids=trashed,
+        )
+    return trashed[0]
+
+
+def _height(tx: Transaction, row: ProjectRow) -> int:
+    """How many projects lie on the longest way down, the project's own included."""
+    children: dict[str, list[str]] = {}
+    for project_id, link in read_project_tree(tx, row.repository_id).items():
+        if link.parent_id is not None:
+            children.setdefault(link.parent_id, []).append(project_id)
+    height, level = 0, [row.project_id]
+    while level:
+        height += 1
+        level = [child for project_id in level for child in children.get(project_id, ())]
+    return height
+
+
+def _check_depth(depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise InvalidInput(
+            "invalid_argument", f"projects nest {DEPTH_MAX} deep at most: this would be {depth}"
+        )
+
+
+def _not_found(name: str, *, is_trashed: bool = False) -> NotFound:
+    hint = ""
+    if is_trashed:
+        hint = ": it was deleted or has expired, and 'ebbtide project restore' may bring it back"
+    return NotFound("project_not_found", f"there is no project {shown(name)}{hint}")
