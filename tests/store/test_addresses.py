@@ -424,7 +424,7 @@ def test_a_token_that_the_store_did_not_sign(lake: Repository, how: str) -> None
     _, token = uploaded(lake)
     forged = FORGED[how](lake, token)
     before = everything(lake)
-    with raises("token_invalid"):
+    with raises("token_truncated" if token.startswith(forged) and forged else "token_invalid"):
         lake.addresses.link("main", "a", forged)
     assert everything(lake) == before
     lake.addresses.link("main", "a", token)

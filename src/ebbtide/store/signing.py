@@ -22,7 +22,7 @@ from ebbtide.ids import ID_PATTERN, new_id
 
 KEY_BYTES: Final = 32
 _PREFIX: Final = re.compile(
-    rf"[0-9a-f]{{0,31}}|{ID_PATTERN}(\.([A-Za-z0-9_-]*(\.[A-Za-z0-9_-]{{0,42}})?)?)?"
+    rf"[0-9a-f]{{1,31}}|{ID_PATTERN}(\.([A-Za-z0-9_-]*(\.[A-Za-z0-9_-]{{0,42}})?)?)?"
 )
 """What the beginning of a token looks like."""
 
