@@ -502,8 +502,10 @@ class Collections:
         elif changed.replication_desired > 0 and row.replication_desired == 0:
             self._require_data(tx, row)
         if row.replication_desired > 0 and changed.replication_desired == 0:
-            # What was signed while the data was kept is promised for a lease.
-            self._remember(tx, row, row.content_id)
+            # What was signed while the data was kept, of versions too, is promised for a lease.
+            kept = {version.content_id for version in list_versions(tx, row.collection_id)}
+            for content_id in sorted(kept | {row.content_id}):
+                self._remember(tx, row, content_id)
         if keep_version:
             insert_version(tx, _as_version(row))
             changed = replace(changed, version=row.version + 1)

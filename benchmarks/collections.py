@@ -1,0 +1,140 @@
+"""A project of many collections: trashed, brought back, listed.
+
+    .venv/bin/python -m benchmarks.collections [--collections 100000] [--directory DIR]
+        [--database-url URL]
+
+Fills a project with collections of one file each, which share their content, through the tables
+alone (this is not part of the figures). Then times, in this process: trashing the project, bringing
+it back, listing it page by page, and reading for a collector what its collections keep. The ratio
+of each is to fetching the same rows through SQLAlchemy and throwing them away, which a listing
+cannot beat, and which trashing must not come near. Prints by how much memory the process grows
+while it lists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import sqlalchemy as sa
+
+from ebbtide.ids import new_id
+from ebbtide.settings import Settings
+from ebbtide.store.contents import ContentChange, Files
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.collections import CollectionRow, find_collection
+from ebbtide.store.metadata.schema import collections
+from ebbtide.store.places import read_kept
+from ebbtide.store.repository import Repository
+from ebbtide.store.uploads import NewObject
+
+COLLECTIONS = 100_000
+BATCH = 10_000
+PAGE = 1_000
+
+
+def fill(lake: Repository, project_id: str, count: int) -> None:
+    """`count` collections in a project, named as people do, with the content of the first."""
+    first = lake.collections.create(
+        project_id, "first", ContentChange([Files([NewObject("file", b"x")])])
+    )
+    metadata = lake.context.metadata
+    with metadata.snapshot() as tx:
+        row = find_collection(tx, first.collection_id)
+    assert row is not None
+    values = {name: getattr(row, name) for name in CollectionRow.__dataclass_fields__}
+    for start in range(1, count, BATCH):
+        with metadata.transaction() as tx:
+            tx.execute(
+                sa.insert(collections),
+                [
+                    values | {"collection_id": new_id(), "name": f"sample {number:07d}"}
+                    for number in range(start, min(start + BATCH, count))
+                ],
+            )
+
+
+def fetch_all(lake: Repository, project_id: str) -> int:
+    """The practical limit: every row of the project, in the order of a listing."""
+    with lake.context.metadata.snapshot() as tx:
+        rows = tx.execute(
+            sa.select(collections)
+            .where(collections.c.project_id == project_id)
+            .order_by(collections.c.name, collections.c.collection_id)
+        )
+        return sum(1 for _ in rows)
+
+
+def list_all(lake: Repository, project_id: str) -> tuple[int, str]:
+    """The listing that the server gives, page by page; and the growth meanwhile."""
+    process = psutil.Process()
+    count, after, largest = 0, ("", ""), 0
+    before = process.memory_info().rss
+    while page := lake.collections.page(project_id, after=after, amount=PAGE):
+        count += len(page)
+        after = (page[-1].name, page[-1].collection_id)
+        largest = max(largest, process.memory_info().rss)
+    return count, f"{(largest - before) / 2**20:+.0f} MiB"
+
+
+def keep_all(lake: Repository) -> int:
+    """What a collector reads of them."""
+    settings = lake.context.settings
+    with lake.context.metadata.snapshot() as tx:
+        kept = read_kept(
+            tx,
+            lake.info.repository_id,
+            now=tx.now(),
+            lease_ttl=settings.lease_ttl,
+            trash_time=timedelta(days=7),
+        )
+    return len(kept.refs)
+
+
+def timed(work: Callable[[], object]) -> tuple[float, object]:
+    """Seconds that it took, and what came of it."""
+    start = time.perf_counter()
+    outcome = work()
+    return time.perf_counter() - start, outcome
+
+
+def run(directory: Path, database_url: str | None, count: int) -> None:
+    """Fill, then measure."""
+    settings = Settings(database_url=database_url)
+    with Store.init(directory, settings=settings) as store:
+        lake = store.create_repository("lake")
+        project_id = lake.projects.create("samples").project_id
+        fill(lake, project_id, count)
+        limit, fetched = timed(lambda: fetch_all(lake, project_id))
+        assert fetched == count, fetched
+        print(f"{count:,} collections; fetching their rows: {limit:.2f} s")
+        show("trash the project", timed(lambda: lake.projects.delete(project_id).state), limit)
+        show("bring it back", timed(lambda: lake.projects.restore(project_id).state), limit)
+        show("list it by pages", timed(lambda: list_all(lake, project_id)), limit)
+        show("read for a collector", timed(lambda: keep_all(lake)), limit)
+
+
+def show(what: str, found: tuple[float, object], limit: float) -> None:
+    """One figure."""
+    seconds, outcome = found
+    print(f"{what}: {seconds:.3f} s, {seconds / limit:.3f} x the fetching ({outcome})")
+
+
+def main() -> None:
+    """Read the arguments, and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--collections", type=int, default=COLLECTIONS)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--database-url")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        run(asked.directory or Path(scratch), asked.database_url, asked.collections)
+
+
+if __name__ == "__main__":
+    main()
