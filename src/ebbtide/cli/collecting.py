@@ -56,9 +56,12 @@ def open_collector(
     reading: bool = False,
 ) -> Run:
     """The collector of a repository, with the options of a command; `reading` is for commands that
-    only look at runs. Starts worker processes at most: Spark when it is needed."""
+    only look at runs. Starts worker processes at most, where they are needed for sure: Spark, and
+    others, when they are needed."""
     progress = StepProgress(quiet=cli.output.as_json)
-    engine = make_engine(cli.settings, master, progress, starting=not reading)
+    # Whether others need workers at all is not known yet.
+    starting = not reading and (mode == "clean" or is_icechunk(repository))
+    engine = make_engine(cli.settings, master, progress, starting=starting)
 
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.options import RunOptions, parse_mode

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ebbtide.arrow import split_by
 from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.keys import with_keys
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
@@ -61,7 +63,7 @@ class Relations:
 @dataclass(frozen=True, slots=True)
 class Subtracted:
     """The candidates as parts (CANDIDATE_SCHEMA, one kind each), what is remembered as parts of the
-    same schema, and the counts of each class.
+    same schema with the key by which each row is judged, and the counts of each class.
 
     `all_listed` is true where everything required was seen among what was listed.
     """
@@ -96,7 +98,8 @@ class CandidateWriter:
 
     def remember(self, table: pa.Table) -> None:
         """Take what stays, rows of CANDIDATE_SCHEMA."""
-        self._gather(REMAINING, table)
+        judged = pc.coalesce(table.column("target"), table.column("address"))
+        self._gather(REMAINING, with_keys(table, judged))
 
     def _gather(self, group: str, table: pa.Table) -> None:
         gathered = self._gathered[group]

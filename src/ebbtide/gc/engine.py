@@ -25,6 +25,7 @@ Work = Callable[[int, Any, PartRows], None]
 TASKS_PER_CORE: Final = 3
 ADDRESSES_HELD_MAX: Final = 1_000_000
 KEYS_HELD_MAX: Final = 64_000_000
+ALONE_ROWS_MAX: Final = 100_000
 
 
 class Engine(ABC):
@@ -53,6 +54,10 @@ class Engine(ABC):
         little."""
         return TASKS_PER_CORE * self.cores
 
+    def expect(self, rows: int | None) -> None:
+        """Hear how many rows the steps to come go through, more or less; None for any number."""
+        del rows
+
     @abstractmethod
     def run(self, tasks: Sequence[Any], work: Work) -> list[Part]:
         """Run `work` for each task; the parts of all answers, in order of name.
@@ -77,7 +82,8 @@ class Engine(ABC):
 
 
 class LocalEngine(Engine):
-    """Worker processes of this machine."""
+    """Worker processes of this machine; or this process alone, where up to `alone_rows_max` rows
+    are expected and no worker runs yet: starting them costs more than they would save."""
 
     def __init__(
         self,
@@ -86,18 +92,38 @@ class LocalEngine(Engine):
         workers: Workers,
         held_max: int = ADDRESSES_HELD_MAX,
         keys_held_max: int = KEYS_HELD_MAX,
+        alone_rows_max: int = ALONE_ROWS_MAX,
     ) -> None:
         super().__init__(session, held_max=held_max, keys_held_max=keys_held_max)
         self._workers = workers
+        self._alone_rows_max = alone_rows_max
+        self._few = False
+
+    def expect(self, rows: int | None) -> None:
+        """See `Engine.expect`."""
+        self._few = rows is not None and rows <= self._alone_rows_max
+        if rows is None:
+            self._workers.start()
+
+    @property
+    def _alone(self) -> bool:
+        return self._few and not self._workers.started
 
     @property
     def cores(self) -> int:
         """See `Engine.cores`."""
-        return self._workers.count
+        return 1 if self._alone else self._workers.count
+
+    @property
+    def task_count(self) -> int:
+        """See `Engine.task_count`."""
+        return 1 if self._alone else super().task_count
 
     def run(self, tasks: Sequence[Any], work: Work) -> list[Part]:
         """See `Engine.run`. Failed `task_failed`, `worker_died`."""
         calls = [(work, number, task) for number, task in enumerate(tasks)]
+        if self._alone:
+            return checked(row for call in calls for row in answered(*call))
         return checked(row for rows in self._workers.call(answered, calls) for row in rows)
 
 

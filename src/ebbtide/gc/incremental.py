@@ -20,14 +20,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, in_closed_slices
-from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, read_tables, split
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, REMEMBERED, in_closed_slices
+from ebbtide.gc.keys import KEYS, KeySet, KeyWriter, keys_of, read_keys_in_order
+from ebbtide.gc.parts import (
+    ADDRESS_SCHEMA,
+    Part,
+    PartRows,
+    read_part,
+    read_rows,
+    read_tables,
+    split,
+)
 from ebbtide.gc.plan import Plan, read_commits
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
@@ -38,6 +49,9 @@ REVIVED: Final = "-revived-"
 _RECORD_SCHEMA: Final = make_schema(
     ("address", pa.string()), ("size_bytes", pa.int64()), ("kind", pa.string())
 )
+
+
+_JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address", "target")])
 
 
 class NeedsCleanRunError(Exception):
@@ -81,6 +95,25 @@ def recall(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
         raise NeedsCleanRunError(error.message) from error
 
 
+def in_question(
+    folder: RunFolder, inventory: Sequence[Part], protected: Sequence[Part]
+) -> list[Part]:
+    """The keys (parts of KEYS_SCHEMA) by which those of the inventory are judged that nothing
+    protects: what else is live makes no difference to this run."""
+    kept = KeySet.read(folder, protected)
+    answer = PartRows()
+    writer = KeyWriter("live/in-question", folder, answer, group=KEYS)
+    for part in inventory:
+        if part.group == REMEMBERED:
+            keys = read_keys_in_order(folder, part)
+        else:
+            table = read_rows(folder, [part], _JUDGED_SCHEMA)
+            keys = keys_of(pc.coalesce(table.column("target"), table.column("address")))
+        writer.add(keys[np.logical_not(kept.has(keys))])
+    writer.finish()
+    return answer.parts()
+
+
 def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     """What the earlier run considered and did not delete, of the slices that it closed off."""
     records = [name for name in earlier.folder.names("deleted") if REVIVED in name]
@@ -89,7 +122,7 @@ def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     def work(number: int, task: Part | str, answer: PartRows) -> None:
         name = f"inventory/remembered-{number:05d}.parquet"
         if isinstance(task, Part):
-            answer.copied(now.folder, name, earlier.folder, task)
+            answer.copied(now.folder, name, earlier.folder, task, group=REMEMBERED)
             return
         table = _revived(read_part(earlier.folder, task), earlier, now.layout)
         table = in_closed_slices(table, earlier.closed_after)
@@ -181,8 +214,10 @@ def _nodes_of(engine: Engine, trees: Sequence[str], now: Now) -> list[tuple[str,
 def _new_among(parts: Iterable[Part], known: list[Part], folder: RunFolder) -> list[Part]:
     """The rows of `parts`, each address once, without those of `known`."""
     found = read_rows(folder, parts, INVENTORY_SCHEMA)
-    for table in read_tables(folder, known, INVENTORY_SCHEMA):
-        found = without(found, "address", table)
+    keys = keys_of(found.column("address"))
+    for part in known:
+        if KeySet([keys]).has(read_keys_in_order(folder, part)).any():
+            found = without(found, "address", read_rows(folder, [part], ADDRESS_SCHEMA))
     once = found.group_by("address", use_threads=False).aggregate(
         [(name, "first") for name in INVENTORY_SCHEMA.names if name != "address"]
     )

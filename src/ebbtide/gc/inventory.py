@@ -32,6 +32,9 @@ address that it is being written for."""
 POINTERS: Final = "pointers"
 """The group of parts with files of the layout's `checked_kinds` alone; other parts have none."""
 
+REMEMBERED: Final = "remembered"
+"""The group of parts that an earlier run left, as they are, with a column `key` more."""
+
 ROWS_PER_PART: Final = 500_000
 
 

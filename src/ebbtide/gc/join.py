@@ -26,7 +26,7 @@ from ebbtide.gc.candidates import (
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.keys import KEYS_SCHEMA, keys_of, to_key_parts
+from ebbtide.gc.keys import KEYS_SCHEMA, to_key_parts, with_keys
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.spark import Change, PartWriter, read_frame, write_frame
@@ -72,8 +72,9 @@ def _with_keys(kinds: tuple[str, ...]) -> Change:
 
     def change(table: pa.Table) -> pa.Table:
         rows = table.filter(pc.is_in(table.column("kind"), value_set=pa.array(kinds, pa.string())))
-        judged = pc.coalesce(rows.column("target"), rows.column("address"))
-        return rows.append_column("key", pa.array(keys_of(judged)))
+        if "key" in rows.column_names:
+            return rows
+        return with_keys(rows, pc.coalesce(rows.column("target"), rows.column("address")))
 
     return change
 

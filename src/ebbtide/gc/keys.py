@@ -19,7 +19,7 @@ import xxhash
 
 from ebbtide.arrow import make_schema, texts
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.parts import Part, PartRows, opened_part
 from ebbtide.gc.runs import RunFolder
 
 KEYS_SCHEMA: Final = make_schema(
@@ -28,12 +28,15 @@ KEYS_SCHEMA: Final = make_schema(
 """A part of keys: ascending, each once; the unsigned 64 bits read as signed ones."""
 
 KEYS: Final = "keys"
-"""The group of such parts."""
+"""The group of such parts. Parts of other groups may have a column `key` too, in any order."""
 
 KeyArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 """Keys, in any order unless it is said."""
 
 KEYS_PER_PART: Final = 4_000_000
+SIEVE_BITS_PER_KEY: Final = 16
+SIEVE_BITS_MAX: Final = 26
+"""A byte each: 64 MB."""
 MERGE_FROM_SHARE: Final = 1 / 16
 """From how many questions on, for each key of a set, the set is merged into one array."""
 
@@ -92,18 +95,69 @@ class KeySet:
 
 def read_keys(folder: RunFolder, part: Part) -> KeyArray:
     """The keys of one part, ascending, each once. Refused `plan_corrupt`."""
+    keys = read_keys_in_order(folder, part)
+    return keys if part.group == KEYS else once(keys)
+
+
+def read_keys_in_order(folder: RunFolder, part: Part) -> KeyArray:
+    """The key of each row of a part. Refused `plan_corrupt`."""
     assert part.name is not None
-    table = read_part(folder, part.name, part.checksum)
-    if "key" in table.column_names:
-        keys: KeyArray = table.column("key").to_numpy()
-        return keys
-    return once(keys_of(table.column("address")))
+    with opened_part(folder, part.name, part.checksum) as file:
+        name = "key" if "key" in file.schema_arrow.names else "address"
+        column = file.read([name], use_threads=False).column(name)
+    if name == "address":
+        return keys_of(column)
+    keys: KeyArray = column.to_numpy()
+    return keys
+
+
+def with_keys(table: pa.Table, judged: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Table:
+    """The table with the keys of addresses beside it, so that nobody has to make them again."""
+    return table.append_column(KEYS_SCHEMA.field("key"), pa.array(keys_of(judged)))
+
+
+class Sieve:
+    """Tells which of many keys are among some, in one pass without ordering the many."""
+
+    def __init__(self, keys: KeyArray) -> None:
+        """`keys`: the some, in any order."""
+        self._keys = keys = once(keys)
+        bits = min(max(len(keys) * SIEVE_BITS_PER_KEY, 1 << 16).bit_length(), SIEVE_BITS_MAX)
+        self._mask = np.int64((1 << bits) - 1)
+        self._table = np.zeros(1 << bits, np.bool_)
+        self._table[keys & self._mask] = True
+
+    @classmethod
+    def read(cls, folder: RunFolder, parts: Iterable[Part]) -> Sieve:
+        """Of the keys of parts. Refused `plan_corrupt`."""
+        none = np.empty(0, np.int64)
+        return cls(np.concatenate([none, *(read_keys(folder, part) for part in parts)]))
+
+    def among(self, keys: KeyArray) -> KeyArray:
+        """Those of `keys` that are, in their order."""
+        likely: KeyArray = keys[self._table[keys & self._mask]]
+        if not len(self._keys):
+            return likely
+        places = np.searchsorted(self._keys, likely)
+        places[places == len(self._keys)] = 0
+        found: KeyArray = likely[self._keys[places] == likely]
+        return found
 
 
 class KeyWriter:
     """Gathers keys into parts of KEYS_SCHEMA, `<stem>-000.parquet` and so on."""
 
-    def __init__(self, stem: str, folder: RunFolder, answer: PartRows, *, group: str) -> None:
+    def __init__(
+        self,
+        stem: str,
+        folder: RunFolder,
+        answer: PartRows,
+        *,
+        group: str,
+        sieve: Sieve | None = None,
+    ) -> None:
+        """With a `sieve`, what is not among its keys is left out."""
+        self._sieve = sieve
         self._stem = stem
         self._folder = folder
         self._answer = answer
@@ -114,6 +168,8 @@ class KeyWriter:
 
     def add(self, keys: KeyArray) -> None:
         """Take keys, in any order."""
+        if self._sieve is not None:
+            keys = self._sieve.among(keys)
         self._arrays.append(keys)
         self._count += len(keys)
         if self._count >= KEYS_PER_PART:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from ebbtide.gc.candidates import (
     CLASSES,
     REMAINING,
+    ROWS_PER_PART,
     CandidateWriter,
     Relations,
     Subtracted,
@@ -25,13 +26,15 @@ from ebbtide.gc.candidates import (
 )
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, in_closed_slices
-from ebbtide.gc.keys import KeySet, keys_of, rows_of
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, REMEMBERED, in_closed_slices
+from ebbtide.gc.keys import KeySet, keys_of, read_keys_in_order, rows_of
 from ebbtide.gc.parts import Part, PartRows, read_tables, split
 
 _CLASS: Final = "class "
 _REQUIRED: Final = "required"
 _SEEN: Final = "required and seen"
+_SLICES_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field("slice")])
+REMEMBERED_ROWS_MIN: Final = ROWS_PER_PART // 2
 KEPT_PER_TASK: Final = 1_000_000
 """With more to look things up in, there are no more tasks than cores: each has to read it."""
 
@@ -49,7 +52,14 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
         protected = KeySet.read(folder, given.protected, questions=questions)
         answer.counted(len(required), bytes_total=0, group=_REQUIRED)
         writer = CandidateWriter(folder, kinds, number, answer)
-        for table in read_tables(folder, task, INVENTORY_SCHEMA):
+        others: list[Part] = []
+        for part in task:
+            if stays_whole(part, live, protected):
+                answer.counted(part.rows, bytes_total=part.bytes_total, group=_CLASS + "protected")
+                answer.kept(part, group=REMAINING)
+            else:
+                others.append(part)
+        for table in read_tables(folder, others, INVENTORY_SCHEMA):
             target = table.column("target")
             keys = keys_of(pc.coalesce(target, table.column("address")))
             own = pc.is_null(target).to_numpy()
@@ -68,6 +78,17 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
                 elif name in ("protected", "young") and given.closed_after is not None:
                     writer.remember(in_closed_slices(rows, given.closed_after))
         writer.finish()
+
+    def stays_whole(part: Part, live: KeySet, protected: KeySet) -> bool:
+        """Whether a part that is remembered is to be remembered as it is: all in it is protected,
+        none is live, and the next run does not list it. Small ones are put together."""
+        if part.group != REMEMBERED or part.rows < REMEMBERED_ROWS_MIN or given.required:
+            return False
+        keys = read_keys_in_order(folder, part)
+        if not protected.has(keys).all() or live.has(keys).any():
+            return False
+        slices = next(read_tables(folder, [part], _SLICES_SCHEMA)).column("slice")
+        return given.closed_after is not None and pc.min(slices).as_py() > given.closed_after
 
     answers = engine.run(split(given.inventory, tasks=count), work)
     counts = dict.fromkeys(CLASSES, Count())

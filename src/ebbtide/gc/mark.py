@@ -39,29 +39,45 @@ class MarkedTrees:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """`live`: parts of all that is live, of addresses (ADDRESS_SCHEMA) or keys (KEYS_SCHEMA).
-    `required`: those of them whose addresses must be on the storage, of formats without checksums.
-    `nodes`: parts (NODES_SCHEMA and more) of the nodes whose addresses are
-    live, each once."""
+class Reached:
+    """`live`: parts (ADDRESS_SCHEMA) of the addresses of trees, nodes and what goes with them.
+    `nodes`: parts (NODES_SCHEMA and more) of the nodes whose addresses are live, each once."""
 
     live: list[Part]
-    required: list[Part]
     nodes: list[Part]
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """`live`: parts of all that is live, of addresses (ADDRESS_SCHEMA) or keys (KEYS_SCHEMA).
+    `required`: those of them whose addresses must be on the storage, of formats without checksums.
+    """
+
+    live: list[Part]
+    required: list[Part]
+
+
 def mark(
+    engine: Engine, place: Place, *, trees: MarkedTrees, checksums: Mapping[str, str]
+) -> Marked:
+    """Read `trees`, and the nodes of those whose data stays, from their own files. Raises as the
+    two steps that it consists of."""
+    reached = reach(engine, place, trees=trees, checksums=checksums)
+    return mark_reached(engine, place, reached)
+
+
+def reach(
     engine: Engine,
     place: Place,
     *,
     trees: MarkedTrees,
     checksums: Mapping[str, str],
     index: Index | None = None,
-) -> Marked:
-    """Read `trees`, and the nodes of those whose data stays. Refused by the first thing unread.
+) -> Reached:
+    """Read `trees`. Refused by the first thing unread.
 
     `checksums` maps tree ids to the checksums of their files. With an `index`, what it lacks is
-    added to it, and what the nodes refer to are keys.
+    added to it.
     """
     needed = {
         t: NeededTree(t, checksums[t], data=t in trees.data, required=t not in trees.lenient)
@@ -70,9 +86,25 @@ def mark(
     answers = read_trees(engine, place, needed, index)
     tree_parts = [part for part in answers if part.group == "trees"]
     nodes = distinct_nodes(engine, place, [part for part in answers if part.group == "nodes"])
-    address_parts = read_nodes(engine, place, nodes, index)
-    required = [part for part in address_parts if part.group == REQUIRED]
     companions = PartRows()
     found = pa.table([pa.array(sorted(trees.companions), pa.string())], schema=ADDRESS_SCHEMA)
     companions.wrote(place.folder, place.named("companions-00000"), found, group="companions")
-    return Marked(tree_parts + companions.parts() + address_parts, required, nodes)
+    return Reached(tree_parts + companions.parts(), nodes)
+
+
+def mark_reached(
+    engine: Engine,
+    place: Place,
+    reached: Reached,
+    *,
+    index: Index | None = None,
+    asked: list[Part] | None = None,
+) -> Marked:
+    """Read the nodes of what was reached. Refused by the first thing unread.
+
+    With an `index`, what it lacks is added to it, and what the nodes refer to are keys: those that
+    are `asked` for (parts of KEYS_SCHEMA), if anything is.
+    """
+    parts = read_nodes(engine, place, reached.nodes, index, asked)
+    required = [part for part in parts if part.group == REQUIRED]
+    return Marked(reached.live + parts, required)

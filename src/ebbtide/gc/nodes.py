@@ -20,7 +20,7 @@ from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import KEYS_PER_PART, Index, count_use, outworn
 from ebbtide.gc.indexed import KEYED_SCHEMA, keyed, known_nodes, matching_nodes
-from ebbtide.gc.keys import KEYS, KeyArray, KeyWriter, keys_of, once
+from ebbtide.gc.keys import KEYS, KeyArray, KeyWriter, Sieve, keys_of, once
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
     Part,
@@ -70,27 +70,35 @@ def _in_bucket(place: Place, parts: Sequence[Part], bucket: int, count: int) -> 
             yield table.filter(pa.array(keys_of(table.column("node_id")) % count == bucket))
 
 
-def read_nodes(engine: Engine, place: Place, nodes: list[Part], index: Index | None) -> list[Part]:
+def read_nodes(
+    engine: Engine,
+    place: Place,
+    nodes: list[Part],
+    index: Index | None,
+    asked: list[Part] | None = None,
+) -> list[Part]:
     """Parts of what `nodes` (parts of MARKED_NODES) refer to: without an index addresses, of the
-    groups REQUIRED and `lenient`; with one keys, of the group KEYS."""
+    groups REQUIRED and `lenient`; with one keys, of the group KEYS, those `asked` for alone where
+    that is given (parts of KEYS_SCHEMA)."""
     if index is None:
-        return _read_from_files(engine, place, nodes, None)
-    recalled = _recall(engine, place, nodes, index)
+        return _read_from_files(engine, place, nodes, None, None)
+    recalled = _recall(engine, place, nodes, index, asked)
     found = [part for part in recalled if part.group == _FOUND]
     others = _without(engine, place, nodes, found) if found else nodes
     known = [part for part in recalled if part.group == KEYS]
-    return known + _read_from_files(engine, place, others, index)
+    return known + _read_from_files(engine, place, others, index, asked)
 
 
-def _recall(engine: Engine, place: Place, nodes: list[Part], index: Index) -> list[Part]:
+def _recall(
+    engine: Engine, place: Place, nodes: list[Part], index: Index, asked: list[Part] | None
+) -> list[Part]:
     """Parts of keys (group KEYS) of the nodes that the index knows, and of their ids (_FOUND)."""
     parts = index.parts("nodes")
 
     def work(number: int, task: Sequence[str], answer: PartRows) -> None:
         wanted = read_rows(place.folder, nodes, NODES_SCHEMA)
-        writer = KeyWriter(
-            f"{place.name}/keys-{number:05d}-known", place.folder, answer, group=KEYS
-        )
+        stem = f"{place.name}/keys-{number:05d}-known"
+        writer = _live_writer(place, stem, answer, asked)
         found = [NODES_SCHEMA.empty_table()]
         unchanged = index.unchanged()
         for name in task:
@@ -112,6 +120,12 @@ def _recall(engine: Engine, place: Place, nodes: list[Part], index: Index) -> li
     if index.writable and (worn := outworn(parts, answers)):
         _rewrite(engine, place, index, worn, nodes)
     return [part for part in answers if part.name is not None]
+
+
+def _live_writer(place: Place, stem: str, answer: PartRows, asked: list[Part] | None) -> KeyWriter:
+    """Of the keys that are live, or those of them that are asked for."""
+    sieve = None if asked is None else Sieve.read(place.folder, asked)
+    return KeyWriter(stem, place.folder, answer, group=KEYS, sieve=sieve)
 
 
 def _key_count(table: pa.Table) -> int:
@@ -184,7 +198,7 @@ def _slices(engine: Engine, parts: Sequence[Part]) -> list[_Slice]:
 
 
 def _read_from_files(
-    engine: Engine, place: Place, nodes: list[Part], index: Index | None
+    engine: Engine, place: Place, nodes: list[Part], index: Index | None, asked: list[Part] | None
 ) -> list[Part]:
     """As `read_nodes`, from the nodes' own files; adds them to the index."""
 
@@ -195,7 +209,7 @@ def _read_from_files(
         writer = (
             _Addresses(place, number, answer)
             if index is None
-            else _Keys(place, number, answer, index)
+            else _Keys(place, number, answer, index, asked)
         )
         columns = (rows.column(name).to_pylist() for name in MARKED_NODES.names)
         for node in zip(*columns, strict=True):
@@ -247,9 +261,10 @@ class _Addresses:
 class _Keys:
     """Gathers keys into parts, and adds the nodes to the index."""
 
-    def __init__(self, place: Place, number: int, answer: PartRows, index: Index) -> None:
-        stem = f"{place.name}/keys-{number:05d}"
-        self._writer = KeyWriter(stem, place.folder, answer, group=KEYS)
+    def __init__(
+        self, place: Place, number: int, answer: PartRows, index: Index, asked: list[Part] | None
+    ) -> None:
+        self._writer = _live_writer(place, f"{place.name}/keys-{number:05d}", answer, asked)
         self._index = index
         self._read_at = micros_of(index.read_at)
         self._nodes: list[tuple[str, str, int]] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -88,12 +89,18 @@ class PartRows:
         folder.storage.put(folder.address(name), data)
         self.counted(table.num_rows, bytes_total=_bytes(table), group=group, name=name, data=data)
 
-    def copied(self, folder: RunFolder, name: str, source: RunFolder, part: Part) -> None:
+    def copied(
+        self, folder: RunFolder, name: str, source: RunFolder, part: Part, *, group: str
+    ) -> None:
         """Take another run's part over as it is, as part `name`. Refused `plan_corrupt`."""
         assert part.name is not None
         data = _read_bytes(source, part.name, part.checksum)
         folder.storage.put(folder.address(name), data)
-        self.rows.append({**asdict(part), "name": name})
+        self.rows.append({**asdict(part), "name": name, "group": group})
+
+    def kept(self, part: Part, *, group: str) -> None:
+        """Answer with a part of this run that is there already."""
+        self.rows.append({**asdict(part), "group": group})
 
     def counted(
         self,
@@ -138,15 +145,31 @@ def encode(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def read_part(folder: RunFolder, name: str, checksum: str | None = None) -> pa.Table:
-    """A part's table. Refused `plan_corrupt` when it is missing, damaged or not as it was written.
+def read_part(
+    folder: RunFolder,
+    name: str,
+    checksum: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """A part's table, or those of the `columns` that it has. Refused `plan_corrupt` when it is
+    missing, damaged or not as it was written.
 
     `checksum` None skips the comparison (parts of a killed attempt, which nobody recorded).
     """
+    with opened_part(folder, name, checksum) as file:
+        # Without threads of Arrow's own: one that is still there when Python ends aborts it.
+        return file.read(None if columns is None else list(columns), use_threads=False)
+
+
+@contextmanager
+def opened_part(
+    folder: RunFolder, name: str, checksum: str | None = None
+) -> Iterator[pq.ParquetFile]:
+    """A part, for who looks at its schema before he reads it. Refused as `read_part`."""
     data = _read_bytes(folder, name, checksum)
     try:
-        # Without threads of Arrow's own: one that is still there when Python ends aborts it.
-        return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        yield pq.ParquetFile(pa.BufferReader(data))
     except (ValueError, OSError, pa.ArrowException) as error:
         raise _corrupt(folder, name, error) from error
 
@@ -196,7 +219,8 @@ def read_tables(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> 
     """The columns of `schema` in each part, one after the other. Refused `plan_corrupt`."""
     for part in parts:
         assert part.name is not None
-        yield read_part(folder, part.name, part.checksum).select(schema.names).cast(schema)
+        table = read_part(folder, part.name, part.checksum, columns=schema.names)
+        yield table.select(schema.names).cast(schema)
 
 
 def read_rows(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> pa.Table:

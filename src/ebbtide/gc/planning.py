@@ -19,10 +19,11 @@ from ebbtide.gc.candidates import Relations
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
-from ebbtide.gc.incremental import NeedsCleanRunError, Now, recall
+from ebbtide.gc.incremental import NeedsCleanRunError, Now, in_question, recall
 from ebbtide.gc.index import Index
 from ebbtide.gc.inventory import POINTERS, list_inventory
-from ebbtide.gc.mark import MarkedTrees, mark
+from ebbtide.gc.keys import with_keys
+from ebbtide.gc.mark import MarkedTrees, mark_reached, reach
 from ebbtide.gc.modes import Chosen
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, PartRows
@@ -37,6 +38,8 @@ from ebbtide.retention.decision import Decision, Roots, decide
 
 PROTECTED_ROWS_PER_PART: Final = 1_000_000
 """Some 20 MB: half of an address is random."""
+UNCHANGED_PER_ROW: Final = 50
+"""How much less than a listed file one costs an incremental run that is only remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ def _make(
     chosen: Chosen,
 ) -> Plan:
     earlier = chosen.earlier
+    engine.expect(None if earlier is None else earlier.left.objects // UNCHANGED_PER_ROW)
     with steps("check"):
         started_at = check_times(repository, options)
         cutoff = started_at - options.grace
@@ -113,13 +117,11 @@ def _make(
     with steps("read"):
         read = _read(repository, folder, cutoff=cutoff, listed_count=listed.total.objects)
     trees = trees_of(read.roots, read.decision)
+    place = Place(repository.storage, repository.layout, folder, "live")
+    index = _index(repository, options, folder, listed, started_at)
     with steps("mark"):
-        marked = mark(
-            engine,
-            Place(repository.storage, repository.layout, folder, "live"),
-            trees=trees,
-            checksums=read.roots.tree_checksums,
-            index=_index(repository, options, folder, listed, started_at),
+        reached = reach(
+            engine, place, trees=trees, checksums=read.roots.tree_checksums, index=index
         )
     if earlier is not None:
         with steps("recall"):
@@ -129,9 +131,14 @@ def _make(
                 layout=repository.layout,
                 data_trees=trees.data,
                 checksums=read.roots.tree_checksums,
-                node_parts=marked.nodes,
+                node_parts=reached.nodes,
             )
             listed = listed.with_rows(recall(engine, earlier.run, now))
+    with steps("mark"):
+        asked = None
+        if earlier is not None and engine.holds_keys([*listed.parts, *read.protected]):
+            asked = in_question(folder, listed.parts, read.protected)
+        marked = mark_reached(engine, place, reached, index=index, asked=asked)
     with steps("subtract"):
         relations = Relations(
             folder=folder,
@@ -275,9 +282,10 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
 
 
 def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str) -> list[Part]:
-    """Write the relation `protected` as parts under `name`."""
+    """Write the relation `protected` as parts under `name`, with keys."""
     answer = PartRows()
-    for number, table in enumerate(_gathered(tables, rows_max=PROTECTED_ROWS_PER_PART)):
+    keyed = (with_keys(table, table.column("address")) for table in tables)
+    for number, table in enumerate(_gathered(keyed, rows_max=PROTECTED_ROWS_PER_PART)):
         answer.wrote(folder, f"{name}/part-{number:05d}.parquet", table, group="protected")
     return answer.parts()
 

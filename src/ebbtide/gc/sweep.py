@@ -65,6 +65,7 @@ class Sweep:
 
         Incomplete when it was stopped later: what was deleted until then is on record.
         """
+        self.engine.expect(rows_of(self.plan.candidates))
         with self.steps("check"):
             self._check_state()
             check_times(self.repository, self.options)

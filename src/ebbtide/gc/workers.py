@@ -31,6 +31,11 @@ class Workers:
         self.count = count or len(os.sched_getaffinity(0))
         self._pool: ProcessPoolExecutor | None = None
 
+    @property
+    def started(self) -> bool:
+        """Whether they run, or are about to."""
+        return self._pool is not None
+
     def start(self) -> None:
         """Start them now, not when they are needed first."""
         if self.count > 1:

@@ -21,11 +21,13 @@ waits for all who bring it back at that moment, or publish it.
 Each table is read by one statement, in the order of its key. A statement for each branch costs
 PostgreSQL round trips, one for some hundred branches a scan of the whole table each. Rows come
 through SQLAlchemy Core without its types: the bare driver saves a fifth of that. ADBC saves more,
-but is a connection of its own, which cannot share the snapshot of SQLite.
+but is a connection of its own, which cannot share the snapshot of SQLite. There, all that is staged
+comes as arrays of JSON, some thousand rows each, at less than half of the cost.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -127,6 +129,9 @@ def uncommitted(
         if phase is STAGED:
             query = query.add_columns(staged.c.token)
             live = _live_tokens(tx, repository_id, gone_before=now - trash_time)
+            if tx.dialect_name == "sqlite" and among is None:
+                yield from _staged_arrays(tx, repository_id, sorted(live))
+                continue
         for rows in _batches(tx, query):
             yield _table(phase, rows, live)
 
@@ -281,6 +286,53 @@ def _live_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime) 
     return frozenset(staging_tokens(tx, repository_id, gone_before=gone_before))
 
 
+def _arrays_query() -> sa.Select[int, str | None, str, str]:
+    """Some rows of one token behind a path: their number and last path, their addresses and dates
+    as arrays of JSON."""
+    rows = (
+        sa.select(staged.c.path, staged.c.address, staged.c.mtime)
+        .where(
+            staged.c.repository_id == sa.bindparam("repository_id"),
+            staged.c.token == sa.bindparam("token"),
+            staged.c.path > sa.bindparam("after"),
+            staged.c.address.is_not(None),
+        )
+        .order_by(staged.c.path)
+        .limit(ROWS_PER_TABLE)
+        .subquery()
+    )
+    return sa.select(
+        sa.func.count(),
+        sa.func.max(rows.c.path),
+        sa.func.json_group_array(rows.c.address, type_=sa.Text),
+        sa.func.json_group_array(rows.c.mtime, type_=sa.Text),
+    ).select_from(rows)
+
+
+_ARRAYS: Final = _arrays_query()
+
+
+def _staged_arrays(
+    tx: Transaction, repository_id: str, tokens: Sequence[str]
+) -> Iterator[pa.Table]:
+    """What is staged under the tokens (UNCOMMITTED_SCHEMA), in their order, on SQLite."""
+    addresses: list[str] = []
+    dates: list[int] = []
+    for token in tokens:
+        count, after = ROWS_PER_TABLE, ""
+        while count == ROWS_PER_TABLE:
+            values = {"repository_id": repository_id, "token": token, "after": after}
+            count, last, more_addresses, more_dates = tx.execute(_ARRAYS, values).one()
+            after = last or ""
+            addresses += json.loads(more_addresses)
+            dates += json.loads(more_dates)
+            if len(addresses) >= ROWS_PER_TABLE:
+                yield _inside(_columns(STAGED, addresses, [None] * len(addresses), dates))
+                addresses, dates = [], []
+    if addresses:
+        yield _inside(_columns(STAGED, addresses, [None] * len(addresses), dates))
+
+
 def _batches(tx: Transaction, query: sa.Select[Any]) -> Iterator[list[Any]]:  # rows of the query
     """The rows, a bounded number at a time: PostgreSQL keeps the others on its side."""
     result = tx.execute(query, execution_options={"yield_per": ROWS_PER_TABLE})
@@ -292,18 +344,32 @@ def _table(phase: Phase, rows: list[Any], live: frozenset[str] | None) -> pa.Tab
     """Rows (of `Phase.select`, and the token beside it if there are `live` ones) as a table of
     UNCOMMITTED_SCHEMA, without what is of other tokens or lies outside the storage root."""
     addresses, until, created_at, *key = zip(*rows, strict=True)
+    table = _columns(phase, addresses, until, created_at)
+    if live is not None and not live.issuperset(key[0]):
+        table = table.filter(pa.array([token in live for token in key[0]], pa.bool_()))
+    return _inside(table)
+
+
+def _columns(
+    phase: Phase,
+    addresses: Sequence[str],
+    until: Sequence[int | None],
+    created_at: Sequence[int],
+) -> pa.Table:
     instant = UNCOMMITTED_SCHEMA.field("until").type
-    table = pa.table(
+    return pa.table(
         [
             pa.array(addresses, pa.string()),
-            pa.repeat(pa.scalar(phase.reason, pa.string()), len(rows)),
+            pa.repeat(pa.scalar(phase.reason, pa.string()), len(addresses)),
             pa.array(until, pa.int64()).cast(instant),
             pa.array(created_at, pa.int64()).cast(instant),
         ],
         schema=UNCOMMITTED_SCHEMA,
     )
-    if live is not None and not live.issuperset(key[0]):
-        table = table.filter(pa.array([token in live for token in key[0]], pa.bool_()))
+
+
+def _inside(table: pa.Table) -> pa.Table:
+    """The rows of addresses within the storage root."""
     # No address of our own has a colon in it, so that hardly any has to be looked at closely.
     column = table.column("address")
     if pc.any(pc.match_substring(column, ":")).as_py():
