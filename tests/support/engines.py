@@ -33,7 +33,7 @@ def shared_session() -> SparkSession:
 INLINE: Final = LocalEngine(shared_session, workers=Workers(1))
 """In the test's own process: quick, and what is patched there is patched for the tasks too."""
 
-WORKERS: Final = LocalEngine(shared_session, workers=Workers(2))
+WORKERS: Final = LocalEngine(shared_session, workers=Workers(2), alone_rows_max=-1)
 
 SPARK: Final = SparkEngine(shared_session)
 

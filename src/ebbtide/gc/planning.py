@@ -7,6 +7,7 @@ what is protected and what is committed. What is written after the listing canno
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -63,7 +64,6 @@ class _Read:
 
     roots: Roots
     decision: Decision
-    protected: list[Part]
     commits: Part
 
 
@@ -114,15 +114,23 @@ def _make(
             closed_after=None if earlier is None else earlier.run.closed_after,
         )
         listed = _list(engine, repository, folder, slices)
-    with steps("read"):
-        read = _read(repository, folder, cutoff=cutoff, listed_count=listed.total.objects)
-    trees = trees_of(read.roots, read.decision)
     place = Place(repository.storage, repository.layout, folder, "live")
     index = _index(repository, options, folder, listed, started_at)
-    with steps("mark"):
-        reached = reach(
-            engine, place, trees=trees, checksums=read.roots.tree_checksums, index=index
-        )
+    with repository.reading(cutoff) as reading, ThreadPoolExecutor(1) as beside:
+        with steps("read"):
+            roots = reading.roots()
+            # What is protected is much to read, and the mark does not need it.
+            writing = beside.submit(
+                write_protected, folder, reading.protected(), name="uncommitted"
+            )
+            read = _read(roots, folder, listed_count=listed.total.objects)
+            trees = trees_of(read.roots, read.decision)
+        with steps("mark"):
+            reached = reach(
+                engine, place, trees=trees, checksums=read.roots.tree_checksums, index=index
+            )
+        with steps("read"):
+            protected = writing.result()
     if earlier is not None:
         with steps("recall"):
             now = Now(
@@ -136,8 +144,8 @@ def _make(
             listed = listed.with_rows(recall(engine, earlier.run, now))
     with steps("mark"):
         asked = None
-        if earlier is not None and engine.holds_keys([*listed.parts, *read.protected]):
-            asked = in_question(folder, listed.parts, read.protected)
+        if earlier is not None and engine.holds_keys([*listed.parts, *protected]):
+            asked = in_question(folder, listed.parts, protected)
         marked = mark_reached(engine, place, reached, index=index, asked=asked)
     with steps("subtract"):
         relations = Relations(
@@ -145,7 +153,7 @@ def _make(
             inventory=listed.parts,
             live=marked.live,
             required=marked.required,
-            protected=read.protected,
+            protected=protected,
             kinds=repository.layout.delete_order,
             cutoff=cutoff,
             closed_after=closed_after,
@@ -174,7 +182,7 @@ def _make(
         counts={"listed": listed.total, **result.counts},
         kinds=listed.kinds,
         candidates=result.candidates,
-        protected=tuple(read.protected),
+        protected=tuple(protected),
         commits=read.commits,
         active_count=len(read.decision.active),
         expired_count=len(read.decision.expired) - gone_count,
@@ -238,15 +246,10 @@ def _list(
     )
 
 
-def _read(
-    repository: RepositoryFormat, folder: RunFolder, *, cutoff: datetime, listed_count: int
-) -> _Read:
-    with repository.reading(cutoff) as reading:
-        protected = write_protected(folder, reading.protected(), name="uncommitted")
-        roots = reading.roots()
+def _read(roots: Roots, folder: RunFolder, *, listed_count: int) -> _Read:
     check_not_empty(roots, listed_count=listed_count)
     decision = decide(roots)
-    return _Read(roots, decision, protected, write_commits(folder, roots, decision))
+    return _Read(roots, decision, write_commits(folder, roots, decision))
 
 
 def check_times(repository: RepositoryFormat, options: RunOptions) -> datetime:

@@ -286,7 +286,7 @@ def _live_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime) 
     return frozenset(staging_tokens(tx, repository_id, gone_before=gone_before))
 
 
-def _arrays_query() -> sa.Select[int, str | None, str, str]:
+def _arrays_query() -> sa.Select[int, Any, str, str]:
     """Some rows of one token behind a path: their number and last path, their addresses and dates
     as arrays of JSON."""
     rows = (
@@ -322,7 +322,8 @@ def _staged_arrays(
         count, after = ROWS_PER_TABLE, ""
         while count == ROWS_PER_TABLE:
             values = {"repository_id": repository_id, "token": token, "after": after}
-            count, last, more_addresses, more_dates = tx.execute(_ARRAYS, values).one()
+            row: Any = tx.execute(_ARRAYS, values).one()
+            count, last, more_addresses, more_dates = row
             after = last or ""
             addresses += json.loads(more_addresses)
             dates += json.loads(more_dates)

@@ -1,24 +1,27 @@
 """The version of the database's tables: made, checked, upgraded. Alembic's scripts lie beside it.
 
-Not for: the tables themselves (`schema`).
+Alembic takes a quarter of a second to import, which a program need not wait for that finds the
+version that it knows. Not for: the tables themselves (`schema`).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 
 from ebbtide.errors import Failed, Refused
 from ebbtide.store.metadata.engine import BEGIN_OPTION, translated_errors
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
 SCRIPTS: Final = Path(__file__).parent / "migrations"
+"""Scripts are named `v<version>_<what>.py`, in the order of their versions."""
+
+_VERSION: Final = sa.table("alembic_version", sa.column("version_num", sa.String))
 
 
 def upgrade_schema(engine: sa.Engine) -> None:
@@ -26,6 +29,8 @@ def upgrade_schema(engine: sa.Engine) -> None:
 
     Raises Refused `unknown_format_version` when they are newer, Failed `database_error`.
     """
+    from alembic import command
+
     config = _config()
     with translated_errors(), engine.connect() as connection:
         connection = connection.execution_options(**{BEGIN_OPTION: "BEGIN IMMEDIATE"})
@@ -43,7 +48,7 @@ def check_schema(engine: sa.Engine) -> None:
     """
     with translated_errors(), engine.connect() as connection:
         current = _refuse_newer(connection)
-    if current != _scripts().get_current_head():
+    if current != _head():
         raise Failed(
             "schema_outdated",
             "the metadata database was made by an older ebbtide: back it up, stop every other "
@@ -69,10 +74,24 @@ def _refuse_newer(connection: sa.Connection) -> str | None:
 
 
 def _revision(connection: sa.Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+    if not sa.inspect(connection).has_table(_VERSION.name):
+        return None
+    revision: str | None = connection.execute(sa.select(_VERSION.c.version_num)).scalar()
+    return revision
+
+
+def _head() -> str:
+    """The version of the newest script."""
+    newest = max(path.name for path in (SCRIPTS / "versions").glob("v*_*.py"))
+    return newest.removeprefix("v").partition("_")[0]
 
 
 def _is_known(revision: str) -> bool:
+    if revision == _head():
+        return True
+
+    from alembic.util import CommandError
+
     try:
         return _scripts().get_revision(revision) is not None
     except CommandError:
@@ -80,10 +99,14 @@ def _is_known(revision: str) -> bool:
 
 
 def _scripts() -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+
     return ScriptDirectory.from_config(_config())
 
 
 def _config() -> Config:
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
