@@ -121,6 +121,29 @@ def test_what_a_step_did_not_expect() -> None:
         assert (told.value.kind, told.value.message) == ("storage_error", "no answer")
 
 
+def test_few_rows_start_no_workers() -> None:
+    """Many do, and those that run are used."""
+    workers = Workers(2)
+    engine = LocalEngine(shared_session, workers=workers, alone_rows_max=10)
+
+    def work(_number: int, _task: int, answer: PartRows) -> None:
+        answer.counted(1, bytes_total=0, group=str(os.getpid()))
+
+    def in_this_process() -> bool:
+        return {part.group for part in engine.run([0] * 4, work)} == {str(os.getpid())}
+
+    engine.expect(10)
+    assert (engine.cores, engine.task_count, in_this_process()) == (1, 1, True)
+    assert not workers.started
+    engine.expect(11)
+    assert (engine.cores, in_this_process()) == (2, False)
+    engine.expect(0)
+    assert (engine.cores, in_this_process()) == (2, False)
+    others = Workers(2)
+    LocalEngine(shared_session, workers=others).expect(None)
+    assert others.started
+
+
 def test_a_worker_that_the_system_ends() -> None:
     """The step fails, and the next one finds new workers."""
     engine = LocalEngine(shared_session, workers=Workers(2))

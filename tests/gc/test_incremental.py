@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import EbbtideError
+from ebbtide.gc.counts import Count
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
@@ -97,6 +98,61 @@ def test_what_was_staged_then_and_dropped_since(world: World) -> None:
     world.lake.objects.delete("main", "b")
     assert incremental(world).counts["deleted"].objects == 2
     assert world.contents() == {"3"}
+
+
+def remembered(world: World, report: RunReport) -> list[str]:
+    """The parts of what stays that were taken over as they were."""
+    parts = plan_of(world, report).remaining
+    return [str(part.name) for part in parts if "/remembered-" in str(part.name)]
+
+
+def test_what_nothing_happened_to_is_taken_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And found all the same by the run after something did."""
+    monkeypatch.setattr("ebbtide.gc.lookup.REMEMBERED_ROWS_MIN", 2)
+    for path in PATHS:
+        world.lake.objects.put("main", path, path.encode())
+    first = plan_of(world, run(world, "clean"))
+    for _ in range(2):
+        found = incremental(world)
+        assert remembered(world, found)
+        assert found.counts["protected"] == Count(len(PATHS), sum(map(len, PATHS)))
+        taken = plan_of(world, found).remaining
+        assert [part.checksum for part in taken] == [part.checksum for part in first.remaining]
+    world.lake.objects.delete("main", "a")
+    found = incremental(world)
+    assert (found.counts["deleted"].objects, remembered(world, found)) == (1, [])
+    assert sum(part.rows for part in plan_of(world, found).remaining) == len(PATHS) - 1
+    commit(world)
+    found = incremental(world)
+    assert plan_of(world, found).remaining == ()
+    assert world.contents() == {*PATHS} - {"a"}
+
+
+def test_few_rows_are_put_together(world: World) -> None:
+    for path in PATHS[:2]:
+        world.lake.objects.put("main", path, b"1")
+        run(world, "incremental")
+    found = incremental(world)
+    assert remembered(world, found) == []
+    assert [part.rows for part in plan_of(world, found).remaining] == [2]
+
+
+def test_a_longer_grace_opens_slices_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the next run lists is not remembered besides."""
+    monkeypatch.setattr("ebbtide.gc.lookup.REMEMBERED_ROWS_MIN", 1)
+    world.lake.objects.put("main", "a", b"1")
+    world.clock.advance(2 * HOUR)
+    run(world, "clean")
+    world.clock.advance(2 * GRACE)
+    found = world.collect(mode="incremental", grace=2 * DAY)
+    assert (found.state, found.mode) == ("swept", "incremental")
+    assert plan_of(world, found).remaining == ()
+    found = incremental(world)
+    assert found.counts["protected"].objects == 1
+    world.lake.objects.delete("main", "a")
+    assert incremental(world).counts["deleted"].objects == 1
 
 
 def test_what_was_staged_then_and_is_committed(world: World) -> None:

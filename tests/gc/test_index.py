@@ -19,7 +19,7 @@ from ebbtide.formats.embedded import EmbeddedLayout
 from ebbtide.gc import index as index_module
 from ebbtide.gc import indexed, keys, nodes
 from ebbtide.gc.index import Index
-from ebbtide.gc.keys import KeySet, keys_of, once
+from ebbtide.gc.keys import KeySet, Sieve, keys_of, once
 from ebbtide.gc.report import RunReport
 from tests.support.engines import ENGINES
 from tests.support.refusals import check_refused
@@ -294,6 +294,17 @@ def test_a_set_of_keys_is_a_set(
     assert found.has(np.array(asked, np.int64)).tolist() == [key in expected for key in asked]
     if questions is None:
         assert len(found) == len(expected)
+
+
+@given(few=KEYS, many=KEYS)
+def test_a_sieve_lets_what_is_among_some_through(few: list[int], many: list[int]) -> None:
+    found = Sieve(np.array(few, np.int64)).among(np.array(many, np.int64))
+    assert found.tolist() == [key for key in many if key in few]
+
+
+def test_a_sieve_is_exact_where_low_bits_are_the_same() -> None:
+    few = np.array([1, 1 << 40], np.int64)
+    assert Sieve(few).among(few + (1 << 50)).tolist() == []
 
 
 def test_keys_are_those_of_the_published_algorithm() -> None:

@@ -25,6 +25,7 @@ from ebbtide.gc import planning
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
+from ebbtide.store import preparing
 from ebbtide.store.addresses import UploadAddress
 from ebbtide.store.content.entries import is_external
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX, range_address, tree_address
@@ -184,6 +185,29 @@ def test_what_lies_outside_the_root_is_left_out(repository: Repository) -> None:
     assert addresses(whole(repository)) == [mine.address]
     read = [table.num_rows for table in pages(repository, rows_max=1)]
     assert (sum(read), max(read)) == (1, 1)
+
+
+def test_staged_rows_are_taken_in_pieces(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one branch and of several, with addresses of all characters among them."""
+    expected: set[str] = set()
+    for branch in ("main", "dev", "odd"):
+        if branch != "main":
+            repository.branches.create(branch, "main")
+        for path in "abcde":
+            expected.add(repository.objects.put(branch, path, b"1").address)
+    for number, odd in enumerate(('"', "\\", "\n", "\x01", ",", "é", "\U0001f40b", "%0a")):
+        repository.addresses.stage("main", f"b{number}", f"s3://bucket/{odd}", size_bytes=1)
+    repository.objects.delete("dev", "c")
+    stands = {row["address"]: row["created_at"] for row in whole(repository)}
+    assert len(stands) == len(expected) - 1
+    assert set(stands) < expected
+    for rows in (1, 2, 3, 4, 5, 13):
+        monkeypatch.setattr(preparing, "ROWS_PER_TABLE", rows)
+        found = whole(repository)
+        assert {row["address"]: row["created_at"] for row in found} == stands
+        assert len(found) == len(stands)
 
 
 def test_other_repositories_are_left_out(store: Store, repository: Repository) -> None:

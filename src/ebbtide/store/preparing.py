@@ -298,7 +298,7 @@ def _arrays_query() -> sa.Select[int, Any, str, str]:
             staged.c.address.is_not(None),
         )
         .order_by(staged.c.path)
-        .limit(ROWS_PER_TABLE)
+        .limit(sa.bindparam("rows_max"))
         .subquery()
     )
     return sa.select(
@@ -318,10 +318,11 @@ def _staged_arrays(
     """What is staged under the tokens (UNCOMMITTED_SCHEMA), in their order, on SQLite."""
     addresses: list[str] = []
     dates: list[int] = []
+    given = {"repository_id": repository_id, "rows_max": ROWS_PER_TABLE}
     for token in tokens:
         count, after = ROWS_PER_TABLE, ""
         while count == ROWS_PER_TABLE:
-            values = {"repository_id": repository_id, "token": token, "after": after}
+            values = {**given, "token": token, "after": after}
             row: Any = tx.execute(_ARRAYS, values).one()
             count, last, more_addresses, more_dates = row
             after = last or ""
