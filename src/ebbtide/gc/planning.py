@@ -24,7 +24,7 @@ from ebbtide.gc.incremental import NeedsCleanRunError, Now, in_question, recall
 from ebbtide.gc.index import Index
 from ebbtide.gc.inventory import POINTERS, list_inventory
 from ebbtide.gc.keys import with_keys
-from ebbtide.gc.mark import MarkedTrees, mark_reached, reach
+from ebbtide.gc.mark import MarkedTrees, Reached, mark_reached, reach
 from ebbtide.gc.modes import Chosen
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, PartRows
@@ -60,11 +60,15 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the metadata said, and what follows from it for each commit."""
+    """What the metadata said, and what follows from it: for each commit, and the trees and nodes
+    that are reached."""
 
     roots: Roots
     decision: Decision
     commits: Part
+    protected: list[Part]
+    trees: MarkedTrees
+    reached: Reached
 
 
 def make_plan(
@@ -116,44 +120,32 @@ def _make(
         listed = _list(engine, repository, folder, slices)
     place = Place(repository.storage, repository.layout, folder, "live")
     index = _index(repository, options, folder, listed, started_at)
-    with repository.reading(cutoff) as reading, ThreadPoolExecutor(1) as beside:
-        with steps("read"):
-            roots = reading.roots()
-            # What is protected is much to read, and the mark does not need it.
-            writing = beside.submit(
-                write_protected, folder, reading.protected(), name="uncommitted"
-            )
-            read = _read(roots, folder, listed_count=listed.total.objects)
-            trees = trees_of(read.roots, read.decision)
-        with steps("mark"):
-            reached = reach(
-                engine, place, trees=trees, checksums=read.roots.tree_checksums, index=index
-            )
-        with steps("read"):
-            protected = writing.result()
+    read = _read(
+        engine, repository, place, index, steps, cutoff=cutoff, listed_count=listed.total.objects
+    )
     if earlier is not None:
         with steps("recall"):
             now = Now(
                 folder=folder,
                 storage=repository.storage,
                 layout=repository.layout,
-                data_trees=trees.data,
+                data_trees=read.trees.data,
                 checksums=read.roots.tree_checksums,
-                node_parts=reached.nodes,
+                node_parts=read.reached.nodes,
             )
             listed = listed.with_rows(recall(engine, earlier.run, now))
     with steps("mark"):
         asked = None
-        if earlier is not None and engine.holds_keys([*listed.parts, *protected]):
-            asked = in_question(folder, listed.parts, protected)
-        marked = mark_reached(engine, place, reached, index=index, asked=asked)
+        if earlier is not None and engine.holds_keys([*listed.parts, *read.protected]):
+            asked = in_question(folder, listed.parts, read.protected)
+        marked = mark_reached(engine, place, read.reached, index=index, asked=asked)
     with steps("subtract"):
         relations = Relations(
             folder=folder,
             inventory=listed.parts,
             live=marked.live,
             required=marked.required,
-            protected=protected,
+            protected=read.protected,
             kinds=repository.layout.delete_order,
             cutoff=cutoff,
             closed_after=closed_after,
@@ -182,7 +174,7 @@ def _make(
         counts={"listed": listed.total, **result.counts},
         kinds=listed.kinds,
         candidates=result.candidates,
-        protected=tuple(protected),
+        protected=tuple(read.protected),
         commits=read.commits,
         active_count=len(read.decision.active),
         expired_count=len(read.decision.expired) - gone_count,
@@ -246,10 +238,34 @@ def _list(
     )
 
 
-def _read(roots: Roots, folder: RunFolder, *, listed_count: int) -> _Read:
-    check_not_empty(roots, listed_count=listed_count)
-    decision = decide(roots)
-    return _Read(roots, decision, write_commits(folder, roots, decision))
+def _read(
+    engine: Engine,
+    repository: RepositoryFormat,
+    place: Place,
+    index: Index | None,
+    steps: Steps,
+    *,
+    cutoff: datetime,
+    listed_count: int,
+) -> _Read:
+    """All in one snapshot of the metadata. What is protected is much to read, and nothing needs it
+    before trees are read: that is done beside it."""
+    folder = place.folder
+    with repository.reading(cutoff) as reading, ThreadPoolExecutor(1) as beside:
+        with steps("read"):
+            roots = reading.roots()
+            protected = beside.submit(
+                write_protected, folder, reading.protected(), name="uncommitted"
+            )
+            check_not_empty(roots, listed_count=listed_count)
+            decision = decide(roots)
+            commits = write_commits(folder, roots, decision)
+            trees = trees_of(roots, decision)
+        with steps("mark"):
+            checksums = roots.tree_checksums
+            reached = reach(engine, place, trees=trees, checksums=checksums, index=index)
+        with steps("read"):
+            return _Read(roots, decision, commits, protected.result(), trees, reached)
 
 
 def check_times(repository: RepositoryFormat, options: RunOptions) -> datetime:
