@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -251,8 +252,10 @@ def _read(
     """All in one snapshot of the metadata. What is protected is much to read, and nothing needs it
     before trees are read: that is done beside it."""
     folder = place.folder
-    with repository.reading(cutoff) as reading, ThreadPoolExecutor(1) as beside:
+    with ExitStack() as until_read:
         with steps("read"):
+            reading = until_read.enter_context(repository.reading(cutoff))
+            beside = until_read.enter_context(ThreadPoolExecutor(1))
             roots = reading.roots()
             protected = beside.submit(
                 write_protected, folder, reading.protected(), name="uncommitted"
@@ -261,10 +264,9 @@ def _read(
             decision = decide(roots)
             commits = write_commits(folder, roots, decision)
             trees = trees_of(roots, decision)
-        with steps("mark"):
+        with steps("reach"):
             checksums = roots.tree_checksums
             reached = reach(engine, place, trees=trees, checksums=checksums, index=index)
-        with steps("read"):
             return _Read(roots, decision, commits, protected.result(), trees, reached)
 
 
