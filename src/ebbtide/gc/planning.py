@@ -256,10 +256,9 @@ def _read(
         with steps("read"):
             reading = until_read.enter_context(repository.reading(cutoff))
             beside = until_read.enter_context(ThreadPoolExecutor(1))
+            tables = reading.protected()  # what has ended is judged first
             roots = reading.roots()
-            protected = beside.submit(
-                write_protected, folder, reading.protected(), name="uncommitted"
-            )
+            protected = beside.submit(write_protected, folder, tables, name="uncommitted")
             check_not_empty(roots, listed_count=listed_count)
             decision = decide(roots)
             commits = write_commits(folder, roots, decision)

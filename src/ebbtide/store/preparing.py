@@ -117,8 +117,19 @@ def uncommitted(
     among: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
     """All of it (UNCOMMITTED_SCHEMA) in batches, by the database's now, or what there is of some
-    thousand addresses; `tx` is a snapshot."""
-    now = tx.now()
+    thousand addresses; `tx` is a snapshot. What has ended is judged by the now of this call, not of
+    the reading, which may come later: what is published between the two is not in the snapshot."""
+    return _uncommitted(tx, repository_id, now=tx.now(), trash_time=trash_time, among=among)
+
+
+def _uncommitted(
+    tx: Transaction,
+    repository_id: str,
+    *,
+    now: datetime,
+    trash_time: timedelta,
+    among: Sequence[str] | None,
+) -> Iterator[pa.Table]:
     for phase in PHASES:
         query = phase.select(repository_id)
         if among is not None:
