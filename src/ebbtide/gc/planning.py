@@ -7,7 +7,7 @@ what is protected and what is committed. What is written after the listing canno
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -249,16 +249,18 @@ def _read(
     cutoff: datetime,
     listed_count: int,
 ) -> _Read:
-    """All in one snapshot of the metadata. What is protected is much to read, and nothing needs it
-    before trees are read: that is done beside it."""
+    """All in one snapshot of the metadata. What is protected is much to read, and is read while
+    tasks read trees; behind them where those are this process's own, whose steps keep an order."""
     folder = place.folder
     with ExitStack() as until_read:
         with steps("read"):
             reading = until_read.enter_context(repository.reading(cutoff))
-            beside = until_read.enter_context(ThreadPoolExecutor(1))
             tables = reading.protected()  # what has ended is judged first
             roots = reading.roots()
-            protected = beside.submit(write_protected, folder, tables, name="uncommitted")
+            write = partial(write_protected, folder, tables, name="uncommitted")
+            beside: Future[list[Part]] | None = None
+            if engine.cores > 1:
+                beside = until_read.enter_context(ThreadPoolExecutor(1)).submit(write)
             check_not_empty(roots, listed_count=listed_count)
             decision = decide(roots)
             commits = write_commits(folder, roots, decision)
@@ -266,7 +268,8 @@ def _read(
         with steps("reach"):
             checksums = roots.tree_checksums
             reached = reach(engine, place, trees=trees, checksums=checksums, index=index)
-            return _Read(roots, decision, commits, protected.result(), trees, reached)
+            protected = write() if beside is None else beside.result()
+            return _Read(roots, decision, commits, protected, trees, reached)
 
 
 def check_times(repository: RepositoryFormat, options: RunOptions) -> datetime:
