@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError, NotFound
+from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.store.branches import Branches
+from ebbtide.store.metadata.schema import reflog
+from ebbtide.store.refs import Listed
 from ebbtide.store.repository import Repository
+from ebbtide.store.tags import Tags
+from tests.conftest import START
 from tests.support.clock import ManualClock
 
 WEEK = timedelta(days=7)
@@ -93,11 +101,136 @@ def test_a_name_is_free_at_once_and_restoring_into_a_taken_one_conflicts(
         first.branch_id,
         second.branch_id,
     ]
-    assert repository.branches.restore("dev").branch_id == second.branch_id, "the last one"
+    for ask in (
+        repository.branches.restore,
+        lambda name: repository.branches.set_expiry(name, None),
+    ):
+        with raises("ref_ambiguous") as caught:
+            ask("dev")
+        assert caught.value.details["ids"] == [second.branch_id, first.branch_id], "the last first"
+    with raises("ref_ambiguous"):
+        repository.branches.get("dev", include_expired=True)
+    found = repository.branches.get(first.branch_id, include_expired=True)
+    assert found.branch_id == first.branch_id
+    assert repository.branches.restore(second.branch_id).branch_id == second.branch_id
+    with raises("branch_exists"):
+        repository.branches.restore(second.branch_id)
+    repository.branches.delete(second.branch_id)
+    clock.advance(WEEK - timedelta(seconds=1))
+    assert repository.branches.restore("dev").branch_id == second.branch_id, "the other is gone"
     repository.branches.delete("dev")
     repository.tags.create("dev", "main")
     with raises("tag_exists"):
         repository.branches.restore("dev")
+
+
+def test_a_unique_name_is_made_up(repository: Repository) -> None:
+    long = "x" * 255
+    for name in ("dev", long):
+        first = repository.branches.create(name, "main")
+        repository.branches.delete(name)
+        repository.tags.create(name, "main")
+        back = repository.branches.restore(first.branch_id, ensure_unique_name=True)
+        assert back.name == (name[:253] + "-2")
+        again = repository.tags.get(name)
+        repository.tags.delete(name)
+        assert repository.tags.restore(name, ensure_unique_name=True).name == name, "it is free"
+        repository.tags.delete(name)
+        repository.branches.create(name, "main")
+        assert repository.tags.set_expiry(again.tag_id, None, ensure_unique_name=True).name == (
+            name[:253] + "-3"
+        )
+
+
+def reflog_of(repository: Repository) -> list[tuple[str, str, str]]:
+    with repository.context.metadata.snapshot() as tx:
+        rows = tx.execute(sa.select(reflog.c.kind, reflog.c.name, reflog.c.commit_id))
+        return [tuple(row) for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["branch", "tag"])
+def test_what_ends_a_ref_earlier_leaves_its_commit_a_root_for_a_lease(
+    repository: Repository, clock: ManualClock, kind: str
+) -> None:
+    """What was signed until then may outlast the new date; what ends it later outlasts nothing."""
+    refs: Branches | Tags = repository.branches if kind == "branch" else repository.tags
+    made = refs.create("x", "main")
+    entry = (kind, "x", made.commit_id)
+    day = timedelta(days=1)
+    for expires_at, earlier in (
+        (clock.now + 9 * day, True),
+        (clock.now + 9 * day, False),
+        (clock.now + 20 * day, False),
+        (None, False),
+        (clock.now + 5 * day, True),
+        (clock.now + 5 * day - timedelta(microseconds=1), True),
+        (clock.now - day, True),
+        (clock.now - day, False),
+        (None, False),
+    ):
+        before = len(reflog_of(repository))
+        refs.set_expiry("x", expires_at)
+        assert reflog_of(repository)[before:] == [entry] * earlier, expires_at
+
+
+def test_an_expiry_beyond_every_date(repository: Repository) -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    repository.branches.create("dev", "main", expires_at=last)
+    repository.tags.create("v1", "main", expires_at=last)
+    assert repository.branches.get("dev").state is LifecycleState.EXPIRING
+    assert repository.branches.set_expiry("dev", last).expires_at == last
+    policy = {"default": "7d", "tags": {"keep_within": "7d"}}
+    repository.retention.set(policy)
+    seen = EmbeddedRepository(repository.context, store_id="x")
+    with seen.reading() as reading:
+        assert {ref.name for ref in reading.roots().refs} == {"main", "dev", "v1"}
+
+
+def test_one_made_with_a_past_date_is_trashed_at_once(
+    repository: Repository, clock: ManualClock
+) -> None:
+    made = repository.branches.create("dev", "main", expires_at=clock.now - WEEK)
+    assert (made.expires_at, made.state) == (clock.now, LifecycleState.TRASHED)
+    with raises("invalid_date"):
+        repository.tags.create("v1", "main", expires_at=clock.now.replace(tzinfo=None))
+    assert repository.branches.restore("dev").state is LifecycleState.PERSISTENT
+
+
+def test_pages_of_what_is_in_the_trash(repository: Repository, clock: ManualClock) -> None:
+    """Names come more than once there, and each is met once, whatever the size of the pages."""
+    made = []
+    for number in range(6):
+        name = "dev" if number % 2 else "old"
+        hours = timedelta(hours=number + 1)
+        made.append(repository.tags.create(name, "main", expires_at=clock.now + hours))
+        clock.advance(hours)
+    repository.tags.create("dev", "main")
+    shown = Listed(include_expired=True)
+    expected = sorted((tag.name, tag.tag_id) for tag in repository.tags.list(include_expired=True))
+    assert len(expected) == 7
+    for amount in (1, 2, 3, 10):
+        found: list[tuple[str, str]] = []
+        after = ""
+        while page := repository.tags.page(after=after, amount=amount, listed=shown):
+            found += [(tag.name, tag.tag_id) for tag in page]
+            after = " ".join(found[-1])
+        assert found == expected
+
+    def ids(**asked: Any) -> list[str]:
+        return [tag.tag_id for tag in repository.tags.page(listed=Listed(**asked))]
+
+    assert len(ids()) == 1
+    trashed = ids(include_expired=True, state=LifecycleState.TRASHED)
+    assert set(trashed) == {tag.tag_id for tag in made}
+    assert len(ids(state=LifecycleState.PERSISTENT, include_expired=True)) == 1
+    assert ids(state=LifecycleState.EXPIRING) == []
+    third = made[2]
+    assert ids(
+        include_expired=True,
+        expires_after=third.expires_at,
+        expires_before=(third.expires_at or START) + timedelta(microseconds=1),
+    ) == [third.tag_id]
+    assert third.tag_id not in ids(include_expired=True, expires_before=third.expires_at)
 
 
 def test_expiry_by_itself(repository: Repository, clock: ManualClock) -> None:

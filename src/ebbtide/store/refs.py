@@ -1,0 +1,314 @@
+"""What branches and tags have in common: found, listed, trashed, brought back.
+
+Each is named by its name, or by its id, which a name never looks like. Several in the trash may
+bear one name. Not for: making them, or what is on a branch.
+"""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import count
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from ebbtide.errors import Conflict, NotFound
+from ebbtide.retention.dates import to_utc
+from ebbtide.retention.lifecycle import LifecycleState, expiry_asked, state_at
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.listing import check_amount
+from ebbtide.store.metadata.branches import BRANCHES, BranchRow, insert_reflog
+from ebbtide.store.metadata.commits import require_intact_commits
+from ebbtide.store.metadata.engine import LockMode, Transaction
+from ebbtide.store.metadata.expiries import StateFilter
+from ebbtide.store.metadata.refs import RefTable
+from ebbtide.store.metadata.tags import TAGS, TagRow
+from ebbtide.store.names import REF_LENGTH_MAX, shown
+
+IDS_SHOWN: Final = 20
+
+
+class NamedCommit(Protocol):
+    """A branch or tag as it was when it was looked at."""
+
+    @property
+    def ref_id(self) -> str:
+        """Its id."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def commit_id(self) -> str:
+        """Where it points."""
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was made."""
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When it goes to the trash, or went; None is never."""
+
+    @property
+    def state(self) -> LifecycleState:
+        """Its state at that time."""
+
+
+Row = TypeVar("Row", BranchRow, TagRow)
+Found = TypeVar("Found", bound=NamedCommit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What a list shows: with `include_expired` the trash too; of that only what is in one `state`,
+    or expires at `expires_after` or later, or before `expires_before`."""
+
+    include_expired: bool = False
+    state: LifecycleState | None = None
+    expires_after: datetime | None = None
+    expires_before: datetime | None = None
+
+    def at(self, now: datetime, context: RepositoryContext) -> StateFilter:
+        """The same at an instant. InvalidInput `invalid_date` for a date without a zone."""
+        dates = (self.expires_after, self.expires_before)
+        from_date, to_date = (None if d is None else to_utc(d, what="expires_at") for d in dates)
+        return StateFilter(
+            now=now,
+            trash_time=context.trash_time,
+            include_expired=self.include_expired,
+            state=self.state,
+            from_date=from_date,
+            to_date=to_date,
+        )
+
+
+class Refs(ABC, Generic[Row, Found]):
+    """The branches, or the tags, of one repository."""
+
+    def __init__(self, context: RepositoryContext, table: RefTable[Row]) -> None:
+        self._context = context
+        self._metadata = context.metadata
+        self._repository_id = context.repository_id
+        self._table: RefTable[Row] = table
+        self.kind = table.kind
+
+    @abstractmethod
+    def _found(self, row: Row, state: LifecycleState) -> Found:
+        """What is known of a row."""
+
+    def get(self, ref: str, *, include_expired: bool = False) -> Found:
+        """The one of that name or id; with `include_expired`, if there is none, that in the trash.
+
+        Raises NotFound `branch_not_found` or `tag_not_found`, Conflict `ref_ambiguous` for a name
+        that several in the trash bear.
+        """
+        with self._metadata.snapshot() as tx:
+            return self._look(tx, self._require(tx, ref, include_expired=include_expired))
+
+    def list(self, *, include_expired: bool = False) -> list[Found]:
+        """All by name; with `include_expired`, those in the trash too."""
+        with self._metadata.snapshot() as tx:
+            states = Listed(include_expired=include_expired).at(tx.now(), self._context)
+            conditions = states.conditions(self._table.table.c.expires_at)
+            rows = self._table.all(tx, self._repository_id, *conditions)
+            return [self._look(tx, row) for row in rows]
+
+    def page(
+        self,
+        *,
+        prefix: str = "",
+        after: str = "",
+        amount: int = 1000,
+        listed: Listed | None = None,
+    ) -> builtins.list[Found]:
+        """At most `amount` by name and id, behind a name, or behind a name, a blank and an id.
+
+        Raises InvalidInput `invalid_argument`, `invalid_date`.
+        """
+        return self._page(prefix, after, amount, listed or Listed())
+
+    def _page(
+        self,
+        prefix: str,
+        after: str,
+        amount: int,
+        listed: Listed,
+        *conditions: sa.ColumnElement[bool],
+    ) -> builtins.list[Found]:
+        check_amount(amount)
+        with self._metadata.snapshot() as tx:
+            states = listed.at(tx.now(), self._context)
+            rows = self._table.page(
+                tx,
+                self._repository_id,
+                *states.conditions(self._table.table.c.expires_at),
+                *conditions,
+                prefix=prefix,
+                after=after,
+                amount=amount,
+            )
+            return [self._look(tx, row) for row in rows]
+
+    def delete(self, ref: str) -> Found:
+        """Put one in the trash: its name is free, and all it holds stays for `trash_time`.
+
+        Raises NotFound `branch_not_found` or `tag_not_found`, Conflict `branch_protected` for the
+        default branch.
+        """
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            row = self._require(tx, ref, lock="exclusive")
+            return self._set_expiry(tx, row, tx.now())
+
+    def set_expiry(
+        self, ref: str, expires_at: datetime | None, *, ensure_unique_name: bool = False
+    ) -> Found:
+        """Say when one goes to the trash by itself; None is never, a past time is now.
+
+        One in the trash comes back by None or a time to come, with all that it held; where its name
+        was taken since, under another name if `ensure_unique_name`.
+
+        Raises NotFound `branch_not_found` or `tag_not_found`; Conflict `branch_protected`,
+        `ref_ambiguous`, `branch_exists`, `tag_exists`; Gone `commit_expired`; InvalidInput
+        `invalid_date`.
+        """
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            asked = expiry_asked(expires_at, now=tx.now())
+            row = self._require(tx, ref, include_expired=True, lock="exclusive")
+            if row.expires_at is None or row.expires_at > tx.now():
+                return self._set_expiry(tx, row, asked)
+            return self._revive(tx, row, asked, ensure_unique_name=ensure_unique_name)
+
+    def restore(self, ref: str, *, ensure_unique_name: bool = False) -> Found:
+        """Bring one back from the trash, for good: by its id, or by its name, if no other in the
+        trash bears it. Raises as `set_expiry`."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive")
+            row = self._recoverable(tx, ref, lock="exclusive")
+            if row is None:
+                live = self._find_live(tx, ref)
+                if live is not None:
+                    raise taken(self.kind, live.name)
+                raise NotFound(
+                    f"{self.kind}_not_found", f"there is no {self.kind} {shown(ref)} to restore"
+                )
+            return self._revive(tx, row, None, ensure_unique_name=ensure_unique_name)
+
+    def _set_expiry(self, tx: Transaction, row: Row, expires_at: datetime | None) -> Found:
+        """The repository is locked."""
+        if expires_at is not None:
+            if self.kind == "branch" and row.name == self._context.info.default_branch:
+                raise Conflict(
+                    "branch_protected",
+                    f"{shown(row.name)} is the default branch: it cannot be deleted",
+                )
+            if row.expires_at is None or expires_at < row.expires_at:
+                # What was signed until now may outlast the new date.
+                insert_reflog(
+                    tx,
+                    self._repository_id,
+                    kind=self.kind,
+                    name=row.name,
+                    commit_id=row.commit_id,
+                )
+        return self._update(tx, row, expires_at=expires_at)
+
+    def _revive(
+        self, tx: Transaction, row: Row, expires_at: datetime | None, *, ensure_unique_name: bool
+    ) -> Found:
+        """Give one in the trash another date. The repository is locked exclusively."""
+        if expires_at is not None and expires_at <= tx.now():
+            return self._update(tx, row, expires_at=expires_at)
+        name = row.name
+        if ensure_unique_name:
+            names = names_like(name, length_max=REF_LENGTH_MAX)
+            name = next(n for n in names if _holder(tx, self._repository_id, n) is None)
+        require_free_name(tx, self._repository_id, name)
+        require_intact_commits(tx, self._repository_id, [row.commit_id])
+        return self._update(tx, row, expires_at=expires_at, name=name)
+
+    def _update(self, tx: Transaction, row: Row, **values: Any) -> Found:  # of the columns' types
+        self._table.update(tx, self._repository_id, row.ref_id, **values)
+        return self._look(tx, replace(row, **values))
+
+    def _require(
+        self,
+        tx: Transaction,
+        ref: str,
+        *,
+        include_expired: bool = False,
+        lock: LockMode | None = None,
+    ) -> Row:
+        row = self._find_live(tx, ref, lock=lock)
+        if row is None and include_expired:
+            row = self._recoverable(tx, ref, lock=lock)
+        return self._table.require(tx, self._repository_id, ref) if row is None else row
+
+    def _find_live(self, tx: Transaction, ref: str, *, lock: LockMode | None = None) -> Row | None:
+        row = self._table.find(tx, self._repository_id, ref, lock=lock)
+        if row is None:
+            row = self._table.by_id(tx, self._repository_id, ref, lock=lock)
+        return row if row is not None and self._state(tx, row).is_visible() else None
+
+    def _recoverable(
+        self, tx: Transaction, ref: str, *, lock: LockMode | None = None
+    ) -> Row | None:
+        """The one in the trash of that id, or of that name. Conflict `ref_ambiguous`."""
+        by_id = self._table.by_id(tx, self._repository_id, ref, lock=lock)
+        rows = self._table.expired(tx, self._repository_id, ref) if by_id is None else [by_id]
+        found = [row for row in rows if self._state(tx, row) is LifecycleState.TRASHED]
+        if len(found) > 1:
+            raise ambiguous(self.kind, ref, [row.ref_id for row in found])
+        return found[0] if found else None
+
+    def _state(self, tx: Transaction, row: Row) -> LifecycleState:
+        return state_at(row.expires_at, trash_time=self._context.trash_time, now=tx.now())
+
+    def _look(self, tx: Transaction, row: Row) -> Found:
+        return self._found(row, self._state(tx, row))
+
+
+def ambiguous(kind: str, name: str, ids: builtins.list[str]) -> Conflict:
+    """The error for a name that several things in the trash bear."""
+    more = f" and {len(ids) - IDS_SHOWN} more" if len(ids) > IDS_SHOWN else ""
+    return Conflict(
+        "ref_ambiguous",
+        f"the trash has several of the name {shown(name)}, the last first: name the {kind} by its "
+        f"id, one of {', '.join(ids[:IDS_SHOWN])}{more}",
+        ids=ids,
+    )
+
+
+def taken(kind: str, name: str) -> Conflict:
+    """The error for a name that is not free."""
+    return Conflict(f"{kind}_exists", f"there is a {kind} {shown(name)} already")
+
+
+def require_free_name(tx: Transaction, repository_id: str, name: str) -> None:
+    """Raises Conflict `branch_exists` or `tag_exists`: branches and tags share their names, so
+    that a name never means two commits. The repository must be locked exclusively."""
+    kind = _holder(tx, repository_id, name)
+    if kind is not None:
+        raise taken(kind, name)
+
+
+def _holder(tx: Transaction, repository_id: str, name: str) -> str | None:
+    """Of what kind the ref of that name is, if there is one."""
+    if BRANCHES.find(tx, repository_id, name) is not None:
+        return BRANCHES.kind
+    return None if TAGS.find(tx, repository_id, name) is None else TAGS.kind
+
+
+def names_like(name: str, *, length_max: int) -> Iterator[str]:
+    """The name, and others to take its place where it is taken: `dev`, `dev-2`, `dev-3`, …"""
+    yield name
+    for number in count(2):
+        suffix = f"-{number}"
+        yield name[: length_max - len(suffix)] + suffix
