@@ -138,6 +138,7 @@ _SHOWN: Final[tuple[str, ...]] = (
     "run_id",
     "commit_id",
     "address",
+    "ids",
 )
 
 

@@ -1,4 +1,4 @@
-"""Branches: made, listed, deleted, reset; and commits undone or picked onto them."""
+"""Branches: made, listed, deleted, brought back, reset; and commits undone or picked onto them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi import Query, Response
 from fastapi.responses import HTMLResponse
 
 from ebbtide.errors import InvalidInput
+from ebbtide.server.lifecycle import ListedDep, add_ref_routes, ref_list
 from ebbtide.server.paging import PagingDep
 from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
@@ -17,7 +18,6 @@ from ebbtide.server.wire.refs import (
     BranchCreation,
     CherryPickCreation,
     CommitOverrides,
-    RefAnswer,
     RefList,
     ResetCreation,
     RevertCreation,
@@ -29,12 +29,14 @@ routes = Routes("branches")
 _BRANCHES = "/repositories/{repository:segment}/branches"
 _BRANCH = _BRANCHES + "/{branch:segment}"
 
+add_ref_routes(routes, _BRANCH, "branch", lambda repository: repository.branches)
+
 
 @routes.add("POST", _BRANCHES, Role.WRITER, status=201, response_class=HTMLResponse)
 def create_branch(repository: Segment, asked: BranchCreation, served: ServedDep) -> Response:
     """Make a branch; the answer is the id of its commit, as text."""
     made = served.repository(repository).branches.create(
-        asked.name, asked.source, hidden=asked.hidden
+        asked.name, asked.source, hidden=asked.hidden, expires_at=asked.expires_at
     )
     # The type is the one that clients ask for; an id holds nothing that a browser would run.
     return HTMLResponse(made.commit_id, status_code=201)
@@ -44,36 +46,19 @@ def create_branch(repository: Segment, asked: BranchCreation, served: ServedDep)
 def list_branches(
     repository: Segment,
     paging: PagingDep,
+    listed: ListedDep,
     served: ServedDep,
     show_hidden: Annotated[bool, Query()] = False,
 ) -> RefList:
     """Branches by name."""
-    page, more = paging.cut(
-        served.repository(repository).branches.page(
-            prefix=paging.prefix,
-            after=paging.after,
-            amount=paging.amount_and_one,
-            hidden=show_hidden,
-        )
+    found = served.repository(repository).branches.page(
+        prefix=paging.prefix,
+        after=paging.after,
+        amount=paging.amount_and_one,
+        listed=listed,
+        hidden=show_hidden,
     )
-    return RefList(
-        pagination=paging.pagination(len(page), page[-1].name if more else None),
-        results=[RefAnswer(id=branch.name, commit_id=branch.commit_id) for branch in page],
-    )
-
-
-@routes.add("GET", _BRANCH, Role.READER)
-def get_branch(repository: Segment, branch: Segment, served: ServedDep) -> RefAnswer:
-    """One branch."""
-    found = served.repository(repository).branches.get(branch)
-    return RefAnswer(id=found.name, commit_id=found.commit_id)
-
-
-@routes.add("DELETE", _BRANCH, Role.WRITER, status=204)
-def delete_branch(repository: Segment, branch: Segment, served: ServedDep) -> Response:
-    """Put a branch in the trash."""
-    served.repository(repository).branches.delete(branch)
-    return Response(status_code=204)
+    return ref_list(paging, listed, found)
 
 
 @routes.add("PUT", _BRANCH, Role.WRITER, status=204)

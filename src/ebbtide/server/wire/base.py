@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import Path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ebbtide.model import EPOCH
 
@@ -25,10 +25,19 @@ def _storable(text: str) -> str:
     return text
 
 
+def _instant(value: object) -> datetime:
+    """Numbers are no instants: nobody could tell seconds from milliseconds."""
+    if not isinstance(value, str):
+        raise ValueError("write an instant as 2026-03-01T12:30:00Z, with its zone")
+    return datetime.fromisoformat(value)
+
+
 Text = Annotated[str, AfterValidator(_storable)]
 Metadata = dict[Text, Text]
 Seconds = Annotated[int, Field(ge=0, le=SECONDS_MAX)]
 """Since 1970."""
+Instant = Annotated[datetime, BeforeValidator(_instant)]
+"""ISO 8601; the store refuses one without a zone."""
 Segment = Annotated[Text, Path()]
 """A part of a path."""
 
@@ -37,6 +46,20 @@ class Wire(BaseModel):
     """A request or an answer. What is not known here is passed over, as clients grow."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+class ExpiryChange(Wire):
+    """When something is to expire, null for never. Brought back from the trash into a name that was
+    taken since, it gets another if `ensure_unique_name`."""
+
+    expires_at: Instant | None
+    ensure_unique_name: bool = False
+
+
+class Restoration(Wire):
+    """How to bring something back: as with `ExpiryChange`."""
+
+    ensure_unique_name: bool = False
 
 
 class Pagination(Wire):

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
 
-from ebbtide.server.wire.base import Metadata, Pagination, Text, Wire
+from ebbtide.server.wire.base import Instant, Metadata, Pagination, Text, Wire
+from ebbtide.store.refs import NamedCommit
 
 
 class RefAnswer(Wire):
-    """A branch or tag."""
+    """A branch or tag. `id` is its name, as clients call it, and `ref_id` the id."""
 
     id: str
     commit_id: str
+    ref_id: str
+    state: str
+    expires_at: datetime | None = None
+
+    @classmethod
+    def of(cls, found: NamedCommit) -> RefAnswer:
+        """As it is now."""
+        return cls(
+            id=found.name,
+            commit_id=found.commit_id,
+            ref_id=found.ref_id,
+            state=found.state.value,
+            expires_at=found.expires_at,
+        )
 
 
 class RefList(Wire):
@@ -29,6 +45,7 @@ class BranchCreation(Wire):
     name: Text
     source: Text
     hidden: bool = False
+    expires_at: Instant | None = None
 
 
 class TagCreation(Wire):
@@ -36,6 +53,7 @@ class TagCreation(Wire):
 
     id: Text
     ref: Text
+    expires_at: Instant | None = None
 
 
 class ResetCreation(Wire):

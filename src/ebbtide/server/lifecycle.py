@@ -1,0 +1,100 @@
+"""What routes of everything with a lifecycle have in common: what lists may be asked for, and the
+routes of one branch or tag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import Body, Depends, Path, Query, Response
+
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.server.paging import Paging
+from ebbtide.server.routing import Routes
+from ebbtide.server.serving import ServedDep
+from ebbtide.server.wire.base import ExpiryChange, Instant, Restoration, Segment, Text
+from ebbtide.server.wire.refs import RefAnswer, RefList
+from ebbtide.store.keys import Role
+from ebbtide.store.refs import Listed, NamedCommit, Refs
+from ebbtide.store.repository import Repository
+
+ExpiredQuery = Annotated[bool, Query(description="What is in the trash, too.")]
+
+
+async def _listed(
+    include_expired: ExpiredQuery = False,
+    state: Annotated[Literal["persistent", "expiring", "trashed"] | None, Query()] = None,
+    expires_after: Annotated[Instant | None, Query(description="That instant, or later.")] = None,
+    expires_before: Annotated[Instant | None, Query()] = None,
+) -> Listed:
+    return Listed(
+        include_expired=include_expired,
+        state=None if state is None else LifecycleState(state),
+        expires_after=expires_after,
+        expires_before=expires_before,
+    )
+
+
+ListedDep = Annotated[Listed, Depends(_listed)]
+
+
+def ref_list(paging: Paging, listed: Listed, found: Sequence[NamedCommit]) -> RefList:
+    """A page, of what was found of `amount_and_one`."""
+    page, more = paging.cut(found)
+    last = None
+    if more:
+        # With those in the trash, a name may come more than once.
+        last = f"{page[-1].name} {page[-1].ref_id}" if listed.include_expired else page[-1].name
+    return RefList(
+        pagination=paging.pagination(len(page), last),
+        results=[RefAnswer.of(each) for each in page],
+    )
+
+
+def add_ref_routes(
+    routes: Routes,
+    path: str,
+    kind: str,
+    refs_of: Callable[[Repository], Refs[Any, Any]],  # of branches, or of tags
+) -> None:
+    """The routes of one branch or tag that both have. The last part of `path` names it."""
+    name_path = Path(alias=kind)
+
+    @routes.add("GET", path, Role.READER)
+    def get_ref(
+        repository: Segment,
+        served: ServedDep,
+        name: Text = name_path,
+        include_expired: ExpiredQuery = False,
+    ) -> RefAnswer:
+        """One, by name or id."""
+        found = refs_of(served.repository(repository)).get(name, include_expired=include_expired)
+        return RefAnswer.of(found)
+
+    @routes.add("DELETE", path, Role.WRITER, status=204)
+    def delete_ref(repository: Segment, served: ServedDep, name: Text = name_path) -> Response:
+        """Put one in the trash."""
+        refs_of(served.repository(repository)).delete(name)
+        return Response(status_code=204)
+
+    @routes.add("PATCH", path, Role.WRITER)
+    def change_ref(
+        repository: Segment, asked: ExpiryChange, served: ServedDep, name: Text = name_path
+    ) -> RefAnswer:
+        """Say when it expires; what is in the trash comes back, unless that is past."""
+        changed = refs_of(served.repository(repository)).set_expiry(
+            name, asked.expires_at, ensure_unique_name=asked.ensure_unique_name
+        )
+        return RefAnswer.of(changed)
+
+    @routes.add("POST", path + "/restore", Role.WRITER)
+    def restore_ref(
+        repository: Segment,
+        served: ServedDep,
+        name: Text = name_path,
+        asked: Annotated[Restoration | None, Body()] = None,
+    ) -> RefAnswer:
+        """Bring one back from the trash."""
+        unique = asked is not None and asked.ensure_unique_name
+        restored = refs_of(served.repository(repository)).restore(name, ensure_unique_name=unique)
+        return RefAnswer.of(restored)
