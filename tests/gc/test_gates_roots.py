@@ -62,7 +62,7 @@ def test_roots_apart(tmp_path: Path, store: str, place: str, spelling: str) -> N
     assert refused.value.kind in kinds
     assert "choose another root" in refused.value.message
     assert paths(world.directory) == before
-    assert "second" not in {info.name for info in chosen.repositories()}
+    assert "second" not in {each.info.name for each in chosen.catalog.list()}
     world.lake.objects.put("main", "still", b"mine")
     chosen.close()
     world.close()

@@ -30,6 +30,8 @@ ROLES = {
     ("POST", "/repositories"): "admin",
     ("GET", R): "reader",
     ("DELETE", R): "admin",
+    ("PATCH", R): "admin",
+    ("POST", R + "/restore"): "admin",
     ("GET", R + "/metadata"): "reader",
     ("GET", R + "/branches"): "reader",
     ("POST", R + "/branches"): "writer",

@@ -12,8 +12,8 @@ from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.store.branches import Branches
+from ebbtide.store.lifecycle import Listed
 from ebbtide.store.metadata.schema import reflog
-from ebbtide.store.refs import Listed
 from ebbtide.store.repository import Repository
 from ebbtide.store.tags import Tags
 from tests.conftest import START

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pyarrow.parquet as pq
 import pytest
 
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.ids import descending_id
 from ebbtide.store.days import DayRules
@@ -63,11 +63,11 @@ def test_refs_and_repositories_in_parts(store: Store, repository: Repository) ->
     assert [each.name for each in repository.tags.page(after="v1")] == ["v2"]
     for name in ("lake-2", "lake2", "other"):
         store.create_repository(name, storage_url=f"memory:{name}-{id(store)}")
-    listed = [info.name for info in store.page_of_repositories(prefix="lake", after="lake")]
+    listed = [each.info.name for each in store.catalog.page(prefix="lake", after="lake")]
     assert listed == ["lake-2", "lake2"]
-    found_names = [info.name for info in store.page_of_repositories(search="e-")]
+    found_names = [each.info.name for each in store.catalog.page(search="e-")]
     assert found_names == ["lake-2"]
-    assert store.page_of_repositories(search="%") == []
+    assert store.catalog.page(search="%") == []
     with raises("invalid_argument"):
         repository.branches.page(amount=0)
 
@@ -344,23 +344,62 @@ def test_what_is_uncommitted_comes_in_parts(
     assert found == expected
 
 
-def test_deleting_a_repository(store: Store, repository: Repository) -> None:
+def test_deleting_a_repository(store: Store, repository: Repository, clock: ManualClock) -> None:
+    """It is in the trash with all it holds: to be brought back, and nothing else can be done."""
     commit(repository, a=b"1")
     repository.objects.put("main", "b", b"2")
     repository.tags.create("v1", "main")
-    repository.addresses.get("main", "c")
-    files = sum(batch.num_rows for batch in repository.storage.list())
-    seen = EmbeddedRepository(repository.context, store_id=store.store_id)
-    with seen.hold("0" * 32, deletes=True), raises("run_in_progress"):
-        assert repository.running_id() == "0" * 32
-        store.delete_repository("lake")
-    store.delete_repository("lake")
-    assert store.repositories() == []
-    assert sum(batch.num_rows for batch in repository.storage.list()) == files
+    given = repository.addresses.get("main", "c")
+    deleted = store.catalog.delete("lake")
+    assert (deleted.state.value, deleted.info.expires_at) == ("trashed", clock.now)
+    assert store.catalog.list() == []
+    with pytest.raises(NotFound, match=f"repo restore {deleted.info.repository_id}"):
+        store.repository("lake")
     with raises("repository_not_found"):
-        store.delete_repository("lake")
-    with raises("root_not_empty"):
+        store.catalog.delete("lake")
+    with raises("nested_root"):
         store.create_repository("lake", storage_url=repository.info.storage_url)
-    with raises("branch_not_found"):
-        repository.objects.put("main", "d", b"3")
-    store.create_repository("lake", storage_url=f"memory:again-{id(store)}")
+    # Who still has it in hands changes nothing either.
+    for work in (
+        lambda: repository.branches.create("dev", "main"),
+        lambda: repository.tags.delete("v1"),
+        lambda: repository.commits.commit("main", "late"),
+        lambda: repository.retention.set({"default": "7d"}),
+    ):
+        with raises("repository_not_found"):
+            work()
+    clock.advance(store.settings.trash_time - timedelta(microseconds=1))
+    other = store.create_repository("lake", storage_url=f"memory:again-{id(store)}")
+    with raises("repository_exists"):
+        store.catalog.restore(deleted.info.repository_id)
+    back = store.catalog.restore(deleted.info.repository_id, ensure_unique_name=True)
+    assert (back.info.name, back.state.value) == ("lake-2", "persistent")
+    assert store.repository("lake").info == other.info
+    lake = store.repository("lake-2")
+    assert lake.info == back.info
+    assert lake.objects.get("main", "b") == b"2"
+    assert [tag.name for tag in lake.tags.list()] == ["v1"]
+    with raises("token_expired"):
+        lake.addresses.link("main", "c", given.token)
+    clock.advance(timedelta(hours=1))
+    store.catalog.delete("lake-2")
+    clock.advance(store.settings.trash_time)
+    with raises("repository_not_found"):
+        store.catalog.restore(deleted.info.repository_id)
+    assert [each.info.repository_id for each in store.catalog.gone()] == [lake.info.repository_id]
+
+
+def test_a_repository_made_in_the_place_of_one_in_the_trash(store: Store) -> None:
+    """Its name is free, its place is not: another is found."""
+    first = store.create_repository("lake").info
+    store.catalog.delete("lake")
+    second = store.create_repository("lake").info
+    assert second.storage_url == f"{first.storage_url}-2"
+    store.catalog.delete("lake")
+    assert store.create_repository("lake").info.storage_url == f"{first.storage_url}-3"
+    with raises("ref_ambiguous"):
+        store.catalog.restore("lake")
+    with raises("repository_exists"):
+        store.catalog.restore(first.repository_id)
+    with raises("invalid_name"):
+        store.create_repository("0" * 32)

@@ -58,7 +58,7 @@ def test_a_new_repository(store: Store, tmp_path: Path, clock: ManualClock) -> N
     assert commit.message == "Repository created"
     assert list(lake.objects.walk("trunk")) == []
     assert lake.storage.head(OWNER_ADDRESS) is not None
-    assert store.repositories() == [lake.info]
+    assert [each.info for each in store.catalog.list()] == [lake.info]
     assert store.repository("lake") is store.repository("lake")
 
 
@@ -96,7 +96,7 @@ def test_roots_in_use_by_others_are_refused(store: Store, tmp_path: Path) -> Non
     with pytest.raises(Conflict, match="sub/file") as caught:
         store.create_repository("lake", storage_url=str(tmp_path / "full"))
     assert kind_of(caught) == "root_not_empty"
-    assert store.repositories() == []
+    assert store.catalog.list() == []
     assert (tmp_path / "full" / "sub" / "file").read_text() == "mine"
 
 
@@ -111,7 +111,7 @@ def test_a_claim_that_fails_leaves_no_repository(
         patch.setattr("ebbtide.store.owner.Ownership.claim", taken)
         with pytest.raises(Conflict, match="faster"):
             store.create_repository("lake", storage_url=url)
-    assert store.repositories() == []
+    assert store.catalog.list() == []
     lake = store.create_repository("lake", storage_url=url)
     assert lake.branches.get("main").commit_id
 

@@ -9,12 +9,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ebbtide.store.branches import Branch
+    from ebbtide.store.catalog import Catalogued
     from ebbtide.store.content.entries import Entry
     from ebbtide.store.keys import AccessKey
     from ebbtide.store.metadata.commits import CommitRecord, Hold
-    from ebbtide.store.metadata.repositories import RepositoryInfo
-    from ebbtide.store.tags import Tag
+    from ebbtide.store.refs import NamedCommit
 
 Document = dict[str, Any]  # JSON-ready
 
@@ -24,21 +23,25 @@ def instant(value: datetime | None) -> str | None:
     return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def repository(info: RepositoryInfo) -> Document:
+def repository(found: Catalogued) -> Document:
     """A repository."""
+    info = found.info
     return {
         "repository_id": info.repository_id,
         "name": info.name,
         "storage_url": info.storage_url,
         "default_branch": info.default_branch,
         "created_at": instant(info.created_at),
+        "expires_at": instant(info.expires_at),
+        "state": found.state.value,
     }
 
 
-def ref(found: Branch | Tag) -> Document:
+def ref(found: NamedCommit) -> Document:
     """A branch or tag."""
     return {
         "name": found.name,
+        "ref_id": found.ref_id,
         "commit_id": found.commit_id,
         "created_at": instant(found.created_at),
         "expires_at": instant(found.expires_at),

@@ -12,6 +12,7 @@ import typer
 
 from ebbtide.cli import documents, uploading
 from ebbtide.cli.command import BranchArgument, Cli, RefArgument, RepositoryArgument, command, group
+from ebbtide.cli.lifecycle import warn_of_expiry
 from ebbtide.cli.text import clean, count_text, date_text, parse_pairs, size_text
 from ebbtide.errors import InvalidInput, NotFound
 
@@ -85,6 +86,7 @@ def get(
     ] = "-",
 ) -> None:
     """Download an object. Its bytes are checked against its checksum."""
+    warn_of_expiry(cli, repository, ref)
     objects = cli.repository(repository).objects
     if destination == "-":
         _write_stdout(cli, objects, ref, path)
@@ -109,6 +111,7 @@ def get(
 @command(app, "cat")
 def cat(cli: Cli, repository: RepositoryArgument, ref: RefArgument, path: PathArgument) -> None:
     """Write an object's bytes to stdout."""
+    warn_of_expiry(cli, repository, ref)
     _write_stdout(cli, cli.repository(repository).objects, ref, path)
 
 
@@ -143,6 +146,7 @@ def list_objects(
     ] = None,
 ) -> None:
     """List objects: of a branch with what is staged on it, or of any commit."""
+    warn_of_expiry(cli, repository, ref)
     objects = cli.repository(repository).objects
     found = _listed(objects, ref, prefix, after, delimiter="" if recursive else "/", limit=limit)
     if not cli.output.as_json:
@@ -189,6 +193,7 @@ def _listed(
 @command(app, "stat")
 def stat(cli: Cli, repository: RepositoryArgument, ref: RefArgument, path: PathArgument) -> None:
     """Show what is known of an object."""
+    warn_of_expiry(cli, repository, ref)
     found = cli.repository(repository).objects.stat(ref, path)
     cli.output.answer(documents.entry(found), lambda: cli.output.fields(_fields(found)))
 

@@ -9,6 +9,7 @@ import typer
 
 from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, command
+from ebbtide.cli.lifecycle import warn_of_expiry
 from ebbtide.cli.text import age_at, clean, count_text, date_text, one_line, short_id, size_text
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def log(
     ] = None,
 ) -> None:
     """List a commit and its ancestors, the youngest first; expired ones too."""
+    warn_of_expiry(cli, repository, ref)
     found = cli.repository(repository).commits.log(
         ref, first_parent=first_parent, after=after, amount=limit
     )
@@ -80,6 +82,7 @@ def diff(
     ] = "",
 ) -> None:
     """Show the paths that differ between two refs, or that are staged on a branch."""
+    warn_of_expiry(cli, repository, left, *([] if right is None else [right]))
     commits = cli.repository(repository).commits
     changes = (
         commits.diff_staged(left, prefix=prefix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,22 +17,40 @@ from ebbtide.cli.command import (
     command,
     group,
 )
+from ebbtide.cli.lifecycle import (
+    AtOption,
+    ExpiredOption,
+    ExpiresAtOption,
+    ExpiresInOption,
+    InOption,
+    NeverOption,
+    UniqueOption,
+    deleted_text,
+    expiry_changed,
+    expiry_given,
+    expiry_text,
+    may_delete,
+)
 from ebbtide.cli.text import age_text, date_text, short_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ebbtide.store.branches import Branch
-    from ebbtide.store.tags import Tag
+    from ebbtide.store.refs import NamedCommit, Refs
 
 branch_app = group("Make, list, delete and restore branches.")
 tag_app = group("Make, list, delete and restore tags.")
 
+CREATE_OPTIONS = "--expires-in and --expires-at"
+
 TagArgument = Annotated[
     str, typer.Argument(metavar="TAG", help="Name of the tag.", show_default=False)
 ]
-ExpiredOption = Annotated[
-    bool, typer.Option("--include-expired", help="Show those in the trash too.")
+OldBranchArgument = Annotated[
+    str, typer.Argument(metavar="BRANCH", help="Name or id of the branch.", show_default=False)
+]
+OldTagArgument = Annotated[
+    str, typer.Argument(metavar="TAG", help="Name or id of the tag.", show_default=False)
 ]
 
 
@@ -49,11 +67,17 @@ def create_branch(
             show_default=False,
         ),
     ] = None,
+    expires_in: ExpiresInOption = None,
+    expires_at: ExpiresAtOption = None,
 ) -> None:
     """Make a branch. Nothing staged on the source comes along."""
     found = cli.repository(repository)
-    made = found.branches.create(branch, source or found.info.default_branch)
-    _answer(cli, made, f"branch {made.name} made on commit {short_id(made.commit_id)}")
+    made = found.branches.create(
+        branch,
+        source or found.info.default_branch,
+        expires_at=expiry_given(cli, expires_in, expires_at, options=CREATE_OPTIONS),
+    )
+    _answer_made(cli, "branch", made)
 
 
 @command(branch_app, "list")
@@ -61,37 +85,65 @@ def list_branches(
     cli: Cli, repository: RepositoryArgument, include_expired: ExpiredOption = False
 ) -> None:
     """List the branches."""
-    found = cli.repository(repository).branches.list(include_expired=include_expired)
-    _list(cli, "branches", found)
+    _list(cli, "branches", cli.repository(repository).branches, include_expired=include_expired)
+
+
+@command(branch_app, "expire")
+def expire_branch(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: OldBranchArgument,
+    period: InOption = None,
+    date: AtOption = None,
+    never: NeverOption = False,
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Say when a branch goes to the trash by itself. One in the trash comes back."""
+    expires_at = expiry_changed(cli, period, date, never=never)
+    changed = cli.repository(repository).branches.set_expiry(
+        branch, expires_at, ensure_unique_name=ensure_unique_name
+    )
+    _answer(cli, changed, f"branch {changed.name} {expiry_text(changed.expires_at)}")
 
 
 @command(branch_app, "delete")
 def delete_branch(
-    cli: Cli, repository: RepositoryArgument, branch: BranchArgument, yes: YesOption = False
+    cli: Cli, repository: RepositoryArgument, branch: OldBranchArgument, yes: YesOption = False
 ) -> None:
     """Put a branch in the trash, from which it can be restored for the trash time.
 
     Asks only where the trash time is zero, so that nothing could bring the branch back.
     """
-    found = cli.repository(repository)
-    if _may_delete(cli, f"branch {branch}", yes=yes):
-        _answer_deleted(cli, "branch", repository, found.branches.delete(branch))
+    _delete(cli, repository, cli.repository(repository).branches, branch, yes=yes)
 
 
 @command(branch_app, "restore")
-def restore_branch(cli: Cli, repository: RepositoryArgument, branch: BranchArgument) -> None:
-    """Bring a deleted branch back, with all that was staged on it."""
-    restored = cli.repository(repository).branches.restore(branch)
-    _answer(cli, restored, f"branch {restored.name} is back on {short_id(restored.commit_id)}")
+def restore_branch(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: OldBranchArgument,
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Bring a deleted branch back, with all that was staged on it.
+
+    By its name where no other in the trash bears it, else by its id, which 'branch list
+    --include-expired' shows.
+    """
+    _restore(cli, cli.repository(repository).branches, branch, unique=ensure_unique_name)
 
 
 @command(tag_app, "create")
 def create_tag(
-    cli: Cli, repository: RepositoryArgument, tag: TagArgument, ref: RefArgument
+    cli: Cli,
+    repository: RepositoryArgument,
+    tag: TagArgument,
+    ref: RefArgument,
+    expires_in: ExpiresInOption = None,
+    expires_at: ExpiresAtOption = None,
 ) -> None:
     """Give a commit a name that stays on it."""
-    made = cli.repository(repository).tags.create(tag, ref)
-    _answer(cli, made, f"tag {made.name} made on commit {short_id(made.commit_id)}")
+    expires = expiry_given(cli, expires_in, expires_at, options=CREATE_OPTIONS)
+    _answer_made(cli, "tag", cli.repository(repository).tags.create(tag, ref, expires_at=expires))
 
 
 @command(tag_app, "list")
@@ -99,56 +151,85 @@ def list_tags(
     cli: Cli, repository: RepositoryArgument, include_expired: ExpiredOption = False
 ) -> None:
     """List the tags."""
-    found = cli.repository(repository).tags.list(include_expired=include_expired)
-    _list(cli, "tags", found)
+    _list(cli, "tags", cli.repository(repository).tags, include_expired=include_expired)
+
+
+@command(tag_app, "expire")
+def expire_tag(
+    cli: Cli,
+    repository: RepositoryArgument,
+    tag: OldTagArgument,
+    period: InOption = None,
+    date: AtOption = None,
+    never: NeverOption = False,
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Say when a tag goes to the trash by itself. One in the trash comes back."""
+    expires_at = expiry_changed(cli, period, date, never=never)
+    changed = cli.repository(repository).tags.set_expiry(
+        tag, expires_at, ensure_unique_name=ensure_unique_name
+    )
+    _answer(cli, changed, f"tag {changed.name} {expiry_text(changed.expires_at)}")
 
 
 @command(tag_app, "delete")
 def delete_tag(
-    cli: Cli, repository: RepositoryArgument, tag: TagArgument, yes: YesOption = False
+    cli: Cli, repository: RepositoryArgument, tag: OldTagArgument, yes: YesOption = False
 ) -> None:
     """Put a tag in the trash, from which it can be restored for the trash time.
 
     Asks only where the trash time is zero, so that nothing could bring the tag back.
     """
-    found = cli.repository(repository)
-    if _may_delete(cli, f"tag {tag}", yes=yes):
-        _answer_deleted(cli, "tag", repository, found.tags.delete(tag))
+    _delete(cli, repository, cli.repository(repository).tags, tag, yes=yes)
 
 
 @command(tag_app, "restore")
-def restore_tag(cli: Cli, repository: RepositoryArgument, tag: TagArgument) -> None:
-    """Bring a deleted tag back."""
-    restored = cli.repository(repository).tags.restore(tag)
-    _answer(cli, restored, f"tag {restored.name} is back on {short_id(restored.commit_id)}")
+def restore_tag(
+    cli: Cli,
+    repository: RepositoryArgument,
+    tag: OldTagArgument,
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Bring a deleted tag back.
+
+    By its name where no other in the trash bears it, else by its id, which 'tag list
+    --include-expired' shows.
+    """
+    _restore(cli, cli.repository(repository).tags, tag, unique=ensure_unique_name)
 
 
-def _may_delete(cli: Cli, what: str, *, yes: bool) -> bool:
-    if cli.store.settings.trash_time:
-        return True
-    return cli.may(f"the trash time is zero: delete {what} for good?", yes=yes)
+def _delete(cli: Cli, repository: str, refs: Refs[Any, Any], ref: str, *, yes: bool) -> None:
+    if may_delete(cli, f"{refs.kind} {ref}", yes=yes):
+        deleted = refs.delete(ref)
+        restore = f"{refs.kind} restore {repository} {deleted.name}"
+        _answer(cli, deleted, deleted_text(cli, f"{refs.kind} {deleted.name}", restore))
 
 
-def _answer(cli: Cli, found: Branch | Tag, text: str) -> None:
+def _restore(cli: Cli, refs: Refs[Any, Any], ref: str, *, unique: bool) -> None:
+    restored = refs.restore(ref, ensure_unique_name=unique)
+    text = f"{refs.kind} {restored.name} is back on {short_id(restored.commit_id)}"
+    _answer(cli, restored, text)
+
+
+def _answer_made(cli: Cli, kind: str, made: NamedCommit) -> None:
+    text = f"{kind} {made.name} made on commit {short_id(made.commit_id)}"
+    if made.expires_at is not None:
+        text += f"; it {expiry_text(made.expires_at)}"
+    _answer(cli, made, text)
+
+
+def _answer(cli: Cli, found: NamedCommit, text: str) -> None:
     cli.output.answer(documents.ref(found), lambda: cli.output.line(text))
 
 
-def _answer_deleted(cli: Cli, kind: str, repository: str, deleted: Branch | Tag) -> None:
-    trash_time = cli.store.settings.trash_time
-    text = f"{kind} {deleted.name} deleted"
-    if trash_time:
-        text += (
-            f"; for {age_text(trash_time)} "
-            f"'ebbtide {kind} restore {repository} {deleted.name}' brings it back"
-        )
-    _answer(cli, deleted, text)
+def _list(cli: Cli, plural: str, refs: Refs[Any, Any], *, include_expired: bool) -> None:
+    found: Sequence[NamedCommit] = refs.list(include_expired=include_expired)
 
-
-def _list(cli: Cli, plural: str, found: Sequence[Branch] | Sequence[Tag]) -> None:
     def show() -> None:
         now = datetime.now(UTC)
+        ids = ["id"] if include_expired else []
         cli.output.table(
-            ["name", "commit", "created", "age", "state", "expires"],
+            ["name", "commit", "created", "age", "state", "expires", *ids],
             [
                 [
                     ref.name,
@@ -157,6 +238,7 @@ def _list(cli: Cli, plural: str, found: Sequence[Branch] | Sequence[Tag]) -> Non
                     age_text(now - ref.created_at),
                     ref.state.value,
                     date_text(ref.expires_at),
+                    *([ref.ref_id] if include_expired else []),
                 ]
                 for ref in found
             ],

@@ -329,7 +329,7 @@ class EmbeddedRepository:
         """One transaction, with the repository's row taken exclusively."""
         del cutoff
         with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
             roots = _Reading(tx, self._repository_id, self._context.settings).roots()
             chosen = choose(roots)
@@ -346,14 +346,14 @@ class EmbeddedRepository:
     def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Take back the tombstones of `commit_ids`, under the lease."""
         with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
             lift_tombstones(tx, self._repository_id, commit_ids, run_id=run_id)
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Empty the records of `commit_ids`, under the lease."""
         with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
             forget_commits(tx, self._repository_id, commit_ids, run_id=run_id)
 

@@ -15,7 +15,8 @@ from ebbtide.server.serving import ServedDep
 from ebbtide.server.wire.base import ExpiryChange, Instant, Restoration, Segment, Text
 from ebbtide.server.wire.refs import RefAnswer, RefList
 from ebbtide.store.keys import Role
-from ebbtide.store.refs import Listed, NamedCommit, Refs
+from ebbtide.store.lifecycle import Listed
+from ebbtide.store.refs import NamedCommit, Refs
 from ebbtide.store.repository import Repository
 
 ExpiredQuery = Annotated[bool, Query(description="What is in the trash, too.")]
@@ -38,13 +39,16 @@ async def _listed(
 ListedDep = Annotated[Listed, Depends(_listed)]
 
 
+def next_after(name: str, thing_id: str, listed: Listed) -> str:
+    """Where a list by name and id goes on: with those in the trash, a name may come more than
+    once."""
+    return f"{name} {thing_id}" if listed.include_expired else name
+
+
 def ref_list(paging: Paging, listed: Listed, found: Sequence[NamedCommit]) -> RefList:
     """A page, of what was found of `amount_and_one`."""
     page, more = paging.cut(found)
-    last = None
-    if more:
-        # With those in the trash, a name may come more than once.
-        last = f"{page[-1].name} {page[-1].ref_id}" if listed.include_expired else page[-1].name
+    last = next_after(page[-1].name, page[-1].ref_id, listed) if more else None
     return RefList(
         pagination=paging.pagination(len(page), last),
         results=[RefAnswer.of(each) for each in page],

@@ -9,10 +9,11 @@ from datetime import datetime
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
 from ebbtide.store.context import RepositoryContext
+from ebbtide.store.lifecycle import Listed
 from ebbtide.store.metadata.branches import BRANCHES, BranchRow
 from ebbtide.store.metadata.schema import branches
 from ebbtide.store.names import check_ref_name
-from ebbtide.store.refs import Listed, Refs, require_free_name
+from ebbtide.store.refs import Refs, require_free_name
 from ebbtide.store.revisions import resolve
 
 

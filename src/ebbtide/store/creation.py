@@ -75,7 +75,8 @@ def require_apart(existing: Iterable[RepositoryInfo], storage_url: str) -> None:
             raise Conflict(
                 "nested_root",
                 f"{storage_url} is, lies in or holds the root of repository {info.name!r} "
-                f"({info.storage_url}): choose another root",
+                f"({info.storage_url}, id {info.repository_id}), and one that was deleted keeps "
+                "its root until a run collected it: choose another root",
             )
 
 

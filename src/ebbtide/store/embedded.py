@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -12,14 +14,15 @@ from typing import Final, Self
 from ebbtide.clock import Clock, SystemClock
 from ebbtide.errors import Conflict, InvalidInput, NotFound
 from ebbtide.ids import new_id
+from ebbtide.retention.lifecycle import expiry_asked
 from ebbtide.settings import Settings
-from ebbtide.storage import open_storage
+from ebbtide.storage import contains, open_storage
+from ebbtide.store.catalog import Catalog, no_repository
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.creation import create, default_root
 from ebbtide.store.keys import AccessKeys
-from ebbtide.store.leases import require_no_run
-from ebbtide.store.listing import check_amount
+from ebbtide.store.lifecycle import names_like
 from ebbtide.store.metadata.engine import (
     Metadata,
     create_database_file,
@@ -30,16 +33,13 @@ from ebbtide.store.metadata.engine import (
 from ebbtide.store.metadata.migrate import check_schema, has_schema, upgrade_schema
 from ebbtide.store.metadata.repositories import (
     RepositoryInfo,
-    delete_repository,
     find_repository,
     insert_store,
     list_repositories,
-    lock_all_repositories,
-    page_of_repositories,
     read_store_id,
 )
 from ebbtide.store.metadata.tokens import insert_signing_key
-from ebbtide.store.names import check_ref_name, check_repository_name, shown
+from ebbtide.store.names import REPOSITORY_LENGTH_MAX, check_ref_name, check_repository_name
 from ebbtide.store.owner import Ownership
 from ebbtide.store.repository import Repository
 from ebbtide.store.secrets import SecretBox, make_key_file
@@ -60,6 +60,7 @@ class Store:
         self.settings = settings
         self.metadata = metadata
         self.store_id = store_id
+        self.catalog = Catalog(metadata, trash_time=settings.trash_time)
         self.keys = AccessKeys(metadata, SecretBox(directory, settings))
         self._lock = Lock()
         self._repositories: dict[str, Repository] = {}
@@ -139,75 +140,50 @@ class Store:
         return self.metadata.clock
 
     def create_repository(
-        self, name: str, *, storage_url: str | None = None, default_branch: str = "main"
+        self,
+        name: str,
+        *,
+        storage_url: str | None = None,
+        default_branch: str = "main",
+        expires_at: datetime | None = None,
     ) -> Repository:
-        """Make a repository with its root at `storage_url`, or below the store's own storage.
+        """Make a repository with its root at `storage_url`, or below the store's own storage. At
+        `expires_at` it goes to the trash by itself; a past time is now.
 
         The root must be empty, and neither lie in another repository's nor hold one: Conflict
         `root_not_empty` or `nested_root`. Raises also Conflict `repository_exists`, InvalidInput
-        `invalid_name` or `invalid_argument`, Failed.
+        `invalid_name`, `invalid_date` or `invalid_argument`, Failed.
         """
         check_repository_name(name)
         check_ref_name(default_branch)
-        root = storage_url if storage_url is not None else self.default_root(name)
-        storage = open_storage(root)
         with self.metadata.snapshot() as tx:
             now = tx.now()
-        info = RepositoryInfo(new_id(), name, storage.url, default_branch, now)
-        context = self._context(info)
-        create(self.metadata, info, storage, context.ownership)
-        return self.repository(name)
+            roots = [info.storage_url for info in list_repositories(tx)]
+        storage = open_storage(self._free_root(name, roots) if storage_url is None else storage_url)
+        info = RepositoryInfo(
+            new_id(), name, storage.url, default_branch, now, expiry_asked(expires_at, now=now)
+        )
+        create(self.metadata, info, storage, self.context_of(info).ownership)
+        return self._opened(info)
 
     def repository(self, name: str) -> Repository:
         """The repository of that name. Raises NotFound `repository_not_found`."""
         with self.metadata.snapshot() as tx:
             info = find_repository(tx, name)
-        if info is None:
-            raise NotFound(
-                "repository_not_found",
-                f"there is no repository {shown(name)}: 'ebbtide repo list' shows those there are",
-            )
+            if info is None:
+                raise no_repository(tx, name, trash_time=self.settings.trash_time)
+        return self._opened(info)
+
+    def _opened(self, info: RepositoryInfo) -> Repository:
         with self._lock:
             # One object for each, so that a process writes to one slice of it at a time.
-            if info.repository_id not in self._repositories:
-                self._repositories[info.repository_id] = Repository(self._context(info))
-            return self._repositories[info.repository_id]
-
-    def repositories(self) -> list[RepositoryInfo]:
-        """All repositories, by name."""
-        with self.metadata.snapshot() as tx:
-            return list_repositories(tx)
-
-    def page_of_repositories(
-        self, *, prefix: str = "", after: str = "", amount: int = 1000, search: str = ""
-    ) -> list[RepositoryInfo]:
-        """At most `amount` repositories behind a name, by name; those whose names hold `search`.
-
-        Raises InvalidInput `invalid_argument`.
-        """
-        check_amount(amount)
-        with self.metadata.snapshot() as tx:
-            return page_of_repositories(
-                tx, prefix=prefix, after=after, amount=amount, search=search
-            )
-
-    def delete_repository(self, name: str) -> RepositoryInfo:
-        """Forget a repository: its refs, commits and all else the database knows of it.
-
-        Its files stay where they are, and belong to nobody: whoever does not need them empties the
-        root. Raises NotFound `repository_not_found`, Refused `run_in_progress`.
-        """
-        info = self.repository(name).info
-        with self.metadata.transaction() as tx:
-            lock_all_repositories(tx)
-            tx.lock_repository(info.repository_id, "exclusive")
-            require_no_run(
-                tx, info.repository_id, lease_ttl=self.settings.run_lease_ttl, now=tx.now()
-            )
-            delete_repository(tx, info.repository_id)
-        with self._lock:
-            self._repositories.pop(info.repository_id, None)
-        return info
+            known = self._repositories.get(info.repository_id)
+            if known is None:
+                known = Repository(self.context_of(info))
+            elif known.info != info:
+                known = Repository(replace(known.context, info=info))
+            self._repositories[info.repository_id] = known
+            return known
 
     def close(self) -> None:
         """Close the connections to the database."""
@@ -239,7 +215,16 @@ class Store:
             )
         return default_root(str(self.directory / STORAGE_DIRECTORY), name)
 
-    def _context(self, info: RepositoryInfo) -> RepositoryContext:
+    def _free_root(self, name: str, roots: Sequence[str]) -> str:
+        """The first place of a root that no repository has: those in the trash keep theirs."""
+        for each in names_like(name, length_max=REPOSITORY_LENGTH_MAX):
+            url = self.default_root(each)
+            if not any(contains(root, url) or contains(url, root) for root in roots):
+                return url
+        raise AssertionError("there is no end of names")
+
+    def context_of(self, info: RepositoryInfo) -> RepositoryContext:
+        """What operations on a repository work with."""
         storage = open_storage(info.storage_url)
         return RepositoryContext(
             info=info,

@@ -77,7 +77,7 @@ def take_lease(
 ) -> Lease:
     """Take the repository for `run_id`. Refused `run_in_progress` while a live run holds it."""
     with metadata.transaction() as tx:
-        tx.lock_repository(repository_id, "exclusive")
+        tx.lock_repository(repository_id, "exclusive", trashed=True)
         row = tx.execute(
             sa.select(gc_leases).where(gc_leases.c.repository_id == repository_id)
         ).one_or_none()

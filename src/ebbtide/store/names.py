@@ -16,13 +16,14 @@ from ebbtide.errors import InvalidInput
 from ebbtide.ids import ID_PATTERN
 
 REF_LENGTH_MAX: Final = 255
+REPOSITORY_LENGTH_MAX: Final = 63
 PATH_BYTES_MAX: Final = 1024
 METADATA_BYTES_MAX: Final = 16 * 1024
 ITEM_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
 SHOWN_MAX: Final = 100
 
-_REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
+_REPOSITORY: Final = re.compile(rf"[a-z0-9][a-z0-9-]{{2,{REPOSITORY_LENGTH_MAX - 1}}}")
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
 _FULL_ID: Final = re.compile(ID_PATTERN)
 _REPOSITORY_RULE: Final = (
@@ -52,6 +53,11 @@ def check_repository_name(name: str) -> None:
     if not _REPOSITORY.fullmatch(name):
         raise InvalidInput(
             "invalid_name", f"{shown(name)} is no name for a repository: {_REPOSITORY_RULE}"
+        )
+    if _FULL_ID.fullmatch(name):
+        raise InvalidInput(
+            "invalid_name",
+            f"{shown(name)} looks like the id of a repository: choose a name that does not",
         )
 
 

@@ -127,7 +127,7 @@ class Ownership:
     def _record_next(self, *, above: int = 0) -> OwnerPair:
         """The pair that may be written next, in the database before it is in the storage."""
         with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             newest = (
                 tx.execute(
                     sa.select(sa.func.max(owner_epochs.c.epoch)).where(self._mine())

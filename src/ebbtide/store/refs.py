@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from itertools import count
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict, NotFound
-from ebbtide.retention.dates import to_utc
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked, state_at
 from ebbtide.store.context import RepositoryContext
+from ebbtide.store.lifecycle import Listed, ambiguous, names_like, taken
 from ebbtide.store.listing import check_amount
 from ebbtide.store.metadata.branches import BRANCHES, BranchRow, insert_reflog
 from ebbtide.store.metadata.commits import require_intact_commits
 from ebbtide.store.metadata.engine import LockMode, Transaction
-from ebbtide.store.metadata.expiries import StateFilter
 from ebbtide.store.metadata.refs import RefTable
 from ebbtide.store.metadata.tags import TAGS, TagRow
 from ebbtide.store.names import REF_LENGTH_MAX, shown
-
-IDS_SHOWN: Final = 20
 
 
 class NamedCommit(Protocol):
@@ -64,30 +59,6 @@ Row = TypeVar("Row", BranchRow, TagRow)
 Found = TypeVar("Found", bound=NamedCommit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """What a list shows: with `include_expired` the trash too; of that only what is in one `state`,
-    or expires at `expires_after` or later, or before `expires_before`."""
-
-    include_expired: bool = False
-    state: LifecycleState | None = None
-    expires_after: datetime | None = None
-    expires_before: datetime | None = None
-
-    def at(self, now: datetime, context: RepositoryContext) -> StateFilter:
-        """The same at an instant. InvalidInput `invalid_date` for a date without a zone."""
-        dates = (self.expires_after, self.expires_before)
-        from_date, to_date = (None if d is None else to_utc(d, what="expires_at") for d in dates)
-        return StateFilter(
-            now=now,
-            trash_time=context.trash_time,
-            include_expired=self.include_expired,
-            state=self.state,
-            from_date=from_date,
-            to_date=to_date,
-        )
-
-
 class Refs(ABC, Generic[Row, Found]):
     """The branches, or the tags, of one repository."""
 
@@ -114,7 +85,7 @@ class Refs(ABC, Generic[Row, Found]):
     def list(self, *, include_expired: bool = False) -> list[Found]:
         """All by name; with `include_expired`, those in the trash too."""
         with self._metadata.snapshot() as tx:
-            states = Listed(include_expired=include_expired).at(tx.now(), self._context)
+            states = Listed(include_expired=include_expired).at(tx.now(), self._context.trash_time)
             conditions = states.conditions(self._table.table.c.expires_at)
             rows = self._table.all(tx, self._repository_id, *conditions)
             return [self._look(tx, row) for row in rows]
@@ -143,7 +114,7 @@ class Refs(ABC, Generic[Row, Found]):
     ) -> builtins.list[Found]:
         check_amount(amount)
         with self._metadata.snapshot() as tx:
-            states = listed.at(tx.now(), self._context)
+            states = listed.at(tx.now(), self._context.trash_time)
             rows = self._table.page(
                 tx,
                 self._repository_id,
@@ -275,22 +246,6 @@ class Refs(ABC, Generic[Row, Found]):
         return self._found(row, self._state(tx, row))
 
 
-def ambiguous(kind: str, name: str, ids: builtins.list[str]) -> Conflict:
-    """The error for a name that several things in the trash bear."""
-    more = f" and {len(ids) - IDS_SHOWN} more" if len(ids) > IDS_SHOWN else ""
-    return Conflict(
-        "ref_ambiguous",
-        f"the trash has several of the name {shown(name)}, the last first: name the {kind} by its "
-        f"id, one of {', '.join(ids[:IDS_SHOWN])}{more}",
-        ids=ids,
-    )
-
-
-def taken(kind: str, name: str) -> Conflict:
-    """The error for a name that is not free."""
-    return Conflict(f"{kind}_exists", f"there is a {kind} {shown(name)} already")
-
-
 def require_free_name(tx: Transaction, repository_id: str, name: str) -> None:
     """Raises Conflict `branch_exists` or `tag_exists`: branches and tags share their names, so
     that a name never means two commits. The repository must be locked exclusively."""
@@ -304,11 +259,3 @@ def _holder(tx: Transaction, repository_id: str, name: str) -> str | None:
     if BRANCHES.find(tx, repository_id, name) is not None:
         return BRANCHES.kind
     return None if TAGS.find(tx, repository_id, name) is None else TAGS.kind
-
-
-def names_like(name: str, *, length_max: int) -> Iterator[str]:
-    """The name, and others to take its place where it is taken: `dev`, `dev-2`, `dev-3`, …"""
-    yield name
-    for number in count(2):
-        suffix = f"-{number}"
-        yield name[: length_max - len(suffix)] + suffix

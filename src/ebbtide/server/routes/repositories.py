@@ -1,17 +1,18 @@
-"""Repositories: made, listed, looked at, forgotten."""
+"""Repositories: made, listed, looked at, trashed, brought back."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Final
 
-from fastapi import Query, Response
+from fastapi import Body, Query, Response
 
 from ebbtide.errors import InvalidInput
+from ebbtide.server.lifecycle import ExpiredQuery, ListedDep, next_after
 from ebbtide.server.paging import PagingDep
 from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.server.wire.base import Segment, Text
+from ebbtide.server.wire.base import ExpiryChange, Restoration, Segment, Text
 from ebbtide.server.wire.repositories import (
     RepositoryAnswer,
     RepositoryCreation,
@@ -21,6 +22,7 @@ from ebbtide.store.keys import Role
 
 routes = Routes("repositories")
 
+_REPOSITORY: Final = "/repositories/{repository:segment}"
 _LOCAL: Final = re.compile(r"local://([A-Za-z0-9_][A-Za-z0-9_.-]{0,254})/?")
 
 
@@ -35,8 +37,10 @@ def create_repository(asked: RepositoryCreation, served: ServedDep) -> Repositor
         asked.name,
         storage_url=_storage_url(asked.storage_namespace, served),
         default_branch=asked.default_branch or "main",
+        expires_at=asked.expires_at,
     )
-    return RepositoryAnswer.of(made.info)
+    found = served.store.catalog.get(made.info.repository_id, include_expired=True)
+    return RepositoryAnswer.of(found)
 
 
 def _storage_url(namespace: str, served: ServedDep) -> str:
@@ -54,37 +58,71 @@ def _storage_url(namespace: str, served: ServedDep) -> str:
 
 @routes.add("GET", "/repositories", Role.READER)
 def list_repositories(
-    paging: PagingDep, served: ServedDep, search: Annotated[Text, Query()] = ""
+    paging: PagingDep,
+    listed: ListedDep,
+    served: ServedDep,
+    search: Annotated[Text, Query()] = "",
 ) -> RepositoryList:
     """Repositories by name; those whose names hold `search`."""
     page, more = paging.cut(
-        served.store.page_of_repositories(
+        served.store.catalog.page(
             prefix=paging.prefix,
             after=paging.after,
             amount=paging.amount_and_one,
             search=search,
+            listed=listed,
         )
     )
+    last = None
+    if more:
+        info = page[-1].info
+        last = next_after(info.name, info.repository_id, listed)
     return RepositoryList(
-        pagination=paging.pagination(len(page), page[-1].name if more else None),
-        results=[RepositoryAnswer.of(info) for info in page],
+        pagination=paging.pagination(len(page), last),
+        results=[RepositoryAnswer.of(found) for found in page],
     )
 
 
-@routes.add("GET", "/repositories/{repository:segment}", Role.READER)
-def get_repository(repository: Segment, served: ServedDep) -> RepositoryAnswer:
-    """One repository."""
-    return RepositoryAnswer.of(served.repository(repository).info)
+@routes.add("GET", _REPOSITORY, Role.READER)
+def get_repository(
+    repository: Segment, served: ServedDep, include_expired: ExpiredQuery = False
+) -> RepositoryAnswer:
+    """One repository, by name or id."""
+    found = served.store.catalog.get(repository, include_expired=include_expired)
+    return RepositoryAnswer.of(found)
 
 
-@routes.add("DELETE", "/repositories/{repository:segment}", Role.ADMIN, status=204)
+@routes.add("DELETE", _REPOSITORY, Role.ADMIN, status=204)
 def delete_repository(repository: Segment, served: ServedDep) -> Response:
-    """Forget a repository. Its files stay where they are."""
-    served.store.delete_repository(repository)
+    """Put a repository in the trash."""
+    served.store.catalog.delete(repository)
     return Response(status_code=204)
 
 
-@routes.add("GET", "/repositories/{repository:segment}/metadata", Role.READER)
+@routes.add("PATCH", _REPOSITORY, Role.ADMIN)
+def change_repository(
+    repository: Segment, asked: ExpiryChange, served: ServedDep
+) -> RepositoryAnswer:
+    """Say when it expires; what is in the trash comes back, unless that is past."""
+    changed = served.store.catalog.set_expiry(
+        repository, asked.expires_at, ensure_unique_name=asked.ensure_unique_name
+    )
+    return RepositoryAnswer.of(changed)
+
+
+@routes.add("POST", _REPOSITORY + "/restore", Role.ADMIN)
+def restore_repository(
+    repository: Segment,
+    served: ServedDep,
+    asked: Annotated[Restoration | None, Body()] = None,
+) -> RepositoryAnswer:
+    """Bring a repository back from the trash."""
+    unique = asked is not None and asked.ensure_unique_name
+    restored = served.store.catalog.restore(repository, ensure_unique_name=unique)
+    return RepositoryAnswer.of(restored)
+
+
+@routes.add("GET", _REPOSITORY + "/metadata", Role.READER)
 def get_metadata(repository: Segment, served: ServedDep) -> dict[str, str]:
     """What is attached to a repository: nothing can be."""
     served.repository(repository)

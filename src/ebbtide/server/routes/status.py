@@ -18,7 +18,7 @@ routes = Routes("status")
 @routes.add("GET", "/healthcheck", None, status=204)
 def health_check(served: ServedDep) -> Response:
     """204 while the server and its database answer. Open to all: it tells nothing else."""
-    served.store.page_of_repositories(amount=1)
+    served.store.catalog.page(amount=1)
     return Response(status_code=204)
 
 

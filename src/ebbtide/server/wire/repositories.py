@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import Field
 
-from ebbtide.server.wire.base import Pagination, Text, Wire, seconds_of
-from ebbtide.store.metadata.repositories import RepositoryInfo
+from ebbtide.server.wire.base import Instant, Pagination, Text, Wire, seconds_of
+from ebbtide.store.catalog import Catalogued
 
 
 class RepositoryCreation(Wire):
@@ -18,10 +19,11 @@ class RepositoryCreation(Wire):
     default_branch: Text | None = None
     sample_data: bool = False
     read_only: bool = False
+    expires_at: Instant | None = None
 
 
 class RepositoryAnswer(Wire):
-    """A repository."""
+    """A repository. `id` is its name, as clients call it."""
 
     id: str
     creation_date: int
@@ -29,15 +31,22 @@ class RepositoryAnswer(Wire):
     storage_namespace: str
     storage_id: str = ""
     read_only: bool = False
+    repository_id: str
+    state: str
+    expires_at: datetime | None = None
 
     @classmethod
-    def of(cls, info: RepositoryInfo) -> RepositoryAnswer:
+    def of(cls, found: Catalogued) -> RepositoryAnswer:
         """As it is now."""
+        info = found.info
         return cls(
             id=info.name,
             creation_date=seconds_of(info.created_at),
             default_branch=info.default_branch,
             storage_namespace=info.storage_url,
+            repository_id=info.repository_id,
+            state=found.state.value,
+            expires_at=info.expires_at,
         )
 
 

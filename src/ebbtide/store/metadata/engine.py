@@ -59,23 +59,31 @@ class Transaction:
         """The database's time at this call. What is expired is judged by it, and late."""
         return self._clock.database_now(self)
 
-    def lock_repository(self, repository_id: str, mode: LockMode = "share") -> None:
+    def lock_repository(
+        self, repository_id: str, mode: LockMode = "share", *, trashed: bool = False
+    ) -> None:
         """Hold the repository's row until the end.
 
         Shared by whoever changes a ref, policy or hold or publishes a commit; exclusive for the
         fence, and for what must be alone among those. On SQLite a write transaction is alone
-        already. NotFound `repository_not_found` when the repository is no more.
+        already. NotFound `repository_not_found` when the repository is no more, or is not live,
+        unless `trashed`: for runs, and for what brings it back.
         """
         # The exclusive lock is the weaker one of PostgreSQL's two (NO KEY UPDATE), which the
         # foreign keys of rows that are inserted meanwhile do not wait for.
         shared = mode == "share"
         row = self.execute(
-            sa.select(repositories.c.repository_id)
+            sa.select(repositories.c.expires_at)
             .where(repositories.c.repository_id == repository_id)
             .with_for_update(read=shared, key_share=not shared)
         ).one_or_none()
-        if row is None:
-            raise NotFound("repository_not_found", f"no repository has the id {repository_id}")
+        is_expired = row is not None and row.expires_at is not None and row.expires_at <= self.now()
+        if row is None or (is_expired and not trashed):
+            raise NotFound(
+                "repository_not_found",
+                f"no repository has the id {repository_id}"
+                + (" any more: it was deleted or has expired" if is_expired else ""),
+            )
 
 
 class Metadata:

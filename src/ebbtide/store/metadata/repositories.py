@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ebbtide.retention.lifecycle import LifecycleState, state_at
 from ebbtide.store.metadata.engine import LockMode, Transaction
+from ebbtide.store.metadata.expiries import StateFilter
 from ebbtide.store.metadata.prefixes import begins_with
 from ebbtide.store.metadata.schema import (
     branches,
     commits,
     metadata,
     owner_epochs,
+    purges,
+    removals,
     repositories,
     store_info,
 )
@@ -23,22 +27,25 @@ from ebbtide.store.metadata.schema import (
 
 @dataclass(frozen=True, slots=True)
 class RepositoryInfo:
-    """One repository. `storage_url` is its root, normalized."""
+    """One repository. `storage_url` is its root, normalized. `tombstoned_by` names the run that
+    collects it: it is gone for good then, whatever the time."""
 
     repository_id: str
     name: str
     storage_url: str
     default_branch: str
     created_at: datetime
+    expires_at: datetime | None = None
+    tombstoned_by: str | None = None
+
+    def state_at(self, now: datetime, *, trash_time: timedelta) -> LifecycleState:
+        """Its state at `now`."""
+        if self.tombstoned_by is not None:
+            return LifecycleState.GONE
+        return state_at(self.expires_at, trash_time=trash_time, now=now)
 
 
-_COLUMNS: Final = (
-    repositories.c.repository_id,
-    repositories.c.name,
-    repositories.c.storage_url,
-    repositories.c.default_branch,
-    repositories.c.created_at,
-)
+_COLUMNS: Final = tuple(repositories.c[field.name] for field in fields(RepositoryInfo))
 
 
 def read_store_id(tx: Transaction) -> str | None:
@@ -53,15 +60,20 @@ def insert_store(tx: Transaction, store_id: str) -> None:
 
 
 def insert_repository(tx: Transaction, info: RepositoryInfo) -> None:
-    """Record a repository. Its name and root are unique."""
+    """Record a repository. Its root is unique."""
+    tx.execute(sa.insert(repositories).values(asdict(info)))
+
+
+def update_repository(
+    tx: Transaction,
+    repository_id: str,
+    **values: Any,  # of the columns' own types
+) -> None:
+    """Change columns of a repository."""
     tx.execute(
-        sa.insert(repositories).values(
-            repository_id=info.repository_id,
-            name=info.name,
-            storage_url=info.storage_url,
-            default_branch=info.default_branch,
-            created_at=info.created_at,
-        )
+        sa.update(repositories)
+        .where(repositories.c.repository_id == repository_id)
+        .values(**values)
     )
 
 
@@ -80,42 +92,85 @@ def lock_all_repositories(tx: Transaction, mode: LockMode = "exclusive") -> None
     tx.execute(sa.select(store_info.c.store_id).with_for_update(read=mode == "share"))
 
 
-_BY_NAME: Final = sa.select(*_COLUMNS).where(repositories.c.name == sa.bindparam("name"))
+_BY_NAME: Final = (
+    sa.select(*_COLUMNS)
+    .where(repositories.c.name == sa.bindparam("name"))
+    .order_by(repositories.c.expires_at.desc(), repositories.c.repository_id)
+)
 """Made once: every request runs it, and making it takes longer than running it."""
 
 
+def repositories_named(tx: Transaction, name: str) -> list[RepositoryInfo]:
+    """All repositories of that name, trashed and gone ones too, the last to expire first."""
+    return [RepositoryInfo(**row._mapping) for row in tx.execute(_BY_NAME, {"name": name})]
+
+
 def find_repository(tx: Transaction, name: str) -> RepositoryInfo | None:
-    """The repository of that name."""
-    row = tx.execute(_BY_NAME, {"name": name}).one_or_none()
+    """The repository of that name that is not trashed, by the database's now."""
+    found = repositories_named(tx, name)
+    persistent = next((info for info in found if info.expires_at is None), None)
+    if persistent is not None or not found:
+        # The usual case asks nobody for the time.
+        return persistent
+    now = tx.now()
+    return next((i for i in found if i.expires_at is not None and i.expires_at > now), None)
+
+
+def repository_by_id(tx: Transaction, repository_id: str) -> RepositoryInfo | None:
+    """The repository of that id, trashed or gone too."""
+    row = tx.execute(
+        sa.select(*_COLUMNS).where(repositories.c.repository_id == repository_id)
+    ).one_or_none()
     return None if row is None else RepositoryInfo(**row._mapping)
 
 
 def list_repositories(tx: Transaction) -> list[RepositoryInfo]:
-    """All repositories, by name."""
-    rows = tx.execute(sa.select(*_COLUMNS).order_by(repositories.c.name))
+    """All repositories, trashed and gone ones too, by name and id."""
+    rows = tx.execute(
+        sa.select(*_COLUMNS).order_by(repositories.c.name, repositories.c.repository_id)
+    )
     return [RepositoryInfo(**row._mapping) for row in rows]
 
 
 def page_of_repositories(
-    tx: Transaction, *, prefix: str, after: str, amount: int, search: str = ""
+    tx: Transaction,
+    states: StateFilter,
+    *,
+    prefix: str,
+    after: str,
+    amount: int,
+    search: str = "",
 ) -> list[RepositoryInfo]:
-    """At most `amount` repositories behind a name, by name; those whose names hold `search`."""
+    """At most `amount` repositories by name and id; those whose names hold `search`. `after` is a
+    name, or a name, a blank and an id. None that a run is collecting."""
     name: sa.ColumnElement[str] = repositories.c.name
     if tx.dialect_name == "postgresql":
         name = sa.collate(name, "C")
+    after_name, _, after_id = after.partition(" ")
+    behind = name > after_name
+    if after_id:
+        behind = sa.or_(
+            behind, sa.and_(name == after_name, repositories.c.repository_id > after_id)
+        )
     rows = tx.execute(
         sa.select(*_COLUMNS)
-        .where(name > after, *begins_with(name, prefix), name.contains(search, autoescape=True))
-        .order_by(name)
+        .where(
+            behind,
+            *begins_with(name, prefix),
+            name.contains(search, autoescape=True),
+            repositories.c.tombstoned_by.is_(None),
+            *states.conditions(repositories.c.expires_at),
+        )
+        .order_by(name, repositories.c.repository_id)
         .limit(amount)
     )
     return [RepositoryInfo(**row._mapping) for row in rows]
 
 
 def delete_repository(tx: Transaction, repository_id: str) -> None:
-    """Drop every row of a repository."""
+    """Drop every row of a repository. What outlasts one stays: records of purges and removals."""
     for table in reversed(metadata.sorted_tables):
-        if "repository_id" in table.columns:
+        if "repository_id" in table.columns and table not in (purges, removals):
             tx.execute(sa.delete(table).where(table.c.repository_id == repository_id))
 
 

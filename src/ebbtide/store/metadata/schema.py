@@ -96,10 +96,12 @@ repositories = _table(
     sa.Column("default_branch", sa.Text, nullable=False),
     sa.Column("created_at", Timestamp, nullable=False),
     sa.Column("expires_at", Timestamp, nullable=True),
+    sa.Column("tombstoned_by", sa.Text, nullable=True),
     sa.Column("policy", Json(none_as_null=True), nullable=True),
 )
 """Whoever changes a ref, policy or hold takes this row shared; the fence takes it exclusively. A
-name is unique among what is not trashed (checked under the row of `store_info`)."""
+name is unique among what is not trashed (checked under the row of `store_info`). `tombstoned_by`
+names the run that collects the gone repository: nothing brings it back from then on."""
 sa.Index(None, repositories.c.name)
 
 owner_epochs = _table(
@@ -235,6 +237,20 @@ collection_versions = _table(
 )
 """Earlier versions that somebody asked to keep. They last as long as their collection."""
 sa.Index(None, collection_versions.c.repository_id)
+
+removals = _table(
+    "removals",
+    # No foreign key: the record outlasts the repository.
+    sa.Column("repository_id", sa.Text, primary_key=True),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("storage_url", sa.Text, nullable=False),
+    sa.Column("report", Json, nullable=False),
+    sa.Column("emptied_at", Timestamp, nullable=False),
+    sa.Column("finished_at", Timestamp, nullable=True),
+)
+"""A gone repository whose storage a run emptied: from then on only its own files, OWNER and the
+repository's rows are left to go, and once they went `finished_at` says when."""
 
 purges = _table(
     "purges",

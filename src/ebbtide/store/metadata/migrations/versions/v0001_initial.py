@@ -26,6 +26,7 @@ def upgrade() -> None:
         sa.Column("default_branch", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("expires_at", sa.BigInteger(), nullable=True),
+        sa.Column("tombstoned_by", sa.Text(), nullable=True),
         sa.Column("policy", sa.JSON(none_as_null=True), nullable=True),
         sa.PrimaryKeyConstraint("repository_id", name=op.f("pk_repositories")),
         sa.UniqueConstraint("storage_url", name=op.f("uq_repositories_storage_url")),
@@ -356,6 +357,17 @@ def upgrade() -> None:
         "collection_versions",
         ["repository_id"],
         unique=False,
+    )
+    op.create_table(
+        "removals",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("storage_url", sa.Text(), nullable=False),
+        sa.Column("report", sa.JSON(), nullable=False),
+        sa.Column("emptied_at", sa.BigInteger(), nullable=False),
+        sa.Column("finished_at", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("repository_id", name=op.f("pk_removals")),
     )
     op.create_table(
         "purges",

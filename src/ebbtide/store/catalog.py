@@ -1,0 +1,221 @@
+"""The repositories of a store: looked up, listed, trashed, brought back.
+
+Each is named by its name, or by its id, which a name never looks like. Several that were deleted
+may bear one name. Not for: making one (`creation`), collecting a gone one (`removal`), or what is
+in one.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from ebbtide.errors import NotFound
+from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
+from ebbtide.store.lifecycle import Listed, ambiguous, names_like, taken
+from ebbtide.store.listing import check_amount
+from ebbtide.store.metadata.engine import Metadata, Transaction
+from ebbtide.store.metadata.repositories import (
+    RepositoryInfo,
+    find_repository,
+    list_repositories,
+    lock_all_repositories,
+    page_of_repositories,
+    repositories_named,
+    repository_by_id,
+    update_repository,
+)
+from ebbtide.store.names import REPOSITORY_LENGTH_MAX, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogued:
+    """One repository as it was when it was looked at."""
+
+    info: RepositoryInfo
+    state: LifecycleState
+
+
+class Catalog:
+    """The repositories of one store."""
+
+    def __init__(self, metadata: Metadata, *, trash_time: timedelta) -> None:
+        self._metadata = metadata
+        self._trash_time = trash_time
+
+    def get(self, ref: str, *, include_expired: bool = False) -> Catalogued:
+        """The one of that name or id; with `include_expired`, if there is none, that in the trash.
+
+        Raises NotFound `repository_not_found`, Conflict `ref_ambiguous` for a name that several in
+        the trash bear.
+        """
+        with self._metadata.snapshot() as tx:
+            return self._require(tx, ref, include_expired=include_expired)
+
+    def list(self, *, include_expired: bool = False) -> list[Catalogued]:
+        """All by name; with `include_expired`, those in the trash too."""
+        with self._metadata.snapshot() as tx:
+            found = [self._look(tx, info) for info in list_repositories(tx)]
+        return [each for each in found if each.state.is_visible(include_expired=include_expired)]
+
+    def page(
+        self,
+        *,
+        prefix: str = "",
+        after: str = "",
+        amount: int = 1000,
+        search: str = "",
+        listed: Listed | None = None,
+    ) -> builtins.list[Catalogued]:
+        """At most `amount` by name and id, behind a name, or behind a name, a blank and an id;
+        those whose names hold `search`. Raises InvalidInput `invalid_argument`, `invalid_date`."""
+        check_amount(amount)
+        with self._metadata.snapshot() as tx:
+            found = page_of_repositories(
+                tx,
+                (listed or Listed()).at(tx.now(), self._trash_time),
+                prefix=prefix,
+                after=after,
+                amount=amount,
+                search=search,
+            )
+            return [self._look(tx, info) for info in found]
+
+    def gone(self) -> builtins.list[Catalogued]:
+        """Those that are gone and wait for a run to collect them, by name."""
+        with self._metadata.snapshot() as tx:
+            infos = self._in_state(tx, list_repositories(tx), LifecycleState.GONE)
+        return [Catalogued(info, LifecycleState.GONE) for info in infos]
+
+    def find_gone(self, ref: str) -> RepositoryInfo | None:
+        """The gone one of that id, or of that name, unless a live or trashed one bears it.
+
+        Raises Conflict `ref_ambiguous`.
+        """
+        with self._metadata.snapshot() as tx:
+            found = _fitting(tx, ref)
+            gone = self._in_state(tx, found, LifecycleState.GONE)
+        if len(gone) > 1:
+            raise ambiguous("repository", ref, [info.repository_id for info in gone])
+        return gone[0] if len(gone) == len(found) == 1 else None
+
+    def delete(self, ref: str) -> Catalogued:
+        """Put one in the trash: its name is free, all it holds stays for `trash_time`, and its
+        storage root is taken until a run collected all of it. Raises NotFound
+        `repository_not_found`."""
+        with self._metadata.transaction() as tx:
+            lock_all_repositories(tx)
+            found = self._locked(tx, ref)
+            return self._update(tx, found.info, expires_at=tx.now())
+
+    def set_expiry(
+        self, ref: str, expires_at: datetime | None, *, ensure_unique_name: bool = False
+    ) -> Catalogued:
+        """Say when one goes to the trash by itself; None is never, a past time is now.
+
+        One in the trash comes back by None or a time to come; where its name was taken since, under
+        another name if `ensure_unique_name`.
+
+        Raises NotFound `repository_not_found`; Conflict `ref_ambiguous`, `repository_exists`;
+        InvalidInput `invalid_date`.
+        """
+        with self._metadata.transaction() as tx:
+            lock_all_repositories(tx)
+            asked = expiry_asked(expires_at, now=tx.now())
+            found = self._locked(tx, ref, include_expired=True)
+            comes_back = asked is None or asked > tx.now()
+            if found.state is LifecycleState.TRASHED and comes_back:
+                return self._revive(tx, found.info, asked, ensure_unique_name=ensure_unique_name)
+            return self._update(tx, found.info, expires_at=asked)
+
+    def restore(self, ref: str, *, ensure_unique_name: bool = False) -> Catalogued:
+        """Bring one back from the trash, for good: by its id, or by its name, if no other in the
+        trash bears it. Raises as `set_expiry`."""
+        with self._metadata.transaction() as tx:
+            lock_all_repositories(tx)
+            recoverable = self._recoverable(tx, ref)
+            if recoverable is None:
+                raise taken("repository", self._require(tx, ref).info.name)
+            found = self._locked(tx, recoverable.info.repository_id, include_expired=True)
+            return self._revive(tx, found.info, None, ensure_unique_name=ensure_unique_name)
+
+    def _revive(
+        self,
+        tx: Transaction,
+        info: RepositoryInfo,
+        expires_at: datetime | None,
+        *,
+        ensure_unique_name: bool,
+    ) -> Catalogued:
+        """All repositories are locked, so that the name stays free."""
+        name = info.name
+        if ensure_unique_name:
+            names = names_like(name, length_max=REPOSITORY_LENGTH_MAX)
+            name = next(each for each in names if find_repository(tx, each) is None)
+        elif find_repository(tx, name) is not None:
+            raise taken("repository", name)
+        return self._update(tx, info, expires_at=expires_at, name=name)
+
+    def _update(
+        self,
+        tx: Transaction,
+        info: RepositoryInfo,
+        **values: Any,  # of the columns' own types
+    ) -> Catalogued:
+        update_repository(tx, info.repository_id, **values)
+        return self._look(tx, replace(info, **values))
+
+    def _locked(self, tx: Transaction, ref: str, *, include_expired: bool = False) -> Catalogued:
+        """As `_require`, behind the lock that the fence of a run that collects it takes as well:
+        looked at again, since that may have been waited for."""
+        repository_id = self._require(tx, ref, include_expired=include_expired).info.repository_id
+        tx.lock_repository(repository_id, "exclusive", trashed=True)
+        return self._require(tx, repository_id, include_expired=include_expired)
+
+    def _require(self, tx: Transaction, ref: str, *, include_expired: bool = False) -> Catalogued:
+        info = find_repository(tx, ref) or repository_by_id(tx, ref)
+        if info is not None:
+            found = self._look(tx, info)
+            if found.state.is_visible(include_expired=include_expired):
+                return found
+        recoverable = self._recoverable(tx, ref) if include_expired else None
+        if recoverable is None:
+            raise no_repository(tx, ref, trash_time=self._trash_time)
+        return recoverable
+
+    def _recoverable(self, tx: Transaction, ref: str) -> Catalogued | None:
+        """The one in the trash of that id, or of that name. Conflict `ref_ambiguous`."""
+        found = self._in_state(tx, _fitting(tx, ref), LifecycleState.TRASHED)
+        if len(found) > 1:
+            raise ambiguous("repository", ref, [info.repository_id for info in found])
+        return self._look(tx, found[0]) if found else None
+
+    def _in_state(
+        self, tx: Transaction, infos: Iterable[RepositoryInfo], state: LifecycleState
+    ) -> builtins.list[RepositoryInfo]:
+        return [info for info in infos if self._look(tx, info).state is state]
+
+    def _look(self, tx: Transaction, info: RepositoryInfo) -> Catalogued:
+        return Catalogued(info, info.state_at(tx.now(), trash_time=self._trash_time))
+
+
+def _fitting(tx: Transaction, ref: str) -> builtins.list[RepositoryInfo]:
+    """The repository of that id, or all of that name, in whatever state."""
+    by_id = repository_by_id(tx, ref)
+    return repositories_named(tx, ref) if by_id is None else [by_id]
+
+
+def no_repository(tx: Transaction, ref: str, *, trash_time: timedelta) -> NotFound:
+    """The error for a name or id that belongs to no live repository; says what is in the trash."""
+    hint = "'ebbtide repo list' shows those there are"
+    now = tx.now()
+    for info in _fitting(tx, ref):
+        if info.state_at(now, trash_time=trash_time) is LifecycleState.TRASHED:
+            hint = (
+                "it was deleted or has expired, and 'ebbtide repo restore "
+                f"{info.repository_id}' brings it back"
+            )
+    return NotFound("repository_not_found", f"there is no repository {shown(ref)}: {hint}")

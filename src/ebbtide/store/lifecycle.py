@@ -1,0 +1,68 @@
+"""What everything with a lifecycle has in common: what lists show, and names that are taken.
+
+Not for: the states (`retention.lifecycle`), or what they mean in SQL (`metadata.expiries`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Final
+
+from ebbtide.errors import Conflict
+from ebbtide.retention.dates import to_utc
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.store.metadata.expiries import StateFilter
+from ebbtide.store.names import shown
+
+IDS_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What a list shows: with `include_expired` the trash too; of that only what is in one `state`,
+    or expires at `expires_after` or later, or before `expires_before`."""
+
+    include_expired: bool = False
+    state: LifecycleState | None = None
+    expires_after: datetime | None = None
+    expires_before: datetime | None = None
+
+    def at(self, now: datetime, trash_time: timedelta) -> StateFilter:
+        """The same at an instant. InvalidInput `invalid_date` for a date without a zone."""
+        dates = (self.expires_after, self.expires_before)
+        from_date, to_date = (None if d is None else to_utc(d, what="expires_at") for d in dates)
+        return StateFilter(
+            now=now,
+            trash_time=trash_time,
+            include_expired=self.include_expired,
+            state=self.state,
+            from_date=from_date,
+            to_date=to_date,
+        )
+
+
+def ambiguous(kind: str, name: str, ids: Sequence[str]) -> Conflict:
+    """The error for a name that several things in the trash bear."""
+    more = f" and {len(ids) - IDS_SHOWN} more" if len(ids) > IDS_SHOWN else ""
+    return Conflict(
+        "ref_ambiguous",
+        f"several that were deleted bear the name {shown(name)}, the last first: name the {kind} "
+        f"by its id, one of {', '.join(ids[:IDS_SHOWN])}{more}",
+        ids=list(ids),
+    )
+
+
+def taken(kind: str, name: str) -> Conflict:
+    """The error for a name that is not free."""
+    return Conflict(f"{kind}_exists", f"there is a {kind} {shown(name)} already")
+
+
+def names_like(name: str, *, length_max: int) -> Iterator[str]:
+    """The name, and others to take its place where it is taken: `dev`, `dev-2`, `dev-3`, …"""
+    yield name
+    for number in count(2):
+        suffix = f"-{number}"
+        yield name[: length_max - len(suffix)] + suffix
