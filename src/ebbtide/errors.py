@@ -109,6 +109,8 @@ KINDS: Final[Mapping[str, str]] = {
     "lease_lost": "another run took the repository over",
     "clock_skew": "clocks further apart than allowed",
     "storage_foreign": "a storage that is not this database's",
+    "repository_not_gone": "a repository that is not gone, or was brought back",
+    "repository_in_use": "a gone repository of which something that was given out has not ended",
     # Something broke.
     "storage_error": "the object storage answered with an error",
     "corrupt_object": "an object whose bytes are not those that were stored",

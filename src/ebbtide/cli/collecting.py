@@ -63,8 +63,10 @@ def open_collector(
     starting = not reading and (mode == "clean" or is_icechunk(repository))
     engine = make_engine(cli.settings, master, progress, starting=starting)
 
+    from ebbtide.formats.gone import GoneRepository
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.options import RunOptions, parse_mode
+    from ebbtide.gc.removing import Remover
 
     found: RepositoryFormat
     if is_icechunk(repository):
@@ -87,6 +89,9 @@ def open_collector(
         run_dir=run_dir,
         mode=parse_mode(mode),
     )
+    if isinstance(found, GoneRepository):
+        remover = Remover(found, engine=engine, options=options, observer=progress)
+        return Run(remover, progress)
     collector = Collector(found, engine=engine, options=options, observer=progress)
     return Run(collector, progress)
 

@@ -12,7 +12,7 @@ import typer
 
 from ebbtide.cli.asking import confirm
 from ebbtide.cli.output import Output
-from ebbtide.errors import InvalidInput
+from ebbtide.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from ebbtide.formats.embedded import EmbeddedRepository
@@ -94,10 +94,20 @@ class Cli:
         return Settings()
 
     def collected(self, name: str) -> EmbeddedRepository:
-        """The repository of that name, as the collector sees it."""
+        """The repository of that name, or the gone one of that name or id, as the collector sees
+        it."""
         from ebbtide.formats.embedded import EmbeddedRepository
+        from ebbtide.formats.gone import GoneRepository
 
-        return EmbeddedRepository(self.repository(name).context, store_id=self.store.store_id)
+        try:
+            context = self.repository(name).context
+        except NotFound:
+            gone = self.store.catalog.find_gone(name)
+            if gone is None:
+                raise
+            context = self.store.context_of(gone)
+            return GoneRepository(context, store_id=self.store.store_id)
+        return EmbeddedRepository(context, store_id=self.store.store_id)
 
     def may(self, question: str, *, yes: bool) -> bool:
         """Whether the answer is yes; says so when it is not."""

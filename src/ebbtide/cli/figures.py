@@ -49,22 +49,12 @@ def refs_table(output: Output, by_ref: Iterable[Mapping[str, Any]]) -> None:
 
 def show_plan(output: Output, plan: Plan) -> None:
     """What a plan found, and what it would let go."""
-    refs_table(output, plan.by_ref)
-    output.line()
-    if plan.previous_id is not None:
-        output.line(f"incremental: goes on from run {plan.previous_id}")
-    elif plan.mode_reason is not None:
-        output.line(f"clean: {plan.mode_reason}")
-    gone = f" ({count_text(plan.gone_count)} were before)" if plan.gone_count else ""
-    output.line(
-        f"{count_text(plan.active_count, 'commit')} kept, "
-        f"{count_text(plan.expired_count)} let go{gone}"
-    )
-    if plan.forgettable_count:
-        output.line(
-            f"nothing reaches {count_text(plan.forgettable_count, 'commit')} any more: the "
-            "records go too"
-        )
+    from ebbtide.gc.plan import REMOVAL
+
+    if plan.mode == REMOVAL:
+        output.line(f"{plan.identity.repository_name} is gone: all that is Ebbtide's would go")
+    else:
+        _show_commits(output, plan)
     output.line()
     rows = [[FOUND[name], *_texts(plan.counts[name])] for name in FOUND]
     rows += [[f"  {kind}", *_texts(count)] for kind, count in candidate_kinds(plan).items()]
@@ -81,6 +71,25 @@ def show_plan(output: Output, plan: Plan) -> None:
         output.warn(warning)
 
 
+def _show_commits(output: Output, plan: Plan) -> None:
+    refs_table(output, plan.by_ref)
+    output.line()
+    if plan.previous_id is not None:
+        output.line(f"incremental: goes on from run {plan.previous_id}")
+    elif plan.mode_reason is not None:
+        output.line(f"clean: {plan.mode_reason}")
+    gone = f" ({count_text(plan.gone_count)} were before)" if plan.gone_count else ""
+    output.line(
+        f"{count_text(plan.active_count, 'commit')} kept, "
+        f"{count_text(plan.expired_count)} let go{gone}"
+    )
+    if plan.forgettable_count:
+        output.line(
+            f"nothing reaches {count_text(plan.forgettable_count, 'commit')} any more: the "
+            "records go too"
+        )
+
+
 def show_outcome(output: Output, report: RunReport) -> None:
     """What became of a plan's candidates."""
     rows = [[text, *_texts(report.counts[name])] for name, text in OUTCOMES.items()]
@@ -89,6 +98,13 @@ def show_outcome(output: Output, report: RunReport) -> None:
     if forgotten:
         output.line()
         output.line(f"the records of {count_text(forgotten, 'commit')} are dropped too")
+
+
+def run_text(report: RunReport) -> str:
+    """How a run ended, and where its files are."""
+    text = f"run {report.run_id} {report.state}"
+    # Those of a run that collected a gone repository went with it.
+    return f"{text}; its files: {report.run_path}" if report.run_path else text
 
 
 def candidate_kinds(plan: Plan) -> dict[str, Count]:

@@ -19,7 +19,7 @@ from ebbtide.cli.command import (
     command,
     group,
 )
-from ebbtide.cli.figures import show_outcome, show_plan
+from ebbtide.cli.figures import run_text, show_outcome, show_plan
 from ebbtide.cli.text import count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ def sweep(
     )
     run_id = run_id or run.collector.newest_unswept()
     # Who says --yes has seen the plan: 'gc plan' and 'gc show' show it.
-    if not yes and not _agreed(cli, run.collector.plan_of(run_id), yes=yes):
+    plan = None if yes else run.collector.plan_to_confirm(run_id)
+    if plan is not None and not _agreed(cli, plan, yes=yes):
         cli.output.say("nothing was deleted; the plan stays")
         return
     with run.progress:
@@ -222,9 +223,17 @@ def _agreed(cli: Cli, plan: Plan, *, yes: bool) -> bool:
     total = plan.candidate_total
     question = (
         f"delete {count_text(total.objects, 'file')} ({size_text(total.bytes_total)}) of "
-        f"{plan.identity.repository_name}, and close the commits that are let go?"
+        f"{plan.identity.repository_name}, and {_consequence(plan)}?"
     )
     return confirm(question, yes=yes)
+
+
+def _consequence(plan: Plan) -> str:
+    from ebbtide.gc.plan import REMOVAL
+
+    if plan.mode == REMOVAL:
+        return "then all that is known of it, which is gone"
+    return "close the commits that are let go"
 
 
 def _finish_sweep(cli: Cli, report: RunReport) -> None:
@@ -232,9 +241,18 @@ def _finish_sweep(cli: Cli, report: RunReport) -> None:
         if report.state in ("swept", "incomplete"):
             show_outcome(cli.output, report)
             cli.output.line()
-            cli.output.line(f"run {report.run_id} {report.state}; its files: {report.run_path}")
+            if report.mode == "removal":
+                _show_removal(cli, report)
+            cli.output.line(run_text(report))
 
     _finish(cli, report, show)
+
+
+def _show_removal(cli: Cli, report: RunReport) -> None:
+    for warning in report.warnings:
+        cli.output.warn(warning)
+    if report.state == "swept":
+        cli.output.line(f"nothing is left of {report.repository} but the record of this run")
 
 
 def _finish(cli: Cli, report: RunReport, show: Callable[[], None]) -> None:

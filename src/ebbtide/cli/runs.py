@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ebbtide.cli.collecting import open_collector
+from ebbtide.cli.collecting import is_icechunk, open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.documents import instant
-from ebbtide.cli.figures import show_outcome, show_plan
+from ebbtide.cli.figures import run_text, show_outcome, show_plan
 from ebbtide.cli.gc import RunDirOption
 from ebbtide.cli.text import age_text, count_text, date_text, size_text
 from ebbtide.ids import instant_of
@@ -33,7 +33,11 @@ def register(app: typer.Typer) -> None:
 
 def list_runs(cli: Cli, repository: CollectedArgument, run_dir: RunDirOption = None) -> None:
     """List the runs, the newest first."""
-    found = open_collector(cli, repository, run_dir=run_dir, reading=True).collector.runs()
+    removed = _removed(cli, repository)
+    if removed is None:
+        found = open_collector(cli, repository, run_dir=run_dir, reading=True).collector.runs()
+    else:
+        found = [removed]
 
     def show() -> None:
         now = datetime.now(UTC)
@@ -75,10 +79,14 @@ def show_run(
     run_dir: RunDirOption = None,
 ) -> None:
     """Show what a run found and did."""
-    collector = open_collector(cli, repository, run_dir=run_dir, reading=True).collector
-    report = collector.show(run_id)
-    # A run that was refused before it had a plan has no figures either.
-    plan = collector.plan_of(run_id) if report.has_plan else None
+    removed = _removed(cli, repository)
+    if removed is not None and removed.run_id == run_id:
+        report, plan = removed, None
+    else:
+        collector = open_collector(cli, repository, run_dir=run_dir, reading=True).collector
+        report = collector.show(run_id)
+        # A run that was refused before it had a plan has no figures either.
+        plan = collector.plan_of(run_id) if report.has_plan else None
     listed = list(islice(_candidates(report, plan), limit)) if candidates else None
     document = report.to_json()
     if listed is not None:
@@ -96,11 +104,26 @@ def show_run(
         if listed is not None:
             show_candidates(cli, listed)
             cli.output.line()
-        cli.output.line(f"run {report.run_id} {report.state}; its files: {report.run_path}")
+        cli.output.line(run_text(report))
+        for warning in report.warnings if plan is None else ():
+            cli.output.warn(warning)
         if report.error is not None:
             cli.output.line(f"{report.error['kind']}: {report.error['message']}")
 
     cli.output.answer(document, show)
+
+
+def _removed(cli: Cli, repository: str) -> RunReport | None:
+    """The run that collected a gone repository whole: its record is all that is left of that."""
+    if is_icechunk(repository):
+        return None
+    removal = cli.store.catalog.find_removed(repository)
+    if removal is None or removal.finished_at is None:
+        return None
+
+    from ebbtide.gc.report import RunReport
+
+    return RunReport.from_json(removal.report)
 
 
 def _candidates(report: RunReport, plan: Plan | None) -> Iterator[dict[str, Any]]:

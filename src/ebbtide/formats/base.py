@@ -6,11 +6,11 @@ picklable value that travels to Spark's executors; `RepositoryFormat` stays with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -270,3 +270,53 @@ class RepositoryFormat(Protocol):
 
     def guard(self) -> Guard:
         """What executors ask before each batch of deletes; made after `forget`."""
+
+
+class GoneFormat(RepositoryFormat, Protocol):
+    """A repository that is gone, all of which may go: no policy, ref or commit has a say."""
+
+    def layout_of(self, run_id: str) -> Layout:
+        """The layout as a run sees it that collects all of it: the run's own files stay."""
+
+    @property
+    def last_addresses(self) -> tuple[str, ...]:
+        """What goes when all else went, in that order."""
+
+    def check_removable(self) -> None:
+        """Refused `repository_not_gone`, or `repository_in_use` while something that was given out
+        has not ended."""
+
+    def fence_whole(self, hold: RunHold, run_id: str) -> datetime:
+        """Look again, and close the repository for good, in one transaction; when that was.
+
+        Refused as `check_removable`, and `lease_lost`.
+        """
+
+    def owns_storage(self) -> bool:
+        """Whether the storage is still this database's."""
+
+    def emptied(self) -> Removal | None:
+        """The record of the run that emptied the storage, if one did."""
+
+    def record_emptied(
+        self,
+        hold: RunHold,
+        run_id: str,
+        report: Mapping[str, Any],  # JSON
+    ) -> Removal:
+        """Record that a run emptied the storage, before its own files go. Refused `lease_lost`."""
+
+    def drop_rows(self, hold: RunHold) -> None:
+        """Drop all that is known of the repository but that record. Refused `lease_lost`."""
+
+
+class Removal(Protocol):
+    """What is on record of a run that emptied the storage of a gone repository."""
+
+    @property
+    def run_id(self) -> str:
+        """Which run."""
+
+    @property
+    def report(self) -> Mapping[str, Any]:  # JSON
+        """Its report."""

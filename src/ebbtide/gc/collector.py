@@ -27,7 +27,7 @@ from ebbtide.gc.runs import (
     announce_epoch,
 )
 from ebbtide.gc.steps import Observer, Steps, silent
-from ebbtide.gc.sweep import Sweep
+from ebbtide.gc.sweep import Sweep, Swept
 from ebbtide.ids import descending_id, instant_of
 from ebbtide.storage import open_storage
 
@@ -95,15 +95,7 @@ class Collector:
     def _plan(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
         steps = Steps(hold, self._observer)
         try:
-            plan = make_plan(
-                self._engine,
-                self._repository,
-                run_id=run_id,
-                folder=folder,
-                options=self._options,
-                steps=steps,
-                chosen=self._chosen(),
-            )
+            plan = self._make_plan(run_id, folder, steps)
         except Refused as error:
             report = self._refused(run_id, folder, error, steps.seconds())
             self._finish(folder, report)
@@ -114,6 +106,17 @@ class Collector:
             run_id, state=report.state, run_path=folder.path, plan_checksum=checksum
         )
         return report
+
+    def _make_plan(self, run_id: str, folder: RunFolder, steps: Steps) -> Plan:
+        return make_plan(
+            self._engine,
+            self._repository,
+            run_id=run_id,
+            folder=folder,
+            options=self._options,
+            steps=steps,
+            chosen=self._chosen(),
+        )
 
     def _chosen(self) -> Chosen:
         """The run that a plan goes on from, by the options and what is on record."""
@@ -144,11 +147,18 @@ class Collector:
         plan = self._read_plan(folder, run_id)
         steps = Steps(hold, self._observer)
         try:
-            swept = Sweep(
-                self._engine, self._repository, plan, folder, hold, self._options, steps
-            ).execute()
+            swept = self._attempt(plan, folder, hold, steps).execute()
+            return self._conclude(plan, swept, folder, hold, steps)
         except Incomplete as error:
             return planned_report(plan, run_path=folder.path).interrupted(error.message)
+
+    def _attempt(self, plan: Plan, folder: RunFolder, hold: RunHold, steps: Steps) -> Sweep:
+        return Sweep(self._engine, self._repository, plan, folder, hold, self._options, steps)
+
+    def _conclude(
+        self, plan: Plan, swept: Swept, folder: RunFolder, hold: RunHold, steps: Steps
+    ) -> RunReport:
+        del hold
         report = swept_report(plan, swept, run_path=folder.path, seconds=steps.seconds())
         self._finish(folder, report)
         self._drop_old_runs()
@@ -216,6 +226,10 @@ class Collector:
             return self.show(run_id)
         except (NotFound, Refused) as error:
             return self._refused(run_id, RunFolder.at(path), error, {})
+
+    def plan_to_confirm(self, run_id: str) -> Plan | None:
+        """The plan that a sweep of the run carries out. Raises as `plan_of`."""
+        return self.plan_of(run_id)
 
     def plan_of(self, run_id: str) -> Plan:
         """The plan of a run. NotFound `run_not_found`; Refused when it is damaged."""

@@ -24,6 +24,8 @@ from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
 from ebbtide.retention.decision import Decision, Roots
 
 PLAN_VERSION: Final = 1
+REMOVAL: Final = "removal"
+"""The mode of a plan by which everything goes."""
 COMMITS_FILE: Final = "commits.parquet"
 COMMITS_SCHEMA: Final = make_schema(
     ("commit_id", pa.string()),
@@ -43,7 +45,8 @@ class Plan:
     """A durable plan. `refusal` (kind, message) is set where a sweep needs a flag to go on.
 
     `mode` is clean or incremental, the latter going on from run `previous_id`; `mode_reason` says
-    why a clean run was made. For the next incremental one: `read_at` is when the metadata was read,
+    why a clean run was made. It is REMOVAL for a gone repository, of which everything goes: there
+    are no `commits` then. For the next incremental one: `read_at` is when the metadata was read,
     slices behind `closed_after` were closed off then, `remaining` has what stays in those without
     being live, `young_slices` counts those that were not listed, since all in them is younger than
     the grace, `whole` counts everything in the storage, `clean_at` is when the last clean run
@@ -63,7 +66,7 @@ class Plan:
     kinds: Mapping[str, Count]
     candidates: tuple[Part, ...]
     protected: tuple[Part, ...]
-    commits: Part
+    commits: Part | None
     active_count: int
     expired_count: int
     gone_count: int
@@ -96,7 +99,7 @@ class Plan:
             "kinds": {name: asdict(count) for name, count in self.kinds.items()},
             "candidates": [part.to_json() for part in self.candidates],
             "protected": [part.to_json() for part in self.protected],
-            "commits": self.commits.to_json(),
+            "commits": None if self.commits is None else self.commits.to_json(),
             "active_count": self.active_count,
             "expired_count": self.expired_count,
             "gone_count": self.gone_count,
@@ -132,7 +135,7 @@ class Plan:
             kinds={name: Count(**count) for name, count in content["kinds"].items()},
             candidates=tuple(Part.from_json(part) for part in content["candidates"]),
             protected=tuple(Part.from_json(part) for part in content["protected"]),
-            commits=Part.from_json(content["commits"]),
+            commits=None if content["commits"] is None else Part.from_json(content["commits"]),
             active_count=content["active_count"],
             expired_count=content["expired_count"],
             gone_count=content["gone_count"],
@@ -242,8 +245,13 @@ def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
     return answer.parts()[0]
 
 
-def read_commits(folder: RunFolder, part: Part) -> PlannedCommits:
-    """Read COMMITS_FILE. Refused `plan_corrupt`."""
+def read_commits(folder: RunFolder, part: Part | None) -> PlannedCommits:
+    """Read COMMITS_FILE. Refused `plan_corrupt`, and `plan_foreign` for a plan without commits:
+    that of a gone repository."""
+    if part is None:
+        raise Refused(
+            "plan_foreign", f"{folder.path} holds the plan of a run that looked at no commit"
+        )
     rows = read_part(folder, COMMITS_FILE, part.checksum).to_pylist()
     return PlannedCommits(
         expired=frozenset(row["commit_id"] for row in rows if not row["active"]),

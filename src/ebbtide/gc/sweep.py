@@ -70,7 +70,7 @@ class Sweep:
             self._check_state()
             check_times(self.repository, self.options)
             planned = read_commits(self.folder, self.plan.commits)
-            _check_parts(self.engine, self.folder, self.plan.candidates)
+            check_parts(self.engine, self.folder, self.plan.candidates)
         is_first = self.folder.get_json(FENCE_FILE) is None
         earlier = self.folder.names("deleted")
         for attempt in range(1, ATTEMPTS + 1):
@@ -91,7 +91,7 @@ class Sweep:
                 break
             except (Refused, Failed) as error:
                 if error.kind != "repository_changed":
-                    raise _incomplete(error) from error
+                    raise incomplete(error) from error
                 # Nothing was dropped: look again at what is needed now.
                 self._lift(is_first=is_first)
                 if attempt == ATTEMPTS:
@@ -101,7 +101,7 @@ class Sweep:
             with self.steps("count"):
                 outcomes = tally(self.engine, self.folder, self._answers)
         except (Refused, Failed) as error:
-            raise _incomplete(error) from error
+            raise incomplete(error) from error
         # Those that an earlier attempt forgot are stubs by now, or not there at all.
         forgotten = forgettable | planned.forgettable.difference(
             commit.commit_id for commit in roots.commits
@@ -224,7 +224,7 @@ class Sweep:
         return 0
 
 
-def _check_parts(engine: Engine, folder: RunFolder, parts: Sequence[Part]) -> None:
+def check_parts(engine: Engine, folder: RunFolder, parts: Sequence[Part]) -> None:
     """Refused `plan_corrupt` unless each of `parts` is as it was written."""
 
     def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
@@ -238,7 +238,7 @@ def _check_parts(engine: Engine, folder: RunFolder, parts: Sequence[Part]) -> No
     engine.run(split(parts, tasks=engine.task_count), work)
 
 
-def _incomplete(error: EbbtideError) -> Incomplete:
+def incomplete(error: EbbtideError) -> Incomplete:
     """Behind the first change that cannot be taken back, a failure leaves the sweep unfinished."""
     return Incomplete(
         "incomplete",

@@ -103,6 +103,8 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "lease_lost",
         "clock_skew",
         "storage_foreign",
+        "repository_not_gone",
+        "repository_in_use",
     ),
     410: ("commit_expired", "data_released", "purged"),
     412: ("precondition_failed",),

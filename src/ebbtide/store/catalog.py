@@ -18,6 +18,7 @@ from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
 from ebbtide.store.lifecycle import Listed, ambiguous, names_like, taken
 from ebbtide.store.listing import check_amount
 from ebbtide.store.metadata.engine import Metadata, Transaction
+from ebbtide.store.metadata.removals import Removal, read_removal, removals_named
 from ebbtide.store.metadata.repositories import (
     RepositoryInfo,
     find_repository,
@@ -101,6 +102,17 @@ class Catalog:
         if len(gone) > 1:
             raise ambiguous("repository", ref, [info.repository_id for info in gone])
         return gone[0] if len(gone) == len(found) == 1 else None
+
+    def find_removed(self, ref: str) -> Removal | None:
+        """The record of the one of that id or name that a run collected whole, unless another of
+        that name is still there. Raises Conflict `ref_ambiguous`."""
+        with self._metadata.snapshot() as tx:
+            by_id = read_removal(tx, ref)
+            found = removals_named(tx, ref) if by_id is None else [by_id]
+            others = _fitting(tx, ref)
+        if len(found) > 1:
+            raise ambiguous("repository", ref, [removal.repository_id for removal in found])
+        return found[0] if found and not others else None
 
     def delete(self, ref: str) -> Catalogued:
         """Put one in the trash: its name is free, all it holds stays for `trash_time`, and its

@@ -1,0 +1,179 @@
+"""A repository of the embedded store that is gone: all that is its own may go.
+
+There is no policy here, no ref and no mark. What stands in their place is one fact, that the
+repository is gone for good, which the fence finds again in the transaction that makes it final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.errors import Refused
+from ebbtide.formats.base import (
+    EPOCH_ADDRESS,
+    FOREIGN,
+    RUNS_PREFIX,
+    SYSTEM,
+    Listing,
+    ListingItem,
+    RunHold,
+    Slices,
+)
+from ebbtide.formats.embedded import EmbeddedLayout, EmbeddedRepository
+from ebbtide.ids import ID_PATTERN
+from ebbtide.storage import Storage
+from ebbtide.storage.local import TEMPORARY_SUFFIX
+from ebbtide.store.collecting import write_run
+from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.metadata.removals import (
+    Removal,
+    finish_removal,
+    insert_removal,
+    read_removal,
+)
+from ebbtide.store.metadata.repositories import delete_repository
+from ebbtide.store.removal import close_repository, require_removable
+
+RECORD: Final = "record"
+"""The kind of files of earlier runs, of the index and of exports."""
+
+_RECORD: Final = (
+    rf"^{COLLECTOR_PREFIX}(?:"
+    rf"runs/{ID_PATTERN}/(?:[^/]+/)*[^/]+\.(?:json|parquet)"
+    rf"|index/[0-9]+/(?:[^/]+/)*[^/]+\.parquet"
+    rf"|exports/{ID_PATTERN}/[^/]+\.(?:csv|json|parquet)"
+    rf"|EPOCH)(?:{TEMPORARY_SUFFIX})?$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GoneLayout(EmbeddedLayout):
+    """Files of the embedded store, those of the collector among what may go: but for the files of
+    the run that does it, `own_run`, and those by which it holds the storage."""
+
+    delete_order: tuple[str, ...] = ("tree", "range", "object", "temporary", RECORD)
+    own_run: str = ""
+
+    def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
+        """Everything: nothing is too young, and nothing was closed off."""
+        del slices, cores  # directories are far more
+        items = [ListingItem("", recursive=False)]
+        for top in storage.list_prefixes():
+            items.append(ListingItem(top, recursive=False))
+            items += (ListingItem(inner, recursive=True) for inner in storage.list_prefixes(top))
+        return Listing(items)
+
+    def classify(self, addresses: pa.StringArray) -> pa.StringArray:
+        """By the address alone."""
+        kinds = EmbeddedLayout.classify(self, addresses)
+        in_collector = pc.starts_with(addresses, COLLECTOR_PREFIX)
+        of_collector = pc.if_else(
+            pc.match_substring_regex(addresses, _RECORD),
+            pa.scalar(RECORD, pa.string()),
+            pa.scalar(FOREIGN, pa.string()),
+        )
+        kinds = pc.if_else(in_collector, of_collector, kinds)
+        own = pc.or_(
+            pc.starts_with(addresses, f"{RUNS_PREFIX}{self.own_run}/"),
+            pc.equal(addresses, pa.scalar(EPOCH_ADDRESS, pa.string())),
+        )
+        return cast("pa.StringArray", pc.if_else(own, pa.scalar(SYSTEM, pa.string()), kinds))
+
+
+class GoneRepository(EmbeddedRepository):
+    """A gone repository of the embedded store, for the run that collects all of it."""
+
+    layout: GoneLayout
+
+    def __init__(self, context: RepositoryContext, *, store_id: str) -> None:
+        super().__init__(context, store_id=store_id)
+        self.layout = GoneLayout()
+
+    def layout_of(self, run_id: str) -> GoneLayout:
+        """The layout as the run sees it, whose own files stay to the end."""
+        return GoneLayout(own_run=run_id)
+
+    @property
+    def last_addresses(self) -> tuple[str, ...]:
+        """What goes when all else went: OWNER last, which keeps others from the root."""
+        return (EPOCH_ADDRESS, OWNER_ADDRESS)
+
+    def check_removable(self) -> None:
+        """Refused `repository_not_gone`, `repository_in_use`."""
+        with self._metadata.snapshot() as tx:
+            require_removable(
+                tx,
+                self._repository_id,
+                trash_time=self._context.settings.trash_time,
+                lease_ttl=self._context.settings.lease_ttl,
+            )
+
+    def fence_whole(self, hold: RunHold, run_id: str) -> datetime:
+        """Look again, and close the repository, in one transaction that holds its row exclusively;
+        when that was. Raises as `check_removable`, and Refused `lease_lost`."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
+            self._check_held(tx, hold)
+            require_removable(
+                tx,
+                self._repository_id,
+                trash_time=self._context.settings.trash_time,
+                lease_ttl=self._context.settings.lease_ttl,
+            )
+            close_repository(tx, self._repository_id, run_id=run_id)
+            now = tx.now()
+            write_run(tx, self._repository_id, run_id, state="sweeping", fenced_at=now)
+        return now
+
+    def owns_storage(self) -> bool:
+        """Whether OWNER is there, and this database's."""
+        try:
+            self._context.ownership.check()
+        except Refused as error:
+            if error.kind != "storage_foreign":
+                raise
+            return False
+        return True
+
+    def emptied(self) -> Removal | None:
+        """The record of the run that emptied the storage, if one did."""
+        with self._metadata.snapshot() as tx:
+            return read_removal(tx, self._repository_id)
+
+    def record_emptied(
+        self,
+        hold: RunHold,
+        run_id: str,
+        report: Mapping[str, Any],  # JSON
+    ) -> Removal:
+        """Record that run `run_id` emptied the storage, with its report, in the database: the run's
+        own files go next. Refused `lease_lost`."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
+            self._check_held(tx, hold)
+            info = self._context.info
+            removal = Removal(
+                repository_id=info.repository_id,
+                run_id=run_id,
+                name=info.name,
+                storage_url=info.storage_url,
+                report=report,
+                emptied_at=tx.now(),
+            )
+            insert_removal(tx, removal)
+        return removal
+
+    def drop_rows(self, hold: RunHold) -> None:
+        """Drop every row of the repository, in one transaction. Refused `lease_lost`."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
+            self._check_held(tx, hold)
+            delete_repository(tx, self._repository_id)
+            finish_removal(tx, self._repository_id)

@@ -1,0 +1,288 @@
+"""Collecting a gone repository whole: a plan of all that is its own, and its sweep.
+
+There is no mark, no share and no grace here, and nothing comes back to life. What stands in their
+place is one fact: the repository is gone for good, and everything that was given out has ended. The
+plan looks, and the fence looks again, in the transaction that closes the repository, before the
+first delete.
+
+The end goes in steps each of which can be taken again. When everything else went, a record is made
+in the database, which outlasts the repository; then the run's own files go, then OWNER, and last
+the rows of the database.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from ebbtide.arrow import split_by, texts
+from ebbtide.errors import Conflict, Failed, Incomplete, Refused
+from ebbtide.formats.base import FOREIGN, GoneFormat, RunHold, Slices
+from ebbtide.gc.candidates import Relations
+from ebbtide.gc.collector import Collector, Confirm, always
+from ebbtide.gc.counts import Count
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.inventory import classified, list_inventory
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.outcomes import tally
+from ebbtide.gc.plan import REMOVAL, Plan
+from ebbtide.gc.planning import check_times, total_by_group
+from ebbtide.gc.report import RunReport, swept_report
+from ebbtide.gc.runs import FENCE_FILE, RunFolder
+from ebbtide.gc.steps import Observer, Steps, silent
+from ebbtide.gc.subtract import subtract
+from ebbtide.gc.sweep import Sweep, Swept, check_parts, incomplete
+from ebbtide.storage import Storage
+
+KEPT_SHOWN: Final = 20
+_EVERYTHING: Final = datetime.max.replace(tzinfo=UTC)
+"""A cutoff that no file is younger than."""
+
+
+class Remover(Collector):
+    """Collects a repository that is gone: everything of it, then what is known of it."""
+
+    def __init__(
+        self,
+        repository: GoneFormat,
+        *,
+        engine: Engine,
+        options: RunOptions,
+        observer: Observer = silent,
+    ) -> None:
+        super().__init__(repository, engine=engine, options=options, observer=observer)
+        self._gone = repository
+
+    def plan(self) -> RunReport:
+        """As `Collector.plan`. Conflict `plan_used` where only the end of a sweep is left to do."""
+        removal = self._gone.emptied()
+        if removal is not None:
+            raise Conflict(
+                "plan_used",
+                f"run {removal.run_id} has emptied the storage: sweep it again, it goes on where "
+                "it stopped",
+            )
+        return super().plan()
+
+    def run(self, confirm: Confirm = always) -> RunReport:
+        """As `Collector.run`; where only the end of a sweep is left to do, that."""
+        return super().run(confirm) if self._gone.emptied() is None else self.sweep()
+
+    def sweep(self, run_id: str | None = None) -> RunReport:
+        """As `Collector.sweep`; where only its end is left to do, that."""
+        removal = self._gone.emptied()
+        if removal is None:
+            return super().sweep(run_id)
+        report = RunReport.from_json(removal.report)
+        try:
+            with self._gone.hold(report.run_id, deletes=True) as hold:
+                return self._end(report, hold)
+        except Refused as error:
+            return self._refused(
+                report.run_id, RunFolder.inside(self._gone.storage, report.run_id), error, {}
+            )
+        except Incomplete as error:
+            return report.interrupted(error.message)
+
+    def newest_unswept(self) -> str:
+        """As `Collector.newest_unswept`; the run of which only the end is left to do."""
+        removal = self._gone.emptied()
+        return super().newest_unswept() if removal is None else removal.run_id
+
+    def plan_to_confirm(self, run_id: str) -> Plan | None:
+        """As `Collector.plan_to_confirm`; None where the plan was carried out but for its end."""
+        return super().plan_to_confirm(run_id) if self._gone.emptied() is None else None
+
+    def _make_plan(self, run_id: str, folder: RunFolder, steps: Steps) -> Plan:
+        return make_removal_plan(
+            self._engine,
+            self._gone,
+            run_id=run_id,
+            folder=folder,
+            options=self._options,
+            steps=steps,
+        )
+
+    def _attempt(self, plan: Plan, folder: RunFolder, hold: RunHold, steps: Steps) -> Sweep:
+        return RemovalSweep(self._engine, self._gone, plan, folder, hold, self._options, steps)
+
+    def _conclude(
+        self, plan: Plan, swept: Swept, folder: RunFolder, hold: RunHold, steps: Steps
+    ) -> RunReport:
+        """The end of the sweep, if all went well."""
+        report = swept_report(plan, swept, run_path=folder.path, seconds=steps.seconds())
+        if report.state != "swept":
+            self._finish(folder, report)
+            return report
+        with steps("look"):
+            kept = self._look_at_rest(plan.run_id)
+        if folder.storage == self._gone.storage:
+            # Its files go now; what they say of each address goes with them.
+            report = replace(report, run_path="")
+        else:
+            self._finish(folder, report)
+        report = replace(report, warnings=(*report.warnings, *kept))
+        self._gone.record_emptied(hold, plan.run_id, report.to_json())
+        return self._end(report, hold)
+
+    def _look_at_rest(self, run_id: str) -> tuple[str, ...]:
+        """What is left in the storage but for the run's own files: a warning, where others than
+        Ebbtide wrote it. Incomplete when there is anything that may go: it came after the plan."""
+        try:
+            # Who had the repository in hands since before it was gone may have begun a write.
+            self._gone.check_removable()
+        except Refused as error:
+            raise incomplete(error) from error
+        layout = self._gone.layout_of(run_id)
+        counts: Counter[str] = Counter()
+        kept: list[str] = []
+        for batch in self._gone.storage.list():
+            for kind, rows in split_by(classified(batch, layout), "kind"):
+                addresses = texts(rows.column("address"))
+                counts[kind] += len(addresses)
+                if kind == FOREIGN:
+                    kept += addresses[: KEPT_SHOWN - len(kept)]
+        came = sum(counts[kind] for kind in layout.delete_order)
+        if came:
+            raise Incomplete(
+                "incomplete",
+                f"{came:,} files came to the storage since the plan was made: plan and sweep the "
+                "repository again",
+            )
+        if not counts[FOREIGN]:
+            return ()
+        more = ", …" if counts[FOREIGN] > len(kept) else ""
+        return (
+            f"{self._gone.storage.url} is not empty: {counts[FOREIGN]:,} files that are not "
+            f"Ebbtide's are kept ({', '.join(sorted(kept))}{more})",
+        )
+
+    def _end(self, report: RunReport, hold: RunHold) -> RunReport:
+        """Delete the run's own files, OWNER, and what the database knows."""
+        if self._gone.owns_storage():
+            # Whoever else owns it by now took what was left of it.
+            storage = self._gone.storage
+            for batch in storage.list(RunFolder.inside(storage, report.run_id).prefix):
+                _delete(storage, texts(batch.column("address")))
+            for address in self._gone.last_addresses:
+                _delete(storage, [address])
+        self._gone.drop_rows(hold)
+        return report
+
+
+def _delete(storage: Storage, addresses: Sequence[str]) -> None:
+    """Incomplete where one of the addresses was not deleted."""
+    for found in storage.delete(addresses):
+        if found.outcome == "failed":
+            raise Incomplete(
+                "incomplete",
+                f"{found.address} could not be deleted ({found.error}), all before it was: sweep "
+                "the run again",
+            )
+
+
+def make_removal_plan(
+    engine: Engine,
+    repository: GoneFormat,
+    *,
+    run_id: str,
+    folder: RunFolder,
+    options: RunOptions,
+    steps: Steps,
+) -> Plan:
+    """Make the plan of a run that collects a gone repository; the caller writes it.
+
+    Refused `repository_not_gone`, `repository_in_use`, `clock_skew`.
+    """
+    layout = repository.layout_of(run_id)
+    with steps("check"):
+        repository.check_removable()
+        started_at = check_times(repository, options)
+    with steps("list"):
+        slices = Slices(cutoff=started_at, now=started_at)
+        answers, _ = list_inventory(engine, repository.storage, layout, folder, slices)
+        kinds = total_by_group(part for part in answers if part.name is None)
+    with steps("subtract"):
+        result = subtract(
+            engine,
+            Relations(
+                folder=folder,
+                inventory=[part for part in answers if part.name is not None],
+                live=[],
+                required=[],
+                protected=[],
+                kinds=layout.delete_order,
+                cutoff=_EVERYTHING,
+            ),
+        )
+    listed = sum((kinds.get(kind, Count()) for kind in layout.delete_order), Count())
+    return Plan(
+        run_id=run_id,
+        identity=repository.identity,
+        started_at=started_at,
+        cutoff=_EVERYTHING,
+        grace_seconds=0.0,
+        policy=None,
+        counts={"listed": listed, **result.counts},
+        kinds=kinds,
+        candidates=result.candidates,
+        protected=(),
+        commits=None,
+        active_count=0,
+        expired_count=0,
+        gone_count=0,
+        forgettable_count=0,
+        by_ref=(),
+        warnings=(),
+        seconds=steps.seconds(),
+        mode=REMOVAL,
+        mode_reason=None,
+        previous_id=None,
+        clean_at=started_at,
+        read_at=started_at,
+        closed_after=None,
+        young_slices=0,
+        remaining=(),
+        whole=listed,
+    )
+
+
+@dataclass(slots=True)
+class RemovalSweep(Sweep):
+    """One attempt at carrying out the plan of a gone repository."""
+
+    repository: GoneFormat
+
+    def execute(self) -> Swept:
+        """As `Sweep.execute`."""
+        with self.steps("check"):
+            if self.plan.mode != REMOVAL:
+                raise Refused(
+                    "plan_foreign",
+                    f"the plan of run {self.plan.run_id} is from before the repository was gone: "
+                    "plan again",
+                )
+            self._check_state()
+            check_times(self.repository, self.options)
+            check_parts(self.engine, self.folder, self.plan.candidates)
+        earlier = self.folder.names("deleted")
+        with self.steps("fence"):
+            fenced_at = self.repository.fence_whole(self.hold, self.plan.run_id)
+        with self.steps("recheck"):
+            self.folder.put_json(
+                FENCE_FILE,
+                {"fenced_at": fenced_at.isoformat(), "run_epoch": self.hold.run_epoch},
+            )
+            # A copy of the database may have moved OWNER at the same moment as the first check.
+            self.repository.check_storage()
+            todo = self._todo([], earlier)
+        try:
+            untried = self._delete(todo)
+            with self.steps("count"):
+                outcomes = tally(self.engine, self.folder, self._answers)
+        except (Refused, Failed) as error:
+            raise incomplete(error) from error
+        return Swept(outcomes, 0, untried)

@@ -1,0 +1,74 @@
+"""Collecting a gone repository whole: what the database has to say to it, and what it drops.
+
+Every function works inside a transaction of the caller's, so that the transactions of a run stand
+in one place (`formats/gone.py`). Not for: the files.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from ebbtide.errors import NotFound, Refused
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.repositories import (
+    RepositoryInfo,
+    repository_by_id,
+    update_repository,
+)
+from ebbtide.store.metadata.schema import branches, commits, pending, readings, upload_tokens
+
+
+def require_removable(
+    tx: Transaction, repository_id: str, *, trash_time: timedelta, lease_ttl: timedelta
+) -> None:
+    """Raises Refused `repository_not_gone`, or `repository_in_use` while anything that was given
+    out has not ended, saying until when; by the database's now."""
+    info = repository_by_id(tx, repository_id)
+    if info is None:
+        raise NotFound("repository_not_found", f"no repository has the id {repository_id}")
+    now = tx.now()
+    if info.expires_at is None or (
+        info.state_at(now, trash_time=trash_time) is not LifecycleState.GONE
+    ):
+        raise Refused(
+            "repository_not_gone",
+            f"repository {info.name} ({repository_id}) is not gone: it was brought back, or its "
+            "time in the trash is not over",
+        )
+    until = _ends(tx, info, info.expires_at + lease_ttl)
+    what = max(until, key=lambda each: until[each])
+    if until[what] > now:
+        raise Refused(
+            "repository_in_use",
+            f"repository {info.name} ({repository_id}) is gone, but {what} may last until "
+            f"{until[what]:%Y-%m-%d %H:%M:%S} UTC: collect it then",
+        )
+
+
+def _ends(tx: Transaction, info: RepositoryInfo, leased: datetime) -> dict[str, datetime]:
+    """When the last of each kind of what was given out ends."""
+    columns: dict[str, sa.Column[Any]] = {  # of Timestamp
+        "a write in progress": pending.c.ends_at,
+        "an address for an upload": upload_tokens.c.expires_at,
+        "a list of what is uncommitted": readings.c.ends_at,
+        "what was signed of a commit": commits.c.leased_until,
+    }
+    found = {"what was signed before it expired": leased}
+    for what, column in columns.items():
+        last = tx.execute(
+            sa.select(sa.func.max(column)).where(column.table.c.repository_id == info.repository_id)
+        ).scalar_one()
+        if last is not None:
+            found[what] = last
+    return found
+
+
+def close_repository(tx: Transaction, repository_id: str, *, run_id: str) -> None:
+    """From this transaction on nothing brings the repository back, whatever a clock or a setting
+    says; and who still has it in hands finds no branch to write to."""
+    update_repository(tx, repository_id, tombstoned_by=run_id)
+    tx.execute(sa.delete(branches).where(branches.c.repository_id == repository_id))
