@@ -47,6 +47,9 @@ EPOCH_ADDRESS: Final = "_ebbtide/gc/EPOCH"
 
 FOREIGN: Final = "foreign"
 """The kind of a file that does not look like the format's own: reported and kept."""
+RECORD: Final = "record"
+"""The kind of files of runs, of the index and of exports, where a repository that is gone is
+collected: they are system files of any other."""
 SYSTEM: Final = "system"
 """The kind of files that are never candidates: runs, the index, ownership."""
 

@@ -18,6 +18,7 @@ from ebbtide.errors import Refused
 from ebbtide.formats.base import (
     EPOCH_ADDRESS,
     FOREIGN,
+    RECORD,
     RUNS_PREFIX,
     SYSTEM,
     Listing,
@@ -40,9 +41,6 @@ from ebbtide.store.metadata.removals import (
 )
 from ebbtide.store.metadata.repositories import delete_repository
 from ebbtide.store.removal import close_repository, require_removable
-
-RECORD: Final = "record"
-"""The kind of files of earlier runs, of the index and of exports."""
 
 _RECORD: Final = (
     rf"^{COLLECTOR_PREFIX}(?:"

@@ -241,6 +241,15 @@ class Collector:
         return read_commits(folder, self._read_plan(folder, run_id).commits).reasons
 
     def _check_options(self) -> None:
+        self._check_grace()
+        if not self._repository.storage.shared_between_processes:
+            raise InvalidInput(
+                "invalid_argument",
+                f"{self._repository.storage.url} lives in this process alone, where worker "
+                "processes cannot reach it: use a directory or an object store",
+            )
+
+    def _check_grace(self) -> None:
         options = self._options
         check_grace(
             options.grace,
@@ -248,12 +257,6 @@ class Collector:
             reason=options.grace_reason,
             unsafe=options.unsafe,
         )
-        if not self._repository.storage.shared_between_processes:
-            raise InvalidInput(
-                "invalid_argument",
-                f"{self._repository.storage.url} lives in this process alone, where worker "
-                "processes cannot reach it: use a directory or an object store",
-            )
 
     def _new_folder(self, run_id: str) -> RunFolder:
         if self._options.run_dir is not None:

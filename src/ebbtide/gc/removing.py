@@ -13,14 +13,14 @@ the rows of the database.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from ebbtide.arrow import split_by, texts
 from ebbtide.errors import Conflict, Failed, Incomplete, Refused
-from ebbtide.formats.base import FOREIGN, GoneFormat, RunHold, Slices
+from ebbtide.formats.base import FOREIGN, RECORD, GoneFormat, RunHold, Slices
 from ebbtide.gc.candidates import Relations
 from ebbtide.gc.collector import Collector, Confirm, always
 from ebbtide.gc.counts import Count
@@ -96,6 +96,9 @@ class Remover(Collector):
         """As `Collector.plan_to_confirm`; None where the plan was carried out but for its end."""
         return super().plan_to_confirm(run_id) if self._gone.emptied() is None else None
 
+    def _check_grace(self) -> None:
+        """No file is too young: what was being written when the repository ended has ended."""
+
     def _make_plan(self, run_id: str, folder: RunFolder, steps: Steps) -> Plan:
         return make_removal_plan(
             self._engine,
@@ -145,7 +148,7 @@ class Remover(Collector):
                 counts[kind] += len(addresses)
                 if kind == FOREIGN:
                     kept += addresses[: KEPT_SHOWN - len(kept)]
-        came = sum(counts[kind] for kind in layout.delete_order)
+        came = sum(counts[kind] for kind in layout.delete_order if kind != RECORD)
         if came:
             raise Incomplete(
                 "incomplete",
@@ -165,12 +168,20 @@ class Remover(Collector):
         if self._gone.owns_storage():
             # Whoever else owns it by now took what was left of it.
             storage = self._gone.storage
-            for batch in storage.list(RunFolder.inside(storage, report.run_id).prefix):
-                _delete(storage, texts(batch.column("address")))
+            for addresses in self._records():
+                _delete(storage, addresses)
             for address in self._gone.last_addresses:
                 _delete(storage, [address])
         self._gone.drop_rows(hold)
         return report
+
+    def _records(self) -> Iterator[list[str]]:
+        """The files of all runs, those too that came since the plan: refused ones leave some."""
+        layout = self._gone.layout_of("")
+        for batch in self._gone.storage.list():
+            for kind, rows in split_by(classified(batch, layout), "kind"):
+                if kind == RECORD:
+                    yield texts(rows.column("address"))
 
 
 def _delete(storage: Storage, addresses: Sequence[str]) -> None:

@@ -1,0 +1,53 @@
+"""A run over a gone repository that kills its own process.
+
+`python -m tests.gc.killed_removal STORE NOW REPOSITORY MOMENT WHERE`: as `killed_run`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from ebbtide.gc import outcomes
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from tests.gc.killed_run import KillingStorage
+from tests.support.clock import ManualClock
+from tests.support.gone import gone_repository, remover
+from tests.support.world import World
+
+
+class LeftWorld(World):
+    """The store that another world left in `directory`, of which nobody can open `lake`."""
+
+    def __init__(self, directory: Path, *, now: datetime) -> None:
+        self.clock = ManualClock(now)
+        self.settings = Settings(run_heartbeat=timedelta(hours=1))
+        self.directory = directory
+        self.store = Store.open(directory / "store", settings=self.settings, clock=self.clock)
+        self.root = directory / "store" / "storage" / "lake"
+
+
+def main(store: str, now: str, repository_id: str, moment: str, where: str) -> None:
+    """Run until the kill."""
+    world = LeftWorld(Path(store), now=datetime.fromisoformat(now))
+    repository = gone_repository(world, repository_id)
+    if moment in ("before", "after"):
+        repository.storage = KillingStorage(repository.storage, os.getpid(), moment, where)
+        outcomes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
+
+    def observe(step: str, event: str) -> None:
+        if (event, step) == (moment, where):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    collector = remover(world, repository, observer=observe)
+    if moment == "rows":
+        repository.drop_rows = lambda _hold: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
+    collector.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,376 @@
+"""A gone repository is collected whole; one that is not gone, never."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import EbbtideError
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.report import RunReport
+from ebbtide.storage import DeleteOutcome
+from ebbtide.storage.local import LocalStorage
+from ebbtide.store.metadata.schema import commits, pending, readings, upload_tokens
+from tests.gc.killed_removal import LeftWorld
+from tests.support.engines import INLINE
+from tests.support.gone import files, fill, gone_repository, let_go, remover, rows
+from tests.support.world import DAY, World
+
+ROOT = Path(__file__).parents[2]
+WEEK = timedelta(days=7)
+HOUR = timedelta(hours=1)
+MICROSECOND = timedelta(microseconds=1)
+KILLED = -9
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """One with a trash, and leases, whose repository is full."""
+    found = World(tmp_path, settings={"trash_time": WEEK, "lease_ttl": HOUR})
+    fill(found)
+    yield found
+    found.close()
+
+
+def refusal(report: RunReport) -> str:
+    assert report.state == "refused", report
+    assert report.error is not None
+    return report.error["kind"]
+
+
+def test_a_whole_life(world: World) -> None:
+    """Made, filled, trashed, brought back, trashed again, gone, collected: nothing is left, and its
+    place can be used again."""
+    repository_id = world.store.catalog.delete("lake").info.repository_id
+    world.clock.advance(WEEK - MICROSECOND)
+    assert world.store.catalog.find_gone(repository_id) is None
+    world.store.catalog.restore("lake")
+    assert world.store.repository("lake").objects.get("main", "d") == b"d"
+    before = files(world)
+    listed = {address for address in before if address != "_ebbtide/OWNER"}
+    assert let_go(world) == repository_id
+    plan = remover(world, repository_id).plan()
+    assert plan.state == "planned"
+    assert plan.counts["candidate"].objects == len(listed - {"_ebbtide/gc/EPOCH"})
+    own = {a for a in files(world) if a.startswith(f"_ebbtide/gc/runs/{plan.run_id}/")}
+    assert files(world) == before | own, "a plan deletes nothing"
+    report = remover(world, "lake").sweep()
+    assert (report.state, report.run_path, report.warnings) == ("swept", "", ())
+    assert report.counts["deleted"] == plan.counts["candidate"]
+    assert set(report.deleted_kinds) == {"tree", "range", "object", "record"}
+    assert files(world) == set()
+    assert rows(world) == {}
+    removal = world.store.catalog.find_removed("lake")
+    assert removal is not None
+    assert removal.finished_at == world.now
+    assert RunReport.from_json(removal.report) == report
+    assert world.store.catalog.gone() == []
+    with raises("repository_not_found"):
+        world.store.catalog.restore(repository_id)
+    again = world.store.create_repository("lake")
+    assert again.info.storage_url == removal.storage_url
+    assert world.store.catalog.find_removed("lake") is None, "the name is another's"
+    assert world.store.catalog.find_removed(repository_id) == removal
+
+
+def test_what_is_not_ours_is_kept_and_named(world: World, tmp_path: Path) -> None:
+    foreign = {
+        "README.txt",
+        "data/notes",
+        "data/" + "0" * 32 + "/notes",
+        "_ebbtide/trees/notes.parquet",
+        "_ebbtide/gc/notes.json",
+        "_ebbtide/gc/runs/notes",
+        "_ebbtide/gc/index/1/notes.txt",
+        "deep/er/notes",
+    }
+    for address in foreign:
+        (world.root / address).parent.mkdir(parents=True, exist_ok=True)
+        (world.root / address).write_text("mine")
+    victim = tmp_path / "elsewhere"
+    victim.write_text("mine")
+    (world.root / "data" / ("1" * 32)).mkdir()
+    link = f"data/{'1' * 32}/{'2' * 32}"
+    (world.root / link).symlink_to(victim)
+    report = remover(world, let_go(world)).run()
+    assert report.state == "swept"
+    assert report.kinds["foreign"].objects == len(foreign) + 1
+    assert files(world) == foreign | {link}
+    assert victim.read_text() == "mine"
+    (warning,) = report.warnings
+    assert f"{len(foreign) + 1} files that are not Ebbtide's are kept" in warning
+    assert all(address in warning for address in foreign | {link})
+    assert rows(world) == {}
+    with raises("root_not_empty"):
+        world.store.create_repository("lake", storage_url=str(world.root))
+
+
+def test_the_record_of_each_address_elsewhere(world: World, tmp_path: Path) -> None:
+    report = remover(world, let_go(world), run_dir=str(tmp_path / "runs")).run()
+    assert report.state == "swept"
+    assert files(world) == set()
+    folder = Path(report.run_path)
+    assert folder.parent == tmp_path / "runs"
+    assert RunReport.from_json(json.loads((folder / "report.json").read_text())).state == "swept"
+    assert list((folder / "deleted").rglob("*.parquet"))
+
+
+def test_not_gone_yet(world: World) -> None:
+    """To the microsecond; and a collector of the usual kind never takes this way."""
+    deleted = world.store.catalog.delete("lake").info
+    repository = EmbeddedRepository(world.lake.context, store_id=world.store.store_id)
+    world.clock.advance(WEEK - MICROSECOND)
+    assert world.store.catalog.find_gone(deleted.repository_id) is None
+    world.clock.advance(MICROSECOND)
+    gone = gone_repository(world, deleted.repository_id)
+    before = files(world)
+    world.clock.advance(-MICROSECOND)
+    assert refusal(remover(world, gone).run()) == "repository_not_gone"
+    assert {a for a in files(world) if not a.startswith("_ebbtide/gc/runs/")} >= {
+        a for a in before if not a.startswith("_ebbtide/gc/runs/")
+    }
+    world.clock.advance(MICROSECOND)
+    plan = remover(world, gone).plan()
+    options = RunOptions.of(world.settings)
+    usual = Collector(repository, engine=INLINE, options=options)
+    assert refusal(usual.sweep(plan.run_id)) == "plan_foreign"
+    assert before <= files(world)
+
+
+def test_a_plan_from_before_it_was_gone(world: World) -> None:
+    planned = world.collector().plan()
+    report = remover(world, let_go(world)).sweep(planned.run_id)
+    assert refusal(report) == "plan_foreign"
+    assert world.contents() >= {"d", "e"}
+
+
+def test_brought_back_between_plan_and_fence(world: World) -> None:
+    """As where a clock was set right: the fence looks again, and nothing is deleted."""
+    repository_id = let_go(world)
+    collector = remover(world, repository_id)
+    plan = collector.plan()
+    before = files(world)
+    now = world.clock.now
+    world.clock.now = now - WEEK
+    world.store.catalog.restore(repository_id)
+    world.clock.now = now
+    report = collector.sweep(plan.run_id)
+    assert refusal(report) == "repository_not_gone"
+    assert before <= files(world)
+    lake = world.store.repository("lake")
+    assert lake.objects.get("main", "d") == b"d"
+    assert lake.objects.get("main", "staged") == b"staged"
+
+
+def test_behind_the_fence_nothing_brings_it_back(world: World) -> None:
+    """No clock, no setting; and who still has it in hands cannot write to it."""
+    repository_id = let_go(world)
+    lake = world.lake
+
+    class Stopped(Exception):
+        pass
+
+    def stop(step: str, event: str) -> None:
+        if (step, event) == ("fence", "end"):
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        remover(world, repository_id, observer=stop).run()
+    now = world.clock.now
+    world.clock.now = now - 2 * WEEK
+    assert [each.info.repository_id for each in world.store.catalog.gone()] == [repository_id]
+    assert world.store.catalog.list(include_expired=True) == []
+    assert world.store.catalog.page(amount=10) == []
+    for work in (
+        lambda: world.store.catalog.restore(repository_id),
+        lambda: world.store.catalog.set_expiry(repository_id, None),
+        lambda: lake.objects.put("main", "late", b"late"),
+        lambda: lake.addresses.get("main", "late"),
+        lambda: lake.commits.commit("main", "late"),
+    ):
+        with pytest.raises(EbbtideError) as caught:
+            work()
+        assert caught.value.kind in ("repository_not_found", "branch_not_found")
+    world.clock.now = now
+    assert remover(world, repository_id).sweep().state == "swept"
+    assert (files(world), rows(world)) == (set(), {})
+
+
+IN_USE: dict[str, Callable[[World], sa.Update]] = {
+    "write": lambda world: sa.update(pending).values(ends_at=world.now + HOUR),
+    "upload": lambda world: sa.update(upload_tokens).values(expires_at=world.now + HOUR),
+    "uncommitted": lambda world: sa.update(readings).values(ends_at=world.now + HOUR),
+    "commit": lambda world: sa.update(commits).values(leased_until=world.now + HOUR),
+}
+
+
+@pytest.mark.parametrize("what", IN_USE)
+def test_what_was_given_out_is_waited_for(world: World, what: str) -> None:
+    """By the plan and by the fence, each to the microsecond, and the message says until when."""
+    with world.store.metadata.transaction() as tx:
+        values = {
+            "repository_id": world.lake.info.repository_id,
+            "started_at": world.now,
+            "ends_at": world.now,
+        }
+        tx.execute(sa.insert(pending).values(address="data/x", **values))
+        tx.execute(sa.insert(readings).values(reading_id="x", **values))
+    repository_id = let_go(world)
+    plan = remover(world, repository_id).plan()
+    with world.store.metadata.transaction() as tx:
+        assert tx.execute(IN_USE[what](world)).rowcount
+    before = files(world)
+    for work in (
+        partial(remover(world, repository_id).sweep, plan.run_id),
+        remover(world, repository_id).plan,
+    ):
+        report = work()
+        assert refusal(report) == "repository_in_use"
+        assert report.error is not None
+        assert f"until {world.now + HOUR:%Y-%m-%d %H:%M:%S} UTC" in report.error["message"]
+        assert what in report.error["message"]
+    assert before <= files(world)
+    world.clock.advance(HOUR - MICROSECOND)
+    assert refusal(remover(world, repository_id).plan()) == "repository_in_use"
+    world.clock.advance(MICROSECOND)
+    assert remover(world, repository_id).sweep(plan.run_id).state == "swept"
+    assert (files(world), rows(world)) == (set(), {})
+
+
+def test_a_lease_longer_than_the_trash(tmp_path: Path) -> None:
+    """What was signed until the end may be used until its own."""
+    settings = {"trash_time": timedelta(), "lease_ttl": 2 * DAY, "upload_ttl": HOUR}
+    world = World(tmp_path, settings=settings)
+    world.save("main", days_ago=1, put=["a"])
+    repository_id = world.store.catalog.delete("lake").info.repository_id
+    world.clock.advance(2 * DAY - MICROSECOND)
+    assert refusal(remover(world, repository_id).run()) == "repository_in_use"
+    assert world.contents() == {"a"}
+    world.clock.advance(MICROSECOND)
+    assert remover(world, repository_id).run().state == "swept"
+    assert files(world) == set()
+    world.close()
+
+
+def test_another_owner(world: World) -> None:
+    repository_id = let_go(world)
+    owner = world.root / "_ebbtide" / "OWNER"
+    owner.write_text(owner.read_text().replace(repository_id, "0" * 32))
+    before = files(world)
+    assert refusal(remover(world, repository_id).run()) == "storage_foreign"
+    assert files(world) == before
+
+
+def test_deletes_that_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OWNER and all that is known stay until everything else went."""
+    repository_id = let_go(world)
+    delete = LocalStorage.delete
+    for bad in ("_ebbtide/trees/", "data/", "_ebbtide/gc/index/", "_ebbtide/OWNER"):
+
+        def failing(
+            self: LocalStorage, addresses: list[str], bad: str = bad
+        ) -> list[DeleteOutcome]:
+            good = iter(delete(self, [a for a in addresses if not a.startswith(bad)]))
+            return [
+                DeleteOutcome(a, "failed", "not today") if a.startswith(bad) else next(good)
+                for a in addresses
+            ]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStorage, "delete", failing)
+            report = remover(world, repository_id).run()
+        assert report.state == "incomplete", bad
+        assert "_ebbtide/OWNER" in files(world)
+        assert rows(world)["repositories"] == 1
+        with raises("nested_root"):
+            world.store.create_repository("other", storage_url=str(world.root))
+    assert (world.store.catalog.find_removed("lake")) is None, "it is there still"
+    assert remover(world, repository_id).sweep().state == "swept"
+    assert (files(world), rows(world)) == (set(), {})
+
+
+def test_what_comes_to_the_storage_behind_the_plan(world: World) -> None:
+    repository_id = let_go(world)
+    collector = remover(world, repository_id)
+    plan = collector.plan()
+    late = world.root / "data" / ("3" * 32) / ("4" * 32)
+    late.parent.mkdir()
+    late.write_text("late")
+    assert collector.sweep(plan.run_id).state == "incomplete"
+    assert late.exists()
+    assert collector.run().state == "swept"
+    assert (files(world), rows(world)) == (set(), {})
+
+
+MOMENTS = [
+    ("end", "list"),
+    ("end", "subtract"),
+    ("start", "fence"),
+    ("end", "fence"),
+    ("before", "_ebbtide/trees/"),
+    ("after", "_ebbtide/ranges/"),
+    ("after", "data/"),
+    ("start", "count"),
+    ("end", "look"),
+    ("before", "_ebbtide/gc/EPOCH"),
+    ("after", "_ebbtide/gc/EPOCH"),
+    ("after", "_ebbtide/OWNER"),
+    ("rows", "all"),
+]
+
+
+@pytest.mark.parametrize(("moment", "where"), MOMENTS, ids=[" ".join(each) for each in MOMENTS])
+def test_killed_at_any_moment_it_goes_on(tmp_path: Path, moment: str, where: str) -> None:
+    world = World(tmp_path, settings={"trash_time": WEEK, "lease_ttl": HOUR})
+    fill(world)
+    repository_id = let_go(world)
+    address = where
+    if where.endswith("/"):
+        address = min(a for a in files(world) if a.startswith(where))
+    now = world.now
+    world.close()
+    arguments = [str(tmp_path), now.isoformat(), repository_id, moment, address]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gc.killed_removal", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == KILLED, done
+    left = LeftWorld(tmp_path, now=now)
+    assert rows(left)["repositories"] == 1
+    collector = remover(left, repository_id)
+    if moment == "end" and where == "list":
+        with raises("run_not_found"):
+            collector.sweep()
+        report = collector.run()
+    else:
+        # After the kill it is known what is left to do, and the same run is swept to its end.
+        report = collector.sweep() if where != "subtract" else collector.run()
+    assert report.state == "swept"
+    assert (files(left), rows(left)) == (set(), {})
+    removal = left.store.catalog.find_removed(repository_id)
+    assert removal is not None
+    counts = RunReport.from_json(removal.report).counts
+    settled = sum(counts[name].objects for name in ("deleted", "missing"))
+    assert settled == counts["candidate"].objects
+    assert counts["failed"].objects == counts["revived"].objects == 0
+    left.close()

@@ -1,0 +1,88 @@
+"""A repository with everything in it that one can have, and its collector once it is gone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from ebbtide.formats.gone import GoneRepository
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.removing import Remover
+from ebbtide.gc.steps import Observer, silent
+from ebbtide.store.metadata.schema import metadata
+from tests.support.engines import INLINE
+from tests.support.world import DAY, World
+
+OUTLASTING = {"store_info", "removals", "signing_keys", "access_keys"}
+"""Tables that speak of the store, or of repositories that are no more."""
+
+
+def fill(world: World) -> None:
+    """Commits, tags, something staged and deleted, runs with their records, an export, an upload
+    that nobody linked, a hold, a policy."""
+    lake = world.lake
+    world.save("main", days_ago=30, put=["a", "b", "c"])
+    world.save("main", days_ago=20, put=["d"], delete=["a"])
+    lake.branches.create("dev", "main")
+    world.save("dev", days_ago=10, put=["e"])
+    lake.tags.create("v1", "dev")
+    lake.tags.create("v2", "main", expires_at=world.now + DAY)
+    lake.branches.delete("dev")
+    lake.retention.hold("main", "audit")
+    world.keep(default="7d")
+    assert world.collect().state == "swept"
+    lake.exports.commits()
+    lake.objects.put("main", "staged", b"staged")
+    lake.objects.copy("main", "copied", "main", "staged")
+    given = lake.addresses.get("main", "uploaded")
+    (world.root / given.address).parent.mkdir(parents=True, exist_ok=True)
+    (world.root / given.address).write_bytes(b"uploaded")
+
+
+def let_go(world: World) -> str:
+    """Put the repository in the trash, and wait until it is gone and nothing is promised; its
+    id."""
+    deleted = world.store.catalog.delete("lake")
+    settings = world.settings
+    world.clock.advance(
+        max(settings.trash_time, settings.lease_ttl, settings.upload_ttl) + timedelta(hours=1)
+    )
+    return deleted.info.repository_id
+
+
+def gone_repository(world: World, ref: str) -> GoneRepository:
+    """It, as the collector sees it."""
+    found = world.store.catalog.find_gone(ref)
+    assert found is not None
+    return GoneRepository(world.store.context_of(found), store_id=world.store.store_id)
+
+
+def remover(
+    world: World,
+    repository: GoneRepository | str,
+    *,
+    observer: Observer = silent,
+    **options: Any,
+) -> Remover:
+    """Its collector."""
+    found = gone_repository(world, repository) if isinstance(repository, str) else repository
+    chosen = RunOptions.of(world.settings, **options)
+    return Remover(found, engine=INLINE, options=chosen, observer=observer)
+
+
+def rows(world: World) -> dict[str, int]:
+    """How many rows each table has, where it has any, but for those of OUTLASTING."""
+    with world.store.metadata.snapshot() as tx:
+        counts = {
+            table.name: tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+            for table in metadata.sorted_tables
+            if table.name not in OUTLASTING
+        }
+    return {name: count for name, count in counts.items() if count}
+
+
+def files(world: World) -> set[str]:
+    """Every file under the root."""
+    return {str(p.relative_to(world.root)) for p in world.root.rglob("*") if not p.is_dir()}
