@@ -1,0 +1,166 @@
+"""Dates, the trash and what comes back from it, on the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ebbtide, Terminal
+
+
+def commands(kind: str) -> tuple[list[str], list[str]]:
+    """What stands between the command and a name, and behind it when one is made."""
+    place = [] if kind == "repo" else ["lake"]
+    return place, ["main"] if kind == "tag" else []
+
+
+@pytest.mark.parametrize("kind", ["branch", "tag", "repo"])
+def test_life(lake: Ebbtide, kind: str) -> None:
+    """Made with a date, changed, deleted, found in the trash by its id, brought back."""
+    place, behind = commands(kind)
+    before = datetime.now(UTC)
+    made = lake(kind, "create", *place, "dev", *behind, "--expires-in", "3d", "--json").document
+    expires_at = datetime.fromisoformat(made["expires_at"])
+    assert timedelta() <= expires_at - before - timedelta(days=3) < timedelta(minutes=1)
+    assert made["state"] == "expiring"
+    date = "2126-01-01T00:00:00Z"
+    changed = lake(kind, "expire", *place, "dev", "--at", date)
+    assert "goes to the trash at 2126-01-01 00:00 UTC" in changed.out
+    forever = lake(kind, "expire", *place, "dev", "--never", "--json").document
+    assert (forever["expires_at"], forever["state"]) == (None, "persistent")
+    trashed = lake(kind, "expire", *place, "dev", "--in", "0s", "--json").document
+    assert trashed["state"] == "trashed"
+    lake(kind, "expire", *place, "dev", "--in", "1d")
+    deleted = lake(kind, "delete", *place, "dev", "--json").document
+    thing = deleted.get("ref_id") or deleted["repository_id"]
+    assert thing not in lake(kind, "list", *place).out
+    listed = lake(kind, "list", *place, "--include-expired").out
+    assert thing in listed
+    assert "trashed" in listed
+    root = ["--storage-url", "memory:other"] if kind == "repo" else []
+    lake(kind, "create", *place, "dev", *behind, *root)
+    taken = lake(kind, "restore", *place, "dev", "--json", code=1)
+    assert taken.error_kind.endswith("_exists")
+    back = lake(kind, "restore", *place, thing, "--ensure-unique-name", "--json").document
+    assert (back["name"], back["state"]) == ("dev-2", "persistent")
+    for name in ("dev", "dev-2"):
+        lake(kind, "delete", *place, name)
+    lake(kind, "create", *place, "dev", *behind, *(["--storage-url", "memory:third"] * bool(root)))
+    lake(kind, "delete", *place, "dev")
+    ambiguous = lake(kind, "restore", *place, "dev", "--json", code=1)
+    assert ambiguous.error_kind == "ref_ambiguous"
+    lake(kind, "restore", *place, thing)
+
+
+@pytest.mark.parametrize("kind", ["branch", "tag", "repo"])
+@pytest.mark.parametrize(
+    ("options", "error_kind"),
+    [
+        ([], "invalid_argument"),
+        (["--in", "1d", "--never"], "invalid_argument"),
+        (["--in", "1d", "--at", "2126-01-01T00:00:00Z"], "invalid_argument"),
+        (["--in", "3"], "invalid_duration"),
+        (["--at", "2126-01-01"], "invalid_date"),
+    ],
+)
+def test_dates_that_are_none(lake: Ebbtide, kind: str, options: list[str], error_kind: str) -> None:
+    place, behind = commands(kind)
+    lake(kind, "create", *place, "dev", *behind)
+    found = lake(kind, "expire", *place, "dev", *options, "--json", code=2)
+    assert found.error_kind == error_kind
+    both = ["--expires-in", "1d", "--expires-at", "2126-01-01T00:00:00Z"]
+    lake(kind, "create", *place, "dev-3", *behind, *both, code=2)
+
+
+def test_who_reads_what_expires_is_told(
+    lake: Ebbtide, write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal alone, and not where programs read."""
+    write(a="1")
+    lake("branch", "create", "lake", "dev", "--expires-at", "2126-01-01T00:00:00Z")
+    lake("tag", "create", "lake", "v1", "main", "--expires-at", "2126-01-01T00:00:00Z")
+    reading = (
+        ("fs", "cat", "lake", "REF", "a"),
+        ("fs", "get", "lake", "REF", "a", "-"),
+        ("fs", "ls", "lake", "REF"),
+        ("fs", "stat", "lake", "REF", "a"),
+        ("log", "lake", "REF"),
+        ("diff", "lake", "main", "REF"),
+    )
+    for command in reading:
+        for ref, told in (
+            ("dev", "branch dev"),
+            ("dev~0", "branch dev"),
+            ("v1", "tag v1"),
+            ("main", None),
+        ):
+            terminal = Terminal()
+            with monkeypatch.context() as patch:
+                patch.setattr(sys, "stderr", terminal)
+                lake(*(ref if each == "REF" else each for each in command))
+            warning = f"warning: {told} goes to the trash at 2126-01-01 00:00 UTC"
+            assert (warning in terminal.getvalue()) is (told is not None), command
+            assert terminal.getvalue().count("goes to the trash") == (told is not None)
+    assert lake("fs", "cat", "lake", "dev", "a").err == ""
+    terminal = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        lake("fs", "stat", "lake", "dev", "a", "--json")
+    assert terminal.getvalue() == ""
+
+
+def test_a_repository_from_the_trash_to_its_end(
+    lake: Ebbtide,
+    write: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    typing: Callable[[str], None],
+) -> None:
+    """Everything is refused while it is in the trash; once gone it is planned, swept, and its
+    record is what stays."""
+    write(a="1")
+    root = tmp_path / "store" / "storage" / "lake"
+    deleted = lake("repo", "delete", "lake", "--json").document
+    thing = deleted["repository_id"]
+    for command in (
+        ("repo", "show", "lake"),
+        ("branch", "list", "lake"),
+        ("gc", "plan", "lake"),
+        ("gc", "plan", thing),
+        ("gc", "runs", thing),
+        ("repo", "delete", "lake"),
+    ):
+        found = lake(*command, "--json", code=1)
+        assert found.error_kind == "repository_not_found"
+        assert f"repo restore {thing}" in found.err
+    assert lake("repo", "list", "--gone").out.startswith("no repositories")
+    lake("repo", "restore", "lake")
+    assert lake("fs", "cat", "lake", "main", "a").out == "1"
+    lake("repo", "delete", "lake")
+
+    monkeypatch.setenv("EBBTIDE_TRASH_TIME", "0s")
+    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    assert lake("repo", "restore", thing, "--json", code=1).error_kind == "repository_not_found"
+    assert thing in lake("repo", "list", "--gone").out
+    assert thing not in lake("repo", "list", "--include-expired").out
+    plan = lake("gc", "plan", thing)
+    assert "lake is gone: all that is Ebbtide's would go" in plan.out
+    typing("n\n")
+    assert "the plan stays" in lake("gc", "sweep", thing).err
+    assert (root / "_ebbtide" / "OWNER").exists()
+    swept = lake("gc", "run", "lake", "--yes", "--json").document
+    assert (swept["state"], swept["run_path"], swept["mode"]) == ("swept", "", "removal")
+    assert swept["deleted_count"] == swept["candidate_count"] > 0
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+    assert lake("repo", "list", "--gone").out.startswith("no repositories")
+    for name in (thing, "lake"):
+        assert lake("gc", "runs", name, "--json").document["runs"] == [swept]
+        assert lake("gc", "show", name, swept["run_id"], "--json").document == swept
+        assert "swept" in lake("gc", "show", name, swept["run_id"]).out
+    assert lake("gc", "run", thing, "--yes", "--json", code=1).error_kind == "repository_not_found"
+    lake("repo", "create", "lake")
+    assert lake("gc", "runs", "lake").out.startswith("no runs yet")
