@@ -96,7 +96,7 @@ class Settings(BaseSettings):
         description="How long a signed URL or locator lasts, and what a ref pointed at stays.",
     )
     trash_time: Duration = Field(
-        timedelta(days=7), description="How long a deleted branch or tag can be restored."
+        timedelta(days=7), description="How long what was deleted or has expired can be restored."
     )
     share_max: float = Field(
         0.5,

@@ -34,7 +34,7 @@ class LeftWorld(World):
 def main(store: str, now: str, repository_id: str, moment: str, where: str) -> None:
     """Run until the kill."""
     world = LeftWorld(Path(store), now=datetime.fromisoformat(now))
-    repository = gone_repository(world, repository_id)
+    repository = gone_repository(world.store, repository_id)
     if moment in ("before", "after"):
         repository.storage = KillingStorage(repository.storage, os.getpid(), moment, where)
         outcomes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
@@ -43,7 +43,7 @@ def main(store: str, now: str, repository_id: str, moment: str, where: str) -> N
         if (event, step) == (moment, where):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    collector = remover(world, repository, observer=observe)
+    collector = remover(world.store, repository, observer=observe)
     if moment == "rows":
         repository.drop_rows = lambda _hold: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
     collector.run()

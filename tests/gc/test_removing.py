@@ -21,8 +21,10 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.storage import DeleteOutcome
 from ebbtide.storage.local import LocalStorage
-from ebbtide.store.metadata.schema import commits, pending, readings, upload_tokens
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.schema import commits, pending, purges, readings, upload_tokens
 from tests.gc.killed_removal import LeftWorld
+from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.gone import files, fill, gone_repository, let_go, remover, rows
 from tests.support.world import DAY, World
@@ -64,17 +66,17 @@ def test_a_whole_life(world: World) -> None:
     before = files(world)
     listed = {address for address in before if address != "_ebbtide/OWNER"}
     assert let_go(world) == repository_id
-    plan = remover(world, repository_id).plan()
+    plan = remover(world.store, repository_id).plan()
     assert plan.state == "planned"
     assert plan.counts["candidate"].objects == len(listed - {"_ebbtide/gc/EPOCH"})
     own = {a for a in files(world) if a.startswith(f"_ebbtide/gc/runs/{plan.run_id}/")}
     assert files(world) == before | own, "a plan deletes nothing"
-    report = remover(world, "lake").sweep()
+    report = remover(world.store, "lake").sweep()
     assert (report.state, report.run_path, report.warnings) == ("swept", "", ())
     assert report.counts["deleted"] == plan.counts["candidate"]
     assert set(report.deleted_kinds) == {"tree", "range", "object", "record"}
     assert files(world) == set()
-    assert rows(world) == {}
+    assert rows(world.store) == {}
     removal = world.store.catalog.find_removed("lake")
     assert removal is not None
     assert removal.finished_at == world.now
@@ -107,7 +109,7 @@ def test_what_is_not_ours_is_kept_and_named(world: World, tmp_path: Path) -> Non
     (world.root / "data" / ("1" * 32)).mkdir()
     link = f"data/{'1' * 32}/{'2' * 32}"
     (world.root / link).symlink_to(victim)
-    report = remover(world, let_go(world)).run()
+    report = remover(world.store, let_go(world)).run()
     assert report.state == "swept"
     assert report.kinds["foreign"].objects == len(foreign) + 1
     assert files(world) == foreign | {link}
@@ -115,13 +117,13 @@ def test_what_is_not_ours_is_kept_and_named(world: World, tmp_path: Path) -> Non
     (warning,) = report.warnings
     assert f"{len(foreign) + 1} files that are not Ebbtide's are kept" in warning
     assert all(address in warning for address in foreign | {link})
-    assert rows(world) == {}
+    assert rows(world.store) == {}
     with raises("root_not_empty"):
         world.store.create_repository("lake", storage_url=str(world.root))
 
 
 def test_the_record_of_each_address_elsewhere(world: World, tmp_path: Path) -> None:
-    report = remover(world, let_go(world), run_dir=str(tmp_path / "runs")).run()
+    report = remover(world.store, let_go(world), run_dir=str(tmp_path / "runs")).run()
     assert report.state == "swept"
     assert files(world) == set()
     folder = Path(report.run_path)
@@ -137,15 +139,15 @@ def test_not_gone_yet(world: World) -> None:
     world.clock.advance(WEEK - MICROSECOND)
     assert world.store.catalog.find_gone(deleted.repository_id) is None
     world.clock.advance(MICROSECOND)
-    gone = gone_repository(world, deleted.repository_id)
+    gone = gone_repository(world.store, deleted.repository_id)
     before = files(world)
     world.clock.advance(-MICROSECOND)
-    assert refusal(remover(world, gone).run()) == "repository_not_gone"
+    assert refusal(remover(world.store, gone).run()) == "repository_not_gone"
     assert {a for a in files(world) if not a.startswith("_ebbtide/gc/runs/")} >= {
         a for a in before if not a.startswith("_ebbtide/gc/runs/")
     }
     world.clock.advance(MICROSECOND)
-    plan = remover(world, gone).plan()
+    plan = remover(world.store, gone).plan()
     options = RunOptions.of(world.settings)
     usual = Collector(repository, engine=INLINE, options=options)
     assert refusal(usual.sweep(plan.run_id)) == "plan_foreign"
@@ -154,7 +156,7 @@ def test_not_gone_yet(world: World) -> None:
 
 def test_a_plan_from_before_it_was_gone(world: World) -> None:
     planned = world.collector().plan()
-    report = remover(world, let_go(world)).sweep(planned.run_id)
+    report = remover(world.store, let_go(world)).sweep(planned.run_id)
     assert refusal(report) == "plan_foreign"
     assert world.contents() >= {"d", "e"}
 
@@ -162,7 +164,7 @@ def test_a_plan_from_before_it_was_gone(world: World) -> None:
 def test_brought_back_between_plan_and_fence(world: World) -> None:
     """As where a clock was set right: the fence looks again, and nothing is deleted."""
     repository_id = let_go(world)
-    collector = remover(world, repository_id)
+    collector = remover(world.store, repository_id)
     plan = collector.plan()
     before = files(world)
     now = world.clock.now
@@ -190,7 +192,7 @@ def test_behind_the_fence_nothing_brings_it_back(world: World) -> None:
             raise Stopped
 
     with pytest.raises(Stopped):
-        remover(world, repository_id, observer=stop).run()
+        remover(world.store, repository_id, observer=stop).run()
     now = world.clock.now
     world.clock.now = now - 2 * WEEK
     assert [each.info.repository_id for each in world.store.catalog.gone()] == [repository_id]
@@ -207,8 +209,8 @@ def test_behind_the_fence_nothing_brings_it_back(world: World) -> None:
             work()
         assert caught.value.kind in ("repository_not_found", "branch_not_found")
     world.clock.now = now
-    assert remover(world, repository_id).sweep().state == "swept"
-    assert (files(world), rows(world)) == (set(), {})
+    assert remover(world.store, repository_id).sweep().state == "swept"
+    assert (files(world), rows(world.store)) == (set(), {})
 
 
 IN_USE: dict[str, Callable[[World], sa.Update]] = {
@@ -231,13 +233,13 @@ def test_what_was_given_out_is_waited_for(world: World, what: str) -> None:
         tx.execute(sa.insert(pending).values(address="data/x", **values))
         tx.execute(sa.insert(readings).values(reading_id="x", **values))
     repository_id = let_go(world)
-    plan = remover(world, repository_id).plan()
+    plan = remover(world.store, repository_id).plan()
     with world.store.metadata.transaction() as tx:
         assert tx.execute(IN_USE[what](world)).rowcount
     before = files(world)
     for work in (
-        partial(remover(world, repository_id).sweep, plan.run_id),
-        remover(world, repository_id).plan,
+        partial(remover(world.store, repository_id).sweep, plan.run_id),
+        remover(world.store, repository_id).plan,
     ):
         report = work()
         assert refusal(report) == "repository_in_use"
@@ -246,10 +248,10 @@ def test_what_was_given_out_is_waited_for(world: World, what: str) -> None:
         assert what in report.error["message"]
     assert before <= files(world)
     world.clock.advance(HOUR - MICROSECOND)
-    assert refusal(remover(world, repository_id).plan()) == "repository_in_use"
+    assert refusal(remover(world.store, repository_id).plan()) == "repository_in_use"
     world.clock.advance(MICROSECOND)
-    assert remover(world, repository_id).sweep(plan.run_id).state == "swept"
-    assert (files(world), rows(world)) == (set(), {})
+    assert remover(world.store, repository_id).sweep(plan.run_id).state == "swept"
+    assert (files(world), rows(world.store)) == (set(), {})
 
 
 def test_a_lease_longer_than_the_trash(tmp_path: Path) -> None:
@@ -259,10 +261,10 @@ def test_a_lease_longer_than_the_trash(tmp_path: Path) -> None:
     world.save("main", days_ago=1, put=["a"])
     repository_id = world.store.catalog.delete("lake").info.repository_id
     world.clock.advance(2 * DAY - MICROSECOND)
-    assert refusal(remover(world, repository_id).run()) == "repository_in_use"
+    assert refusal(remover(world.store, repository_id).run()) == "repository_in_use"
     assert world.contents() == {"a"}
     world.clock.advance(MICROSECOND)
-    assert remover(world, repository_id).run().state == "swept"
+    assert remover(world.store, repository_id).run().state == "swept"
     assert files(world) == set()
     world.close()
 
@@ -272,7 +274,7 @@ def test_another_owner(world: World) -> None:
     owner = world.root / "_ebbtide" / "OWNER"
     owner.write_text(owner.read_text().replace(repository_id, "0" * 32))
     before = files(world)
-    assert refusal(remover(world, repository_id).run()) == "storage_foreign"
+    assert refusal(remover(world.store, repository_id).run()) == "storage_foreign"
     assert files(world) == before
 
 
@@ -293,20 +295,20 @@ def test_deletes_that_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
 
         with monkeypatch.context() as patch:
             patch.setattr(LocalStorage, "delete", failing)
-            report = remover(world, repository_id).run()
+            report = remover(world.store, repository_id).run()
         assert report.state == "incomplete", bad
         assert "_ebbtide/OWNER" in files(world)
-        assert rows(world)["repositories"] == 1
+        assert rows(world.store)["repositories"] == 1
         with raises("nested_root"):
             world.store.create_repository("other", storage_url=str(world.root))
     assert (world.store.catalog.find_removed("lake")) is None, "it is there still"
-    assert remover(world, repository_id).sweep().state == "swept"
-    assert (files(world), rows(world)) == (set(), {})
+    assert remover(world.store, repository_id).sweep().state == "swept"
+    assert (files(world), rows(world.store)) == (set(), {})
 
 
 def test_what_comes_to_the_storage_behind_the_plan(world: World) -> None:
     repository_id = let_go(world)
-    collector = remover(world, repository_id)
+    collector = remover(world.store, repository_id)
     plan = collector.plan()
     late = world.root / "data" / ("3" * 32) / ("4" * 32)
     late.parent.mkdir()
@@ -314,7 +316,35 @@ def test_what_comes_to_the_storage_behind_the_plan(world: World) -> None:
     assert collector.sweep(plan.run_id).state == "incomplete"
     assert late.exists()
     assert collector.run().state == "swept"
-    assert (files(world), rows(world)) == (set(), {})
+    assert (files(world), rows(world.store)) == (set(), {})
+
+
+def test_on_each_database(store: Store, clock: ManualClock, tmp_path: Path) -> None:
+    """What others have stays, and so does the record of what was purged."""
+    others = store.create_repository("others", storage_url=str(tmp_path / "others"))
+    others.objects.put("main", "a", b"a")
+    before = rows(store)
+    lake = store.create_repository("lake", storage_url=str(tmp_path / "lake"))
+    lake.objects.put("main", "a", b"a")
+    lake.commits.commit("main", "a")
+    lake.objects.put("main", "b", b"b")
+    lake.addresses.get("main", "c")
+    project = lake.projects.create("project")
+    inner = lake.projects.create("inner", parent_id=project.project_id)
+    lake.collections.create(inner.project_id, "collection")
+    repository_id = lake.info.repository_id
+    with store.metadata.transaction() as tx:
+        purge = {"repository_id": repository_id, "state": "done", "record_url": "", "purge_id": "x"}
+        tx.execute(sa.insert(purges).values(started_at=tx.now(), **purge))
+    store.catalog.delete("lake")
+    clock.advance(store.settings.trash_time - MICROSECOND)
+    assert store.catalog.find_gone(repository_id) is None
+    clock.advance(MICROSECOND)
+    report = remover(store, repository_id).run()
+    assert report.state == "swept"
+    assert not [path for path in (tmp_path / "lake").rglob("*") if path.is_file()]
+    assert rows(store) == before | {"purges": 1}
+    assert others.objects.get("main", "a") == b"a"
 
 
 MOMENTS = [
@@ -356,8 +386,8 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path, moment: str, where: str
     )
     assert done.returncode == KILLED, done
     left = LeftWorld(tmp_path, now=now)
-    assert rows(left)["repositories"] == 1
-    collector = remover(left, repository_id)
+    assert rows(left.store)["repositories"] == 1
+    collector = remover(left.store, repository_id)
     if moment == "end" and where == "list":
         with raises("run_not_found"):
             collector.sweep()
@@ -366,7 +396,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path, moment: str, where: str
         # After the kill it is known what is left to do, and the same run is swept to its end.
         report = collector.sweep() if where != "subtract" else collector.run()
     assert report.state == "swept"
-    assert (files(left), rows(left)) == (set(), {})
+    assert (files(left), rows(left.store)) == (set(), {})
     removal = left.store.catalog.find_removed(repository_id)
     assert removal is not None
     counts = RunReport.from_json(removal.report).counts

@@ -11,6 +11,7 @@ from ebbtide.formats.gone import GoneRepository
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.removing import Remover
 from ebbtide.gc.steps import Observer, silent
+from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.schema import metadata
 from tests.support.engines import INLINE
 from tests.support.world import DAY, World
@@ -34,6 +35,9 @@ def fill(world: World) -> None:
     world.keep(default="7d")
     assert world.collect().state == "swept"
     lake.exports.commits()
+    project = lake.projects.create("project")
+    lake.projects.create("inner", parent_id=project.project_id)
+    lake.collections.create(project.project_id, "collection")
     lake.objects.put("main", "staged", b"staged")
     lake.objects.copy("main", "copied", "main", "staged")
     given = lake.addresses.get("main", "uploaded")
@@ -52,29 +56,29 @@ def let_go(world: World) -> str:
     return deleted.info.repository_id
 
 
-def gone_repository(world: World, ref: str) -> GoneRepository:
+def gone_repository(store: Store, ref: str) -> GoneRepository:
     """It, as the collector sees it."""
-    found = world.store.catalog.find_gone(ref)
+    found = store.catalog.find_gone(ref)
     assert found is not None
-    return GoneRepository(world.store.context_of(found), store_id=world.store.store_id)
+    return GoneRepository(store.context_of(found), store_id=store.store_id)
 
 
 def remover(
-    world: World,
+    store: Store,
     repository: GoneRepository | str,
     *,
     observer: Observer = silent,
     **options: Any,
 ) -> Remover:
     """Its collector."""
-    found = gone_repository(world, repository) if isinstance(repository, str) else repository
-    chosen = RunOptions.of(world.settings, **options)
+    found = gone_repository(store, repository) if isinstance(repository, str) else repository
+    chosen = RunOptions.of(store.settings, **options)
     return Remover(found, engine=INLINE, options=chosen, observer=observer)
 
 
-def rows(world: World) -> dict[str, int]:
+def rows(store: Store) -> dict[str, int]:
     """How many rows each table has, where it has any, but for those of OUTLASTING."""
-    with world.store.metadata.snapshot() as tx:
+    with store.metadata.snapshot() as tx:
         counts = {
             table.name: tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
             for table in metadata.sorted_tables
