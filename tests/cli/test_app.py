@@ -148,12 +148,12 @@ def test_a_defect_shows_no_traceback_unless_asked(
 ) -> None:
     """One line, exit code 1, and how to see more."""
     from ebbtide.cli.app import run
-    from ebbtide.store.embedded import Store
+    from ebbtide.store.catalog import Catalog
 
-    def broken(_store: Store) -> None:
-        raise KeyError("left out")
+    def broken(_catalog: Catalog, *, include_expired: bool) -> None:
+        raise KeyError(f"left out: {include_expired}")
 
-    monkeypatch.setattr(Store, "repositories", broken)
+    monkeypatch.setattr(Catalog, "list", broken)
     found = lake("repo", "list", "--json", code=1)
     assert found.error_kind == "internal"
     assert "--traceback" in found.err
@@ -175,12 +175,13 @@ def test_no_stdin_at_all(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_ctrl_c(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code that shells expect."""
-    from ebbtide.store.embedded import Store
+    from ebbtide.store.catalog import Catalog
 
-    def interrupted(_store: Store) -> None:
+    def interrupted(_catalog: Catalog, *, include_expired: bool) -> None:
+        del include_expired
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Store, "repositories", interrupted)
+    monkeypatch.setattr(Catalog, "list", interrupted)
     assert lake("repo", "list", code=130).err.strip() == "interrupted"
 
 

@@ -131,14 +131,14 @@ def test_a_unique_name_is_made_up(repository: Repository) -> None:
         repository.branches.delete(name)
         repository.tags.create(name, "main")
         back = repository.branches.restore(first.branch_id, ensure_unique_name=True)
-        assert back.name == (name[:253] + "-2")
+        assert back.name == name[:247] + "-2"
         again = repository.tags.get(name)
         repository.tags.delete(name)
         assert repository.tags.restore(name, ensure_unique_name=True).name == name, "it is free"
         repository.tags.delete(name)
         repository.branches.create(name, "main")
         assert repository.tags.set_expiry(again.tag_id, None, ensure_unique_name=True).name == (
-            name[:253] + "-3"
+            name[:247] + "-3"
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ebbtide.errors import NotFound
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
-from ebbtide.store.lifecycle import Listed, ambiguous, names_like, taken
+from ebbtide.store.lifecycle import Listed, ambiguous, free_name, taken
 from ebbtide.store.listing import check_amount
 from ebbtide.store.metadata.engine import Metadata, Transaction
 from ebbtide.store.metadata.removals import Removal, read_removal, removals_named
@@ -165,8 +165,11 @@ class Catalog:
         """All repositories are locked, so that the name stays free."""
         name = info.name
         if ensure_unique_name:
-            names = names_like(name, length_max=REPOSITORY_LENGTH_MAX)
-            name = next(each for each in names if find_repository(tx, each) is None)
+            name = free_name(
+                name,
+                lambda each: find_repository(tx, each) is not None,
+                length_max=REPOSITORY_LENGTH_MAX,
+            )
         elif find_repository(tx, name) is not None:
             raise taken("repository", name)
         return self._update(tx, info, expires_at=expires_at, name=name)

@@ -22,7 +22,7 @@ from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.creation import create, default_root
 from ebbtide.store.keys import AccessKeys
-from ebbtide.store.lifecycle import names_like
+from ebbtide.store.lifecycle import free_name
 from ebbtide.store.metadata.engine import (
     Metadata,
     create_database_file,
@@ -217,11 +217,12 @@ class Store:
 
     def _free_root(self, name: str, roots: Sequence[str]) -> str:
         """The first place of a root that no repository has: those in the trash keep theirs."""
-        for each in names_like(name, length_max=REPOSITORY_LENGTH_MAX):
+
+        def is_taken(each: str) -> bool:
             url = self.default_root(each)
-            if not any(contains(root, url) or contains(url, root) for root in roots):
-                return url
-        raise AssertionError("there is no end of names")
+            return any(contains(root, url) or contains(url, root) for root in roots)
+
+        return self.default_root(free_name(name, is_taken, length_max=REPOSITORY_LENGTH_MAX))
 
     def context_of(self, info: RepositoryInfo) -> RepositoryContext:
         """What operations on a repository work with."""

@@ -5,19 +5,19 @@ Not for: the states (`retention.lifecycle`), or what they mean in SQL (`metadata
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import count
 from typing import Final
 
 from ebbtide.errors import Conflict
 from ebbtide.retention.dates import to_utc
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.store.metadata.expiries import StateFilter
-from ebbtide.store.names import shown
+from ebbtide.store.names import shown, unique_name
 
 IDS_SHOWN: Final = 20
+SUFFIX_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ def taken(kind: str, name: str) -> Conflict:
     return Conflict(f"{kind}_exists", f"there is a {kind} {shown(name)} already")
 
 
-def names_like(name: str, *, length_max: int) -> Iterator[str]:
-    """The name, and others to take its place where it is taken: `dev`, `dev-2`, `dev-3`, …"""
-    yield name
-    for number in count(2):
-        suffix = f"-{number}"
-        yield name[: length_max - len(suffix)] + suffix
+def free_name(name: str, is_taken: Callable[[str], bool], *, length_max: int) -> str:
+    """The name, or where it is taken the first of `dev-2`, `dev-3`, … that is not; for names that
+    may hold neither blanks nor parentheses."""
+    if not is_taken(name):
+        return name
+    return unique_name(name[: length_max - SUFFIX_MAX], is_taken, form="{}-{}")

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from ebbtide.errors import Conflict, NotFound
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked, state_at
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.lifecycle import Listed, ambiguous, names_like, taken
+from ebbtide.store.lifecycle import Listed, ambiguous, free_name, taken
 from ebbtide.store.listing import check_amount
 from ebbtide.store.metadata.branches import BRANCHES, BranchRow, insert_reflog
 from ebbtide.store.metadata.commits import require_intact_commits
@@ -199,8 +199,11 @@ class Refs(ABC, Generic[Row, Found]):
             return self._update(tx, row, expires_at=expires_at)
         name = row.name
         if ensure_unique_name:
-            names = names_like(name, length_max=REF_LENGTH_MAX)
-            name = next(n for n in names if _holder(tx, self._repository_id, n) is None)
+            name = free_name(
+                name,
+                lambda each: _holder(tx, self._repository_id, each) is not None,
+                length_max=REF_LENGTH_MAX,
+            )
         require_free_name(tx, self._repository_id, name)
         require_intact_commits(tx, self._repository_id, [row.commit_id])
         return self._update(tx, row, expires_at=expires_at, name=name)
