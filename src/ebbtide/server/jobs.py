@@ -209,8 +209,14 @@ def _collect(order: Order, tell: Tell) -> dict[str, Any]:
     from ebbtide.store.embedded import Store
 
     with Store.open(order.directory, settings=order.settings) as store:
+        repository = store.repository(order.repository)
+        if repository.info.repository_id != order.repository_id:
+            raise NotFound(
+                "repository_not_found",
+                f"{order.repository} was deleted, and another made, meanwhile",
+            )
         found = EmbeddedRepository(
-            store.repository(order.repository).context,
+            repository.context,
             store_id=store.store_id,
             on_hold=lambda run_id: tell("run", run_id),
         )
