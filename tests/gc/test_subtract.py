@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from ebbtide.arrow import texts
-from ebbtide.gc import candidates
+from ebbtide.gc import candidates, keys, lookup
 from ebbtide.gc.candidates import Subtracted
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
@@ -46,7 +48,9 @@ class Relations:
     ) -> None:
         self.rows.append((address, len(address), modified, kind, None, target))
 
-    def subtract(self, *, live: list[str], protected: list[str]) -> Subtracted:
+    def subtract(
+        self, *, live: list[str], protected: list[str], purged: list[str] | None = None
+    ) -> Subtracted:
         columns = [list(column) for column in zip(*self.rows, strict=True)]
         inventory = self.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA))
         given = candidates.Relations(
@@ -57,6 +61,7 @@ class Relations:
             protected=self.write("kept", pa.table([protected], schema=ADDRESS_SCHEMA)),
             kinds=("tree", "object", "temporary"),
             cutoff=CUTOFF,
+            purged=self.write("purged", pa.table([purged or []], schema=ADDRESS_SCHEMA)),
         )
         return subtract(self.engine, given)
 
@@ -84,7 +89,7 @@ both = pytest.mark.parametrize("engine", [JOINS, INLINE], ids=["join", "look-up"
 def test_both_ways_find_what_the_definition_says(tmp_path: Path, seed: int) -> None:
     choices = random.Random(seed)
     names = [f"file {number}" for number in range(40)]
-    live, protected = ([n for n in names if choices.random() < 0.4] for _ in range(2))
+    live, protected, purged = ([n for n in names if choices.random() < 0.4] for _ in range(3))
     found: list[Subtracted] = []
     for name, engine in ENGINES.items():
         choices.seed(seed)
@@ -98,10 +103,11 @@ def test_both_ways_find_what_the_definition_says(tmp_path: Path, seed: int) -> N
             relations.listed(name, modified=modified, kind=kind, target=target)
             latest = modified + timedelta(microseconds=0 if modified.microsecond else 999_999)
             key = target or name
-            stays = (key in live and target is None) or key in protected or latest >= CUTOFF
+            kept = (key in live and target is None) or latest >= CUTOFF
+            stays = (kept and key not in purged) or key in protected
             if kind != "foreign" and not stays:
                 expected.setdefault(kind, set()).add(name)
-        found.append(relations.subtract(live=live, protected=protected))
+        found.append(relations.subtract(live=live, protected=protected, purged=purged))
         assert relations.candidates(found[-1]) == expected
     assert all(each.counts == found[0].counts for each in found)
 
@@ -153,6 +159,26 @@ def test_a_temporary_file_is_protected_with_its_target_alone(
     found = relations.subtract(live=["done"], protected=["written"])
 
     assert relations.candidates(found) == {"temporary": {"done#1"}}
+
+
+@both
+def test_what_was_purged_goes_by_its_address_and_not_by_its_key(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_key(addresses: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.zeros(len(addresses), np.int64)
+
+    if engine is INLINE:
+        for module in (lookup, keys):
+            monkeypatch.setattr(module, "keys_of", one_key)
+    relations = Relations(tmp_path, engine)
+    for name in ("gone", "live", "young"):
+        relations.listed(name, modified=CUTOFF if name == "young" else OLD)
+
+    found = relations.subtract(live=["live", "gone", "young"], protected=[], purged=["gone"])
+
+    assert relations.candidates(found) == {"object": {"gone"}}
+    assert found.counts["live"].objects == 2
 
 
 @both

@@ -79,6 +79,11 @@ ROLES = {
     ("POST", R + "/gc/runs"): "admin",
     ("GET", R + "/gc/runs"): "reader",
     ("GET", R + "/gc/runs/{run_id}"): "reader",
+    ("POST", R + "/purges"): "admin",
+    ("GET", R + "/purges"): "admin",
+    ("GET", R + "/purges/{purge_id}"): "admin",
+    ("POST", R + "/purges/{purge_id}/resume"): "admin",
+    ("GET", R + "/purges/{purge_id}/verify"): "admin",
 }
 ORDER = ("public", "reader", "writer", "admin")
 

@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Gone
+from ebbtide.ids import new_id
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata import purges
 from ebbtide.store.metadata.purges import find_purged
@@ -51,7 +52,7 @@ def test_a_purged_address_is_refused_with_the_purges_that_took_it(
 def test_what_one_repository_purged_is_no_matter_of_another(
     store: Store, repository: Repository
 ) -> None:
-    other = store.create_repository("other", storage_url="memory:other-of-purged")
+    other = store.create_repository("other", storage_url=f"memory:{new_id()}")
     purge(repository, ["data/s/1"], "p1")
     with other.context.metadata.transaction() as tx:
         require_not_purged(tx, other.info.repository_id, ["data/s/1"])

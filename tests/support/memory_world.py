@@ -21,7 +21,7 @@ from ebbtide.gc.engine import LocalEngine
 from ebbtide.gc.workers import Workers
 from ebbtide.settings import Settings
 from ebbtide.store.content.cache import ContentCache
-from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS
+from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS, PURGES_PREFIX
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.schema import metadata as tables
 from ebbtide.store.owner import Ownership
@@ -154,5 +154,5 @@ class MemoryWorld(World):
 
 
 def is_of_system(address: str) -> bool:
-    """Whether it is OWNER, or a file of the collector's own."""
-    return address == OWNER_ADDRESS or address.startswith(COLLECTOR_PREFIX)
+    """Whether it is OWNER, or a file of the collector's own or of a purge."""
+    return address == OWNER_ADDRESS or address.startswith((COLLECTOR_PREFIX, PURGES_PREFIX))

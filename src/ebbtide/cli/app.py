@@ -20,6 +20,7 @@ from ebbtide.cli import (
     holds,
     keys,
     policies,
+    purges,
     refs,
     repositories,
     runs,
@@ -79,6 +80,7 @@ app.add_typer(holds.app, name="hold")
 runs.register(gc.app)
 app.add_typer(gc.app, name="gc")
 expire.register(app)
+app.add_typer(purges.app, name="purge")
 serve.register(app)
 app.add_typer(keys.app, name="key")
 

@@ -28,3 +28,27 @@ def confirm(question: str, *, yes: bool) -> bool:
         return True
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def confirm_name(what: str, name: str, *, given: str | None, option: str) -> bool:
+    """Ask for `name` to be typed in, before what no answer of `yes` is enough for.
+
+    `given` was typed on the command line, by `option`. InvalidInput `invalid_argument` where it is
+    another, or nobody can be asked.
+    """
+    if given is not None:
+        if given != name:
+            raise InvalidInput(
+                "invalid_argument",
+                f"{option} has to be followed by the name of the repository, {name!r}. Nothing was "
+                "changed",
+            )
+        return True
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise InvalidInput(
+            "invalid_argument",
+            f"this cannot be taken back, and there is no terminal to ask at: add {option} {name}. "
+            "Nothing was changed",
+        )
+    print(f"{what}\ntype {name} to go on: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip() == name

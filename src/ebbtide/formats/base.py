@@ -167,6 +167,10 @@ class Reading(Protocol):
         """The relation `protected` (PROTECTED_SCHEMA) in batches; what is not `among` these
         addresses, of which there are AMONG_MAX at most, may be left out."""
 
+    def purged(self) -> Iterator[pa.Table]:
+        """Addresses (a column `address`, in batches) that an administrator closed for good and
+        whose files may still be there: they go, though commits refer to them."""
+
 
 class RunHold(Protocol):
     """A run's hold on a repository, kept alive by a heartbeat."""

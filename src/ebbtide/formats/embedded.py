@@ -46,6 +46,7 @@ from ebbtide.store.content.layout import (
     COLLECTOR_PREFIX,
     DATA_PREFIX,
     OWNER_ADDRESS,
+    PURGES_PREFIX,
     classify,
     range_address,
     tree_address,
@@ -55,6 +56,7 @@ from ebbtide.store.content.trees import read_tree
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.leases import Lease, beat, release_lease, take_lease
 from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.purges import pages_of_closed
 from ebbtide.store.preparing import uncommitted
 
 FORMAT_NAME: Final = "ebbtide"
@@ -81,7 +83,9 @@ class EmbeddedLayout:
             items.append(ListingItem(top, recursive=False))
             for prefix in storage.list_prefixes(top):
                 opened_at = _opened_at(prefix)
-                if prefix == COLLECTOR_PREFIX or _is_closed(prefix, slices.closed_after):
+                if prefix in (COLLECTOR_PREFIX, PURGES_PREFIX) or _is_closed(
+                    prefix, slices.closed_after
+                ):
                     continue
                 if opened_at is None and top == DATA_PREFIX:
                     items += _shards(storage, prefix)
@@ -172,6 +176,10 @@ class _Reading:
         return uncommitted(
             self.tx, self.repository_id, trash_time=self.settings.trash_time, among=among
         )
+
+    def purged(self) -> Iterator[pa.Table]:
+        for addresses in pages_of_closed(self.tx, self.repository_id):
+            yield pa.table({"address": pa.array(addresses, pa.string())})
 
 
 class _Hold:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from ebbtide.arrow import split_by
 from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.keys import with_keys
-from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
 
@@ -23,7 +23,8 @@ CANDIDATE_SCHEMA: Final = INVENTORY_SCHEMA
 
 ROWS_PER_PART: Final = 50_000
 CLASSES: Final = ("live", "protected", "young", "candidate")
-"""What becomes of a listed file: the first of these that applies.
+"""What becomes of a listed file: the first of these that applies. What was purged is neither live
+nor young.
 
 A temporary file is protected with its target, but a live target does not need it any more. A file
 that may have been written at or after the cutoff is young: a time in whole seconds may stand for
@@ -48,7 +49,10 @@ class Relations:
     """What a subtraction is of: parts in `folder` of what was listed, is live, and is protected.
     Of the live, `required` must be among the listed, or be there all the same. Of the listed, those
     of `kinds` and older than `cutoff` may go. What stays without being live, in slices that sort
-    behind `closed_after`, the next run will not list: it is remembered."""
+    behind `closed_after`, the next run will not list: it is remembered.
+
+    `purged` (parts of ADDRESS_SCHEMA) may go however young and whatever refers to it. Addresses,
+    not keys: two that have one key must not go for each other."""
 
     folder: RunFolder
     inventory: list[Part]
@@ -58,6 +62,11 @@ class Relations:
     kinds: tuple[str, ...]
     cutoff: datetime
     closed_after: str | None = None
+    purged: list[Part] = field(default_factory=list)
+
+    def read_purged(self) -> pa.ChunkedArray[Any]:
+        """The purged addresses. Refused `plan_corrupt`."""
+        return read_rows(self.folder, self.purged, ADDRESS_SCHEMA).column("address")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.spark import Change, PartWriter, read_frame, write_frame
 
-_KEYED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA])
+_KEYED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA, pa.field("purged", pa.bool_())])
 _LIVE: Final = 1
 _PROTECTED: Final = 2
 
@@ -40,7 +40,7 @@ def join(engine: Engine, given: Relations) -> Subtracted:
     """As `subtract`."""
     spark = engine.spark()
     listed = read_frame(
-        spark, given.folder, given.inventory, _KEYED_SCHEMA, change=_with_keys(given.kinds)
+        spark, given.folder, given.inventory, _KEYED_SCHEMA, change=_with_keys(given)
     )
     classified = listed.join(_keep_marks(engine, given), "key", "left").withColumn(
         "class", _class_of(given.cutoff)
@@ -67,14 +67,16 @@ def join(engine: Engine, given: Relations) -> Subtracted:
     )
 
 
-def _with_keys(kinds: tuple[str, ...]) -> Change:
-    """Rows of INVENTORY_SCHEMA of `kinds`, with the key of what each is judged by."""
+def _with_keys(given: Relations) -> Change:
+    """Rows of INVENTORY_SCHEMA of the kinds that may go, with the key of what each is judged by,
+    and whether that was purged."""
+    kinds = pa.array(given.kinds, pa.string())
 
     def change(table: pa.Table) -> pa.Table:
-        rows = table.filter(pc.is_in(table.column("kind"), value_set=pa.array(kinds, pa.string())))
-        if "key" in rows.column_names:
-            return rows
-        return with_keys(rows, pc.coalesce(rows.column("target"), rows.column("address")))
+        rows = table.filter(pc.is_in(table.column("kind"), value_set=kinds))
+        judged = pc.coalesce(rows.column("target"), rows.column("address"))
+        keyed = rows if "key" in rows.column_names else with_keys(rows, judged)
+        return keyed.append_column("purged", pc.is_in(judged, value_set=given.read_purged()))
 
     return change
 
@@ -97,10 +99,11 @@ def _class_of(cutoff: datetime) -> Column:
     marked_live = (F.col("mark").bitwiseAND(_LIVE) != 0) & F.col("target").isNull()
     modified = F.unix_micros("last_modified")
     latest = modified + F.when(modified % 1_000_000 == 0, 999_999).otherwise(0)
+    stays = ~F.col("purged")
     return (
-        F.when(marked_live, "live")
+        F.when(marked_live & stays, "live")
         .when(F.col("mark").bitwiseAND(_PROTECTED) != 0, "protected")
-        .when(latest >= micros_of(cutoff), "young")
+        .when((latest >= micros_of(cutoff)) & stays, "young")
         .otherwise("candidate")
     )
 

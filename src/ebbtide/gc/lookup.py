@@ -51,6 +51,7 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
         required = KeySet.read(folder, given.required)
         protected = KeySet.read(folder, given.protected, questions=questions)
         answer.counted(len(required), bytes_total=0, group=_REQUIRED)
+        purged = given.read_purged()
         writer = CandidateWriter(folder, kinds, number, answer)
         others: list[Part] = []
         for part in task:
@@ -61,12 +62,15 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
                 others.append(part)
         for table in read_tables(folder, others, INVENTORY_SCHEMA):
             target = table.column("target")
-            keys = keys_of(pc.coalesce(target, table.column("address")))
+            judged = pc.coalesce(target, table.column("address"))
+            keys = keys_of(judged)
+            is_purged = np.asarray(pc.is_in(judged, value_set=purged))
             own = pc.is_null(target).to_numpy()
             is_live = live.has(keys) & own
             seen = int(np.count_nonzero(required.has(keys) & own))
             answer.counted(seen, bytes_total=0, group=_SEEN)
-            classes = _classes(table, is_live, protected.has(keys), given.cutoff)
+            is_protected = protected.has(keys)
+            classes = _classes(table, is_live, is_protected, is_purged, cutoff=given.cutoff)
             listed = pc.is_in(table.column("kind"), value_set=pa.array(kinds, pa.string()))
             for name in CLASSES:
                 of_class = pc.equal(classes, pa.scalar(name, pa.string()))
@@ -106,8 +110,11 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
     )
 
 
-def _classes(table: pa.Table, is_live: Any, is_protected: Any, cutoff: datetime) -> Any:
-    """The class of each row; `is_live` and `is_protected` are masks of numpy."""
-    latest = latest_micros(table.column("last_modified"))
-    places = np.select([is_live, is_protected, latest >= micros_of(cutoff)], [0, 1, 2], default=3)
+def _classes(
+    table: pa.Table, is_live: Any, is_protected: Any, is_purged: Any, *, cutoff: datetime
+) -> Any:
+    """The class of each row; the others are masks of numpy."""
+    is_young = latest_micros(table.column("last_modified")) >= micros_of(cutoff)
+    conditions = [is_live & ~is_purged, is_protected, is_young & ~is_purged]
+    places = np.select(conditions, [0, 1, 2], default=3)
     return pa.array(CLASSES, pa.string()).take(pa.array(places, pa.int64()))

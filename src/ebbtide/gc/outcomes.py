@@ -83,7 +83,7 @@ def delete_parts(
                         raise Refused("lease_lost", "another run has taken the repository")
                     guard()
                     batch = table.slice(start, ADDRESSES_PER_BATCH)
-                    outcomes = _delete(storage, texts(batch.column("address")))
+                    outcomes = delete_patiently(storage, texts(batch.column("address")))
                     if written is not None:
                         written.result()
                     written = recorder.submit(
@@ -103,7 +103,7 @@ def delete_parts(
     return engine.run(list(parts), work)
 
 
-def _delete(storage: Storage, addresses: list[str]) -> list[DeleteOutcome]:
+def delete_patiently(storage: Storage, addresses: list[str]) -> list[DeleteOutcome]:
     """Delete, going back more and more slowly to what the storage was too busy for."""
     outcomes = storage.delete(addresses)
     for attempt in range(WAITS_MAX):

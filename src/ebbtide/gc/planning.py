@@ -68,6 +68,7 @@ class _Read:
     decision: Decision
     commits: Part
     protected: list[Part]
+    purged: list[Part]
     trees: MarkedTrees
     reached: Reached
 
@@ -124,6 +125,8 @@ def _make(
     read = _read(
         engine, repository, place, index, steps, cutoff=cutoff, listed_count=listed.total.objects
     )
+    if earlier is not None and read.purged:
+        raise NeedsCleanRunError("a purge was not finished, and a listing finds what it left")
     if earlier is not None:
         with steps("recall"):
             now = Now(
@@ -150,6 +153,7 @@ def _make(
             kinds=repository.layout.delete_order,
             cutoff=cutoff,
             closed_after=closed_after,
+            purged=read.purged,
         )
         result = subtract(engine, relations)
     if marked.required and not result.all_listed:
@@ -257,6 +261,7 @@ def _read(
             reading = until_read.enter_context(repository.reading(cutoff))
             tables = reading.protected()  # what has ended is judged first
             roots = reading.roots()
+            purged = write_protected(folder, reading.purged(), name="purged")
             write = partial(write_protected, folder, tables, name="uncommitted")
             beside: Future[list[Part]] | None = None
             if engine.cores > 1:
@@ -269,7 +274,7 @@ def _read(
             checksums = roots.tree_checksums
             reached = reach(engine, place, trees=trees, checksums=checksums, index=index)
             protected = write() if beside is None else beside.result()
-            return _Read(roots, decision, commits, protected, trees, reached)
+            return _Read(roots, decision, commits, protected, purged, trees, reached)
 
 
 def check_times(repository: RepositoryFormat, options: RunOptions) -> datetime:
@@ -305,7 +310,7 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
 
 
 def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str) -> list[Part]:
-    """Write the relation `protected` as parts under `name`, with keys."""
+    """Write the relation `protected`, or `purged`, as parts under `name`, with keys."""
     answer = PartRows()
     keyed = (with_keys(table, table.column("address")) for table in tables)
     for number, table in enumerate(_gathered(keyed, rows_max=PROTECTED_ROWS_PER_PART)):

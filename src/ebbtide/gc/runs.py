@@ -5,6 +5,7 @@
 <run_id>/inventory/     what was listed            <run_id>/live/         what is live
 <run_id>/uncommitted/   what is protected          <run_id>/candidates/   what may go
 <run_id>/remaining/     what stays, not live       <run_id>/expired/      what commits held before
+<run_id>/purged/        what goes, live or not
 <run_id>/fence.json     what the sweep closed      <run_id>/deleted/      what became of each
 <run_id>/report.json    the outcome
 ```

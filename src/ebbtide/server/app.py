@@ -22,6 +22,7 @@ from ebbtide.server.routes import (
     config,
     merging,
     objects,
+    purges,
     repositories,
     retention,
     staging,
@@ -42,6 +43,7 @@ TOPICS = (
     merging,
     retention,
     collecting,
+    purges,
     config,
     status,
 )

@@ -33,6 +33,7 @@ from ebbtide.store.metadata.tokens import (
     read_verifying_keys,
 )
 from ebbtide.store.names import check_path, check_text, shown
+from ebbtide.store.purged import require_not_purged
 from ebbtide.store.signing import sign, verify
 from ebbtide.store.uploads import NewObject, OnlyIf, Uploads
 
@@ -118,8 +119,8 @@ class PhysicalAddresses:
         `size_bytes` and `checksum` (SHA-256, hexadecimal) are compared where they are given.
         Raises InvalidInput as `verify` for what the store did not sign, `token_foreign` for
         another repository's, branch's or path's, `checksum_mismatch`; Conflict `token_expired` or
-        `token_used`; NotFound `object_not_found` when nothing was uploaded; and as `Objects.put`.
-        After a mismatch the token is as good as before.
+        `token_used`; NotFound `object_not_found` when nothing was uploaded; Gone `purged`; and as
+        `Objects.put`. After a mismatch the token is as good as before.
         """
         context = self._context
         payload = self._verified(branch, path, token)
@@ -138,6 +139,7 @@ class PhysicalAddresses:
         def consume(tx: Transaction) -> None:
             if not consume_token(tx, context.repository_id, address):
                 raise _not_outstanding(tx, payload)
+            require_not_purged(tx, context.repository_id, [address])
 
         new = NewObject(path, pieces(), content_type, metadata or {})
         try:

@@ -20,6 +20,7 @@ from ebbtide.store.listing import Page, page_of
 from ebbtide.store.metadata.commits import require_intact_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.names import check_path, shown
+from ebbtide.store.purged import require_not_purged
 from ebbtide.store.sharing import share_staged
 from ebbtide.store.uploads import NewObject, OnlyIf, Uploads, UploadTotals
 
@@ -97,7 +98,7 @@ class Objects:
     ) -> Iterator[bytes]:
         """The bytes from `start` up to and without `end`, in pieces; a whole object is checked.
 
-        Raises NotFound (`object_not_found` and as `ref`), Gone `commit_expired`; Failed
+        Raises NotFound (`object_not_found` and as `ref`), Gone `commit_expired` or `purged`; Failed
         `corrupt_object`, at the last piece or when the object is not there; `storage_error`.
         """
         return self._stream(self._find_intact(ref, path), start=start, end=end)
@@ -152,8 +153,8 @@ class Objects:
         """Copy an object, with type and metadata, and stage the copy.
 
         A copy of what is staged on the same branch shares its bytes; any other has bytes of its
-        own. Raises as `put` and `stream`; Gone `commit_expired` also when the source was let go
-        while it was being copied.
+        own. Raises as `put` and `stream`; Gone `commit_expired` or `purged` also when the source
+        was let go while it was being copied.
         """
         check_path(destination_path)
         source = self._find_intact(source_ref, source_path)
@@ -176,6 +177,8 @@ class Objects:
         def check(tx: Transaction) -> None:
             if source.commit is not None:
                 require_intact_commits(tx, self._context.repository_id, [source.commit.commit_id])
+            # The bytes may have been read before a purge deleted them.
+            require_not_purged(tx, self._context.repository_id, [source.entry.address])
 
         return self._uploads.put(branch, new, check=check)
 
@@ -208,9 +211,10 @@ class Objects:
         return pieces if start or end is not None else checked(pieces, found.entry)
 
     def _lost(self, found: views.Found) -> Exception:
-        """Why an object is not where it should be: let go a moment ago, or lost."""
-        if found.commit is not None:
-            with self._context.metadata.snapshot() as tx:
+        """Why an object is not where it should be: purged, let go a moment ago, or lost."""
+        with self._context.metadata.snapshot() as tx:
+            require_not_purged(tx, self._context.repository_id, [found.entry.address])
+            if found.commit is not None:
                 require_intact_commits(tx, self._context.repository_id, [found.commit.commit_id])
         return Failed(
             "corrupt_object",

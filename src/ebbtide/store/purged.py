@@ -1,6 +1,6 @@
 """What was purged stays away: asked by whoever refers to an address that is there already.
 
-Not for: purging (`purging`), or whether any other reason lets an object go.
+Not for: purging (`ebbtide.purge`), or whether any other reason lets an object go.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.branches import require_branch
 from ebbtide.store.metadata.copies import record_copy
 from ebbtide.store.metadata.staged import find_staged, write_staged
+from ebbtide.store.purged import require_not_purged
 
 
 def share_staged(
@@ -16,7 +17,7 @@ def share_staged(
 ) -> Entry | None:
     """Stage what is staged at one path of a branch at another path too; None when nothing is.
 
-    Raises NotFound `branch_not_found`.
+    Raises NotFound `branch_not_found`, Gone `purged`.
     """
     with context.metadata.transaction() as tx:
         # Before the source is looked at: it may be dropped before this transaction ends, and a
@@ -30,6 +31,7 @@ def share_staged(
         )
         if source is None:
             return None
+        require_not_purged(tx, context.repository_id, [source.address])
         copy = replace(source, path=destination_path, mtime=tx.now())
         write_staged(tx, context.repository_id, row.staging_token, {destination_path: copy})
         if not is_external(copy.address):

@@ -139,6 +139,10 @@ class _Reading:
         ]
         yield pa.table(columns, schema=PROTECTED_SCHEMA)
 
+    def purged(self) -> Iterator[pa.Table]:
+        """None: Icechunk's repositories are not purged."""
+        return iter(())
+
 
 class IcechunkRepository:
     """A repository of version 1 or 2.

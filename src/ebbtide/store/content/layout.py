@@ -17,6 +17,7 @@ Kind = Literal["object", "tree", "range", "temporary", "system", "foreign"]
 
 OWNER_ADDRESS: Final = "_ebbtide/OWNER"
 COLLECTOR_PREFIX: Final = "_ebbtide/gc/"
+PURGES_PREFIX: Final = "_ebbtide/purges/"
 DATA_PREFIX: Final = "data/"
 TREES_PREFIX: Final = "_ebbtide/trees/"
 RANGES_PREFIX: Final = "_ebbtide/ranges/"
@@ -28,8 +29,9 @@ _PATTERNS: Final[tuple[tuple[Kind, str], ...]] = (
     ("object", _OBJECT),
     ("tree", _TREE),
     ("range", _RANGE),
-    # What is under the collector's own prefix is never collected, temporary or not.
-    ("system", f"{OWNER_ADDRESS}|{COLLECTOR_PREFIX}(?s:.)+"),
+    # What is under the collector's and the purges' own prefixes is never collected, temporary or
+    # not.
+    ("system", f"{OWNER_ADDRESS}|(?:{COLLECTOR_PREFIX}|{PURGES_PREFIX})(?s:.)+"),
     ("temporary", f"(?:{_OBJECT}|{_TREE}|{_RANGE}|{OWNER_ADDRESS}){TEMPORARY_SUFFIX}"),
 )
 

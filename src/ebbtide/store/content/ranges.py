@@ -82,12 +82,11 @@ def read_range_addresses(
 ) -> pa.StringArray:
     """The addresses that a range refers to, one for each entry; also those outside the root.
 
-    Reads the whole file, for its checksum, and decodes one column. Raises as `read_range`.
+    Raises as `read_range`.
     """
-    address = range_address(range_id)
-    data = files.fetch(storage, address, checksum, family="node")
-    table = files.decode(data, ENTRY_SCHEMA, address=address, family="node", columns=["address"])
-    _check_count(table, address, entry_count)
+    table = read_range_columns(
+        storage, range_id, checksum, entry_count=entry_count, columns=["address"]
+    )
     return cast("pa.StringArray", table.column("address").combine_chunks())
 
 
@@ -98,9 +97,19 @@ def read_range_files(
 
     Raises as `read_range`.
     """
+    columns = ["address", "size_bytes"]
+    return read_range_columns(storage, range_id, checksum, entry_count=entry_count, columns=columns)
+
+
+def read_range_columns(
+    storage: Storage, range_id: str, checksum: str, *, entry_count: int, columns: Sequence[str]
+) -> pa.Table:
+    """Some columns of ENTRY_SCHEMA, a row for each entry of a range, in the order of `path`.
+
+    Reads the whole file, for its checksum, and decodes these columns. Raises as `read_range`.
+    """
     address = range_address(range_id)
     data = files.fetch(storage, address, checksum, family="node")
-    columns = ["address", "size_bytes"]
     table = files.decode(data, ENTRY_SCHEMA, address=address, family="node", columns=columns)
     _check_count(table, address, entry_count)
     return table

@@ -1,15 +1,25 @@
-"""Queries: the addresses that purges deleted for good."""
+"""Queries: purges, the addresses that they deleted for good, and the keys that sign their records.
+
+Not for: what else refers to an address (`references`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.schema import purged
+from ebbtide.store.metadata.schema import purge_keys, purged, purges
+
+ROWS_PER_PAGE: Final = 50_000
+
+CLOSED: Final = ("deleting", "incomplete")
+"""States of a purge behind its transaction whose files may still be there."""
 
 # Made once: much that makes references runs them, and making them takes longer than running them.
 _ANY_PURGED: Final = (
@@ -35,3 +45,127 @@ def find_purged(tx: Transaction, repository_id: str, addresses: Iterable[str]) -
         rows = tx.execute(_PURGED, {"repository_id": repository_id, "addresses": batch})
         found.update((row.address, row.purge_id) for row in rows)
     return found
+
+
+def insert_purged(
+    tx: Transaction, repository_id: str, purge_id: str, addresses: Iterable[str]
+) -> None:
+    """Close addresses for good. One that an earlier purge closed stays that purge's."""
+    now = tx.now()
+    for batch in in_batches(addresses):
+        known = find_purged(tx, repository_id, batch)
+        rows = [
+            {
+                "repository_id": repository_id,
+                "address": address,
+                "purge_id": purge_id,
+                "purged_at": now,
+            }
+            for address in batch
+            if address not in known
+        ]
+        if rows:
+            tx.execute(sa.insert(purged), rows)
+
+
+def pages_of_closed(tx: Transaction, repository_id: str) -> Iterator[list[str]]:
+    """The addresses that purges closed which have not come to their end."""
+    result = tx.execute(
+        sa.select(purged.c.address)
+        .join(purges, purges.c.purge_id == purged.c.purge_id)
+        .where(purged.c.repository_id == repository_id, purges.c.state.in_(CLOSED)),
+        execution_options={"yield_per": ROWS_PER_PAGE},
+    )
+    for rows in result.partitions():
+        yield [row.address for row in rows]
+
+
+def count_purged(tx: Transaction, repository_id: str, purge_id: str) -> int:
+    """How many addresses a purge closed."""
+    count: int = tx.execute(
+        sa.select(sa.func.count()).where(
+            purged.c.repository_id == repository_id, purged.c.purge_id == purge_id
+        )
+    ).scalar_one()
+    return count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeRow:
+    """One purge as the database knows it. `request` and `error` are JSON."""
+
+    purge_id: str
+    repository_id: str
+    repository_name: str
+    state: str
+    request: dict[str, Any]
+    record_url: str
+    started_at: datetime
+    plan_checksum: str | None = None
+    record_checksum: str | None = None
+    error: dict[str, str] | None = None
+    closed_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+_COLUMNS: Final = tuple(purges.c[name] for name in PurgeRow.__dataclass_fields__)
+
+
+def insert_purge(tx: Transaction, row: PurgeRow) -> None:
+    """Record a purge."""
+    tx.execute(sa.insert(purges).values(**asdict(row)))
+
+
+def update_purge(
+    tx: Transaction,
+    purge_id: str,
+    **values: Any,  # of the columns' own types
+) -> None:
+    """Change columns of a purge."""
+    tx.execute(sa.update(purges).where(purges.c.purge_id == purge_id).values(**values))
+
+
+def find_purge(tx: Transaction, purge_id: str) -> PurgeRow | None:
+    """The purge of that id."""
+    row = tx.execute(sa.select(*_COLUMNS).where(purges.c.purge_id == purge_id)).one_or_none()
+    return None if row is None else PurgeRow(**row._mapping)
+
+
+def list_purges(tx: Transaction, repository_name: str) -> list[PurgeRow]:
+    """The purges of all repositories that bore the name, the newest first."""
+    rows = tx.execute(
+        sa.select(*_COLUMNS)
+        .where(purges.c.repository_name == repository_name)
+        .order_by(purges.c.purge_id)
+    )
+    return [PurgeRow(**row._mapping) for row in rows]
+
+
+def move_records(tx: Transaction, repository_id: str, place: Callable[[str], str]) -> None:
+    """Say where the files of all purges of a repository are from now on: `place` of their ids."""
+    query = sa.select(purges.c.purge_id).where(purges.c.repository_id == repository_id)
+    for purge_id in list(tx.execute(query).scalars()):
+        update_purge(tx, purge_id, record_url=place(purge_id))
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeKeyRow:
+    """A key that signs records: the public half in hexadecimal, the other encrypted."""
+
+    key_id: str
+    public_key: str
+    secret: bytes
+    created_at: datetime
+
+
+def insert_purge_key(tx: Transaction, row: PurgeKeyRow) -> None:
+    """Keep a key."""
+    tx.execute(sa.insert(purge_keys).values(**asdict(row)))
+
+
+def list_purge_keys(tx: Transaction) -> list[PurgeKeyRow]:
+    """All keys, the newest first."""
+    rows = tx.execute(
+        sa.select(purge_keys).order_by(purge_keys.c.created_at.desc(), purge_keys.c.key_id)
+    )
+    return [PurgeKeyRow(**row._mapping) for row in rows]

@@ -257,12 +257,29 @@ purges = _table(
     sa.Column("purge_id", sa.Text, primary_key=True),
     # No foreign key: the record outlasts the repository.
     sa.Column("repository_id", sa.Text, nullable=False),
+    sa.Column("repository_name", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
+    sa.Column("request", Json, nullable=False),
     sa.Column("record_url", sa.Text, nullable=False),
+    sa.Column("plan_checksum", sa.Text, nullable=True),
     sa.Column("record_checksum", sa.Text, nullable=True),
+    sa.Column("error", Json(none_as_null=True), nullable=True),
     sa.Column("started_at", Timestamp, nullable=False),
+    sa.Column("closed_at", Timestamp, nullable=True),
     sa.Column("finished_at", Timestamp, nullable=True),
 )
+"""`request` is who asked for what and why; `record_url` the folder of the purge's files. `error` is
+why one was refused, or failed before it had a plan (`kind`, `message`)."""
+sa.Index(None, purges.c.repository_name)
+
+purge_keys = _table(
+    "purge_keys",
+    sa.Column("key_id", sa.Text, primary_key=True),
+    sa.Column("public_key", sa.Text, nullable=False),
+    sa.Column("secret", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+)
+"""What signs the records of purges (Ed25519). `secret` is encrypted as those of access keys are."""
 
 purged = _table(
     "purged",

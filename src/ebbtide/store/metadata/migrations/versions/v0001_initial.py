@@ -373,12 +373,26 @@ def upgrade() -> None:
         "purges",
         sa.Column("purge_id", sa.Text(), nullable=False),
         sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("repository_name", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("request", sa.JSON(), nullable=False),
         sa.Column("record_url", sa.Text(), nullable=False),
+        sa.Column("plan_checksum", sa.Text(), nullable=True),
         sa.Column("record_checksum", sa.Text(), nullable=True),
+        sa.Column("error", sa.JSON(), nullable=True),
         sa.Column("started_at", sa.BigInteger(), nullable=False),
+        sa.Column("closed_at", sa.BigInteger(), nullable=True),
         sa.Column("finished_at", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("purge_id", name=op.f("pk_purges")),
+    )
+    op.create_index(op.f("ix_purges_repository_name"), "purges", ["repository_name"], unique=False)
+    op.create_table(
+        "purge_keys",
+        sa.Column("key_id", sa.Text(), nullable=False),
+        sa.Column("public_key", sa.Text(), nullable=False),
+        sa.Column("secret", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("key_id", name=op.f("pk_purge_keys")),
     )
     op.create_table(
         "purged",

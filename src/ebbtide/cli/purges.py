@@ -1,0 +1,337 @@
+"""`purge`: what is named goes at once, and for good, with a record that can be shown."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ebbtide.cli.asking import confirm_name
+from ebbtide.cli.command import Cli, RepositoryArgument, command, group
+from ebbtide.cli.text import clean, count_text, date_text, one_line, size_text
+from ebbtide.errors import ExitCode, InvalidInput
+
+if TYPE_CHECKING:
+    from ebbtide.purge.purger import PurgeReport, Purges
+
+app = group("Delete at once, and for good, what is named; and show what was.")
+
+CONFIRM_OPTION = "--yes-i-mean"
+SHOWN_MAX = 20
+
+PurgeArgument = Annotated[
+    str, typer.Argument(metavar="PURGE", help="Id of the purge.", show_default=False)
+]
+MeantOption = Annotated[
+    str | None,
+    typer.Option(
+        CONFIRM_OPTION,
+        metavar="NAME",
+        help="Confirm with the name of the repository, in place of typing it when asked.",
+        show_default=False,
+    ),
+]
+ObjectsOption = Annotated[bool, typer.Option("--objects", help="List the objects.")]
+LimitOption = Annotated[int, typer.Option(metavar="N", min=1, help="At most so many of them.")]
+
+
+@command(app, "run")
+def run(
+    cli: Cli,
+    repository: RepositoryArgument,
+    reason: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="Why: it stands in the record.", show_default=False),
+    ],
+    path: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REF:PATH",
+            help="A path at a branch, tag or commit; at a branch, what is staged there too. May be "
+            "given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    commit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REF",
+            help="Everything that the commit of a ref has. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    collection: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID|PATH",
+            help="A collection, with the versions of it that are kept. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--repository", help="The whole repository, with all of its history.")
+    ] = False,
+    all_history: Annotated[
+        bool,
+        typer.Option(
+            "--all-history",
+            help="Name every commit, too, that has one of the objects, under whatever path.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would go and what is in the way.")
+    ] = False,
+    limit: LimitOption = SHOWN_MAX,
+    meant: MeantOption = None,
+) -> None:
+    """Delete what is named, past trash, grace and leases.
+
+    It is refused while anything that was not named refers to it. History stays as it is; reading
+    what was purged is an error of its own.
+    """
+    from ebbtide.purge.request import PathTarget, Request
+
+    purges = _purges(cli)
+    request = Request(
+        reason=reason,
+        who=_who(),
+        paths=tuple(map(PathTarget.parse, path or ())),
+        commits=tuple(commit or ()),
+        collections=tuple(collection or ()),
+        repository=whole,
+        all_history=all_history,
+    )
+    request.check()
+    name = cli.repository(repository).info.name
+    if not dry_run and meant is not None:
+        confirm_name("", name, given=meant, option=CONFIRM_OPTION)
+    purge_id = purges.begin(name, request).purge_id
+    planned = purges.carry_out(purge_id, dry_run=True)
+    if dry_run or planned.row.state != "planned":
+        _finish(cli, purges, planned, limit=limit)
+    if not cli.output.as_json:
+        _show(cli, purges, planned, limit=limit)
+    _carry_out(cli, purges, planned, meant=meant)
+
+
+@command(app, "resume")
+def resume(cli: Cli, purge_id: PurgeArgument, meant: MeantOption = None) -> None:
+    """Go on with a purge that was stopped, that failed in part, or that was only planned."""
+    purges = _purges(cli)
+    _carry_out(cli, purges, purges.show(purge_id), meant=meant)
+
+
+def _carry_out(cli: Cli, purges: Purges, found: PurgeReport, *, meant: str | None) -> None:
+    row = found.row
+    plan = found.plan
+    size = "" if plan is None else f" ({size_text(plan.bytes_total)})"
+    objects = "what is named" if plan is None else count_text(plan.object_count, "object") + size
+    question = f"delete {objects} of {row.repository_name} for good?"
+    if not confirm_name(question, row.repository_name, given=meant, option=CONFIRM_OPTION):
+        cli.output.say(f"nothing was deleted; the plan stays: ebbtide purge resume {row.purge_id}")
+        return
+    _finish(cli, purges, purges.carry_out(row.purge_id), limit=0)
+
+
+@command(app, "list")
+def list_all(cli: Cli, repository: RepositoryArgument) -> None:
+    """List the purges of a repository, also of one that is no more."""
+    found = _purges(cli).list(repository)
+
+    def show() -> None:
+        cli.output.table(
+            ["purge", "started", "state", "by", "reason"],
+            [
+                [
+                    row.purge_id,
+                    date_text(row.started_at),
+                    row.state,
+                    _by(row.request["who"]),
+                    one_line(row.request["reason"]),
+                ]
+                for row in found
+            ],
+            none="no purges",
+        )
+
+    from ebbtide.purge.purger import PurgeReport
+
+    cli.output.answer({"purges": [PurgeReport(row).summary() for row in found]}, show)
+
+
+@command(app, "show")
+def show(
+    cli: Cli,
+    purge_id: PurgeArgument,
+    objects: ObjectsOption = False,
+    limit: LimitOption = SHOWN_MAX,
+) -> None:
+    """Show what a purge found and did."""
+    purges = _purges(cli)
+    found = purges.show(purge_id)
+    document = _document(purges, found, limit=limit if objects else 0)
+    cli.output.answer(document, lambda: _show(cli, purges, found, limit=limit if objects else 0))
+
+
+@command(app, "verify")
+def verify(cli: Cli, purge_id: PurgeArgument) -> None:
+    """Check a purge's record, its signature, and that what it lists is gone and stays so.
+
+    Ends with 1 where anything is not as the record says, and names it.
+    """
+    from ebbtide.purge.verifying import verify as compare
+
+    found = compare(cli.store, purge_id)
+
+    def show() -> None:
+        for difference in found.differences:
+            cli.output.line(f"{difference.kind}: {clean(difference.text)}")
+        if not found.differences:
+            cli.output.line(
+                f"purge {purge_id}: {count_text(found.address_count, 'address', 'addresses')}, "
+                "all as the record says"
+            )
+
+    cli.output.answer(found.to_json(), show)
+    raise typer.Exit(ExitCode.FAILED if found.differences else ExitCode.DONE)
+
+
+@command(app, "key")
+def key(cli: Cli) -> None:
+    """Print the public keys that check the signatures of records, the one that signs first."""
+    keys = _purges(cli).keys
+    keys.current()
+    found = keys.public_keys()
+    document = {
+        "keys": [
+            {"key_id": key_id, "algorithm": "Ed25519", "public_key": public_key}
+            for key_id, public_key in found.items()
+        ]
+    }
+
+    def show() -> None:
+        for key_id, public_key in found.items():
+            cli.output.line(f"{key_id}  {public_key}")
+
+    cli.output.answer(document, show)
+
+
+def _purges(cli: Cli) -> Purges:
+    from ebbtide.purge.purger import Purges
+
+    return Purges(cli.store, notice=lambda step: cli.output.say(f"{step} …"))
+
+
+def _who() -> dict[str, str]:
+    """Whoever can open the store is its administrator: the user and host by the system."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        raise InvalidInput(
+            "invalid_argument", "the system has no name for this user: set USER"
+        ) from None
+    return {"user": user, "host": socket.gethostname()}
+
+
+def _by(who: dict[str, str]) -> str:
+    if "user" in who:
+        return f"{who['user']}@{who.get('host', '')}"
+    return f"{who.get('name', '')} ({who.get('access_key_id', '')})".strip()
+
+
+def _document(purges: Purges, found: PurgeReport, *, limit: int) -> dict[str, Any]:
+    document = found.to_json()
+    if limit:
+        document["objects"] = purges.objects(found, limit=limit)
+    return document
+
+
+def _finish(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
+    """Answer, and end with the code that the state stands for."""
+    document = _document(purges, found, limit=limit)
+    cli.output.answer(document, lambda: _show(cli, purges, found, limit=limit))
+    if found.row.error is not None:
+        cli.output.error(found.row.error["message"])
+    raise typer.Exit(EXIT_CODES[found.row.state])
+
+
+EXIT_CODES = {
+    "planning": ExitCode.FAILED,
+    "failed": ExitCode.FAILED,
+    "planned": ExitCode.DONE,
+    "refused": ExitCode.REFUSED,
+    "deleting": ExitCode.INCOMPLETE,
+    "incomplete": ExitCode.INCOMPLETE,
+    "done": ExitCode.DONE,
+}
+
+
+def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
+    row, plan, output = found.row, found.plan, cli.output
+    document = found.to_json()
+    fields = [
+        ("purge", f"{row.purge_id} {row.state}"),
+        ("repository", row.repository_name),
+        ("asked for by", _by(row.request["who"])),
+        ("reason", one_line(row.request["reason"])),
+        ("started", date_text(row.started_at)),
+        ("closed", date_text(row.closed_at)),
+        ("finished", date_text(row.finished_at)),
+        ("objects", count_text(document["object_count"])),
+        ("size", size_text(document["size_bytes"])),
+        *((name, count_text(count)) for name, count in document["outcomes"].items()),
+        ("files", row.record_url),
+    ]
+    output.fields([(name, clean(value)) for name, value in fields if value])
+    if plan is not None and plan.foreign_count:
+        output.line(
+            f"{count_text(plan.foreign_count, 'file')} under the root that are not the store's own "
+            "stay"
+        )
+    if limit and plan is not None:
+        output.line()
+        _show_objects(cli, purges.objects(found, limit=limit))
+    if plan is not None and plan.reference_count:
+        output.line()
+        _show_references(cli, found)
+
+
+def _show_objects(cli: Cli, objects: list[dict[str, Any]]) -> None:
+    cli.output.table(
+        ["address", "size", "checksum", "paths"],
+        [
+            [
+                each["address"],
+                size_text(each["size_bytes"]),
+                each["checksum"][:12],
+                ", ".join(each["paths"][:3]) + (" …" if len(each["paths"]) > 3 else ""),
+            ]
+            for each in objects
+        ],
+        right=["size"],
+        none="no objects",
+    )
+
+
+def _show_references(cli: Cli, found: PurgeReport) -> None:
+    plan = found.plan
+    assert plan is not None
+    cli.output.table(
+        ["in the way", "id", "names", "entries", "first"],
+        [
+            [
+                each.kind,
+                each.id,
+                ", ".join(each.names),
+                count_text(each.entry_count),
+                ", ".join(each.examples[:3]),
+            ]
+            for each in plan.references
+        ],
+        right=["entries"],
+    )
+    more = plan.reference_count - len(plan.references)
+    if more:
+        cli.output.line(f"and {more:,} more: {found.row.record_url}/references.parquet has all")

@@ -1,0 +1,1 @@
+"""Expedited delete: what an administrator names goes at once, and for good."""

@@ -1,0 +1,103 @@
+"""Deleting what was closed, and writing down what became of each address.
+
+A part of the plan at a time. What the record of a part has settled is not tried again, so that a
+purge that was stopped, or met errors, goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.arrow import texts, without
+from ebbtide.gc.outcomes import delete_patiently
+from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.runs import RunFolder
+from ebbtide.purge.plan import DELETED_SCHEMA, outcome_counts, read_objects
+from ebbtide.storage import Storage
+
+
+@dataclass(slots=True)
+class Deleted:
+    """What became of the objects of a purge: the parts that say it (DELETED_SCHEMA), and how many
+    came to which end."""
+
+    parts: list[Part] = field(default_factory=list)
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing failed."""
+        return not self.outcomes.get("failed", 0)
+
+    def add(self, part: Part, table: pa.Table) -> None:
+        """Take one more part."""
+        self.parts.append(part)
+        for outcome, count in outcome_counts(table).items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+
+
+def delete_objects(
+    storage: Storage,
+    folder: RunFolder,
+    parts: Sequence[Part],
+    *,
+    check: Callable[[], None],
+    into: Deleted,
+) -> None:
+    """Delete the objects of the plan's `parts`, but for what earlier attempts settled.
+
+    `check` is called before each part, and raises where the purge may delete no more.
+    """
+    done = set(folder.names("deleted"))
+    for part, objects in zip(parts, read_objects(folder, parts), strict=True):
+        name = record_name(part)
+        earlier = read_part(folder, name).cast(DELETED_SCHEMA) if name in done else None
+        table, is_new = _delete_part(storage, objects, earlier, check)
+        answer = PartRows()
+        if is_new:
+            answer.wrote(folder, name, table)
+            into.add(answer.parts()[0], table)
+        else:
+            into.add(part_of(folder, name, table), table)
+
+
+def record_name(part: Part) -> str:
+    """What the record of one of the plan's parts is called."""
+    assert part.name is not None
+    return f"deleted/{part.name.rpartition('/')[2]}"
+
+
+def part_of(folder: RunFolder, name: str, table: pa.Table) -> Part:
+    """A part that an earlier attempt wrote, as it is now."""
+    answer = PartRows()
+    data = folder.storage.get(folder.address(name))
+    size = int(pc.sum(table.column("size_bytes")).as_py() or 0)
+    answer.counted(table.num_rows, bytes_total=size, group="", name=name, data=data)
+    return answer.parts()[0]
+
+
+def _delete_part(
+    storage: Storage, objects: pa.Table, earlier: pa.Table | None, check: Callable[[], None]
+) -> tuple[pa.Table, bool]:
+    """The record of a part, and whether anything in it is new."""
+    settled = DELETED_SCHEMA.empty_table()
+    if earlier is not None:
+        settled = earlier.filter(pc.not_equal(earlier.column("outcome"), pa.scalar("failed")))
+    left = without(objects, "address", settled)
+    if not left.num_rows:
+        return settled, False
+    check()
+    outcomes = delete_patiently(storage, texts(left.column("address")))
+    table = pa.table(
+        [
+            *left.columns,
+            pa.array([found.outcome for found in outcomes], pa.string()),
+            pa.array([found.error for found in outcomes], pa.string()),
+        ],
+        schema=DELETED_SCHEMA,
+    )
+    return pa.concat_tables([settled, table]).sort_by("address"), True

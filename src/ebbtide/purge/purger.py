@@ -1,0 +1,327 @@
+"""Purges of a store: begun, planned, carried out, resumed, shown.
+
+A purge is in one of these states:
+
+    planning ─▶ planned ─▶ deleting ─▶ done
+        │          │           └─────▶ incomplete ─▶ done
+        └▶ failed  └▶ refused
+
+`planned` changes nothing but the purge's own files. The transaction that closes the addresses leads
+to `deleting`; from there on there is no way back. Whatever stopped can be resumed.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.runs import RunFolder
+from ebbtide.ids import descending_id
+from ebbtide.purge.deleting import Deleted, delete_objects
+from ebbtide.purge.naming import resolve_request
+from ebbtide.purge.plan import PurgePlan, read_objects, read_plan, write_plan
+from ebbtide.purge.record import make_record, read_record, write_record
+from ebbtide.purge.references import COLLECTION, COMMIT, COPY, HOLD, STAGED, WRITE
+from ebbtide.purge.request import Request
+from ebbtide.purge.whole import delete_whole, folder_at, records_storage
+from ebbtide.purge.work import Notice, Work, inside_folder, silent
+from ebbtide.store.embedded import Store
+from ebbtide.store.leases import Lease
+from ebbtide.store.metadata.purges import (
+    CLOSED,
+    PurgeRow,
+    find_purge,
+    insert_purge,
+    list_purges,
+    update_purge,
+)
+from ebbtide.store.names import shown
+from ebbtide.store.purge_keys import PurgeKeys
+from ebbtide.store.repository import Repository
+from ebbtide.store.secrets import SecretBox
+
+ENDED: Final = ("refused", "failed", "done")
+KINDS: Final = {
+    COMMIT: "commits",
+    COLLECTION: "collections",
+    HOLD: "holds",
+    STAGED: "branches on which it is staged",
+    WRITE: "writes in progress",
+    COPY: "copies in flight",
+}
+"""What kinds of references are called, where there are several."""
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeReport:
+    """What is known of a purge. `plan` is None before there is one, `record` before the end."""
+
+    row: PurgeRow
+    plan: PurgePlan | None = None
+    record: dict[str, Any] | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """What the database alone knows, for lists."""
+        row = self.row
+        return {
+            "purge_id": row.purge_id,
+            "repository": row.repository_name,
+            "repository_id": row.repository_id,
+            "state": row.state,
+            "request": row.request,
+            "record_path": row.record_url,
+            "record_sha256": row.record_checksum,
+            "started_at": row.started_at.isoformat(),
+            "closed_at": None if row.closed_at is None else row.closed_at.isoformat(),
+            "finished_at": None if row.finished_at is None else row.finished_at.isoformat(),
+            "error": row.error,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """For answers: what `ebbtide purge show --json` prints."""
+        plan, record = self.plan, self.record or {}
+        return self.summary() | {
+            "object_count": record.get("object_count", plan.object_count if plan else 0),
+            "size_bytes": record.get("size_bytes", plan.bytes_total if plan else 0),
+            "foreign_count": plan.foreign_count if plan else 0,
+            "outcomes": record.get("outcomes", {}),
+            "reference_count": plan.reference_count if plan else 0,
+            "reference_counts": dict(plan.reference_counts) if plan else {},
+            "references": [each.to_json() for each in plan.references] if plan else [],
+        }
+
+
+class Purges:
+    """The purges of a store."""
+
+    def __init__(self, store: Store, *, notice: Notice = silent) -> None:
+        self._store = store
+        self._metadata = store.metadata
+        self._notice = notice
+        self.keys = PurgeKeys(store.metadata, SecretBox(store.directory, store.settings))
+
+    def begin(self, repository_name: str, request: Request) -> PurgeRow:
+        """Record that a purge was asked for. Nothing is planned yet.
+
+        Raises InvalidInput, NotFound and Gone for what the request names, Failed
+        `secret_key_missing` where its record could not be signed.
+        """
+        request.check()
+        repository = self._store.repository(repository_name)
+        if not request.repository:
+            resolve_request(repository, request)
+        self.keys.current()
+        with self._metadata.transaction() as tx:
+            now = tx.now()
+            purge_id = descending_id(now)
+            row = PurgeRow(
+                purge_id=purge_id,
+                repository_id=repository.info.repository_id,
+                repository_name=repository.info.name,
+                state="planning",
+                request=request.to_json(),
+                record_url=self._new_folder(repository, request, purge_id).path,
+                started_at=now,
+            )
+            insert_purge(tx, row)
+        return row
+
+    def carry_out(self, purge_id: str, *, dry_run: bool = False) -> PurgeReport:
+        """Do what is left to do of a purge: plan it, close what it names, delete.
+
+        What is in the way makes it `refused`, which is a report, as is `incomplete`; with
+        `dry_run` the end is a plan. Raises Conflict `purge_ended`, NotFound `purge_not_found`;
+        Refused `run_in_progress` and `lease_lost`; and what broke, of which the purge is `failed`
+        if it was not planned, and can be resumed if it was.
+        """
+        row = self.find(purge_id)
+        self.require_open(row)
+        if row.request["repository"] and row.closed_at is not None:
+            # The repository is none of the database's any more.
+            self._delete(row, None)
+            return self.show(purge_id)
+        repository = self._repository(row)
+        form = EmbeddedRepository(repository.context, store_id=self._store.store_id)
+        with form.hold(purge_id, deletes=not dry_run) as hold:
+            form.check_storage()
+            work = Work(self._store, repository, self.folder(row), notice=self._notice)
+            if row.state == "planning":
+                row = self._plan(row, work)
+            if row.state == "planned" and not dry_run:
+                row = self._close(row, work, hold.lease)
+            if row.state in CLOSED:
+                self._delete(row, None if work.is_whole(row) else hold.check)
+        return self.show(purge_id)
+
+    def carry_out_alone(self, purge_id: str, *, dry_run: bool = False) -> None:
+        """As `carry_out`, for nobody who waits: what it raises is kept with the purge, whose state
+        stays what it came to."""
+        try:
+            self.carry_out(purge_id, dry_run=dry_run)
+        except EbbtideError as error:
+            self._update(self.find(purge_id), error=_error(error.kind, error.message))
+        except Exception as error:
+            text = f"a defect in this program: {type(error).__name__}: {error}"
+            self._update(self.find(purge_id), error=_error("internal", text))
+            raise
+
+    def require_open(self, row: PurgeRow) -> None:
+        """Raises Conflict `purge_ended` for one of which nothing is left to do."""
+        if row.state in ENDED:
+            raise Conflict(
+                "purge_ended", f"purge {row.purge_id} is {row.state}: nothing of it is left to do"
+            )
+
+    def list(self, repository_name: str) -> list[PurgeRow]:
+        """The purges of a repository, and of others that bore its name, the newest first."""
+        with self._metadata.snapshot() as tx:
+            return list_purges(tx, repository_name)
+
+    def show(self, purge_id: str) -> PurgeReport:
+        """One purge. Raises NotFound `purge_not_found`; Refused for files that are damaged."""
+        row = self.find(purge_id)
+        if row.plan_checksum is None:
+            return PurgeReport(row)
+        folder = self.folder(row)
+        plan = read_plan(folder, row.plan_checksum)
+        record = read_record(folder)
+        return PurgeReport(row, plan, None if record is None else record.content)
+
+    def find(self, purge_id: str) -> PurgeRow:
+        """What the database knows of a purge. Raises NotFound `purge_not_found`."""
+        with self._metadata.snapshot() as tx:
+            row = find_purge(tx, purge_id)
+        if row is None:
+            raise NotFound("purge_not_found", f"there is no purge {shown(purge_id)}")
+        return row
+
+    def objects(self, report: PurgeReport, *, limit: int) -> builtins.list[dict[str, Any]]:
+        """The first objects of a purge, as rows of OBJECTS_SCHEMA."""
+        found: builtins.list[dict[str, Any]] = []
+        parts = () if report.plan is None else report.plan.parts
+        for table in read_objects(self.folder(report.row), parts):
+            found += table.slice(0, limit - len(found)).to_pylist()
+            if len(found) >= limit:
+                break
+        return found
+
+    def folder(self, row: PurgeRow) -> RunFolder:
+        """Where the files of a purge are."""
+        try:
+            inside = inside_folder(self._repository(row), row.purge_id)
+        except NotFound:
+            return RunFolder.at(row.record_url)
+        return inside if inside.path == row.record_url else RunFolder.at(row.record_url)
+
+    def _plan(self, row: PurgeRow, work: Work) -> PurgeRow:
+        try:
+            plan, found = work.plan(row)
+            checksum = write_plan(work.folder, plan, found)
+        except EbbtideError as error:
+            if not isinstance(error, Refused) or error.kind != "lease_lost":
+                self._update(row, state="failed", error=_error(error.kind, error.message))
+            raise
+        return self._decided(row, plan, checksum, "planned")
+
+    def _close(self, row: PurgeRow, work: Work, lease: Lease) -> PurgeRow:
+        plan = self._read_plan(row, work.folder)
+        found = work.close(row, plan, lease)
+        if not found:
+            return self.find(row.purge_id)
+        plan = plan.with_references(found)
+        return self._decided(row, plan, write_plan(work.folder, plan, found), "planned")
+
+    def _decided(self, row: PurgeRow, plan: PurgePlan, checksum: str, state: str) -> PurgeRow:
+        """Keep what was planned; refused if anything is in the way."""
+        refusal = _refusal(plan)
+        values = {} if refusal is None else {"error": refusal}
+        state = state if refusal is None else "refused"
+        return self._update(row, state=state, plan_checksum=checksum, **values)
+
+    def _update(self, row: PurgeRow, **values: Any) -> PurgeRow:  # of the columns' own types
+        with self._metadata.transaction() as tx:
+            update_purge(tx, row.purge_id, **values)
+        return replace(row, **values)
+
+    def _read_plan(self, row: PurgeRow, folder: RunFolder) -> PurgePlan:
+        assert row.plan_checksum is not None  # nothing comes behind `planning` without one
+        return read_plan(folder, row.plan_checksum)
+
+    def _delete(self, row: PurgeRow, check: Callable[[], None] | None) -> None:
+        """Delete what was closed, and write the record. `check` None: the whole repository."""
+        folder = self.folder(row)
+        plan = self._read_plan(row, folder)
+        deleted = Deleted()
+        self._notice("delete")
+        if check is None:
+            delete_whole(self._store, plan, folder, deleted)
+        else:
+            storage = self._repository(row).storage
+            delete_objects(storage, folder, plan.parts, check=check, into=deleted)
+        self._notice("record")
+        previous = read_record(folder)
+        with self._metadata.snapshot() as tx:
+            now = tx.now()
+        content = make_record(
+            row,
+            plan,
+            deleted,
+            finished_at=now,
+            previous=None if previous is None else previous.checksum,
+        )
+        record = write_record(folder, content, self.keys)
+        with self._metadata.transaction() as tx:
+            update_purge(
+                tx,
+                row.purge_id,
+                state=content["state"],
+                record_checksum=record.checksum,
+                error=None,
+                finished_at=now,
+            )
+
+    def _repository(self, row: PurgeRow) -> Repository:
+        repository = self._store.repository(row.repository_name)
+        if repository.info.repository_id != row.repository_id:
+            raise NotFound(
+                "repository_not_found",
+                f"the repository {row.repository_name!r} of purge {row.purge_id} is no more",
+            )
+        return repository
+
+    def _new_folder(self, repository: Repository, request: Request, purge_id: str) -> RunFolder:
+        if request.repository:
+            return folder_at(records_storage(self._store), purge_id)
+        return inside_folder(repository, purge_id)
+
+
+def _refusal(plan: PurgePlan) -> dict[str, str] | None:
+    """Why a plan cannot be carried out; None if nothing is in the way."""
+    if not plan.reference_count:
+        return None
+    counts = plan.reference_counts
+    first = plan.references[0]
+    if set(counts) == {HOLD}:
+        return _error(
+            "purge_held",
+            f"a hold is on commit {first.id} ({', '.join(first.names)}), which refers to what was "
+            f"to be purged{_more(plan)}: release it first. Nothing was deleted",
+        )
+    listed = ", ".join(f"{count} {KINDS[kind]}" for kind, count in sorted(counts.items()))
+    return _error(
+        "purge_in_use",
+        f"what was not named refers to what was to be purged ({listed}): name it too, or take its "
+        "references away. Nothing was deleted",
+    )
+
+
+def _more(plan: PurgePlan) -> str:
+    return "" if plan.reference_count == 1 else f" (and {plan.reference_count - 1} more)"
+
+
+def _error(kind: str, message: str) -> dict[str, str]:
+    return {"kind": kind, "message": message}

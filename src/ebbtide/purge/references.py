@@ -1,0 +1,194 @@
+"""What refers to the addresses of a purge and was not named: that is in its way.
+
+Leases are none of these: a purge goes past them. So are the tokens of uploads: an address that was
+given out is in no entry, since linking copies the bytes, and the token of an object that was
+uploaded for a locator is a lease. A hold is one also where the commit was named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ebbtide.arrow import make_schema
+from ebbtide.purge.addresses import AddressSet
+from ebbtide.purge.naming import Named
+from ebbtide.purge.scanning import EXAMPLES_MAX, Hit, TreeScan
+from ebbtide.retention.lifecycle import earliest
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.metadata.collections import ContentUse, read_content_uses
+from ebbtide.store.metadata.commits import list_holds
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.references import (
+    IntactCommit,
+    copies_among,
+    list_intact,
+    names_of_commits,
+    names_of_tokens,
+    staged_among,
+    writes_among,
+)
+from ebbtide.store.places import read_places
+
+COMMIT: Final = "commit"
+COLLECTION: Final = "collection"
+HOLD: Final = "hold"
+STAGED: Final = "staged"
+WRITE: Final = "write"
+COPY: Final = "copy"
+
+REFERENCES_SCHEMA: Final = make_schema(
+    ("kind", pa.string()),
+    ("id", pa.string()),
+    ("names", pa.list_(pa.string())),
+    ("entry_count", pa.int64()),
+    ("examples", pa.list_(pa.string())),
+)
+"""See `Reference`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Something that refers to the addresses by so many entries, and the first of their paths (of
+    writes and copies: addresses).
+
+    `id` is a commit's or collection's, or empty; `names` are the refs on it, the collection's path,
+    the branch where it is staged, or why it is held.
+    """
+
+    kind: str
+    id: str
+    names: tuple[str, ...]
+    entry_count: int
+    examples: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For answers and records."""
+        return asdict(self) | {"names": list(self.names), "examples": list(self.examples)}
+
+
+def to_table(references: Iterable[Reference]) -> pa.Table:
+    """A table of REFERENCES_SCHEMA."""
+    rows = [reference.to_json() for reference in references]
+    return pa.Table.from_pylist(rows, schema=REFERENCES_SCHEMA)
+
+
+def trees_of(commits: Iterable[IntactCommit]) -> dict[str, str]:
+    """Checksums of the commits' trees by their ids."""
+    return {commit.tree_id: commit.tree_checksum for commit in commits}
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Looks for references, in one transaction that the caller gives."""
+
+    context: RepositoryContext
+    addresses: AddressSet
+    named: Named
+    scan: TreeScan
+
+    def others(self, tx: Transaction, commits: Iterable[IntactCommit]) -> list[Reference]:
+        """Everything in the way; `commits` are all that are intact, with trees that the scan has
+        looked at."""
+        return [
+            *self._of_commits(tx, commits),
+            *self._staged(tx),
+            *self._addressed(tx),
+        ]
+
+    def _of_commits(self, tx: Transaction, commits: Iterable[IntactCommit]) -> Iterator[Reference]:
+        repository_id = self.context.repository_id
+        names = names_of_commits(tx, repository_id, gone_before=self._gone_before(tx))
+        uses = self._uses(tx)
+        holds = {hold.commit_id: hold.reason for hold in list_holds(tx, repository_id)}
+        for commit in commits:
+            hits = self.scan.hits(commit.tree_id)
+            if not hits:
+                continue
+            if commit.commit_id in holds:
+                yield Reference(HOLD, commit.commit_id, (holds[commit.commit_id],), *_sum(hits))
+            count, examples = self._not_named(commit.commit_id, hits)
+            if commit.collection_id is not None:
+                # Content that no collection has any more is kept by leases alone.
+                for use, path in uses.get(commit.commit_id, ()):
+                    yield Reference(COLLECTION, use.collection_id, (path,), *_sum(hits))
+            elif count:
+                refs = tuple(names.get(commit.commit_id, ()))
+                yield Reference(COMMIT, commit.commit_id, refs, count, examples)
+
+    def _uses(self, tx: Transaction) -> dict[str, list[tuple[ContentUse, str]]]:
+        """By content, the collections that are neither named nor gone and have it, or had it in a
+        version that is kept; each with its path."""
+        repository_id = self.context.repository_id
+        gone_before = self._gone_before(tx)
+        places = read_places(tx, repository_id)
+        found: dict[str, list[tuple[ContentUse, str]]] = {}
+        for use in read_content_uses(tx, repository_id):
+            place = places[use.project_id]
+            ends_at = earliest(use.expires_at, place.ends_at)
+            is_gone = ends_at is not None and ends_at <= gone_before
+            if not is_gone and use.collection_id not in self.named.collections:
+                version = "" if use.version is None else f"@{use.version}"
+                path = f"{place.path}/{use.name}{version}"
+                found.setdefault(use.content_id, []).append((use, path))
+        return found
+
+    def _not_named(self, commit_id: str, hits: list[Hit]) -> tuple[int, tuple[str, ...]]:
+        """How many of its entries were not named, and the first of their paths."""
+        if self.named.all_history or commit_id in self.named.commits:
+            return 0, ()
+        named = self.named.paths.get(commit_id, frozenset())
+        count = sum(hit.entry_count - len(hit.asked & named) for hit in hits)
+        paths = (path for hit in hits for path in (*hit.examples, *sorted(hit.asked - named)))
+        return count, tuple(sorted(paths)[:EXAMPLES_MAX])
+
+    def _staged(self, tx: Transaction) -> Iterator[Reference]:
+        repository_id = self.context.repository_id
+        branches = names_of_tokens(tx, repository_id, gone_before=self._gone_before(tx))
+        counts: dict[str, int] = {}
+        examples: dict[str, list[str]] = {}
+        for entry in staged_among(tx, repository_id, self.addresses):
+            # What is under other tokens was dropped with its branch, and nobody can see it.
+            if entry.token in branches and entry not in self.named.staged:
+                name = branches[entry.token]
+                counts[name] = counts.get(name, 0) + 1
+                if counts[name] <= EXAMPLES_MAX:
+                    examples.setdefault(name, []).append(entry.path)
+        for name, count in sorted(counts.items()):
+            yield Reference(STAGED, "", (name,), count, tuple(sorted(examples[name])))
+
+    def _addressed(self, tx: Transaction) -> Iterator[Reference]:
+        for kind, look in ((WRITE, writes_among), (COPY, copies_among)):
+            count = 0
+            examples: list[str] = []
+            for address in look(tx, self.context.repository_id, self.addresses):
+                count += 1
+                if count <= EXAMPLES_MAX:
+                    examples.append(address)
+            if count:
+                yield Reference(kind, "", (), count, tuple(sorted(examples)))
+
+    def _gone_before(self, tx: Transaction) -> datetime:
+        return tx.now() - self.context.trash_time
+
+
+def intact_commits(tx: Transaction, repository_id: str) -> list[IntactCommit]:
+    """All commits and contents whose data nobody let go, by id."""
+    return sorted(list_intact(tx, repository_id), key=lambda commit: commit.commit_id)
+
+
+def _sum(hits: list[Hit]) -> tuple[int, tuple[str, ...]]:
+    paths = (path for hit in hits for path in (*hit.examples, *hit.asked))
+    return sum(hit.entry_count for hit in hits), tuple(sorted(paths)[:EXAMPLES_MAX])
+
+
+def count_by_kind(references: Iterable[Reference]) -> Mapping[str, int]:
+    """How many there are of each kind."""
+    counts: dict[str, int] = {}
+    for reference in references:
+        counts[reference.kind] = counts.get(reference.kind, 0) + 1
+    return counts

@@ -1,0 +1,114 @@
+"""What a purge is asked for: by whom, why, and what is named. As values and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ebbtide.errors import InvalidInput
+from ebbtide.store.names import check_path, check_text, shown
+
+REASON_BYTES_MAX: Final = 4096
+TARGETS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PathTarget:
+    """A path at a revision; at a branch's plain name, what is staged there too."""
+
+    ref: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> PathTarget:
+        """`REF:PATH`. Names of refs have no colon. Raises InvalidInput `invalid_argument` or
+        `invalid_path`."""
+        ref, colon, path = text.partition(":")
+        if not (ref and colon):
+            raise InvalidInput(
+                "invalid_argument", f"{shown(text)} is no path at a ref: write REF:PATH"
+            )
+        return cls.of(ref, path)
+
+    @classmethod
+    def of(cls, ref: str, path: str) -> PathTarget:
+        """Raises InvalidInput `invalid_argument` or `invalid_path`."""
+        check_path(path)
+        if not ref or ":" in ref:
+            raise InvalidInput("invalid_argument", f"{shown(ref)} is no name of a ref")
+        return cls(ref, path)
+
+    def __str__(self) -> str:
+        return f"{self.ref}:{self.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be purged. `who` says who asked: names and values of what is known of them.
+
+    `all_history` names every commit that holds what the others name, too; `repository` everything.
+    """
+
+    reason: str
+    who: Mapping[str, str] = field(hash=False)
+    paths: tuple[PathTarget, ...] = ()
+    commits: tuple[str, ...] = ()
+    collections: tuple[str, ...] = ()
+    repository: bool = False
+    all_history: bool = False
+
+    def check(self) -> None:
+        """Raises InvalidInput `invalid_argument`."""
+        check_text("the reason", self.reason, bytes_max=REASON_BYTES_MAX)
+        if not self.reason.strip():
+            raise InvalidInput("invalid_argument", "a purge has a reason: say why")
+        count = len(self.paths) + len(self.commits) + len(self.collections)
+        if self.repository and (count or self.all_history):
+            raise InvalidInput(
+                "invalid_argument", "who purges the whole repository names nothing else in it"
+            )
+        if not self.repository and not count:
+            raise InvalidInput(
+                "invalid_argument",
+                "nothing is named: name collections, commits, paths, or the whole repository",
+            )
+        if count > TARGETS_MAX:
+            raise InvalidInput(
+                "invalid_argument", f"{count} things are named, and {TARGETS_MAX} is the most"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """For the database and the record."""
+        return {
+            "reason": self.reason,
+            "who": dict(self.who),
+            "paths": [str(target) for target in self.paths],
+            "commits": list(self.commits),
+            "collections": list(self.collections),
+            "repository": self.repository,
+            "all_history": self.all_history,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Request:
+        """What `to_json` gave."""
+        return cls(
+            reason=content["reason"],
+            who=content["who"],
+            paths=tuple(map(PathTarget.parse, content["paths"])),
+            commits=tuple(content["commits"]),
+            collections=tuple(content["collections"]),
+            repository=content["repository"],
+            all_history=content["all_history"],
+        )
+
+
+def require_confirmed(repository_name: str, confirmation: str) -> None:
+    """Raises InvalidInput `invalid_argument` unless the repository's name was typed in."""
+    if confirmation != repository_name:
+        raise InvalidInput(
+            "invalid_argument",
+            f"a purge cannot be taken back: confirm it with the name of the repository, "
+            f"{repository_name!r}. Nothing was changed",
+        )

@@ -1,0 +1,238 @@
+"""Verification of a purge: the record is genuine, what it says is so, and nothing else is amiss.
+
+Changes nothing. Every difference is named; none is an error.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ebbtide.arrow import counts, texts
+from ebbtide.errors import EbbtideError
+from ebbtide.gc.parts import read_part
+from ebbtide.gc.runs import RunFolder
+from ebbtide.purge.plan import DELETED_SCHEMA, PurgePlan, outcome_counts, read_plan
+from ebbtide.purge.purger import Purges
+from ebbtide.purge.record import Record, is_genuine, read_record
+from ebbtide.storage import Storage, open_storage
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.purges import PurgeRow, count_purged, find_purged
+from ebbtide.store.metadata.repositories import list_repositories
+
+HEADS_MAX: Final = 100
+"""So many addresses of one directory are looked for one by one; for more it is listed."""
+NAMED_MAX: Final = 20
+"""So many addresses are named in one sort of difference; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is not as the record says: what sort of thing, and in words."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a verification found; nothing, where all is well."""
+
+    purge_id: str
+    address_count: int
+    differences: tuple[Difference, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For answers."""
+        return {
+            "purge_id": self.purge_id,
+            "verified": not self.differences,
+            "address_count": self.address_count,
+            "differences": [{"kind": each.kind, "text": each.text} for each in self.differences],
+        }
+
+
+def verify(store: Store, purge_id: str) -> Verification:
+    """Compare a purge with its record, the database and the storage.
+
+    Raises NotFound `purge_not_found`, Failed `storage_error`.
+    """
+    purges = Purges(store)
+    row = purges.find(purge_id)
+    work = _Verifying(store, row, purges.folder(row), purges.keys.public_keys())
+    work.run()
+    return Verification(purge_id, work.address_count, tuple(work.differences()))
+
+
+class _Verifying:
+    def __init__(
+        self, store: Store, row: PurgeRow, folder: RunFolder, public_keys: dict[str, str]
+    ) -> None:
+        self._store = store
+        self._row = row
+        self._folder = folder
+        self._public_keys = public_keys
+        self._found: list[Difference] = []
+        self._addresses: dict[str, list[str]] = defaultdict(list)
+        self._counts: dict[str, int] = defaultdict(int)
+        self.address_count = 0
+
+    def differences(self) -> Iterator[Difference]:
+        """What was found, the addresses of each sort together."""
+        yield from self._found
+        for kind, count in self._counts.items():
+            shown = ", ".join(self._addresses[kind])
+            more = "" if count <= NAMED_MAX else f" and {count - NAMED_MAX} more"
+            yield Difference(kind, f"{_WORDS[kind]}: {shown}{more}")
+
+    def run(self) -> None:
+        """Look at everything."""
+        row = self._row
+        if row.state != "done":
+            self._note("state", f"the purge is {row.state}, and has not come to its end")
+        if row.plan_checksum is None:
+            return
+        try:
+            plan = read_plan(self._folder, row.plan_checksum)
+            record = read_record(self._folder)
+        except EbbtideError as error:
+            self._note("record", error.message)
+            return
+        if record is None:
+            self._note("record", f"there is no record in {self._folder.path}")
+            return
+        self._check_record(record, plan)
+        self._check_list(record, plan)
+
+    def _check_record(self, record: Record, plan: PurgePlan) -> None:
+        row, content = self._row, record.content
+        if not is_genuine(record, self._public_keys):
+            self._note("signature", f"no key of this store made the signature of {record.name}")
+        if record.checksum != row.record_checksum:
+            self._note("record", f"{record.name} is not the record that the database knows of")
+        same = {
+            "purge_id": row.purge_id,
+            "repository_id": row.repository_id,
+            "request": row.request,
+            "plan_checksum": row.plan_checksum,
+            "state": row.state,
+            "storage_url": plan.storage_url,
+            "closed_at": None if row.closed_at is None else row.closed_at.isoformat(),
+        }
+        for name, expected in same.items():
+            if content.get(name) != expected:
+                self._note("record", f"{name} of the record is not what the database says")
+
+    def _check_list(self, record: Record, plan: PurgePlan) -> None:
+        storage = open_storage(plan.storage_url)
+        is_there = self._repository_is_there()
+        if plan.whole and is_there:
+            self._note("repository", "the repository is in the database still, or again")
+        listed = record.content.get("list", [])
+        names = [part.get("name") for part in listed]
+        for name in sorted(set(self._folder.names("deleted")).difference(names)):
+            self._note("list", f"{name} is no part of the record")
+        outcomes: dict[str, int] = defaultdict(int)
+        closed = size = 0
+        for part in listed:
+            table = self._read(part)
+            if table is None:
+                continue
+            addresses = texts(table.column("address"))
+            self.address_count += len(addresses)
+            size += sum(counts(table.column("size_bytes")))
+            for outcome, count in outcome_counts(table).items():
+                outcomes[outcome] += count
+            if not plan.whole and is_there:
+                closed += self._check_closed(addresses)
+            self._check_gone(storage, addresses, plan)
+        if (self.address_count, size, dict(outcomes)) != (
+            record.content.get("object_count"),
+            record.content.get("size_bytes"),
+            record.content.get("outcomes"),
+        ):
+            self._note("list", "the figures of the record are not those of its list")
+        if self.address_count < plan.object_count:
+            self._note("list", "not all that was planned is in the list")
+        if not plan.whole and is_there:
+            self._check_no_others(closed)
+
+    def _read(self, part: dict[str, Any]) -> pa.Table | None:
+        try:
+            table = read_part(self._folder, part["name"], part["sha256"]).cast(DELETED_SCHEMA)
+        except (EbbtideError, KeyError, ValueError) as error:
+            text = error.message if isinstance(error, EbbtideError) else str(error)
+            self._note("list", text)
+            return None
+        for address, outcome in zip(
+            texts(table.column("address")), texts(table.column("outcome")), strict=True
+        ):
+            if outcome not in ("deleted", "missing"):
+                self._name("outcome", [address])
+        return table
+
+    def _check_closed(self, addresses: list[str]) -> int:
+        """How many of the addresses were closed by this purge."""
+        with self._store.metadata.snapshot() as tx:
+            found = find_purged(tx, self._row.repository_id, addresses)
+        self._name("not_closed", [each for each in addresses if each not in found])
+        return sum(purge_id == self._row.purge_id for purge_id in found.values())
+
+    def _check_no_others(self, closed: int) -> None:
+        with self._store.metadata.snapshot() as tx:
+            count = count_purged(tx, self._row.repository_id, self._row.purge_id)
+        if count != closed:
+            self._note(
+                "list", f"the purge closed {count} addresses, and {closed} of them are in the list"
+            )
+
+    def _check_gone(self, storage: Storage, addresses: list[str], plan: PurgePlan) -> None:
+        with self._store.metadata.snapshot() as tx:
+            owners = [
+                each.repository_id
+                for each in list_repositories(tx)
+                if each.storage_url == plan.storage_url
+            ]
+        if owners and owners != [plan.identity.repository_id]:
+            return  # another repository is at the root by now, and its files are its own
+        self._name("still_there", list(still_there(storage, addresses)))
+
+    def _repository_is_there(self) -> bool:
+        with self._store.metadata.snapshot() as tx:
+            return any(
+                info.repository_id == self._row.repository_id for info in list_repositories(tx)
+            )
+
+    def _note(self, kind: str, text: str) -> None:
+        self._found.append(Difference(kind, text))
+
+    def _name(self, kind: str, addresses: list[str]) -> None:
+        if addresses:
+            self._counts[kind] += len(addresses)
+            room = NAMED_MAX - len(self._addresses[kind])
+            self._addresses[kind] += addresses[:room]
+
+
+_WORDS: Final = {
+    "outcome": "were neither deleted nor missing",
+    "not_closed": "are not in the table of what was purged",
+    "still_there": "are on the storage",
+}
+
+
+def still_there(storage: Storage, addresses: Iterable[str]) -> Iterator[str]:
+    """Those of the addresses at which there is an object."""
+    by_directory: dict[str, set[str]] = defaultdict(set)
+    for address in addresses:
+        by_directory[address.rpartition("/")[0]].add(address)
+    for directory, inside in by_directory.items():
+        if len(inside) <= HEADS_MAX:
+            yield from (each for each in sorted(inside) if storage.head(each) is not None)
+            continue
+        prefix = f"{directory}/" if directory else ""
+        for batch in storage.list(prefix, recursive=False):
+            yield from sorted(inside.intersection(texts(batch.column("address"))))

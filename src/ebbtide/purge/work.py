@@ -1,0 +1,123 @@
+"""What is done of a purge while it holds the repository: planning it, and closing what it names.
+
+Not for: what is written down of it in the database (`purger`), or the deletes (`deleting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ebbtide.formats.base import FOREIGN, Identity
+from ebbtide.formats.embedded import FORMAT_NAME, EmbeddedLayout
+from ebbtide.gc.runs import RunFolder
+from ebbtide.purge.addresses import AddressSet
+from ebbtide.purge.closing import close, find_others
+from ebbtide.purge.naming import Named, resolve_request
+from ebbtide.purge.objects import gather
+from ebbtide.purge.plan import PurgePlan, read_objects, write_objects
+from ebbtide.purge.references import Reference, Search
+from ebbtide.purge.request import Request
+from ebbtide.purge.scanning import TreeScan
+from ebbtide.purge.whole import (
+    close_whole,
+    gather_whole,
+    holds_in_the_way,
+    keep_records,
+    records_storage,
+)
+from ebbtide.store.content.layout import PURGES_PREFIX
+from ebbtide.store.embedded import Store
+from ebbtide.store.leases import Lease
+from ebbtide.store.metadata.purges import PurgeRow
+from ebbtide.store.repository import Repository
+
+Notice = Callable[[str], None]
+"""Told the name of each step as it begins."""
+
+
+def silent(_step: str) -> None:
+    """Tells nobody."""
+
+
+def inside_folder(repository: Repository, purge_id: str) -> RunFolder:
+    """The folder of a purge on the repository's own storage."""
+    return RunFolder(repository.storage, f"{PURGES_PREFIX}{purge_id}/")
+
+
+class Work:
+    """One attempt at one purge, under the repository's lease."""
+
+    def __init__(
+        self, store: Store, repository: Repository, folder: RunFolder, *, notice: Notice = silent
+    ) -> None:
+        self.folder = folder
+        self._store = store
+        self._repository = repository
+        self._context = repository.context
+        self._notice = notice
+        self._search: Search | None = None
+
+    def is_whole(self, row: PurgeRow) -> bool:
+        """Whether the whole repository goes."""
+        return bool(row.request["repository"])
+
+    def plan(self, row: PurgeRow) -> tuple[PurgePlan, list[Reference]]:
+        """Find the objects, write them down, and find what is in the way.
+
+        Raises as `resolve_request`; Refused where a tree cannot be read.
+        """
+        with self._context.metadata.snapshot() as tx:
+            planned_at = tx.now()
+        self._notice("objects")
+        if self.is_whole(row):
+            named, (tables, counts) = Named(), gather_whole(self._context)
+        else:
+            resolved = resolve_request(self._repository, Request.from_json(row.request))
+            named, tables, counts = resolved.named, gather(self._context, resolved), {FOREIGN: 0}
+        parts = write_objects(self.folder, tables)
+        plan = PurgePlan(
+            purge_id=row.purge_id,
+            identity=Identity(
+                FORMAT_NAME, self._store.store_id, row.repository_id, row.repository_name
+            ),
+            storage_url=self._context.storage.url,
+            planned_at=planned_at,
+            whole=self.is_whole(row),
+            named=named,
+            parts=tuple(parts),
+            foreign_count=counts[FOREIGN],
+            reference_counts={},
+        )
+        self._notice("references")
+        found = self._find(plan)
+        return plan.with_references(found), found
+
+    def close(self, row: PurgeRow, plan: PurgePlan, lease: Lease) -> list[Reference]:
+        """Close what is named for good; or, if anything is in the way, change nothing and say
+        what."""
+        self._notice("close")
+        if plan.whole:
+            keep_records(self._context, records_storage(self._store))
+            return close_whole(self._context, lease, row.purge_id)
+        return close(self._searching(plan), lease, row.purge_id)
+
+    def _find(self, plan: PurgePlan) -> list[Reference]:
+        if plan.whole:
+            with self._context.metadata.snapshot() as tx:
+                return holds_in_the_way(tx, self._context.repository_id)
+        return find_others(self._searching(plan))
+
+    def _searching(self, plan: PurgePlan) -> Search:
+        """What was found when it was planned is taken up where it was planned by this attempt."""
+        if self._search is None:
+            tables = read_objects(self.folder, plan.parts)
+            addresses = AddressSet(table.column("address") for table in tables)
+            scan = TreeScan(
+                self._context.storage,
+                EmbeddedLayout(),
+                addresses,
+                asked=frozenset(path for paths in plan.named.paths.values() for path in paths),
+            )
+            scan.recall(self.folder)
+            self._search = Search(self._context, addresses, plan.named, scan)
+        return self._search

@@ -1,0 +1,92 @@
+"""The keys that sign the records of purges (Ed25519): an auditor needs the public half alone.
+
+A key is made when it is first asked for. Its private half is in the database, encrypted as the
+secrets of access keys are (`secrets`). Not for: what a record says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from ebbtide.ids import new_id
+from ebbtide.store.metadata.engine import Metadata
+from ebbtide.store.metadata.purges import PurgeKeyRow, insert_purge_key, list_purge_keys
+from ebbtide.store.metadata.repositories import lock_all_repositories
+from ebbtide.store.secrets import SecretBox
+
+ALGORITHM: Final = "Ed25519"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A signature, and the public half of the key that made it; both in hexadecimal."""
+
+    key_id: str
+    public_key: str
+    signature: str
+
+
+class PurgeKeys:
+    """The keys of a store that sign records."""
+
+    def __init__(self, metadata: Metadata, box: SecretBox) -> None:
+        self._metadata = metadata
+        self._box = box
+
+    def public_keys(self) -> dict[str, str]:
+        """Public keys in hexadecimal by id, the newest first: the one that signs now."""
+        with self._metadata.snapshot() as tx:
+            return {row.key_id: row.public_key for row in list_purge_keys(tx)}
+
+    def current(self) -> tuple[str, str]:
+        """Id and public half of the key that signs; makes one if there is none.
+
+        Raises Failed `secret_key_missing` or `secret_key_wrong`.
+        """
+        row = self._row()
+        return row.key_id, row.public_key
+
+    def sign(self, message: bytes) -> Signature:
+        """Raises as `current`."""
+        row = self._row()
+        secret = self._box.open(row.secret, bound_to=_binding(row.key_id))
+        signature = Ed25519PrivateKey.from_private_bytes(secret).sign(message)
+        return Signature(row.key_id, row.public_key, signature.hex())
+
+    def _row(self) -> PurgeKeyRow:
+        with self._metadata.snapshot() as tx:
+            found = list_purge_keys(tx)
+        return found[0] if found else self._make()
+
+    def _make(self) -> PurgeKeyRow:
+        private = Ed25519PrivateKey.generate()
+        key_id = new_id()
+        sealed = self._box.seal(private.private_bytes_raw(), bound_to=_binding(key_id))
+        public = private.public_key().public_bytes_raw().hex()
+        with self._metadata.transaction() as tx:
+            # Two that make the first one meet here: one key is to sign.
+            lock_all_repositories(tx)
+            found = list_purge_keys(tx)
+            if found:
+                return found[0]
+            row = PurgeKeyRow(key_id, public, sealed, tx.now())
+            insert_purge_key(tx, row)
+        return row
+
+
+def is_signed(message: bytes, *, public_key: str, signature: str) -> bool:
+    """Whether the key made the signature of the message; False for what is no key either."""
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
+        key.verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _binding(key_id: str) -> str:
+    return f"purge key {key_id}"

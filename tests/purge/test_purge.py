@@ -1,0 +1,397 @@
+"""What a purge deletes, what it is refused for, and what it leaves alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from ebbtide.errors import EbbtideError
+from ebbtide.ids import new_id
+from ebbtide.purge.purger import Purges
+from ebbtide.purge.verifying import verify
+from ebbtide.settings import Settings
+from ebbtide.store.contents import ContentChange, FromCollection, FromRef, Located
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+from tests.support.purging import (
+    SECRET_KEY,
+    WHO,
+    address_of,
+    contents,
+    data_files,
+    in_the_way,
+    purge,
+    request,
+    save,
+)
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def test_a_path_goes_from_every_commit_that_has_it(store: Store, repository: Repository) -> None:
+    first = save(repository, "a", "b")
+    second = save(repository, "c")
+    address = address_of(repository, "main", "a")
+
+    refused = purge(store, "main:a")
+    assert refused.row.state == "refused"
+    assert refused.row.error is not None and refused.row.error["kind"] == "purge_in_use"
+    assert in_the_way(refused) == {("commit", first, ())}
+    assert repository.objects.get("main", "a") == b"a"
+
+    done = purge(store, "main:a", all_history=True)
+
+    assert done.row.state == "done"
+    assert address not in data_files(repository)
+    for ref in (first, second, "main"):
+        with raises("purged"):
+            repository.objects.get(ref, "a")
+        assert repository.objects.get(ref, "b") == b"b"
+    assert repository.objects.stat(first, "a").address == address  # history says what it said
+    assert verify(store, done.row.purge_id).differences == ()
+
+
+def test_several_refs_may_be_named_one_by_one(store: Store, repository: Repository) -> None:
+    first = save(repository, "a")
+    save(repository, "b")
+
+    assert purge(store, "main:a", f"{first}:a").row.state == "done"
+
+
+def test_what_is_staged_is_dropped_and_what_was_below_shows_again(
+    store: Store, repository: Repository
+) -> None:
+    save(repository, "a")
+    repository.objects.put("main", "a", b"wrong file")
+    staged = address_of(repository, "main", "a")
+    repository.objects.copy("main", "copy", "main", "a")
+
+    refused = purge(store, "main:a")
+    assert in_the_way(refused) == {("staged", "", ("main",))}
+
+    done = purge(store, "main:a", "main:copy")
+    assert done.row.state == "done"
+    assert staged not in data_files(repository)
+    with raises("object_not_found"):
+        repository.objects.get("main", "copy")
+    with raises("purged"):  # the entry of the commit was named as well
+        repository.objects.get("main", "a")
+
+
+def test_a_commit_without_its_branch_is_named_with_an_at(
+    store: Store, repository: Repository
+) -> None:
+    save(repository, "a")
+    repository.objects.put("main", "a", b"newer")
+
+    assert purge(store, "main@:a").row.state == "done"
+    assert repository.objects.get("main", "a") == b"newer"
+
+
+def test_a_commit_goes_with_all_that_it_alone_has(store: Store, repository: Repository) -> None:
+    repository.branches.create("side", "main")
+    save(repository, "kept")
+    side = save(repository, "x", "y", branch="side")
+    kept = data_files(repository) - {address_of(repository, side, path) for path in "xy"}
+
+    done = purge(store, commits=("side",))
+
+    assert done.row.state == "done"
+    assert done.to_json()["outcomes"] == {"deleted": 2}
+    assert data_files(repository) == kept
+
+
+def test_a_hold_is_not_gone_past(store: Store, repository: Repository) -> None:
+    commit_id = save(repository, "a")
+    repository.retention.hold("main", "a court")
+
+    refused = purge(store, "main:a")
+
+    assert refused.row.error is not None and refused.row.error["kind"] == "purge_held"
+    assert in_the_way(refused) == {("hold", commit_id, ("a court",))}
+    assert repository.objects.get("main", "a") == b"a"
+    repository.retention.release("main")
+    assert purge(store, "main:a").row.state == "done"
+
+
+def test_a_collection_goes_past_trash_and_leases_with_its_versions(
+    store: Store, repository: Repository
+) -> None:
+    project = repository.projects.create("p").project_id
+    repository.branches.create("side", "main")
+    save(repository, "one", branch="side")
+    made = repository.collections.create(project, "c", ContentChange([FromRef("side")]))
+    save(repository, "two", branch="side")
+    change = ContentChange([FromRef("side")], replaces=True)
+    repository.collections.update(made.collection_id, change, keep_version=True)
+    locators = repository.collections.locators(made.collection_id)
+    repository.collections.delete(made.collection_id)
+
+    refused = purge(store, collections=("p/c",))
+    assert {kind for kind, _, _ in in_the_way(refused)} == {"commit"}
+    assert purge(store, collections=(made.collection_id,), all_history=True).row.state == "done"
+
+    assert data_files(repository) == set()
+    locator = locators.entries[0].locator
+    with raises("purged"):
+        repository.locators.read(locator)
+    with raises("purged"):
+        repository.collections.create(project, "again", ContentChange([Located({"x": locator})]))
+
+
+def test_a_collection_that_has_the_same_content_is_in_the_way(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    project = repository.projects.create("p").project_id
+    save(repository, "one")
+    first = repository.collections.create(project, "c", ContentChange([FromRef("main")]))
+    other = repository.collections.create(
+        project, "d", ContentChange([FromCollection(first.collection_id)])
+    )
+
+    refused = purge(store, collections=("p/c",), all_history=True)
+    assert in_the_way(refused) == {("collection", other.collection_id, ("p/d",))}
+    repository.collections.delete(other.collection_id)  # in the trash it still is
+    assert purge(store, collections=("p/c",), all_history=True).row.state == "refused"
+    clock.now += store.settings.trash_time + timedelta(seconds=1)  # leases may go on
+    assert purge(store, collections=("p/c",), all_history=True).row.state == "done"
+
+
+def test_an_object_uploaded_for_a_locator_goes_though_its_lease_has_not_ended(
+    store: Store, repository: Repository
+) -> None:
+    project = repository.projects.create("p").project_id
+    signed = repository.locators.upload(b"private")
+    change = ContentChange([Located({"x": signed.locator})])
+    made = repository.collections.create(project, "c", change)
+    repository.addresses.get("main", "b")  # another upload, which has nothing to do with it
+
+    assert purge(store, collections=(made.collection_id,)).row.state == "done"
+    assert data_files(repository) == set()
+    with raises("purged"):
+        repository.locators.read(signed.locator)
+
+
+def test_what_was_imported_stays(store: Store, repository: Repository, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"theirs")
+    repository.addresses.stage("main", "b", outside.as_uri(), size_bytes=6)
+    commit_id = save(repository, "a")
+
+    done = purge(store, commits=(commit_id,))
+
+    assert done.to_json()["object_count"] == 1
+    assert outside.read_bytes() == b"theirs"
+    assert repository.objects.get("main", "b") == b"theirs"
+
+
+def test_a_dry_run_is_a_plan_that_can_be_carried_out(store: Store, repository: Repository) -> None:
+    save(repository, "a")
+    before = data_files(repository)
+    purges = Purges(store)
+
+    planned = purge(store, "main:a", dry_run=True)
+
+    assert planned.row.state == "planned"
+    assert data_files(repository) == before
+    assert purges.objects(planned, limit=5) == [
+        {
+            "address": address_of(repository, "main", "a"),
+            "size_bytes": 1,
+            "checksum": repository.objects.stat("main", "a").checksum,
+            "paths": ["a"],
+        }
+    ]
+    assert repository.objects.get("main", "a") == b"a"
+    assert purges.carry_out(planned.row.purge_id).row.state == "done"
+    with raises("purge_ended"):
+        purges.carry_out(planned.row.purge_id)
+
+
+def test_an_object_is_listed_once_with_all_its_paths(store: Store, repository: Repository) -> None:
+    repository.objects.put("main", "b", b"1")
+    repository.objects.copy("main", "a", "main", "b")
+    repository.commits.commit("main", "two paths")
+
+    planned = purge(store, commits=("main",), dry_run=True)
+
+    found = Purges(store).objects(planned, limit=5)
+    assert [each["paths"] for each in found] == [["a", "b"]]
+
+
+def test_all_that_is_in_the_way_is_in_a_file(store: Store, repository: Repository) -> None:
+    save(repository, "a")
+    commits = [save(repository, f"b{number}") for number in range(25)]
+
+    refused = purge(store, "main:a")
+
+    assert refused.plan is not None
+    assert len(refused.plan.references) == 20
+    assert refused.plan.reference_counts == {"commit": 25}
+    table = pq.read_table(Path(refused.row.record_url) / "references.parquet")
+    assert set(commits[:-1]) < set(table.column("id").to_pylist())
+    assert table.num_rows == 25
+
+
+def test_what_was_purged_cannot_come_back_by_a_copy(store: Store, repository: Repository) -> None:
+    save(repository, "a")
+    purge(store, "main:a")
+    for destination in ("main", "other"):
+        if destination == "other":
+            repository.branches.create("other", "main")
+        with raises("purged"):
+            repository.objects.copy(destination, "copy", "main", "a")
+
+
+def test_history_goes_on_over_what_was_purged(store: Store, repository: Repository) -> None:
+    save(repository, "a")
+    repository.branches.create("side", "main")
+    purge(store, "main:a")
+
+    save(repository, "b")
+    save(repository, "c", branch="side")
+    merged = repository.commits.merge("side", "main")
+
+    assert [entry.path for entry in repository.objects.walk(merged.commit_id)] == ["a", "b", "c"]
+    with raises("purged"):
+        repository.objects.get(merged.commit_id, "a")
+    repository.objects.put("main", "a", b"anew")
+    repository.commits.commit("main", "a new file in its place")
+    assert contents(repository, "main") == {"a": b"anew", "b": b"b", "c": b"c"}
+
+
+def test_the_same_path_can_be_purged_again(store: Store, repository: Repository) -> None:
+    save(repository, "a")
+    first = purge(store, "main:a")
+    again = purge(store, "main:a")
+    assert again.row.state == "done"
+    assert again.to_json()["outcomes"] == {"missing": 1}
+    for report in (first, again):
+        assert verify(store, report.row.purge_id).differences == ()
+
+
+def test_a_tree_that_cannot_be_read_may_refer_to_anything(
+    store: Store, repository: Repository
+) -> None:
+    save(repository, "a")
+    other = save(repository, "b")
+    tree_id, _ = repository.commits.get(other).require_tree()
+    repository.storage.delete([f"_ebbtide/trees/{tree_id}.parquet"])
+    with raises("missing_tree"):
+        purge(store, "main~1:a")
+    assert address_of(repository, f"{other}~1", "a") in data_files(repository)
+    assert [row.state for row in Purges(store).list("lake")] == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("invalid_argument", lambda: request()),
+        ("invalid_argument", lambda: request("main:a", repository=True)),
+        ("invalid_argument", lambda: request("no colon")),
+        ("invalid_path", lambda: request("main:../a")),
+        ("ref_not_found", lambda: request("nowhere:a")),
+        ("object_not_found", lambda: request("main:nothing")),
+        ("collection_not_found", lambda: request(collections=("nothing",))),
+        ("ref_not_found", lambda: request(commits=("nothing",))),
+    ],
+)
+def test_what_is_not_there_cannot_be_named(
+    store: Store, repository: Repository, kind: str, make: object
+) -> None:
+    save(repository, "a")
+    with raises(kind):
+        Purges(store).begin("lake", make())  # type: ignore[operator]
+    assert Purges(store).list("lake") == []
+
+
+def test_the_record_says_who_when_why_and_what(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    save(repository, "a")
+    entry = repository.objects.stat("main", "a")
+    clock.now += timedelta(hours=1)
+
+    done = purge(store, "main:a")
+
+    assert done.record is not None
+    assert done.record["who"] == WHO
+    assert done.record["reason"] == "a subject asked for it"
+    assert done.record["closed_at"] == clock.now.isoformat()
+    assert done.record["request"]["paths"] == ["main:a"]
+    (part,) = done.record["list"]
+    rows = pq.read_table(Path(done.row.record_url) / part["name"]).to_pylist()
+    assert rows == [
+        {
+            "address": entry.address,
+            "size_bytes": 1,
+            "checksum": entry.checksum,
+            "paths": ["a"],
+            "outcome": "deleted",
+            "error": None,
+        }
+    ]
+
+
+def test_a_whole_repository_goes_and_its_records_outlast_it(
+    store: Store, repository: Repository, tmp_path: Path
+) -> None:
+    save(repository, "a", "b")
+    repository.objects.put("main", "staged", b"s")
+    earlier = purge(store, "main:a")
+    root = tmp_path / "store" / "storage" / "lake"
+    (root / "notes.txt").write_text("not ours")
+    repository.retention.hold("main", "a court")
+    assert purge(store, whole=True).row.state == "refused"
+    repository.retention.release("main")
+
+    done = purge(store, whole=True)
+
+    assert done.row.state == "done"
+    assert [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()] == [
+        "notes.txt"
+    ]
+    assert done.to_json()["foreign_count"] == 1
+    with raises("repository_not_found"):
+        store.repository("lake")
+    paths = [path for each in Purges(store).objects(done, limit=99) for path in each["paths"]]
+    assert paths == ["b"]
+    for report in (earlier, done):
+        assert Purges(store).show(report.row.purge_id).record == report.record
+        assert verify(store, report.row.purge_id).differences == ()
+    states = [row.state for row in Purges(store).list("lake")]
+    assert sorted(states) == ["done", "done", "refused"]
+
+
+def test_a_new_repository_of_the_name_and_place_is_not_touched(
+    store: Store, repository: Repository
+) -> None:
+    save(repository, "a")
+    done = purge(store, whole=True)
+    again = store.create_repository("lake")
+    save(again, "a")
+
+    found = verify(store, done.row.purge_id)
+
+    assert found.differences == ()
+    assert again.objects.get("main", "a") == b"a"
+
+
+def test_without_a_place_for_its_record_a_repository_is_not_purged(
+    database_url: str, store: Store
+) -> None:
+    store.create_repository("lake")
+    settings = Settings(database_url=database_url, secret_key=SECRET_KEY)
+    with Store.open(None, settings=settings) as elsewhere, raises("invalid_argument"):
+        purge(elsewhere, whole=True)
+
+
+def test_an_id_of_no_purge(store: Store) -> None:
+    with raises("purge_not_found"):
+        Purges(store).show(new_id())

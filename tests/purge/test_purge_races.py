@@ -1,0 +1,514 @@
+"""What happens between the steps of a purge: forced, one interleaving at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import EbbtideError
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc import outcomes
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.purge import closing, deleting, purger, work
+from ebbtide.purge.purger import Purges
+from ebbtide.purge.scanning import TreeScan
+from ebbtide.purge.verifying import verify
+from ebbtide.storage import DeleteOutcome, Storage
+from ebbtide.store import committing, objects, publishing, sharing
+from ebbtide.store.contents import ContentChange, FromRef
+from ebbtide.store.embedded import Store
+from ebbtide.store.leases import take_lease
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.purges import insert_purged
+from ebbtide.store.metadata.schema import pending
+from ebbtide.store.metadata.schema import purges as purges_table
+from ebbtide.store.publishing import Publication
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+from tests.support.engines import INLINE
+from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.purging import address_of, data_files, in_the_way, purge, request, save
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+@contextmanager
+def between_the_look_and_the_lock(action: Callable[[], object]) -> Iterator[None]:
+    """In the block, `action` happens once when a purge that is about to close has looked at all
+    trees that it could see."""
+    original = TreeScan.look_at
+    done: list[bool] = []
+
+    def look_at(self: TreeScan, trees: dict[str, str]) -> None:
+        original(self, trees)
+        if not done:
+            done.append(True)
+            action()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TreeScan, "look_at", look_at)
+        yield
+
+
+def planned(store: Store, *paths: str, all_history: bool = False) -> str:
+    """The id of a purge whose plan nothing is in the way of."""
+    report = purge(store, *paths, dry_run=True, all_history=all_history)
+    assert report.row.state == "planned"
+    return report.row.purge_id
+
+
+def closing_after(store: Store, purge_id: str, action: Callable[[], object]) -> purger.PurgeReport:
+    with between_the_look_and_the_lock(action):
+        return Purges(store).carry_out(purge_id)
+
+
+def test_a_commit_made_meanwhile_that_inherits_it_is_in_the_way(
+    store: Store, repository: Repository
+) -> None:
+    save(repository, "a")
+    purge_id = planned(store, "main:a")
+    made: list[str] = []
+
+    report = closing_after(store, purge_id, lambda: made.append(save(repository, "b")))
+
+    assert report.row.state == "refused"
+    assert in_the_way(report) == {("commit", made[0], ("main",))}
+    assert repository.objects.get("main", "a") == b"a"
+
+
+def test_with_all_history_that_commit_is_named_too(store: Store, repository: Repository) -> None:
+    save(repository, "a")
+    purge_id = planned(store, "main:a", all_history=True)
+    assert closing_after(store, purge_id, lambda: save(repository, "b")).row.state == "done"
+    assert data_files(repository) == {address_of(repository, "main", "b")}
+
+
+def test_many_commits_made_meanwhile_are_read_before_the_lock(
+    store: Store, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closing, "UNSEEN_MAX", 1)
+    save(repository, "a")
+    purge_id = planned(store, "main:a", all_history=True)
+
+    def some() -> None:
+        for name in "bcd":
+            save(repository, name)
+
+    assert closing_after(store, purge_id, some).row.state == "done"
+
+
+def test_a_merge_made_meanwhile_is_in_the_way(store: Store, repository: Repository) -> None:
+    repository.branches.create("side", "main")
+    save(repository, "b")
+    save(repository, "a", branch="side")
+    purge_id = planned(store, "side:a")
+    merged: list[str] = []
+
+    report = closing_after(
+        store,
+        purge_id,
+        lambda: merged.append(repository.commits.merge("side", "main").commit_id),
+    )
+
+    assert in_the_way(report) == {("commit", merged[0], ("main",))}
+
+
+def test_a_copy_made_meanwhile_is_in_the_way(store: Store, repository: Repository) -> None:
+    repository.objects.put("main", "a", b"a")
+    purge_id = planned(store, "main:a")
+    report = closing_after(
+        store, purge_id, lambda: repository.objects.copy("main", "copy", "main", "a")
+    )
+    assert in_the_way(report) == {("staged", "", ("main",))}
+    assert repository.objects.get("main", "copy") == b"a"
+
+
+def test_what_was_staged_and_committed_meanwhile_is_in_the_way(
+    store: Store, repository: Repository
+) -> None:
+    repository.objects.put("main", "a", b"a")
+    purge_id = planned(store, "main:a")
+    made: list[str] = []
+    report = closing_after(
+        store,
+        purge_id,
+        lambda: made.append(repository.commits.commit("main", "quick").commit_id),
+    )
+    assert in_the_way(report) == {("commit", made[0], ("main",))}
+
+
+def test_a_collection_made_meanwhile_is_in_the_way(store: Store, repository: Repository) -> None:
+    save(repository, "a")
+    project = repository.projects.create("p").project_id
+    purge_id = planned(store, "main:a", all_history=True)
+    made: list[str] = []
+
+    def collect() -> None:
+        change = ContentChange([FromRef("main")])
+        made.append(repository.collections.create(project, "c", change).collection_id)
+
+    report = closing_after(store, purge_id, collect)
+    assert in_the_way(report) == {("collection", made[0], ("p/c",))}
+
+
+def test_a_hold_set_meanwhile_is_not_gone_past(store: Store, repository: Repository) -> None:
+    commit_id = save(repository, "a")
+    purge_id = planned(store, "main:a")
+    report = closing_after(store, purge_id, lambda: repository.retention.hold("main", "court"))
+    assert in_the_way(report) == {("hold", commit_id, ("court",))}
+
+
+def test_a_copy_whose_bytes_were_read_before_the_purge_is_refused(
+    store: Store, repository: Repository
+) -> None:
+    save(repository, "a")
+    action = OncePut("data/", lambda: purge(store, "main:a"))
+    slow = with_storage(repository, FaultyStorage(repository.storage, after=action))
+    with raises("purged"):
+        slow.objects.copy("main", "copy", "main", "a")
+    assert data_files(repository) == set()
+
+
+def test_a_shared_copy_after_the_purge_finds_nothing(store: Store, repository: Repository) -> None:
+    repository.objects.put("main", "a", b"a")
+    original = sharing.share_staged
+
+    def late(*given: object) -> object:
+        purge(store, "main:a")
+        return original(*given)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(objects, "share_staged", late)
+        with raises("object_not_found"):
+            repository.objects.copy("main", "copy", "main", "a")
+    assert data_files(repository) == set()
+
+
+def test_a_commit_of_what_was_staged_and_purged_meanwhile_is_not_published(
+    store: Store, repository: Repository
+) -> None:
+    repository.objects.put("main", "a", b"a")
+    repository.objects.put("main", "b", b"b")
+    original = publishing.publish
+
+    def late(context: object, publication: Publication) -> object:
+        patch.undo()
+        assert purge(store, "main:a").row.state == "done"
+        return original(context, publication)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(committing, "publish", late)
+        with raises("branch_moved"):
+            repository.commits.commit("main", "slow")
+    repository.commits.commit("main", "again")
+    assert [entry.path for entry in repository.objects.walk("main")] == ["b"]
+
+
+def test_a_merge_that_ends_after_the_purge_inherits_what_history_says(
+    store: Store, repository: Repository
+) -> None:
+    repository.branches.create("side", "main")
+    save(repository, "b")
+    save(repository, "a", branch="side")
+    action = OncePut("_ebbtide/trees/", lambda: purge(store, "side:a"))
+    slow = with_storage(repository, FaultyStorage(repository.storage, before=action))
+
+    merged = slow.commits.merge("side", "main")
+
+    assert [entry.path for entry in repository.objects.walk(merged.commit_id)] == ["a", "b"]
+    with raises("purged"):
+        repository.objects.get(merged.commit_id, "a")
+
+
+def test_a_collection_that_is_being_made_while_it_is_purged_is_refused(
+    store: Store, repository: Repository
+) -> None:
+    save(repository, "a")
+    project = repository.projects.create("p").project_id
+    action = OncePut("_ebbtide/trees/", lambda: purge(store, "main:a"))
+    slow = with_storage(repository, FaultyStorage(repository.storage, before=action))
+    with raises("purged"):
+        slow.collections.create(project, "c", ContentChange([FromRef("main", into="x/")]))
+
+
+def test_a_link_of_an_address_that_was_purged_is_refused(
+    store: Store, repository: Repository
+) -> None:
+    # No entry has such an address, so that only somebody at the database can do this.
+    given = repository.addresses.get("main", "a")
+    repository.storage.put(given.address, b"a")
+    with store.metadata.transaction() as tx:
+        insert_purged(tx, repository.info.repository_id, "p1", [given.address])
+    with raises("purged"):
+        repository.addresses.link("main", "a", given.token)
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+STEPS = {
+    "before the plan is written": (purger, "write_plan"),
+    "after the plan": (work, "close"),
+    "after the transaction": (purger, "delete_objects"),
+    "before the first delete": (deleting, "delete_patiently"),
+    "before the record": (purger, "write_record"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_purge_that_was_killed_goes_on(
+    store: Store, repository: Repository, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.purge.plan.ROWS_PER_PART", 2)
+    paths = [f"p{number}" for number in range(7)]
+    commit_id = save(repository, *paths, "kept")
+    kept = address_of(repository, "main", "kept")
+    purges = Purges(store)
+    purge_id = purges.begin("lake", request(*(f"main:{path}" for path in paths))).purge_id
+
+    def killed(*_given: object, **_named: object) -> None:
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*STEPS[step], killed)
+        with pytest.raises(KilledError):
+            purges.carry_out(purge_id)
+    before = purges.show(purge_id).row
+    assert (before.closed_at is None) == (step in list(STEPS)[:2])
+    assert purges.carry_out(purge_id).row.state == "done"
+    assert data_files(repository) == {kept}
+    assert repository.objects.get(commit_id, "kept") == b"kept"
+    assert verify(store, purge_id).differences == ()
+
+
+def test_a_purge_that_was_killed_amid_its_deletes_goes_on(
+    store: Store, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.purge.plan.ROWS_PER_PART", 2)
+    save(repository, *(f"p{number}" for number in range(7)))
+    purges = Purges(store)
+    purge_id = purges.begin("lake", request(commits=("main",))).purge_id
+    original = outcomes.delete_patiently
+    calls: list[object] = []
+
+    def killed(*given: object) -> object:
+        calls.append(given)
+        if len(calls) == 3:
+            original(*given)  # type: ignore[arg-type]
+            raise KilledError
+        return original(*given)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deleting, "delete_patiently", killed)
+        with pytest.raises(KilledError):
+            purges.carry_out(purge_id)
+    assert len(data_files(repository)) == 1
+
+    done = purges.carry_out(purge_id)
+
+    # What was deleted before it was written down is missing the second time.
+    assert done.to_json()["outcomes"] == {"deleted": 5, "missing": 2}
+    assert verify(store, purge_id).differences == ()
+
+
+def test_deletes_that_fail_leave_it_incomplete_until_they_succeed(
+    store: Store, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(repository, "a", "b")
+    stuck = address_of(repository, "main", "a")
+    original = outcomes.delete_patiently
+
+    def failing(storage: Storage, addresses: list[str]) -> list[DeleteOutcome]:
+        others = iter(original(storage, [each for each in addresses if each != stuck]))
+        return [
+            DeleteOutcome(each, "failed", "denied") if each == stuck else next(others)
+            for each in addresses
+        ]
+
+    monkeypatch.setattr(deleting, "delete_patiently", failing)
+    report = purge(store, commits=("main",))
+    assert report.row.state == "incomplete"
+    assert report.to_json()["outcomes"] == {"deleted": 1, "failed": 1}
+    kinds = {each.kind for each in verify(store, report.row.purge_id).differences}
+    assert {"state", "still_there", "outcome"} <= kinds
+    monkeypatch.undo()
+
+    done = Purges(store).carry_out(report.row.purge_id)
+
+    assert done.row.state == "done"
+    assert done.record is not None and done.record["previous_record_sha256"] is not None
+    assert verify(store, report.row.purge_id).differences == ()
+
+
+@pytest.mark.parametrize("step", ["keep_records", "close_whole", "delete_whole", "write_record"])
+def test_the_purge_of_a_repository_that_was_killed_goes_on(
+    store: Store, repository: Repository, step: str
+) -> None:
+    save(repository, "a", "b")
+    purges = Purges(store)
+    purge_id = purges.begin("lake", request(repository=True)).purge_id
+    module = work if step in ("keep_records", "close_whole") else purger
+
+    def killed(*_given: object, **_named: object) -> None:
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, step, killed)
+        with pytest.raises(KilledError):
+            purges.carry_out(purge_id)
+    assert purges.carry_out(purge_id).row.state == "done"
+    assert data_files(repository, "") == set()
+    assert verify(store, purge_id).differences == ()
+
+
+def test_a_write_that_ends_while_its_repository_is_purged_leaves_nothing(
+    store: Store, repository: Repository
+) -> None:
+    save(repository, "a")
+    late = f"data/{'0' * 32}/{'1' * 32}"
+    original = outcomes.delete_patiently
+    done: list[bool] = []
+
+    def and_a_file(*given: object) -> object:
+        found = original(*given)  # type: ignore[arg-type]
+        if not done:
+            done.append(True)
+            repository.storage.put(late, b"late")
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deleting, "delete_patiently", and_a_file)
+        report = purge(store, whole=True)
+    assert report.row.state == "done"
+    assert data_files(repository, "") == set()
+
+
+def test_a_purge_waits_for_no_run_and_no_run_begins_beside_it(
+    store: Store, repository: Repository
+) -> None:
+    save(repository, "a")
+    lease = take_lease(
+        store.metadata,
+        repository_id=repository.info.repository_id,
+        run_id="run",
+        lease_ttl=store.settings.run_lease_ttl,
+    )
+    assert lease.run_epoch
+    with raises("run_in_progress"):
+        purge(store, "main:a")
+    assert repository.objects.get("main", "a") == b"a"
+
+
+def test_a_purge_that_lost_the_repository_closes_nothing(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    save(repository, "a")
+    purge_id = planned(store, "main:a")
+
+    def stolen() -> None:
+        clock.now += timedelta(hours=2)
+        take_lease(
+            store.metadata,
+            repository_id=repository.info.repository_id,
+            run_id="run",
+            lease_ttl=timedelta(0),
+        )
+
+    with raises("lease_lost"):
+        closing_after(store, purge_id, stolen)
+    assert repository.objects.get("main", "a") == b"a"
+    assert Purges(store).find(purge_id).state == "planned"
+
+
+def collect(store: Store, repository: Repository) -> dict[str, object]:
+    """A whole run of the collector, however young the files are."""
+    form = EmbeddedRepository(repository.context, store_id=store.store_id)
+    options = RunOptions.of(store.settings, grace=timedelta(0), unsafe=True, allow_share=True)
+    return Collector(form, engine=INLINE, options=options).run().to_json()
+
+
+def test_the_collector_takes_what_a_killed_purge_left_though_commits_refer_to_it(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    save(repository, "a", "b")
+    kept = address_of(repository, "main", "b")
+    clock.now += timedelta(days=1)
+    assert collect(store, repository)["state"] == "swept"
+    purges = Purges(store)
+    purge_id = purges.begin("lake", request("main:a")).purge_id
+
+    def killed(*_given: object, **_named: object) -> None:
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(purger, "delete_objects", killed)
+        with pytest.raises(KilledError):
+            purges.carry_out(purge_id)
+    assert len(data_files(repository)) == 2
+    clock.now += timedelta(days=1)
+
+    report = collect(store, repository)
+
+    assert (report["state"], report["deleted_count"]) == ("swept", 1)
+    assert report["mode"] == "clean"  # an incremental one would not look there
+    assert data_files(repository) == {kept}
+    assert purges.carry_out(purge_id).to_json()["outcomes"] == {"missing": 1}
+
+
+def test_a_run_after_a_purge_misses_nothing(store: Store, repository: Repository) -> None:
+    save(repository, "a", "b")
+    purge(store, "main:a")
+    report = collect(store, repository)
+    assert (report["state"], report["deleted_count"]) == ("swept", 0)
+    assert repository.objects.get("main", "b") == b"b"
+
+
+def test_what_the_index_knows_is_not_read_and_nothing_is_overlooked(
+    store: Store, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        save(repository, f"f{number:02}")
+    first = repository.commits.log("main", amount=100)[-2].commit_id
+    collect(store, repository)
+    read: list[str] = []
+    original = TreeScan._look_into
+
+    def counted(self: TreeScan, node: tuple[str, str, int]) -> object:
+        read.append(node[0])
+        return original(self, node)
+
+    monkeypatch.setattr(TreeScan, "_look_into", counted)
+
+    report = purge(store, f"{first}:f00")
+
+    assert report.plan is not None
+    assert report.plan.reference_counts == {"commit": 11}
+    with_it = set(read)
+    monkeypatch.setattr("ebbtide.purge.scanning.TreeScan.recall", lambda *_given: None)
+    read.clear()
+    assert purge(store, f"{first}:f00").plan is not None
+    assert with_it < set(read)
+
+
+def test_states_are_those_of_the_table(store: Store, repository: Repository) -> None:
+    save(repository, "a")
+    purge_id = planned(store, "main:a")
+    with store.metadata.snapshot() as tx:
+        assert states(tx) == ["planned"]
+        assert tx.execute(sa.select(pending.c.address)).all() == []
+    Purges(store).carry_out(purge_id)
+    with store.metadata.snapshot() as tx:
+        assert states(tx) == ["done"]
+
+
+def states(tx: Transaction) -> list[str]:
+    """Of all purges."""
+    return list(tx.execute(sa.select(purges_table.c.state)).scalars())

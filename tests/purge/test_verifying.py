@@ -1,0 +1,160 @@
+"""Verification: each difference between a record, the database and the storage is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from ebbtide.purge import record as records
+from ebbtide.purge import verifying
+from ebbtide.purge.purger import PurgeReport, Purges
+from ebbtide.purge.verifying import verify
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.purges import insert_purged
+from ebbtide.store.metadata.schema import purged, purges
+from ebbtide.store.repository import Repository
+from tests.support.purging import address_of, purge, save
+
+
+def kinds(store: Store, report: PurgeReport) -> set[str]:
+    return {each.kind for each in verify(store, report.row.purge_id).differences}
+
+
+def edit(report: PurgeReport, change: Callable[[dict[str, object]], object]) -> None:
+    """Change the record on storage."""
+    path = Path(report.row.record_url) / "record-1.json"
+    content = json.loads(path.read_bytes())
+    change(content)
+    path.write_text(json.dumps(content, indent=1))
+
+
+@pytest.fixture
+def done(store: Store, repository: Repository) -> PurgeReport:
+    save(repository, "a", "b", "kept")
+    report = purge(store, "main:a", "main:b")
+    assert verify(store, report.row.purge_id).differences == ()
+    return report
+
+
+@pytest.mark.parametrize("field", ["reason", "who", "closed_at", "outcomes", "named", "list"])
+def test_a_record_that_was_changed(store: Store, done: PurgeReport, field: str) -> None:
+    edit(done, lambda content: content.update({field: {"x": 1} if field != "list" else []}))
+    assert {"signature", "record"} <= kinds(store, done)
+
+
+def test_a_record_signed_by_another_key(store: Store, done: PurgeReport) -> None:
+    private = Ed25519PrivateKey.generate()
+
+    def forge(content: dict[str, object]) -> None:
+        content["reason"] = "another"
+        key = dict(content["key"], public_key=private.public_key().public_bytes_raw().hex())  # type: ignore[call-overload]
+        content["key"] = key
+        content["signature"] = private.sign(records._signed_bytes(content)).hex()
+
+    edit(done, forge)
+    assert "signature" in kinds(store, done)
+
+
+def test_a_genuine_record_of_another_purge(store: Store, repository: Repository) -> None:
+    save(repository, "a", "b")
+    first, second = purge(store, "main:a"), purge(store, "main:b")
+    other = Path(first.row.record_url) / "record-1.json"
+    (Path(second.row.record_url) / "record-1.json").write_bytes(other.read_bytes())
+    found = kinds(store, second)
+    assert "record" in found
+    assert "signature" not in found
+
+
+def test_a_list_that_was_changed(store: Store, done: PurgeReport) -> None:
+    path = Path(done.row.record_url) / "deleted" / "part-00000.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.slice(1), path)
+    assert "list" in kinds(store, done)
+
+
+def test_a_part_that_is_missing_and_one_too_many(store: Store, done: PurgeReport) -> None:
+    path = Path(done.row.record_url) / "deleted" / "part-00000.parquet"
+    path.rename(path.with_name("part-00009.parquet"))
+    texts = [each.text for each in verify(store, done.row.purge_id).differences]
+    assert any("part-00009" in text for text in texts)
+    assert any("part-00000" in text for text in texts)
+
+
+def test_an_object_that_is_back(
+    store: Store, repository: Repository, done: PurgeReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = address_of(repository, "main", "a")
+    repository.storage.put(address, b"restored from a backup")
+    for heads_max in (verifying.HEADS_MAX, 0):
+        monkeypatch.setattr(verifying, "HEADS_MAX", heads_max)
+        (found,) = verify(store, done.row.purge_id).differences
+        assert found.kind == "still_there"
+        assert address in found.text
+
+
+def test_an_address_that_was_opened_again(
+    store: Store, repository: Repository, done: PurgeReport
+) -> None:
+    address = address_of(repository, "main", "a")
+    with store.metadata.transaction() as tx:
+        tx.execute(sa.delete(purged).where(purged.c.address == address))
+    found = verify(store, done.row.purge_id).differences
+    assert [each.kind for each in found] == ["not_closed"]
+    assert address in found[0].text
+
+
+def test_an_address_that_was_closed_and_is_not_in_the_list(
+    store: Store, repository: Repository, done: PurgeReport
+) -> None:
+    with store.metadata.transaction() as tx:
+        insert_purged(tx, repository.info.repository_id, done.row.purge_id, ["data/x/y"])
+    assert kinds(store, done) == {"list"}
+
+
+def test_a_row_that_was_changed(store: Store, done: PurgeReport) -> None:
+    with store.metadata.transaction() as tx:
+        request = done.row.request | {"reason": "a better one"}
+        tx.execute(sa.update(purges).values(request=request))
+    assert kinds(store, done) == {"record"}
+
+
+def test_a_plan_or_record_that_is_not_there(store: Store, done: PurgeReport) -> None:
+    (Path(done.row.record_url) / "record-1.json").unlink()
+    assert kinds(store, done) == {"record"}
+    (Path(done.row.record_url) / "plan.json").unlink()
+    assert kinds(store, done) == {"record"}
+
+
+def test_a_purge_that_has_not_ended(store: Store, repository: Repository) -> None:
+    save(repository, "a")
+    planned = purge(store, "main:a", dry_run=True)
+    assert "state" in kinds(store, planned)
+
+
+def test_a_file_in_a_repository_that_was_purged(store: Store, repository: Repository) -> None:
+    save(repository, "a")
+    address = address_of(repository, "main", "a")
+    report = purge(store, whole=True)
+    repository.storage.put(address, b"back")
+    assert kinds(store, report) == {"still_there"}
+
+
+def test_one_key_signs_all_records(store: Store, repository: Repository) -> None:
+    save(repository, "a", "b")
+    reports = [purge(store, f"main:{path}") for path in "ab"]
+    keys = {json.dumps(report.record["key"]) for report in reports if report.record}
+    assert len(keys) == 1
+    assert len(Purges(store).keys.public_keys()) == 1
+
+
+def test_the_helper_writes_what_pyarrow_reads(done: PurgeReport) -> None:
+    table = pq.read_table(Path(done.row.record_url) / "deleted" / "part-00000.parquet")
+    assert table.schema.field("outcome").type == pa.string()
+    assert table.num_rows == 2

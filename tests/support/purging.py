@@ -1,0 +1,72 @@
+"""Purges as tests ask for them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+from ebbtide.purge.purger import PurgeReport, Purges
+from ebbtide.purge.request import PathTarget, Request
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+
+SECRET_KEY = base64.urlsafe_b64encode(b"k" * 32).decode()
+WHO = {"user": "ada", "host": "test"}
+
+
+def request(*paths: str, **named: Any) -> Request:
+    """A request for paths (`REF:PATH`), and what else is named."""
+    return Request(
+        reason="a subject asked for it",
+        who=WHO,
+        paths=tuple(map(PathTarget.parse, paths)),
+        **named,
+    )
+
+
+def purge(
+    store: Store, *paths: str, dry_run: bool = False, repository: str = "lake", **named: Any
+) -> PurgeReport:
+    """Begin a purge and carry it out."""
+    purges = Purges(store)
+    whole = {"repository": True} if named.pop("whole", False) else {}
+    row = purges.begin(repository, request(*paths, **whole, **named))
+    return purges.carry_out(row.purge_id, dry_run=dry_run)
+
+
+def in_the_way(report: PurgeReport) -> set[tuple[str, str, tuple[str, ...]]]:
+    """Kind, id and names of each reference of a report."""
+    assert report.plan is not None
+    return {(each.kind, each.id, each.names) for each in report.plan.references}
+
+
+def contents(repository: Repository, ref: str) -> dict[str, bytes]:
+    """All that a ref shows."""
+    objects = repository.objects
+    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
+
+
+def data_files(repository: Repository, prefix: str = "data/") -> set[str]:
+    """The addresses of the files under a prefix."""
+    found: set[str] = set()
+    for batch in repository.storage.list(prefix):
+        found.update(batch.column("address").to_pylist())  # type: ignore[arg-type]
+    return found
+
+
+def save(repository: Repository, *paths: str, branch: str = "main") -> str:
+    """Commit files whose content is their name."""
+    for path in paths:
+        repository.objects.put(branch, path, path.encode())
+    return repository.commits.commit(branch, " ".join(paths)).commit_id
+
+
+def address_of(repository: Repository, ref: str, path: str) -> str:
+    """Where an entry's bytes are."""
+    return repository.objects.stat(ref, path).address
+
+
+def ids(rows: Iterable[Any]) -> set[str]:
+    """The ids of references."""
+    return {row.id for row in rows}
