@@ -335,7 +335,8 @@ def test_on_each_database(store: Store, clock: ManualClock, tmp_path: Path) -> N
     repository_id = lake.info.repository_id
     with store.metadata.transaction() as tx:
         purge = {"repository_id": repository_id, "state": "done", "record_url": "", "purge_id": "x"}
-        tx.execute(sa.insert(purges).values(started_at=tx.now(), **purge))
+        names = {"repository_name": "lake", "request": {}}
+        tx.execute(sa.insert(purges).values(started_at=tx.now(), **purge, **names))
     store.catalog.delete("lake")
     clock.advance(store.settings.trash_time - MICROSECOND)
     assert store.catalog.find_gone(repository_id) is None

@@ -12,14 +12,20 @@ import pytest
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.removing import Remover
 from ebbtide.purge import record as records
 from ebbtide.purge import verifying
 from ebbtide.purge.purger import PurgeReport, Purges
 from ebbtide.purge.verifying import verify
+from ebbtide.purge.whole import outlast
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.purges import insert_purged
 from ebbtide.store.metadata.schema import purged, purges
 from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+from tests.support.engines import INLINE
+from tests.support.gone import gone_repository
 from tests.support.purging import address_of, purge, save
 
 
@@ -158,3 +164,27 @@ def test_the_helper_writes_what_pyarrow_reads(done: PurgeReport) -> None:
     table = pq.read_table(Path(done.row.record_url) / "deleted" / "part-00000.parquet")
     assert table.schema.field("outcome").type == pa.string()
     assert table.num_rows == 2
+
+
+def test_a_record_outlasts_the_repository_that_a_run_removes(
+    store: Store, repository: Repository, done: PurgeReport, clock: ManualClock, tmp_path: Path
+) -> None:
+    """The purge was of a path; the repository is deleted later, and collected whole."""
+    repository_id = repository.info.repository_id
+    store.catalog.delete("lake")
+    clock.advance(store.settings.trash_time + store.settings.lease_ttl)
+    gone = gone_repository(store, repository_id)
+    removing = Remover(
+        gone,
+        engine=INLINE,
+        options=RunOptions.of(store.settings),
+        preserve=lambda: outlast(store, gone.context),
+    )
+    assert removing.run().state == "swept"
+    assert not list(Path(repository.info.storage_url).glob("_ebbtide/purges/**/*.json"))
+    purge_id = done.row.purge_id
+    moved = Purges(store).find(purge_id)
+    assert moved.record_url.startswith(str(tmp_path / "store"))
+    record = json.loads((Path(moved.record_url) / "record-1.json").read_bytes())
+    assert record["reason"] == "a subject asked for it"
+    assert verify(store, purge_id).differences == ()

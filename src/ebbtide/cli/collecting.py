@@ -67,6 +67,7 @@ def open_collector(
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.options import RunOptions, parse_mode
     from ebbtide.gc.removing import Remover
+    from ebbtide.purge.whole import outlast
 
     found: RepositoryFormat
     if is_icechunk(repository):
@@ -90,7 +91,14 @@ def open_collector(
         mode=parse_mode(mode),
     )
     if isinstance(found, GoneRepository):
-        remover = Remover(found, engine=engine, options=options, observer=progress)
+        gone = found
+        remover = Remover(
+            gone,
+            engine=engine,
+            options=options,
+            observer=progress,
+            preserve=lambda: outlast(cli.store, gone.context),
+        )
         return Run(remover, progress)
     collector = Collector(found, engine=engine, options=options, observer=progress)
     return Run(collector, progress)

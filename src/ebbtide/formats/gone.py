@@ -31,7 +31,7 @@ from ebbtide.ids import ID_PATTERN
 from ebbtide.storage import Storage
 from ebbtide.storage.local import TEMPORARY_SUFFIX
 from ebbtide.store.collecting import write_run
-from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS
+from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS, PURGES_PREFIX
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.removals import (
     Removal,
@@ -48,7 +48,9 @@ _RECORD: Final = (
     rf"|index/[0-9]+/(?:[^/]+/)*[^/]+\.parquet"
     rf"|exports/{ID_PATTERN}/[^/]+\.(?:csv|json|parquet)"
     rf"|EPOCH)(?:{TEMPORARY_SUFFIX})?$"
+    rf"|^{PURGES_PREFIX}{ID_PATTERN}/(?:[^/]+/)*[^/]+\.(?:json|parquet)(?:{TEMPORARY_SUFFIX})?$"
 )
+"""Records of purges are here too: whoever removes a repository has kept them elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ class GoneLayout(EmbeddedLayout):
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """By the address alone."""
         kinds = EmbeddedLayout.classify(self, addresses)
-        in_collector = pc.starts_with(addresses, COLLECTOR_PREFIX)
+        in_collector = pc.or_(
+            pc.starts_with(addresses, COLLECTOR_PREFIX), pc.starts_with(addresses, PURGES_PREFIX)
+        )
         of_collector = pc.if_else(
             pc.match_substring_regex(addresses, _RECORD),
             pa.scalar(RECORD, pa.string()),
@@ -93,6 +97,11 @@ class GoneRepository(EmbeddedRepository):
     def __init__(self, context: RepositoryContext, *, store_id: str) -> None:
         super().__init__(context, store_id=store_id)
         self.layout = GoneLayout()
+
+    @property
+    def context(self) -> RepositoryContext:
+        """The repository in its store."""
+        return self._context
 
     def layout_of(self, run_id: str) -> GoneLayout:
         """The layout as the run sees it, whose own files stay to the end."""

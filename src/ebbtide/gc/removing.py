@@ -13,7 +13,7 @@ the rows of the database.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -52,9 +52,13 @@ class Remover(Collector):
         engine: Engine,
         options: RunOptions,
         observer: Observer = silent,
+        preserve: Callable[[], None] = lambda: None,
     ) -> None:
+        """`preserve` is called behind the fence, before the first delete: it keeps elsewhere what
+        outlasts the storage, and may be called again."""
         super().__init__(repository, engine=engine, options=options, observer=observer)
         self._gone = repository
+        self._preserve = preserve
 
     def plan(self) -> RunReport:
         """As `Collector.plan`. Conflict `plan_used` where only the end of a sweep is left to do."""
@@ -110,7 +114,9 @@ class Remover(Collector):
         )
 
     def _attempt(self, plan: Plan, folder: RunFolder, hold: RunHold, steps: Steps) -> Sweep:
-        return RemovalSweep(self._engine, self._gone, plan, folder, hold, self._options, steps)
+        sweep = RemovalSweep(self._engine, self._gone, plan, folder, hold, self._options, steps)
+        sweep.preserve = self._preserve
+        return sweep
 
     def _conclude(
         self, plan: Plan, swept: Swept, folder: RunFolder, hold: RunHold, steps: Steps
@@ -266,6 +272,7 @@ class RemovalSweep(Sweep):
     """One attempt at carrying out the plan of a gone repository."""
 
     repository: GoneFormat
+    preserve: Callable[[], None] = lambda: None
 
     def execute(self) -> Swept:
         """As `Sweep.execute`."""
@@ -289,6 +296,7 @@ class RemovalSweep(Sweep):
             )
             # A copy of the database may have moved OWNER at the same moment as the first check.
             self.repository.check_storage()
+            self.preserve()
             todo = self._todo([], earlier)
         try:
             untried = self._delete(todo)

@@ -117,8 +117,15 @@ def keep_records(context: RepositoryContext, records: Storage) -> None:
             data = context.storage.get(address)
             records.put(address.removeprefix(PURGES_PREFIX), data)
     with context.metadata.transaction() as tx:
-        tx.lock_repository(context.repository_id)
+        tx.lock_repository(context.repository_id, trashed=True)
         move_records(tx, context.repository_id, lambda purge_id: folder_at(records, purge_id).path)
+
+
+def outlast(store: Store, context: RepositoryContext) -> None:
+    """Keep the records of a repository's purges, if there are any, where they outlast its root.
+    Raises as `records_storage`."""
+    if context.storage.list_prefixes(PURGES_PREFIX):
+        keep_records(context, records_storage(store))
 
 
 def folder_at(records: Storage, purge_id: str) -> RunFolder:
