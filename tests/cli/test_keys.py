@@ -32,6 +32,20 @@ def test_keys(lake: Ebbtide) -> None:
     assert missing.error_kind == "key_not_found"
 
 
+def test_the_keys_that_sign(lake: Ebbtide) -> None:
+    """An older one goes on verifying, unless it leaked."""
+    first = lake("key", "rotate-signing", "--json").document
+    assert (first["retired_ids"], len(first["verifying_ids"])) == ([], 1)
+    assert first["retirable_at"]
+    asked = lake("key", "rotate-signing", "--at-once", "--json", code=2)
+    assert asked.error_kind == "invalid_argument"
+    second = lake("key", "rotate-signing", "--at-once", "--yes")
+    assert "will" in second.err
+    assert second.out.count("is retired") == 2
+    third = lake("key", "rotate-signing", "--json").document
+    assert len(third["verifying_ids"]) == 1
+
+
 def test_a_port_that_is_taken(lake: Ebbtide) -> None:
     import socket
 

@@ -18,7 +18,8 @@ KINDS = ("local", "shared")
 """What a server is made of: SQLite and a local directory, or PostgreSQL and S3, which several
 servers can share."""
 
-Servers = Callable[[str], Server]
+Servers = Callable[..., Server]
+"""Gives the server of a kind, with such settings besides."""
 
 
 @pytest.fixture(scope="session")
@@ -26,18 +27,19 @@ def servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Servers]:
     """The server of a kind, started when it is first asked for."""
-    started: dict[str, Server] = {}
+    started: dict[tuple[str, ...], Server] = {}
 
-    def server_of(kind: str) -> Server:
-        if kind not in started:
-            settings = {"EBBTIDE_IMPORT_PREFIXES": "s3://elsewhere/ file:///nowhere/"}
+    def server_of(kind: str, **more: str) -> Server:
+        key = (kind, *more.values())
+        if key not in started:
+            settings = {"EBBTIDE_IMPORT_PREFIXES": "s3://elsewhere/ file:///nowhere/", **more}
             if kind == "shared":
                 url = make_url(request.getfixturevalue("postgres").url)
                 settings["EBBTIDE_DATABASE_URL"] = new_database(url.render_as_string(False))
                 settings["EBBTIDE_STORAGE_URL"] = f"{request.getfixturevalue('s3_url')}/{new_id()}"
             directory: Path = tmp_path_factory.mktemp(f"server-{kind}") / "store"
-            started[kind] = new_server(directory, **settings).start()
-        return started[kind]
+            started[key] = new_server(directory, **settings).start()
+        return started[key]
 
     yield server_of
     for server in started.values():
@@ -58,6 +60,12 @@ def new_database(url: str) -> str:
 def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
     """A server of each kind."""
     return servers(request.param)
+
+
+@pytest.fixture(params=KINDS)
+def leasing(request: pytest.FixtureRequest, servers: Servers) -> Server:
+    """A server of each kind whose locators last."""
+    return servers(request.param, EBBTIDE_LEASE_TTL="1h")
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def test_nothing_is_a_defect(
     operation = schema[API + path][method]
     seen: list[int] = []
     with plain.http() as client:
+        names = NAMES | {"repository": lake.id} | collected(client, lake.id)
 
         @settings(
             max_examples=EXAMPLES,
@@ -60,14 +61,33 @@ def test_nothing_is_a_defect(
         def ask(case: Any) -> None:
             if len(seen) % 2 == 0 and (method, path) != ("DELETE", "/repositories/{repository}"):
                 case.path_parameters = {
-                    name: NAMES.get(name, value if name != "repository" else lake.id)
+                    name: names.get(name, value)
                     for name, value in (case.path_parameters or {}).items()
                 }
+                for name in set(names) & set(case.query or {}):
+                    case.query[name] = names[name]
             seen.append(send(client, case))
 
         ask()
     assert seen
     assert max(seen) < 500, plain.log[-5000:]
+
+
+def collected(client: httpx.Client, repository: str) -> dict[str, str]:
+    """The ids of a project and of a collection in a repository, and the locator of its file."""
+    project = client.post("/projects", json={"repository": repository, "name": "p"}).json()
+    asked = {"project_id": project["id"], "name": "c", "from_ref": {"ref": "main"}}
+    collection = client.post("/collections", json=asked).json()
+    place = f"/collections/{collection['id']}"
+    assert client.put(f"{place}/files?path=b&keep_version=true", content=b"2").status_code == 200
+    signed = client.get(f"{place}/files?locators=true").json()
+    return {
+        "project_id": project["id"],
+        "collection_id": collection["id"],
+        "other": collection["id"],
+        "version": "1",
+        "token": signed["results"][0]["locator"],
+    }
 
 
 def send(client: httpx.Client, case: Any) -> int:

@@ -15,6 +15,8 @@ from tests.support.server import Server
 
 R = "/repositories/{repository}"
 B = R + "/branches/{branch}"
+P = "/projects/{project_id}"
+C = "/collections/{collection_id}"
 
 ROLES = {
     ("GET", "/healthcheck"): "public",
@@ -66,6 +68,31 @@ ROLES = {
     ("GET", R + "/refs/{left}/diff/{right}"): "reader",
     ("GET", R + "/refs/{source}/merge/{destination}"): "reader",
     ("POST", R + "/refs/{source}/merge/{destination}"): "writer",
+    ("GET", "/projects"): "reader",
+    ("POST", "/projects"): "writer",
+    ("GET", P): "reader",
+    ("PATCH", P): "writer",
+    ("DELETE", P): "writer",
+    ("POST", P + "/restore"): "writer",
+    ("GET", "/collections"): "reader",
+    ("POST", "/collections"): "writer",
+    ("GET", C): "reader",
+    ("PATCH", C): "writer",
+    ("DELETE", C): "writer",
+    ("POST", C + "/restore"): "writer",
+    ("GET", C + "/versions"): "reader",
+    ("DELETE", C + "/versions/{version}"): "writer",
+    ("GET", C + "/files"): "reader",
+    ("PUT", C + "/files"): "writer",
+    ("DELETE", C + "/files"): "writer",
+    ("GET", C + "/files/content"): "reader",
+    ("HEAD", C + "/files/content"): "reader",
+    ("GET", C + "/diff"): "reader",
+    ("POST", R + "/locators"): "reader",
+    ("POST", R + "/uploads"): "writer",
+    ("GET", "/locators/{token}"): "public",
+    ("HEAD", "/locators/{token}"): "public",
+    ("POST", "/signing-keys/rotate"): "admin",
     ("GET", R + "/settings/gc_rules"): "reader",
     ("PUT", R + "/settings/gc_rules"): "admin",
     ("DELETE", R + "/settings/gc_rules"): "admin",

@@ -13,6 +13,7 @@ import typer
 
 from ebbtide.cli import (
     addresses,
+    collected_files,
     commits,
     expire,
     gc,
@@ -20,6 +21,7 @@ from ebbtide.cli import (
     holds,
     keys,
     policies,
+    projects,
     purges,
     refs,
     repositories,
@@ -73,6 +75,8 @@ app.add_typer(repositories.app, name="repo")
 app.add_typer(refs.branch_app, name="branch")
 app.add_typer(refs.tag_app, name="tag")
 app.add_typer(addresses.app, name="fs")
+app.add_typer(projects.app, name="project")
+app.add_typer(collected_files.app, name="collection")
 commits.register(app)
 history.register(app)
 app.add_typer(policies.app, name="retention")

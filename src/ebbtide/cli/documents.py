@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ebbtide.store.catalog import Catalogued
+    from ebbtide.store.collections import Collection
     from ebbtide.store.content.entries import Entry
     from ebbtide.store.keys import AccessKey
+    from ebbtide.store.metadata.collections import VersionRow
     from ebbtide.store.metadata.commits import CommitRecord, Hold
+    from ebbtide.store.projects import Project
     from ebbtide.store.refs import NamedCommit
+    from ebbtide.store.signing_keys import Rotation
 
 Document = dict[str, Any]  # JSON-ready
 
@@ -84,6 +88,70 @@ def entry(found: Entry) -> Document:
         "mtime": instant(found.mtime),
         "content_type": found.content_type,
         "metadata": dict(found.metadata),
+    }
+
+
+def project(found: Project) -> Document:
+    """A project. `state` goes by `ends_at`: the first of its own `expires_at` and those of the
+    projects above it."""
+    return {
+        "project_id": found.project_id,
+        "parent_id": found.parent_id,
+        "name": found.name,
+        "path": found.path,
+        "description": found.description,
+        "properties": dict(found.properties),
+        "created_at": instant(found.created_at),
+        "modified_at": instant(found.modified_at),
+        "expires_at": instant(found.expires_at),
+        "ends_at": instant(found.ends_at),
+        "state": found.state.value,
+    }
+
+
+def collection(found: Collection) -> Document:
+    """A collection; `state` as of a project."""
+    return {
+        "collection_id": found.collection_id,
+        "project_id": found.project_id,
+        "name": found.name,
+        "path": found.path,
+        "description": found.description,
+        "properties": dict(found.properties),
+        "version": found.version,
+        "content_hash": found.content_hash,
+        "file_count": found.file_count,
+        "size_bytes": found.size_bytes,
+        "replication_desired": found.replication_desired,
+        "created_at": instant(found.created_at),
+        "modified_at": instant(found.modified_at),
+        "expires_at": instant(found.expires_at),
+        "ends_at": instant(found.ends_at),
+        "state": found.state.value,
+    }
+
+
+def version(row: VersionRow) -> Document:
+    """A version of a collection that is kept."""
+    return {
+        "version": row.version,
+        "name": row.name,
+        "description": row.description,
+        "properties": dict(row.properties),
+        "content_hash": row.content_hash,
+        "file_count": row.file_count,
+        "size_bytes": row.size_bytes,
+        "modified_at": instant(row.modified_at),
+    }
+
+
+def rotation(done: Rotation) -> Document:
+    """A rotation of the signing keys."""
+    return {
+        "key_id": done.key_id,
+        "retired_ids": list(done.retired_ids),
+        "verifying_ids": list(done.verifying_ids),
+        "retirable_at": instant(done.retirable_at),
     }
 
 

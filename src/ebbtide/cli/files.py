@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,12 +11,14 @@ import typer
 
 from ebbtide.cli import documents, uploading
 from ebbtide.cli.command import BranchArgument, Cli, RefArgument, RepositoryArgument, command, group
+from ebbtide.cli.downloading import save, write_out
 from ebbtide.cli.lifecycle import warn_of_expiry
 from ebbtide.cli.text import clean, count_text, date_text, parse_pairs, size_text
 from ebbtide.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from ebbtide.store.content.entries import Entry
+    from ebbtide.store.listing import Page
     from ebbtide.store.objects import Objects
 
 PAGE: int = 1000
@@ -93,15 +94,7 @@ def get(
         return
     found = objects.stat(ref, path)
     target = Path(destination)
-    # Under another name until all of it is there and checked.
-    partial = target.with_name(target.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            for piece in objects.stream(ref, path):
-                file.write(piece)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    save(objects.stream(ref, path), target)
     cli.output.answer(
         documents.entry(found) | {"file": str(target.resolve())},
         lambda: cli.output.line(f"wrote {target} ({size_text(found.size_bytes)})"),
@@ -121,9 +114,7 @@ def _write_stdout(cli: Cli, objects: Objects, ref: str, path: str) -> None:
             "invalid_argument",
             "an object's bytes are no JSON document: use 'fs get' with a file, or 'fs stat'",
         )
-    for piece in objects.stream(ref, path):
-        sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
+    write_out(objects.stream(ref, path))
 
 
 @command(app, "ls")
@@ -148,7 +139,19 @@ def list_objects(
     """List objects: of a branch with what is staged on it, or of any commit."""
     warn_of_expiry(cli, repository, ref)
     objects = cli.repository(repository).objects
-    found = _listed(objects, ref, prefix, after, delimiter="" if recursive else "/", limit=limit)
+    delimiter = "" if recursive else "/"
+
+    def page(place: str, amount: int) -> Page[Entry]:
+        return objects.list(ref, prefix=prefix, delimiter=delimiter, after=place, amount=amount)
+
+    show_listing(cli, page, after=after, limit=limit)
+
+
+def show_listing(
+    cli: Cli, page: Callable[[str, int], Page[Entry]], *, after: str, limit: int | None
+) -> None:
+    """Answer with a listing; `page` gives so much of it behind a path."""
+    found = _listed(page, after, limit=limit)
     if not cli.output.as_json:
         # Printed as they come, for there may be millions.
         for size, mtime, name in found:
@@ -174,15 +177,12 @@ Row = tuple[int | None, datetime | None, str]
 
 
 def _listed(
-    objects: Objects, ref: str, prefix: str, after: str, *, delimiter: str, limit: int | None
+    page_of: Callable[[str, int], Page[Entry]], after: str, *, limit: int | None
 ) -> Iterator[Row]:
     next_after: str | None = after
     remaining = limit
     while next_after is not None and remaining != 0:
-        amount = PAGE if remaining is None else min(PAGE, remaining)
-        page = objects.list(
-            ref, prefix=prefix, delimiter=delimiter, after=next_after, amount=amount
-        )
+        page = page_of(next_after, PAGE if remaining is None else min(PAGE, remaining))
         rows: list[Row] = [(None, None, name) for name in page.common_prefixes]
         rows += [(entry.size_bytes, entry.mtime, entry.path) for entry in page.entries]
         yield from sorted(rows, key=lambda row: row[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,6 +90,11 @@ def diff(
         if right is None
         else commits.diff(left, right, prefix=prefix)
     )
+    show_changes(cli, changes)
+
+
+def show_changes(cli: Cli, changes: Iterable[Change]) -> None:
+    """Answer with what differs."""
     if cli.output.as_json:
         cli.output.answer({"changes": [_document(change) for change in changes]}, lambda: None)
         return

@@ -1,4 +1,4 @@
-"""`key`: access keys, by which clients use the server."""
+"""`key`: access keys, by which clients use the server, and the keys that sign tokens."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import typer
 
 from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, YesOption, command, group
-from ebbtide.cli.text import date_text
+from ebbtide.cli.text import date_text, short_id
 
 if TYPE_CHECKING:
     from ebbtide.cli.documents import Document
     from ebbtide.store.keys import KeyPair
 
-app = group("Make, list and revoke access keys.")
+app = group("Make, list and revoke access keys; rotate the keys that sign tokens.")
 
 KeyArgument = Annotated[
     str, typer.Argument(metavar="KEY", help="Id of the access key.", show_default=False)
@@ -80,6 +80,48 @@ def revoke(cli: Cli, access_key_id: KeyArgument, yes: YesOption = False) -> None
         cli.output.answer(
             documents.access_key(key), lambda: cli.output.line(f"revoked {key.access_key_id}")
         )
+
+
+@command(app, "rotate-signing")
+def rotate_signing(
+    cli: Cli,
+    at_once: Annotated[
+        bool,
+        typer.Option(
+            "--at-once",
+            help="For a key that leaked: refuse all that older keys signed, from now on.",
+        ),
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """Sign locators and other tokens with a new key from now on.
+
+    An older key goes on verifying until all that it signed has ended; the next rotation retires
+    it.
+    """
+    if at_once:
+        cli.output.say(
+            "every locator and every address for a direct upload that was given until now will\n"
+            "be refused, and lists of what is uncommitted that are being read in parts have to be\n"
+            "begun anew. No data is lost by that. URLs that the object storage itself signed are\n"
+            "good until their end: they depend on its credentials alone."
+        )
+        if not cli.may("retire all keys but the new one?", yes=yes):
+            return
+    done = cli.store.signing_keys.rotate(at_once=at_once)
+
+    def show() -> None:
+        cli.output.line(f"key {short_id(done.key_id)} signs from now on")
+        for key_id in done.retired_ids:
+            cli.output.line(f"key {short_id(key_id)} is retired")
+        for key_id in done.verifying_ids:
+            cli.output.line(f"key {short_id(key_id)} still verifies what it signed")
+        if done.retirable_at is not None:
+            cli.output.line(
+                f"a rotation after {date_text(done.retirable_at)} UTC retires all these"
+            )
+
+    cli.output.answer(documents.rotation(done), show)
 
 
 def pair_document(pair: KeyPair) -> Document:

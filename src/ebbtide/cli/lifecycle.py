@@ -6,16 +6,18 @@ import re
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from ebbtide.cli.text import age_text, date_text, parse_date
 from ebbtide.durations import parse_duration
 from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.retention.lifecycle import LifecycleState
 
 if TYPE_CHECKING:
     from ebbtide.cli.command import Cli
+    from ebbtide.store.changes import Keep
 
 ExpiredOption = Annotated[
     bool, typer.Option("--include-expired", help="Show those in the trash too, with their ids.")
@@ -24,7 +26,7 @@ UniqueOption = Annotated[
     bool,
     typer.Option(
         "--ensure-unique-name",
-        help="Where the name was taken since, make one up: NAME-2, NAME-3, …",
+        help="Where the name is taken, make one up from it.",
     ),
 ]
 ExpiresInOption = Annotated[
@@ -57,6 +59,23 @@ AtOption = Annotated[
 ]
 NeverOption = Annotated[bool, typer.Option("--never", help="It stays until it is deleted.")]
 
+StateOption = Annotated[
+    Literal["persistent", "expiring", "trashed"] | None,
+    typer.Option(
+        "--state",
+        help="Only those in this state; 'trashed' looks in the trash.",
+        show_default=False,
+    ),
+]
+AfterOption = Annotated[
+    str | None,
+    typer.Option("--expires-after", metavar="DATE", help="Only those that expire then or later."),
+]
+BeforeOption = Annotated[
+    str | None,
+    typer.Option("--expires-before", metavar="DATE", help="Only those that expire before then."),
+]
+
 LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -88,6 +107,21 @@ def expiry_changed(
     return expiry_given(cli, period, date, options=options)
 
 
+def expiry_updated(
+    cli: Cli, period: str | None, date: str | None, *, never: bool
+) -> datetime | Keep | None:
+    """What `--expires-in`, `--expires-at` and `--never` say, of which one may be given; without
+    any it stays as it is."""
+    from ebbtide.store.changes import KEEP
+
+    options = "--expires-in PERIOD, --expires-at DATE or --never"
+    if period is None and date is None:
+        return None if never else KEEP
+    if never:
+        raise InvalidInput("invalid_argument", f"give one of {options}")
+    return expiry_given(cli, period, date, options=options)
+
+
 def may_delete(cli: Cli, what: str, *, yes: bool) -> bool:
     """Asks only where there is no trash, so that nothing could bring it back."""
     if cli.store.settings.trash_time:
@@ -110,10 +144,22 @@ def expiry_text(expires_at: datetime | None) -> str:
     return f"goes to the trash at {date_text(expires_at)} UTC"
 
 
+def changed_text(what: str, state: LifecycleState, ends_at: datetime | None) -> str:
+    """What is said of something that was changed."""
+    if state is LifecycleState.TRASHED:
+        return f"{what} changed; it is in the trash"
+    return f"{what} changed" if ends_at is None else f"{what} changed; it {expiry_text(ends_at)}"
+
+
+def at_terminal() -> bool:
+    """Whether somebody reads what is said on stderr."""
+    return sys.stderr.isatty()
+
+
 def warn_of_expiry(cli: Cli, repository: str, *expressions: str) -> None:
     """Say on a terminal that what is read there will not be there for long: each branch or tag
     that an expression begins with, and the repository."""
-    if cli.output.as_json or not sys.stderr.isatty():
+    if cli.output.as_json or not at_terminal():
         return
     found = cli.repository(repository)
     ending = [(f"repository {found.info.name}", found.info.expires_at)]
@@ -126,3 +172,12 @@ def warn_of_expiry(cli: Cli, repository: str, *expressions: str) -> None:
     for what, expires_at in ending:
         if expires_at is not None:
             cli.output.warn(f"{what} {expiry_text(expires_at)}")
+
+
+def warn_of_end(cli: Cli, what: str, ends_at: datetime | None) -> None:
+    """Say on a terminal that what is read there will not be there for long."""
+    if ends_at is None or cli.output.as_json or not at_terminal():
+        return
+    left = ends_at - datetime.now(UTC)
+    if left > timedelta():
+        cli.output.warn(f"{what} {expiry_text(ends_at)}, in {age_text(left)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -38,22 +38,13 @@ def put_tree(
     metadata: Mapping[str, str],
 ) -> None:
     """Upload every file below `directory` to `prefix` and the file's path in it."""
-    from ebbtide.store.uploads import NewObject
-
     if not directory.is_dir():
         raise InvalidInput("invalid_argument", f"{directory} is no directory")
-    files = sorted(files_below(directory))
     prefix = prefix.strip("/")
+    files = paths_of([directory], into=f"{prefix}/" if prefix else "")
     with Bar("uploading", total=len(files), quiet=cli.output.as_json) as bar:
-
-        def items() -> Iterator[NewObject]:
-            for file in files:
-                name = file.relative_to(directory).as_posix()
-                path = f"{prefix}/{name}" if prefix else name
-                yield NewObject(path, _data(file), content_type, metadata)
-                bar.advance()
-
-        totals = objects.put_many(branch, items())
+        items = new_objects(files, bar, content_type=content_type, metadata=metadata)
+        totals = objects.put_many(branch, items)
     document = {
         "branch": branch,
         "prefix": prefix,
@@ -64,6 +55,39 @@ def put_tree(
     cli.output.answer(
         document, lambda: cli.output.line(f"{text} ({size_text(totals.bytes_total)})")
     )
+
+
+def paths_of(sources: Iterable[Path], *, into: str) -> list[tuple[str, Path]]:
+    """The plain files that are given, or lie below directories that are, each with the path that it
+    is to have: `into`, and its name or its path in the directory.
+
+    Raises InvalidInput `invalid_argument` for what is neither.
+    """
+    found: list[tuple[str, Path]] = []
+    for source in sources:
+        if source.is_dir():
+            files = sorted(files_below(source))
+            found += [(into + file.relative_to(source).as_posix(), file) for file in files]
+        elif source.is_file():
+            found.append((into + source.name, source))
+        else:
+            raise InvalidInput("invalid_argument", f"{source} is no file and no directory")
+    return found
+
+
+def new_objects(
+    files: Iterable[tuple[str, Path]],
+    bar: Bar,
+    *,
+    content_type: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Iterator[NewObject]:
+    """Files as objects, which are read when they are asked for."""
+    from ebbtide.store.uploads import NewObject
+
+    for path, file in files:
+        yield NewObject(path, _data(file), content_type, metadata or {})
+        bar.advance()
 
 
 def files_below(directory: Path) -> Iterator[Path]:

@@ -17,14 +17,19 @@ from ebbtide.server.limits import HeaderLimit
 from ebbtide.server.metrics import Measuring, Metrics
 from ebbtide.server.routes import (
     branches,
+    collected_files,
     collecting,
+    collections,
     commits,
     config,
+    locators,
     merging,
     objects,
+    projects,
     purges,
     repositories,
     retention,
+    signing,
     staging,
     status,
     tags,
@@ -41,9 +46,14 @@ TOPICS = (
     staging,
     commits,
     merging,
+    projects,
+    collections,
+    collected_files,
+    locators,
     retention,
     collecting,
     purges,
+    signing,
     config,
     status,
 )
@@ -80,9 +90,13 @@ def create_app(store: Store) -> FastAPI:
     for topic in TOPICS:
         topic.routes.install(app.router)
     errors.install(app)
-    public = [route.path for route in guarded_routes(app) if route.role == PUBLIC]
+    public = [route.path_regex for route in guarded_routes(app) if route.role == PUBLIC]
     # The last is the first to see a request.
-    app.add_middleware(Authentication, keys=store.keys, public=public)
+    app.add_middleware(
+        Authentication,
+        keys=store.keys,
+        is_public=lambda path: any(pattern.match(path) for pattern in public),
+    )
     app.add_middleware(HeaderLimit, bytes_max=settings.server_header_max)
     app.add_middleware(Measuring, metrics=metrics)
     app.add_middleware(Segments)

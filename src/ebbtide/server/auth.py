@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection
+from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -19,19 +19,19 @@ PRINCIPAL = "ebbtide.principal"
 
 
 class Authentication:
-    """Refuses every request without the key of somebody, but for the paths that are open to all.
+    """Refuses every request without the key of somebody, but for paths that are open to all.
 
     It stands before the routes, so that what has no route, or no method, is refused alike.
     """
 
-    def __init__(self, app: ASGIApp, *, keys: AccessKeys, public: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, *, keys: AccessKeys, is_public: Callable[[str], bool]) -> None:
         self._app = app
         self._keys = keys
-        self._public = frozenset(public)
+        self._is_public = is_public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find who asks, and pass the request on."""
-        if scope["type"] == "http" and scope["path"] not in self._public:
+        if scope["type"] == "http" and not self._is_public(scope["path"]):
             try:
                 pair = parse_basic(Headers(scope=scope).get("authorization"))
                 scope[PRINCIPAL] = await run_in_threadpool(self._keys.authenticate, *pair)

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from email.utils import format_datetime
-from typing import Final
+from typing import Final, Protocol
 
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
 from ebbtide.errors import InvalidInput
+from ebbtide.model import EPOCH
 from ebbtide.server.wire.objects import OCTETS
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.objects import Readable
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _TYPE: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
+
+
+class Readable(Protocol):
+    """An object that can be read: of a branch, a commit, a collection, or by its locator."""
+
+    @property
+    def entry(self) -> Entry:
+        """What it is; dated EPOCH where nobody knows."""
+
+    def stream(self, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Its bytes from `start` up to and without `end`."""
 
 
 class RangeBehindEnd(InvalidInput):
@@ -81,11 +93,13 @@ def _described(entry: Entry, part: tuple[int, int] | None) -> tuple[int, dict[st
 def _headers(entry: Entry) -> dict[str, str]:
     headers = {
         "Accept-Ranges": "bytes",
-        "Last-Modified": format_datetime(entry.mtime.replace(microsecond=0), usegmt=True),
         # What somebody uploaded must not run in the browser of somebody else.
         "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "default-src 'none'; sandbox",
     }
+    if entry.mtime != EPOCH:
+        modified = entry.mtime.replace(microsecond=0)
+        headers["Last-Modified"] = format_datetime(modified, usegmt=True)
     if _TYPE.fullmatch(entry.checksum) and '"' not in entry.checksum:
         headers["ETag"] = _etag(entry)
     return headers

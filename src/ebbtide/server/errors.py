@@ -145,6 +145,9 @@ _SHOWN: Final[tuple[str, ...]] = (
     "commit_id",
     "address",
     "ids",
+    "missing_count",
+    "looked_for",
+    "missing",
 )
 
 

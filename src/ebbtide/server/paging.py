@@ -11,6 +11,8 @@ from fastapi import Depends, Query, Request
 from ebbtide.server.wire.base import Pagination, Text
 
 AMOUNT_DEFAULT = 100
+_BEHIND_IDS = "z"
+"""Sorts behind every id."""
 
 Item = TypeVar("Item")
 
@@ -23,6 +25,13 @@ class Paging:
     after: str
     amount: int
     max_per_page: int
+
+    @property
+    def after_item(self) -> tuple[str, str]:
+        """The name and id behind which a list by both goes on: `after` as `item_place` writes it,
+        or a name alone, which stands for all of that name."""
+        name, slash, item_id = self.after.rpartition("/")
+        return (name, item_id) if slash else (self.after, _BEHIND_IDS if self.after else "")
 
     @property
     def amount_and_one(self) -> int:
@@ -41,6 +50,12 @@ class Paging:
             results=count,
             max_per_page=self.max_per_page,
         )
+
+
+def item_place(name: str, item_id: str) -> str:
+    """A place in a list by name and id: of what is in the trash, several may have one name, which
+    has no slash in it."""
+    return f"{name}/{item_id}"
 
 
 async def _paging(

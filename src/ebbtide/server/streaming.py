@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import anyio
 import anyio.from_thread
 import anyio.to_thread
+from anyio.lowlevel import EventLoopToken, current_token
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from starlette.requests import ClientDisconnect, Request
 
@@ -64,11 +65,12 @@ async def store_upload(
     outcome: list[Result] = []
     failure: list[BaseException] = []
     send, receive = anyio.create_memory_object_stream[bytes](PIECES_QUEUED)
+    loop = current_token()
 
     def work() -> None:
         # Errors are carried by hand: a task group would wrap them.
         try:
-            outcome.append(put(_pieces(receive, arrival)))
+            outcome.append(put(_pieces(receive, arrival, loop)))
         except BaseException as error:  # noqa: BLE001 - raised again below
             failure.append(error)
 
@@ -130,11 +132,13 @@ async def _drain(body: AsyncIterator[bytes]) -> None:
         return
 
 
-def _pieces(receive: MemoryObjectReceiveStream[bytes], arrival: _Arrival) -> Iterator[bytes]:
-    """What was queued, in the thread that takes it."""
+def _pieces(
+    receive: MemoryObjectReceiveStream[bytes], arrival: _Arrival, loop: EventLoopToken
+) -> Iterator[bytes]:
+    """What was queued, in whatever thread takes it: the store has threads of its own."""
     while True:
         try:
-            yield anyio.from_thread.run(receive.receive)
+            yield anyio.from_thread.run(receive.receive, token=loop)
         except anyio.EndOfStream:
             arrival.require_complete()
             return

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 from fastapi import Request
 
@@ -24,6 +24,8 @@ METADATA_PREFIXES: Final = {"x-lakefs-meta-": "", "x-lakefs-internal-": "::lakef
 command-line clients attach on their own behalf."""
 FORM: Final = "multipart/form-data"
 
+Result = TypeVar("Result")
+
 
 async def receive(
     request: Request, served: Served, repository: str, branch: str, path: str
@@ -31,15 +33,10 @@ async def receive(
     """Store the body at the path; the entry, and the root of its repository."""
     check_path(path)
     only_if = condition(request)
-    request = limited(request, served.settings.server_upload_max)
     metadata = metadata_of(request)
-    given_type = request.headers.get("content-type")
-    form = FormBody(given_type) if given_type and given_type.lower().startswith(FORM) else None
-    body: AsyncIterator[bytes] = request.stream()
 
-    def put(data: Content) -> tuple[Entry, str]:
+    def put(data: Content, content_type: str | None) -> tuple[Entry, str]:
         found = served.repository(repository)
-        data, content_type = (data, given_type) if form is None else _of_form(form, data)
         entry = found.objects.put(
             branch,
             path,
@@ -50,8 +47,24 @@ async def receive(
         )
         return entry, found.info.storage_url
 
+    return await receive_body(request, served, put)
+
+
+async def receive_body(
+    request: Request, served: Served, put: Callable[[Content, str | None], Result]
+) -> Result:
+    """Call `put` in a thread with the bytes that were sent, as they are or in a form, and their
+    type; its answer."""
+    request = limited(request, served.settings.server_upload_max)
+    given_type = request.headers.get("content-type")
+    form = FormBody(given_type) if given_type and given_type.lower().startswith(FORM) else None
+    body: AsyncIterator[bytes] = request.stream()
+
+    def put_sent(data: Content) -> Result:
+        return put(data, given_type) if form is None else put(*_of_form(form, data))
+
     return await store_upload(
-        request, body if form is None else form.read(body), put, request.app.state.transfers
+        request, body if form is None else form.read(body), put_sent, request.app.state.transfers
     )
 
 

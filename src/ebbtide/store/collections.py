@@ -41,6 +41,7 @@ from ebbtide.store.metadata.collections import (
     collections_named,
     delete_version,
     find_collection,
+    find_version,
     insert_collection,
     insert_version,
     list_versions,
@@ -107,9 +108,10 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class SignedPage:
-    """Files of a collection with their locators; `next_after` is the `after` of the next part."""
+    """Files of a collection with their locators, and common prefixes, as a `Page` has them."""
 
     entries: tuple[Signed, ...]
+    common_prefixes: tuple[str, ...]
     next_after: str | None
 
 
@@ -217,7 +219,7 @@ class Collections:
                 [(row.collection_id, self._state(tx, row.expires_at)) for row in named],
                 include_expired=include_expired,
                 what=f"collection {shown(path)}",
-                missing=_not_found(path),
+                missing=lambda is_trashed: no_collection(path, is_trashed=is_trashed),
             )
         return self.get(found, include_expired=include_expired)
 
@@ -242,7 +244,7 @@ class Collections:
                     trashed = trashed or row
             found = expiring or (trashed if include_expired else None)
             if found is None:
-                raise _not_found(content_hash, is_trashed=trashed is not None)
+                raise no_collection(content_hash, is_trashed=trashed is not None)
             return self._collection(tx, found)
 
     def page(
@@ -253,11 +255,13 @@ class Collections:
         state: LifecycleState | None = None,
         from_date: datetime | None = None,
         to_date: datetime | None = None,
+        prefix: str = "",
         name: str | None = None,
         after: tuple[str, str] = ("", ""),
         amount: int = 1000,
     ) -> builtins.list[Collection]:
-        """At most `amount` collections of a project behind (name, id), by name and id.
+        """At most `amount` collections of a project behind (name, id), by name and id, of those
+        whose names have the prefix, or are `name`.
 
         With `include_expired` also the trash; `state` and the dates, [from, to) of `expires_at`,
         choose from what is listed by the collections' own `expires_at`. Raises InvalidInput
@@ -277,6 +281,7 @@ class Collections:
                     from_date=from_date,
                     to_date=to_date,
                 ),
+                prefix=prefix,
                 name=name,
                 after=after,
                 amount=amount,
@@ -317,6 +322,7 @@ class Collections:
         *,
         version: int | None = None,
         prefix: str = "",
+        delimiter: str = "",
         after: str = "",
         amount: int = 1000,
     ) -> SignedPage:
@@ -325,22 +331,22 @@ class Collections:
         with self._metadata.snapshot() as tx:
             seen = self._require_visible(tx, collection_id, include_expired=False)
             record = self._readable(tx, seen.row, version)
-            now = tx.now()
-            lasts_until = now + self._context.settings.lease_ttl
+            lasts_until = tx.now() + self._context.settings.lease_ttl
             ends_at = min(lasts_until, seen.ends_at or lasts_until)
         page = page_of(
             lambda place: self._walk(record, prefix=prefix, after=place),
             prefix=prefix,
-            delimiter="",
+            delimiter=delimiter,
             after=after,
             amount=amount,
         )
         with self._metadata.snapshot() as tx:
+            now = tx.now()
             signed = tuple(
                 self._locators.sign_in(tx, entry, now=now, ends_at=ends_at)
                 for entry in page.entries
             )
-        return SignedPage(signed, page.next_after)
+        return SignedPage(signed, page.common_prefixes, page.next_after)
 
     def open(self, collection_id: str, path: str, *, version: int | None = None) -> Readable:
         """A file to be read. Raises NotFound `collection_not_found`, `version_not_found` or
@@ -359,18 +365,68 @@ class Collections:
             )
         return Readable(self._objects, Found(entry, record))
 
-    def diff(self, left_id: str, right_id: str) -> Iterator[Change]:
-        """What differs between the contents of two collections, by path; also where data is not
-        kept. Raises NotFound."""
-        left, right = self._record(left_id, None), self._record(right_id, None)
+    def open_all(
+        self, collection_id: str, *, version: int | None = None, prefix: str = ""
+    ) -> Iterator[Readable]:
+        """Every file with the prefix, by path, to be read: all of one and the same content,
+        whatever is changed meanwhile. Raises as `open`."""
+        with self._metadata.snapshot() as tx:
+            seen = self._require_visible(tx, collection_id, include_expired=False)
+            record = self._readable(tx, seen.row, version)
+        for entry in self._walk(record, prefix=prefix):
+            yield Readable(self._objects, Found(entry, record))
+
+    def diff(
+        self,
+        left_id: str,
+        right_id: str,
+        *,
+        left_version: int | None = None,
+        right_version: int | None = None,
+        prefix: str = "",
+        after: str = "",
+    ) -> Iterator[Change]:
+        """What differs between the contents of two collections, or versions of them, by path; also
+        where data is not kept. Raises NotFound."""
+        left, right = self._record(left_id, left_version), self._record(right_id, right_version)
         context = self._context
         with context.reading(left, right):
             yield from diff_trees(
                 context.storage,
                 context.tree_of(left),
                 context.tree_of(right),
+                prefix=prefix,
+                after=after,
                 read=context.cache.range,
             )
+
+    def page_of_diff(
+        self,
+        left_id: str,
+        right_id: str,
+        *,
+        left_version: int | None = None,
+        right_version: int | None = None,
+        prefix: str = "",
+        delimiter: str = "",
+        after: str = "",
+        amount: int = 1000,
+    ) -> Page[Change]:
+        """As `diff`, in parts. Raises as `diff`, InvalidInput `invalid_argument`."""
+        return page_of(
+            lambda place: self.diff(
+                left_id,
+                right_id,
+                left_version=left_version,
+                right_version=right_version,
+                prefix=prefix,
+                after=place,
+            ),
+            prefix=prefix,
+            delimiter=delimiter,
+            after=after,
+            amount=amount,
+        )
 
     def update(
         self,
@@ -457,11 +513,15 @@ class Collections:
             return found
         return self.update(collection_id, expires_at=None, ensure_unique_name=ensure_unique_name)
 
-    def versions(self, collection_id: str) -> builtins.list[VersionRow]:
-        """The earlier versions that are kept, the newest first. Raises NotFound."""
+    def versions(
+        self, collection_id: str, *, before: int | None = None, amount: int = 1000
+    ) -> builtins.list[VersionRow]:
+        """At most `amount` of the earlier versions that are kept, the newest first: those before
+        version `before`. Raises NotFound, InvalidInput `invalid_argument`."""
+        check_amount(amount)
         with self._metadata.snapshot() as tx:
             self._require_visible(tx, collection_id, include_expired=False)
-            return list_versions(tx, collection_id)
+            return list_versions(tx, collection_id, before=before, amount=amount)
 
     def drop_version(self, collection_id: str, version: int) -> None:
         """Keep an earlier version no longer; what was signed of it stays for a lease. Raises
@@ -644,11 +704,11 @@ class Collections:
     ) -> _Seen:
         row = find_collection(tx, collection_id)
         if row is None or row.repository_id != self._repository_id:
-            raise _not_found(collection_id)
+            raise no_collection(collection_id)
         seen = _Seen(row, self._projects.lineage_in(tx, row.project_id))
         state = self._state(tx, seen.ends_at)
         if not state.is_visible(include_expired=include_expired):
-            raise _not_found(collection_id, is_trashed=state is LifecycleState.TRASHED)
+            raise no_collection(collection_id, is_trashed=state is LifecycleState.TRASHED)
         return seen
 
     def _require_changeable(
@@ -741,12 +801,15 @@ def _as_version(row: CollectionRow) -> VersionRow:
 
 def _version(tx: Transaction, row: CollectionRow, version: int) -> VersionRow:
     """Raises NotFound `version_not_found`."""
-    for found in list_versions(tx, row.collection_id):
-        if found.version == version:
-            return found
-    raise NotFound(
-        "version_not_found", f"no version {version} of collection {shown(row.name)} is kept"
-    )
+    # A greater number than any row's is none that a database could be asked for.
+    found = None
+    if 0 < version < row.version:
+        found = find_version(tx, row.collection_id, version)
+    if found is None:
+        raise NotFound(
+            "version_not_found", f"no version {version} of collection {shown(row.name)} is kept"
+        )
+    return found
 
 
 def _content_of(tx: Transaction, row: CollectionRow, version: int) -> str:
@@ -772,7 +835,8 @@ def _check_replication(number: int) -> None:
         )
 
 
-def _not_found(name: str, *, is_trashed: bool = False) -> NotFound:
+def no_collection(name: str, *, is_trashed: bool = False) -> NotFound:
+    """The error for a collection that is not there, or only in the trash."""
     hint = ""
     if is_trashed:
         hint = ": it was deleted or has expired, and 'ebbtide collection restore' may bring it back"

@@ -14,15 +14,18 @@ from typing import Final, Self
 from ebbtide.clock import Clock, SystemClock
 from ebbtide.errors import Conflict, InvalidInput, NotFound
 from ebbtide.ids import new_id
-from ebbtide.retention.lifecycle import expiry_asked
+from ebbtide.retention.lifecycle import expiry_asked, state_at
 from ebbtide.settings import Settings
 from ebbtide.storage import contains, open_storage
 from ebbtide.store.catalog import Catalog, no_repository
+from ebbtide.store.collections import no_collection
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.creation import create, default_root
 from ebbtide.store.keys import AccessKeys
 from ebbtide.store.lifecycle import free_name
+from ebbtide.store.locators import parse_locator
+from ebbtide.store.metadata.collections import find_collection
 from ebbtide.store.metadata.engine import (
     Metadata,
     create_database_file,
@@ -31,19 +34,23 @@ from ebbtide.store.metadata.engine import (
     sqlite_url,
 )
 from ebbtide.store.metadata.migrate import check_schema, has_schema, upgrade_schema
+from ebbtide.store.metadata.projects import lineage_of
 from ebbtide.store.metadata.repositories import (
     RepositoryInfo,
     find_repository,
     insert_store,
     list_repositories,
     read_store_id,
+    repository_by_id,
 )
 from ebbtide.store.metadata.tokens import insert_signing_key
 from ebbtide.store.names import REPOSITORY_LENGTH_MAX, check_ref_name, check_repository_name
 from ebbtide.store.owner import Ownership
+from ebbtide.store.projects import no_project
 from ebbtide.store.repository import Repository
 from ebbtide.store.secrets import SecretBox, make_key_file
 from ebbtide.store.signing import SigningKey
+from ebbtide.store.signing_keys import SigningKeys
 from ebbtide.store.slices import Slices
 
 DATABASE_FILE: Final = "metadata.db"
@@ -62,6 +69,7 @@ class Store:
         self.store_id = store_id
         self.catalog = Catalog(metadata, trash_time=settings.trash_time)
         self.keys = AccessKeys(metadata, SecretBox(directory, settings))
+        self.signing_keys = SigningKeys(metadata, settings)
         self._lock = Lock()
         self._repositories: dict[str, Repository] = {}
 
@@ -184,6 +192,42 @@ class Store:
                 known = Repository(replace(known.context, info=info))
             self._repositories[info.repository_id] = known
             return known
+
+    def repository_of_project(self, project_id: str) -> Repository:
+        """The repository that a project belongs to. Raises NotFound `project_not_found`."""
+        with self.metadata.snapshot() as tx:
+            line = lineage_of(tx, project_id)
+            info = repository_by_id(tx, line[0].repository_id) if line else None
+        return self._repository_of(info, no_project(project_id))
+
+    def repository_of_collection(self, collection_id: str) -> Repository:
+        """The repository that a collection belongs to. Raises NotFound `collection_not_found`."""
+        with self.metadata.snapshot() as tx:
+            row = find_collection(tx, collection_id)
+            info = None if row is None else repository_by_id(tx, row.repository_id)
+        return self._repository_of(info, no_collection(collection_id))
+
+    def repository_of_locator(self, token: str) -> Repository:
+        """The repository that a locator is of.
+
+        Raises InvalidInput as `parse_locator`, NotFound `repository_not_found`.
+        """
+        with self.metadata.snapshot() as tx:
+            info = repository_by_id(tx, parse_locator(tx, token).repository_id)
+        missing = NotFound(
+            "repository_not_found", "the repository that the locator is of is not there any more"
+        )
+        return self._repository_of(info, missing)
+
+    def _repository_of(self, info: RepositoryInfo | None, missing: NotFound) -> Repository:
+        """The repository, if there is one and it is not in the trash. Raises `missing`."""
+        if info is not None:
+            with self.metadata.snapshot() as tx:
+                now = tx.now()
+            state = state_at(info.expires_at, trash_time=self.settings.trash_time, now=now)
+            if state.is_visible():
+                return self._opened(info)
+        raise missing
 
     def close(self) -> None:
         """Close the connections to the database."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
@@ -35,6 +35,9 @@ from ebbtide.store.uploads import NewObject, write_object
 from ebbtide.store.writes import Writes
 
 PURPOSE: Final = "locator"
+SIGNING_MARGIN: Final = timedelta(seconds=2)
+"""By which a URL that the storage signs ends before its locator: the storage counts whole seconds,
+from when it signs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +105,8 @@ class Locators:
             return self.sign_in(tx, found.entry, now=now, ends_at=ends_at)
 
     def sign_in(self, tx: Transaction, entry: Entry, *, now: datetime, ends_at: datetime) -> Signed:
-        """A locator for an entry that lasts from `now` to `ends_at`; the caller has seen to it that
-        the data does."""
+        """A locator for an entry that lasts from `now`, a moment ago, to `ends_at`; the caller has
+        seen to it that the data does."""
         context = self._context
         payload = {
             "for": PURPOSE,
@@ -114,9 +117,9 @@ class Locators:
             "type": entry.content_type,
             "expires": (ends_at - EPOCH) // ONE_MICROSECOND,
         }
-        url = None
-        if not is_external(entry.address):
-            url = context.storage.sign_get(entry.address, lasts=ends_at - now)
+        url, lasts = None, ends_at - now - SIGNING_MARGIN
+        if lasts > timedelta() and not is_external(entry.address):
+            url = context.storage.sign_get(entry.address, lasts=lasts)
         return Signed(entry, sign(read_signing_keys(tx)[0], payload), url, ends_at)
 
     def upload(self, data: Content, *, content_type: str | None = None) -> Signed:
@@ -170,15 +173,20 @@ class Locators:
         require_unexpired(tx, locator)
         return locator
 
+    def get(self, token: str) -> Locator:
+        """What a locator says, if its object can be read. Raises as `verify`; Gone `purged`."""
+        with self._context.metadata.snapshot() as tx:
+            locator = self.verify(tx, token)
+            require_not_purged(tx, self._context.repository_id, [locator.address])
+            return locator
+
     def read(self, token: str, *, start: int = 0, end: int | None = None) -> ReadLocator:
         """The object of a locator, and its bytes from `start` up to and without `end`.
 
-        Raises as `verify`; Gone `purged`; Failed `corrupt_object`, `storage_error`.
+        Raises as `get`; Failed `corrupt_object`, `storage_error`.
         """
         context = self._context
-        with context.metadata.snapshot() as tx:
-            locator = self.verify(tx, token)
-            require_not_purged(tx, context.repository_id, [locator.address])
+        locator = self.get(token)
         entry = locator.entry("object", mtime=EPOCH)
         try:
             if is_external(entry.address):

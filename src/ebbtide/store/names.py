@@ -21,6 +21,7 @@ PATH_BYTES_MAX: Final = 1024
 METADATA_BYTES_MAX: Final = 16 * 1024
 ITEM_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
+PROPERTIES_DEPTH_MAX: Final = 32
 SHOWN_MAX: Final = 100
 
 _REPOSITORY: Final = re.compile(rf"[a-z0-9][a-z0-9-]{{2,{REPOSITORY_LENGTH_MAX - 1}}}")
@@ -104,15 +105,33 @@ def unique_name(name: str, is_taken: Callable[[str], bool], *, form: str = "{} (
 
 def check_properties(properties: Mapping[str, Any]) -> None:  # JSON
     """What a user attaches to a project or collection. Raises InvalidInput `invalid_argument`."""
-    try:
-        text = json.dumps(properties, allow_nan=False)
-    except (TypeError, ValueError):
-        raise InvalidInput("invalid_argument", "properties are an object of JSON") from None
-    if not isinstance(properties, Mapping) or not all(isinstance(key, str) for key in properties):
+    if not isinstance(properties, Mapping):
         raise InvalidInput("invalid_argument", "properties are an object of JSON")
-    if "\\u0000" in text:
-        raise InvalidInput("invalid_argument", "the properties hold a zero byte")
+    level: list[Any] = [properties]
+    for _ in range(PROPERTIES_DEPTH_MAX):
+        level = [inner for value in level for inner in _inside(value)]
+    if level:
+        raise InvalidInput(
+            "invalid_argument", f"the properties nest more than {PROPERTIES_DEPTH_MAX} deep"
+        )
+    try:
+        text = json.dumps(properties, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            "invalid_argument", "the properties hold what JSON cannot express"
+        ) from None
     check_text("the properties", text, bytes_max=PROPERTIES_BYTES_MAX)
+
+
+def _inside(value: Any) -> list[Any]:  # JSON
+    """What an object or list holds, names among it. Raises InvalidInput `invalid_argument`."""
+    if isinstance(value, str) and "\0" in value:
+        raise InvalidInput("invalid_argument", "the properties hold a zero byte")
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise InvalidInput("invalid_argument", "the names of properties are texts")
+        return [*value, *value.values()]
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def check_path(path: str) -> None:

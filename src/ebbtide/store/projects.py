@@ -7,7 +7,7 @@ it is in the worst state of its own and of all above it.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -150,11 +150,12 @@ class Projects:
         state: LifecycleState | None = None,
         from_date: datetime | None = None,
         to_date: datetime | None = None,
+        prefix: str = "",
         after: tuple[str, str] = ("", ""),
         amount: int = 1000,
     ) -> builtins.list[Project]:
-        """At most `amount` projects of one place behind (name, id), by name and id: those that are
-        in no other project without a `parent_id`.
+        """At most `amount` projects of one place behind (name, id), by name and id, of those whose
+        names have the prefix: of the projects that are in no other one without a `parent_id`.
 
         With `include_expired` also the trash; `state` and the dates, [from, to) of `expires_at`,
         choose from what is listed by the projects' own `expires_at`. Raises InvalidInput
@@ -177,6 +178,7 @@ class Projects:
                     from_date=from_date,
                     to_date=to_date,
                 ),
+                prefix=prefix,
                 after=after,
                 amount=amount,
             )
@@ -302,7 +304,7 @@ class Projects:
             [(row.project_id, self._state(tx, row.expires_at)) for row in named],
             include_expired=include_expired,
             what=f"project {shown(path)}",
-            missing=_not_found(path),
+            missing=lambda is_trashed: no_project(path, is_trashed=is_trashed),
         )
 
     def _lineage(self, tx: Transaction, project_id: str) -> Lineage | None:
@@ -316,10 +318,10 @@ class Projects:
     ) -> Lineage:
         line = self._lineage(tx, project_id)
         if line is None:
-            raise _not_found(project_id)
+            raise no_project(project_id)
         state = self._state(tx, line.ends_at)
         if not state.is_visible(include_expired=include_expired):
-            raise _not_found(project_id, is_trashed=state is LifecycleState.TRASHED)
+            raise no_project(project_id, is_trashed=state is LifecycleState.TRASHED)
         return line
 
     def _require_live(self, tx: Transaction, project_id: str) -> Lineage:
@@ -403,7 +405,7 @@ def one_of(
     *,
     include_expired: bool,
     what: str,
-    missing: NotFound,
+    missing: Callable[[bool], NotFound],  # whether the trash has one
 ) -> str:
     """The id of the one that a name means: the one that is not trashed, else the one in the trash
     if that may be meant. Raises `missing`, Conflict `ref_ambiguous`."""
@@ -412,7 +414,7 @@ def one_of(
         return live[0]
     trashed = [item_id for item_id, state in found if state is LifecycleState.TRASHED]
     if not trashed or not include_expired:
-        raise missing
+        raise missing(bool(trashed))
     if len(trashed) > 1:
         raise Conflict(
             "ref_ambiguous",
@@ -442,7 +444,8 @@ def _check_depth(depth: int) -> None:
         )
 
 
-def _not_found(name: str, *, is_trashed: bool = False) -> NotFound:
+def no_project(name: str, *, is_trashed: bool = False) -> NotFound:
+    """The error for a project that is not there, or only in the trash."""
     hint = ""
     if is_trashed:
         hint = ": it was deleted or has expired, and 'ebbtide project restore' may bring it back"

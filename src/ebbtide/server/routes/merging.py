@@ -42,7 +42,7 @@ def diff_branch(
         after=paging.after,
         amount=paging.amount,
     )
-    return _answer(page, paging)
+    return diff_list(page, paging)
 
 
 @routes.add("GET", _REPOSITORY + "/refs/{left:segment}/diff/{right:segment}", Role.READER)
@@ -67,7 +67,7 @@ def diff_refs(
         after=paging.after,
         amount=paging.amount,
     )
-    return _answer(page, paging, right_stats=include_right_stats)
+    return diff_list(page, paging, right_stats=include_right_stats)
 
 
 @routes.add("POST", _MERGE, Role.WRITER)
@@ -102,7 +102,8 @@ def find_merge_base(
     return MergeBaseAnswer(source_commit_id=left, destination_commit_id=right, base_commit_id=base)
 
 
-def _answer(page: Page[Change], paging: Paging, *, right_stats: bool = False) -> DiffList:
+def diff_list(page: Page[Change], paging: Paging, *, right_stats: bool = False) -> DiffList:
+    """A page of differences."""
     changes = [DiffAnswer.of(change, right_stats=right_stats) for change in page.entries]
     prefixes = map(DiffAnswer.of_prefix, page.common_prefixes)
     results = list(merge(changes, prefixes, key=attrgetter("path")))

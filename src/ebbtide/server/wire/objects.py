@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from ebbtide.server.wire.base import Metadata, Pagination, Seconds, Text, Wire, seconds_of
 from ebbtide.store.content.entries import Entry, is_external
@@ -24,7 +24,7 @@ class ObjectStats(Wire):
     content_type: str | None = None
 
     @classmethod
-    def of(cls, entry: Entry, root: str, *, user_metadata: bool = True) -> ObjectStats:
+    def of(cls, entry: Entry, root: str, *, user_metadata: bool = True) -> Self:
         """An object; `root` is the URL of the repository's storage."""
         address = entry.address
         return cls(
@@ -39,7 +39,7 @@ class ObjectStats(Wire):
         )
 
     @classmethod
-    def of_prefix(cls, prefix: str) -> ObjectStats:
+    def of_prefix(cls, prefix: str) -> Self:
         """A prefix."""
         return cls(
             path=prefix,

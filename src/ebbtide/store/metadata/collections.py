@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.expiries import StateFilter
+from ebbtide.store.metadata.prefixes import begins_with
 from ebbtide.store.metadata.schema import collection_versions, collections
 
 
@@ -105,14 +106,17 @@ def page_of_collections(
     project_id: str,
     *,
     states: StateFilter,
+    prefix: str = "",
     name: str | None = None,
     after: tuple[str, str] = ("", ""),
     amount: int,
 ) -> list[CollectionRow]:
-    """At most `amount` collections of a project behind (name, id), by name and id."""
+    """At most `amount` collections of a project behind (name, id), by name and id, of those whose
+    names have the prefix, or are `name`."""
     query = sa.select(*_COLUMNS).where(
         collections.c.project_id == project_id,
         sa.tuple_(collections.c.name, collections.c.collection_id) > sa.tuple_(*after),
+        *begins_with(collections.c.name, prefix),
         *states.conditions(collections.c.expires_at),
     )
     if name is not None:
@@ -146,14 +150,27 @@ def insert_version(tx: Transaction, row: VersionRow) -> None:
     )
 
 
-def list_versions(tx: Transaction, collection_id: str) -> list[VersionRow]:
-    """The versions of a collection that are kept, the newest first."""
-    rows = tx.execute(
-        sa.select(*_VERSION_COLUMNS)
-        .where(collection_versions.c.collection_id == collection_id)
-        .order_by(collection_versions.c.version.desc())
-    )
+def list_versions(
+    tx: Transaction, collection_id: str, *, before: int | None = None, amount: int | None = None
+) -> list[VersionRow]:
+    """The versions of a collection that are kept, the newest first: those before version `before`,
+    and at most `amount`."""
+    query = sa.select(*_VERSION_COLUMNS).where(collection_versions.c.collection_id == collection_id)
+    if before is not None:
+        query = query.where(collection_versions.c.version < before)
+    rows = tx.execute(query.order_by(collection_versions.c.version.desc()).limit(amount))
     return [VersionRow(**row._mapping) for row in rows]
+
+
+def find_version(tx: Transaction, collection_id: str, version: int) -> VersionRow | None:
+    """One version of a collection, if it is kept."""
+    row = tx.execute(
+        sa.select(*_VERSION_COLUMNS).where(
+            collection_versions.c.collection_id == collection_id,
+            collection_versions.c.version == version,
+        )
+    ).one_or_none()
+    return None if row is None else VersionRow(**row._mapping)
 
 
 def delete_version(tx: Transaction, collection_id: str, version: int) -> bool:

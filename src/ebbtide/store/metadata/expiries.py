@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
+from ebbtide.retention.dates import to_utc
 from ebbtide.retention.lifecycle import LifecycleState
 
 
@@ -26,7 +27,8 @@ class StateFilter:
     to_date: datetime | None = None
 
     def conditions(self, expires_at: sa.Column[datetime]) -> list[sa.ColumnElement[bool]]:
-        """The same in SQL, for rows with that column. What is gone never fits."""
+        """The same in SQL, for rows with that column. What is gone never fits. Raises InvalidInput
+        `invalid_date` for a date without a zone."""
         horizon = self.now - self.trash_time if self.include_expired else self.now
         found = [sa.or_(expires_at.is_(None), expires_at > horizon)]
         if self.state is LifecycleState.PERSISTENT:
@@ -38,7 +40,7 @@ class StateFilter:
         elif self.state is LifecycleState.GONE:
             found.append(sa.false())
         if self.from_date is not None:
-            found.append(expires_at >= self.from_date)
+            found.append(expires_at >= to_utc(self.from_date, what="from_date"))
         if self.to_date is not None:
-            found.append(expires_at < self.to_date)
+            found.append(expires_at < to_utc(self.to_date, what="to_date"))
         return found

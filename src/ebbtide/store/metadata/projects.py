@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.expiries import StateFilter
+from ebbtide.store.metadata.prefixes import begins_with
 from ebbtide.store.metadata.schema import projects
 
 DEPTH_MAX: Final = 64
@@ -87,16 +88,19 @@ def page_of_projects(
     *,
     parent_id: str | None,
     states: StateFilter,
+    prefix: str = "",
     after: tuple[str, str] = ("", ""),
     amount: int,
 ) -> list[ProjectRow]:
-    """At most `amount` projects of one place behind (name, id), by name and id."""
+    """At most `amount` projects of one place behind (name, id), by name and id, of those whose
+    names have the prefix."""
     rows = tx.execute(
         sa.select(*_COLUMNS)
         .where(
             projects.c.repository_id == repository_id,
             _in_parent(parent_id),
             sa.tuple_(projects.c.name, projects.c.project_id) > sa.tuple_(*after),
+            *begins_with(projects.c.name, prefix),
             *states.conditions(projects.c.expires_at),
         )
         .order_by(projects.c.name, projects.c.project_id)

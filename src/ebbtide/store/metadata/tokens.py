@@ -8,14 +8,17 @@ from itertools import pairwise
 import sqlalchemy as sa
 
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.schema import signing_keys, upload_tokens
+from ebbtide.store.metadata.schema import ONE_MICROSECOND, signing_keys, upload_tokens
 from ebbtide.store.signing import SigningKey
 
 
 def insert_signing_key(tx: Transaction, key: SigningKey) -> None:
-    """Keep a key, which signs from now on."""
+    """Keep a key, which signs from now on: it is dated behind all others, whatever clocks say."""
+    now = tx.now()
+    last: datetime = tx.execute(sa.select(sa.func.max(signing_keys.c.created_at))).scalar() or now
+    created_at = max(now, last + ONE_MICROSECOND)
     tx.execute(
-        sa.insert(signing_keys).values(key_id=key.key_id, secret=key.secret, created_at=tx.now())
+        sa.insert(signing_keys).values(key_id=key.key_id, secret=key.secret, created_at=created_at)
     )
 
 

@@ -1,0 +1,323 @@
+"""`collection files|get|put|rm|locators|diff`: the files of collections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.collections import CollectionArgument, answer, warn
+from ebbtide.cli.collections import app as app
+from ebbtide.cli.command import Cli, RepositoryArgument, command
+from ebbtide.cli.contents import (
+    FilesArgument,
+    FromCollectionOption,
+    FromRefOption,
+    FromVersionOption,
+    IntoOption,
+    LocatorsOption,
+    PrefixOption,
+    Sources,
+)
+from ebbtide.cli.downloading import file_below, save, write_out
+from ebbtide.cli.files import show_listing
+from ebbtide.cli.history import show_changes
+from ebbtide.cli.lifecycle import ExpiredOption
+from ebbtide.cli.progress import Bar
+from ebbtide.cli.text import clean, count_text, size_text
+from ebbtide.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from ebbtide.store.collections import Collection, Collections
+    from ebbtide.store.content.entries import Entry
+    from ebbtide.store.listing import Page
+    from ebbtide.store.locators import Signed
+
+PAGE: int = 1000
+STDOUT: str = "-"
+
+VersionOption = Annotated[
+    int | None,
+    typer.Option("--version", metavar="N", help="A version that is kept.", show_default=False),
+]
+KeepVersionOption = Annotated[
+    bool, typer.Option("--keep-version", help="Keep what it was until now as a version.")
+]
+
+
+@command(app, "files")
+def list_files(
+    cli: Cli,
+    repository: RepositoryArgument,
+    collection: CollectionArgument,
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="What the paths begin with.")
+    ] = "",
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Every path, not one level of directories.")
+    ] = False,
+    version: VersionOption = None,
+    include_expired: ExpiredOption = False,
+    after: Annotated[
+        str, typer.Option(metavar="PATH", help="Only what sorts behind this path.")
+    ] = "",
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="At most so many lines.", show_default=False),
+    ] = None,
+) -> None:
+    """List the files of a collection, also where its data is not kept."""
+    collections = cli.repository(repository).collections
+    found = collections.find(collection, include_expired=include_expired)
+    warn(cli, found)
+
+    def page(place: str, amount: int) -> Page[Entry]:
+        return collections.files(
+            found.collection_id,
+            version=version,
+            include_expired=include_expired,
+            prefix=prefix,
+            delimiter="" if recursive else "/",
+            after=place,
+            amount=amount,
+        )
+
+    show_listing(cli, page, after=after, limit=limit)
+
+
+@command(app, "get")
+def get(
+    cli: Cli,
+    repository: RepositoryArgument,
+    collection: CollectionArgument,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="Path of a file, or of a directory, which ends in a slash; without it, all.",
+        ),
+    ] = "",
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="File to write; of more than one file, the directory. Without it, stdout.",
+            show_default=False,
+        ),
+    ] = None,
+    version: VersionOption = None,
+) -> None:
+    """Download one file, or all. Their bytes are checked against their checksums."""
+    collections = cli.repository(repository).collections
+    found = collections.find(collection)
+    warn(cli, found)
+    if path and not path.endswith("/"):
+        _get_one(cli, collections, found, path, to, version)
+        return
+    if to is None:
+        raise InvalidInput(
+            "invalid_argument", "more than one file goes to a directory: name it by --to"
+        )
+    _get_all(cli, collections, found, path, to, version)
+
+
+def _get_one(
+    cli: Cli,
+    collections: Collections,
+    found: Collection,
+    path: str,
+    to: Path | None,
+    version: int | None,
+) -> None:
+    readable = collections.open(found.collection_id, path, version=version)
+    if to is None:
+        if cli.output.as_json:
+            raise InvalidInput(
+                "invalid_argument", "a file's bytes are no JSON document: write them --to a file"
+            )
+        write_out(readable.stream())
+        return
+    save(readable.stream(), to)
+    entry = readable.entry
+    cli.output.answer(
+        documents.entry(entry) | {"file": str(to.resolve())},
+        lambda: cli.output.line(f"wrote {to} ({size_text(entry.size_bytes)})"),
+    )
+
+
+def _get_all(
+    cli: Cli,
+    collections: Collections,
+    found: Collection,
+    prefix: str,
+    to: Path,
+    version: int | None,
+) -> None:
+    readables = list(collections.open_all(found.collection_id, version=version, prefix=prefix))
+    if prefix and not readables:
+        raise NotFound(
+            "object_not_found", f"there is nothing below {prefix[:100]!r} in {clean(found.path)}"
+        )
+    to.mkdir(parents=True, exist_ok=True)
+    # Before the first is written: what no file can be called stops it all.
+    targets = [file_below(to, each.entry.path.removeprefix(prefix)) for each in readables]
+    with Bar("downloading", total=len(targets), quiet=cli.output.as_json) as bar:
+        for readable, target in zip(readables, targets, strict=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            save(readable.stream(), target)
+            bar.advance()
+    size = sum(each.entry.size_bytes for each in readables)
+    cli.output.answer(
+        {"directory": str(to.resolve()), "file_count": len(targets), "bytes_total": size},
+        lambda: cli.output.line(
+            f"wrote {count_text(len(targets), 'file')} to {to} ({size_text(size)})"
+        ),
+    )
+
+
+@command(app, "put")
+def put(
+    cli: Cli,
+    repository: RepositoryArgument,
+    collection: CollectionArgument,
+    files: FilesArgument = None,
+    into: IntoOption = "",
+    from_ref: FromRefOption = None,
+    from_collection: FromCollectionOption = None,
+    from_version: FromVersionOption = None,
+    prefix: PrefixOption = "",
+    locators: LocatorsOption = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="In place of all that is there.")
+    ] = False,
+    keep_version: KeepVersionOption = False,
+) -> None:
+    """Put files into a collection, over those with the same paths, from where 'create' takes
+    them."""
+    from ebbtide.store.contents import ContentChange
+
+    collections = cli.repository(repository).collections
+    found = collections.find(collection)
+    sources = Sources(files, into, from_ref, from_collection, from_version, prefix, locators)
+    with sources.opened(cli, collections) as opened:
+        if not opened and not replace:
+            raise InvalidInput("invalid_argument", "say which files: name some, or a source")
+        changed = collections.update(
+            found.collection_id,
+            ContentChange(opened, replaces=replace),
+            keep_version=keep_version,
+        )
+    _answer_changed(cli, changed)
+
+
+@command(app, "rm")
+def remove(
+    cli: Cli,
+    repository: RepositoryArgument,
+    collection: CollectionArgument,
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH…",
+            help="Paths of files, or of directories, which end in a slash.",
+            show_default=False,
+        ),
+    ],
+    keep_version: KeepVersionOption = False,
+) -> None:
+    """Take files out of a collection. Versions that are kept, and others that have them, stay."""
+    from ebbtide.store.contents import ContentChange
+
+    collections = cli.repository(repository).collections
+    found = collections.find(collection)
+    changed = collections.update(
+        found.collection_id, ContentChange(removed=paths), keep_version=keep_version
+    )
+    _answer_changed(cli, changed)
+
+
+def _answer_changed(cli: Cli, changed: Collection) -> None:
+    files = count_text(changed.file_count, "file")
+    text = f"collection {clean(changed.path)} has {files} now, {size_text(changed.size_bytes)}"
+    answer(cli, changed, text)
+
+
+@command(app, "locators")
+def locators(
+    cli: Cli,
+    repository: RepositoryArgument,
+    collection: CollectionArgument,
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="What the paths begin with.")
+    ] = "",
+    version: VersionOption = None,
+) -> None:
+    """Print a locator for each file, as JSON, which 'create --locators' and 'put --locators' take.
+
+    Whoever holds a locator can read the file, or make it one of a collection, until it ends.
+    """
+    collections = cli.repository(repository).collections
+    found = collections.find(collection)
+    warn(cli, found)
+    signed = list(_signed(collections, found, prefix, version))
+    document = {
+        "locators": {each.entry.path: each.locator for each in signed},
+        # Those of a long list are given at different times.
+        "expires_at": documents.instant(min((each.expires_at for each in signed), default=None)),
+    }
+    cli.output.answer(document, lambda: cli.output.line(json.dumps(document, indent=2)))
+
+
+def _signed(
+    collections: Collections, found: Collection, prefix: str, version: int | None
+) -> Iterator[Signed]:
+    after: str | None = ""
+    while after is not None:
+        page = collections.locators(
+            found.collection_id, version=version, prefix=prefix, after=after, amount=PAGE
+        )
+        yield from page.entries
+        after = page.next_after
+
+
+@command(app, "diff")
+def diff(
+    cli: Cli,
+    repository: RepositoryArgument,
+    left: CollectionArgument,
+    right: Annotated[
+        str,
+        typer.Argument(
+            metavar="OTHER", help="Path or id of the other collection.", show_default=False
+        ),
+    ],
+    version: VersionOption = None,
+    other_version: Annotated[
+        int | None,
+        typer.Option(
+            "--other-version",
+            metavar="N",
+            help="A version of the other that is kept.",
+            show_default=False,
+        ),
+    ] = None,
+    prefix: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Only paths that begin so.", show_default=False)
+    ] = "",
+) -> None:
+    """Show which files differ between two collections, also where data is not kept."""
+    collections = cli.repository(repository).collections
+    ours, theirs = collections.find(left), collections.find(right)
+    changes = collections.diff(
+        ours.collection_id,
+        theirs.collection_id,
+        left_version=version,
+        right_version=other_version,
+        prefix=prefix,
+    )
+    show_changes(cli, changes)

@@ -1,0 +1,392 @@
+"""`collection`: named sets of files, with a lifecycle of their own. Not for: their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
+from ebbtide.cli.contents import (
+    FilesArgument,
+    FromCollectionOption,
+    FromRefOption,
+    FromVersionOption,
+    IntoOption,
+    LocatorsOption,
+    PrefixOption,
+    Sources,
+)
+from ebbtide.cli.lifecycle import (
+    AfterOption,
+    BeforeOption,
+    ExpiredOption,
+    ExpiresAtOption,
+    ExpiresInOption,
+    NeverOption,
+    StateOption,
+    UniqueOption,
+    changed_text,
+    deleted_text,
+    expiry_given,
+    expiry_updated,
+    may_delete,
+    warn_of_end,
+)
+from ebbtide.cli.projects import (
+    DescriptionOption,
+    NameOption,
+    ProjectArgument,
+    PropertyOption,
+    UnsetOption,
+    changed_properties,
+    filters_of,
+    given_options,
+    lifecycle_fields,
+    property_fields,
+)
+from ebbtide.cli.text import clean, count_text, date_text, parse_pairs, size_text
+from ebbtide.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ebbtide.store.collections import Collection, Collections
+    from ebbtide.store.metadata.collections import VersionRow
+
+PAGE: int = 1000
+
+app = group("Make, list, read, change, delete and restore collections.")
+
+CollectionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="COLLECTION", help="Path of the collection, or its id.", show_default=False
+    ),
+]
+VersionArgument = Annotated[
+    int, typer.Argument(metavar="N", help="Number of the version.", show_default=False)
+]
+ReplicationOption = Annotated[
+    int | None,
+    typer.Option(
+        "--replication-desired",
+        metavar="N",
+        help="0 lets the data go and keeps names, sizes and checksums.",
+        show_default=False,
+    ),
+]
+NameFilter = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Only those of that name.", show_default=False),
+]
+_WHEN = "--expires-in PERIOD or --expires-at DATE"
+
+
+@command(app, "create")
+def create(
+    cli: Cli,
+    repository: RepositoryArgument,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="COLLECTION",
+            help="Path of the new collection: the project's, and a name.",
+            show_default=False,
+        ),
+    ],
+    files: FilesArgument = None,
+    into: IntoOption = "",
+    from_ref: FromRefOption = None,
+    from_collection: FromCollectionOption = None,
+    from_version: FromVersionOption = None,
+    prefix: PrefixOption = "",
+    locators: LocatorsOption = None,
+    description: DescriptionOption = None,
+    properties: PropertyOption = None,
+    replication_desired: ReplicationOption = None,
+    expires_in: ExpiresInOption = None,
+    expires_at: ExpiresAtOption = None,
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Make a collection: of files of this machine, of what commits or collections have, of what
+    locators promise, of all of these, or empty.
+
+    Of two files with one path, one of this machine wins, then that of a locator, then that of a
+    collection.
+    """
+    from ebbtide.store.contents import ContentChange
+
+    found = cli.repository(repository)
+    above, _, name = path.rpartition("/")
+    if not above:
+        raise InvalidInput(
+            "invalid_argument", f"a collection lies in a project: write PROJECT/{path[:60]}"
+        )
+    sources = Sources(files, into, from_ref, from_collection, from_version, prefix, locators)
+    with sources.opened(cli, found.collections) as opened:
+        made = found.collections.create(
+            found.projects.find(above).project_id,
+            name,
+            ContentChange(opened),
+            description=description or "",
+            properties=parse_pairs(properties or [], option="--property"),
+            expires_at=expiry_given(cli, expires_in, expires_at, options=_WHEN),
+            ensure_unique_name=ensure_unique_name,
+            **given_options(replication_desired=replication_desired),
+        )
+    answer(cli, made, f"collection {clean(made.path)} made: {_size(made)}")
+
+
+@command(app, "list")
+def list_all(
+    cli: Cli,
+    repository: RepositoryArgument,
+    project: ProjectArgument,
+    name: NameFilter = None,
+    include_expired: ExpiredOption = False,
+    state: StateOption = None,
+    expires_after: AfterOption = None,
+    expires_before: BeforeOption = None,
+) -> None:
+    """List the collections of a project."""
+    found = cli.repository(repository)
+    filters = filters_of(include_expired, state, expires_after, expires_before)
+    expired: bool = filters["include_expired"]
+    place = found.projects.find(project, include_expired=expired)
+    listed = list(_pages(found.collections, place.project_id, {**filters, "name": name}))
+
+    def show() -> None:
+        headers = ["name", "files", "size", "changed", "state", "expires", "keeps data"]
+        cli.output.table(
+            [*(["id"] if expired else []), *headers],
+            [[*([each.collection_id] if expired else []), *_cells(each)] for each in listed],
+            right=["files", "size"],
+            none="no collections",
+        )
+
+    cli.output.answer({"collections": [documents.collection(each) for each in listed]}, show)
+
+
+def _pages(
+    collections: Collections,
+    project_id: str,
+    filters: dict[str, Any],  # see `filters_of`
+) -> Iterable[Collection]:
+    after = ("", "")
+    while page := collections.page(project_id, after=after, amount=PAGE, **filters):
+        yield from page
+        after = (page[-1].name, page[-1].collection_id)
+
+
+def _cells(found: Collection) -> list[str]:
+    return [
+        found.name,
+        count_text(found.file_count),
+        size_text(found.size_bytes),
+        date_text(found.modified_at),
+        found.state.value,
+        date_text(found.ends_at),
+        "yes" if found.replication_desired else "no",
+    ]
+
+
+@command(app, "show")
+def show_one(
+    cli: Cli,
+    repository: RepositoryArgument,
+    collection: CollectionArgument,
+    include_expired: ExpiredOption = False,
+) -> None:
+    """Show what a collection is."""
+    collections = cli.repository(repository).collections
+    found = collections.find(collection, include_expired=include_expired)
+    cli.output.answer(documents.collection(found), lambda: cli.output.fields(_fields(found)))
+    warn(cli, found)
+
+
+def _fields(found: Collection) -> list[tuple[str, str]]:
+    keeps = "kept" if found.replication_desired else "not kept: names, sizes and checksums alone"
+    return [
+        ("path", clean(found.path)),
+        ("id", found.collection_id),
+        *lifecycle_fields(found.state, found.expires_at, found.ends_at),
+        ("version", str(found.version)),
+        ("content", _size(found)),
+        ("data", keeps),
+        ("replication desired", str(found.replication_desired)),
+        ("hash", found.content_hash),
+        ("created", f"{date_text(found.created_at)} UTC"),
+        ("changed", f"{date_text(found.modified_at)} UTC"),
+        ("description", clean(found.description)),
+        *property_fields(found.properties),
+    ]
+
+
+@command(app, "find-hash")
+def find_hash(
+    cli: Cli,
+    repository: RepositoryArgument,
+    content_hash: Annotated[
+        str, typer.Argument(metavar="HASH", help="Hash of the content.", show_default=False)
+    ],
+    include_expired: ExpiredOption = False,
+) -> None:
+    """Find a collection by its content: a persistent one before an expiring, and either before one
+    in the trash."""
+    collections = cli.repository(repository).collections
+    found = collections.by_hash(content_hash, include_expired=include_expired)
+    cli.output.answer(documents.collection(found), lambda: cli.output.fields(_fields(found)))
+    warn(cli, found)
+
+
+@command(app, "update")
+def update(
+    cli: Cli,
+    repository: RepositoryArgument,
+    collection: CollectionArgument,
+    name: NameOption = None,
+    project: Annotated[
+        str | None,
+        typer.Option(
+            "--project",
+            metavar="PROJECT",
+            help="Move it there: a path or an id.",
+            show_default=False,
+        ),
+    ] = None,
+    description: DescriptionOption = None,
+    properties: PropertyOption = None,
+    unset_property: UnsetOption = None,
+    replication_desired: ReplicationOption = None,
+    expires_in: ExpiresInOption = None,
+    expires_at: ExpiresAtOption = None,
+    never: NeverOption = False,
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Change what is given. A date of one in the trash brings it back, if it is not past."""
+    found = cli.repository(repository)
+    before = found.collections.find(collection, include_expired=True)
+    changed = found.collections.update(
+        before.collection_id,
+        **given_options(
+            name=name,
+            description=description,
+            project_id=None if project is None else found.projects.find(project).project_id,
+            replication_desired=replication_desired,
+        ),
+        **changed_properties(before.properties, properties, unset_property),
+        expires_at=expiry_updated(cli, expires_in, expires_at, never=never),
+        ensure_unique_name=ensure_unique_name,
+    )
+    answer(
+        cli,
+        changed,
+        changed_text(f"collection {clean(changed.path)}", changed.state, changed.ends_at),
+    )
+    if before.replication_desired and not changed.replication_desired:
+        cli.output.warn(
+            "from the next collector run on its data may be gone for good; until then "
+            "--replication-desired 1 keeps it"
+        )
+
+
+@command(app, "versions")
+def versions(cli: Cli, repository: RepositoryArgument, collection: CollectionArgument) -> None:
+    """List the earlier versions that are kept, the newest first."""
+    collections = cli.repository(repository).collections
+    found = collections.find(collection)
+    kept = list(_versions(collections, found.collection_id))
+
+    def show() -> None:
+        cli.output.table(
+            ["version", "files", "size", "changed", "name", "hash"],
+            [
+                [
+                    str(row.version),
+                    count_text(row.file_count),
+                    size_text(row.size_bytes),
+                    date_text(row.modified_at),
+                    row.name,
+                    row.content_hash,
+                ]
+                for row in kept
+            ],
+            right=["version", "files", "size"],
+            none="no earlier version is kept",
+        )
+
+    cli.output.answer({"versions": [documents.version(row) for row in kept]}, show)
+    warn(cli, found)
+
+
+def _versions(collections: Collections, collection_id: str) -> Iterable[VersionRow]:
+    before: int | None = None
+    while page := collections.versions(collection_id, before=before, amount=PAGE):
+        yield from page
+        before = page[-1].version
+
+
+@command(app, "drop-version")
+def drop_version(
+    cli: Cli,
+    repository: RepositoryArgument,
+    collection: CollectionArgument,
+    version: VersionArgument,
+    yes: YesOption = False,
+) -> None:
+    """Keep an earlier version no longer."""
+    collections = cli.repository(repository).collections
+    found = collections.find(collection)
+    if not cli.may(f"drop version {version} of {clean(found.path)} for good?", yes=yes):
+        return
+    collections.drop_version(found.collection_id, version)
+    cli.output.answer(
+        {"collection_id": found.collection_id, "version": version},
+        lambda: cli.output.line(f"version {version} of {clean(found.path)} dropped"),
+    )
+
+
+@command(app, "delete")
+def delete(
+    cli: Cli, repository: RepositoryArgument, collection: CollectionArgument, yes: YesOption = False
+) -> None:
+    """Put a collection in the trash, from which it can be restored for the trash time.
+
+    Asks only where the trash time is zero, so that nothing could bring it back.
+    """
+    collections = cli.repository(repository).collections
+    found = collections.find(collection)
+    what = f"collection {clean(found.path)}"
+    if may_delete(cli, what, yes=yes):
+        deleted = collections.delete(found.collection_id)
+        restore = f"collection restore {repository} {deleted.collection_id}"
+        answer(cli, deleted, deleted_text(cli, what, restore))
+
+
+@command(app, "restore")
+def restore(
+    cli: Cli,
+    repository: RepositoryArgument,
+    collection: CollectionArgument,
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Bring a collection back from the trash."""
+    collections = cli.repository(repository).collections
+    found = collections.find(collection, include_expired=True)
+    back = collections.restore(found.collection_id, ensure_unique_name=ensure_unique_name)
+    answer(cli, back, f"collection {clean(back.path)} is back")
+
+
+def answer(cli: Cli, found: Collection, text: str) -> None:
+    """Answer with a collection; `text` is for people."""
+    cli.output.answer(documents.collection(found), lambda: cli.output.line(text))
+
+
+def warn(cli: Cli, found: Collection) -> None:
+    """Say on a terminal when what is read there is going to end."""
+    warn_of_end(cli, f"collection {clean(found.path)}", found.ends_at)
+
+
+def _size(found: Collection) -> str:
+    return f"{count_text(found.file_count, 'file')}, {size_text(found.size_bytes)}"

@@ -1,0 +1,325 @@
+"""`project`: places for collections, which nest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ebbtide.cli import documents
+from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
+from ebbtide.cli.lifecycle import (
+    AfterOption,
+    BeforeOption,
+    ExpiredOption,
+    ExpiresAtOption,
+    ExpiresInOption,
+    NeverOption,
+    StateOption,
+    UniqueOption,
+    changed_text,
+    deleted_text,
+    expiry_given,
+    expiry_updated,
+    may_delete,
+    warn_of_end,
+)
+from ebbtide.cli.text import clean, date_text, parse_date, parse_pairs
+from ebbtide.errors import InvalidInput
+from ebbtide.retention.lifecycle import LifecycleState
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from typing import Any
+
+    from ebbtide.store.projects import Project, Projects
+
+PAGE: int = 1000
+
+app = group("Make, list, change, move, delete and restore projects, which hold collections.")
+
+ProjectArgument = Annotated[
+    str,
+    typer.Argument(metavar="PROJECT", help="Path of the project, or its id.", show_default=False),
+]
+DescriptionOption = Annotated[
+    str | None,
+    typer.Option("--description", metavar="TEXT", help="What it is.", show_default=False),
+]
+PropertyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property", metavar="NAME=VALUE", help="What you like; repeatable.", show_default=False
+    ),
+]
+UnsetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unset-property", metavar="NAME", help="Drop a property; repeatable.", show_default=False
+    ),
+]
+NameOption = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Another name.", show_default=False)
+]
+
+
+@command(app, "create")
+def create(
+    cli: Cli,
+    repository: RepositoryArgument,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROJECT",
+            help="Path of the new project; those above it are there already.",
+            show_default=False,
+        ),
+    ],
+    description: DescriptionOption = None,
+    properties: PropertyOption = None,
+    expires_in: ExpiresInOption = None,
+    expires_at: ExpiresAtOption = None,
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Make a project."""
+    projects = cli.repository(repository).projects
+    above, _, name = path.rpartition("/")
+    made = projects.create(
+        name,
+        parent_id=projects.find(above).project_id if above else None,
+        description=description or "",
+        properties=parse_pairs(properties or [], option="--property"),
+        expires_at=expiry_given(cli, expires_in, expires_at, options=_WHEN),
+        ensure_unique_name=ensure_unique_name,
+    )
+    _answer(cli, made, f"project {clean(made.path)} made")
+
+
+_WHEN = "--expires-in PERIOD or --expires-at DATE"
+
+
+@command(app, "list")
+def list_all(
+    cli: Cli,
+    repository: RepositoryArgument,
+    parent: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROJECT", help="List those in this one; without it, those in no other."
+        ),
+    ] = "",
+    include_expired: ExpiredOption = False,
+    state: StateOption = None,
+    expires_after: AfterOption = None,
+    expires_before: BeforeOption = None,
+) -> None:
+    """List the projects of one place."""
+    projects = cli.repository(repository).projects
+    filters = filters_of(include_expired, state, expires_after, expires_before)
+    expired: bool = filters["include_expired"]
+    parent_id = projects.find(parent, include_expired=expired).project_id if parent else None
+    found = list(_pages(projects, parent_id, filters))
+
+    def show() -> None:
+        cli.output.table(
+            [*(["id"] if expired else []), "name", "created", "state", "expires", "description"],
+            [
+                [
+                    *([project.project_id] if expired else []),
+                    project.name,
+                    date_text(project.created_at),
+                    project.state.value,
+                    date_text(project.ends_at),
+                    project.description.split("\n")[0],
+                ]
+                for project in found
+            ],
+            none="no projects",
+        )
+
+    cli.output.answer({"projects": [documents.project(each) for each in found]}, show)
+
+
+def _pages(
+    projects: Projects,
+    parent_id: str | None,
+    filters: dict[str, Any],  # see `filters_of`
+) -> Iterable[Project]:
+    after = ("", "")
+    while page := projects.page(parent_id=parent_id, after=after, amount=PAGE, **filters):
+        yield from page
+        after = (page[-1].name, page[-1].project_id)
+
+
+def filters_of(
+    include_expired: bool, state: str | None, after: str | None, before: str | None
+) -> dict[str, Any]:  # arguments of `page`, each of its own type
+    """What a list is asked for. Whoever asks for what is in the trash looks there."""
+    wanted: LifecycleState | None = None if state is None else LifecycleState(state)
+    from_date: datetime | None = None if after is None else parse_date(after)
+    to_date: datetime | None = None if before is None else parse_date(before)
+    return {
+        "include_expired": include_expired or wanted is LifecycleState.TRASHED,
+        "state": wanted,
+        "from_date": from_date,
+        "to_date": to_date,
+    }
+
+
+@command(app, "show")
+def show_one(
+    cli: Cli,
+    repository: RepositoryArgument,
+    project: ProjectArgument,
+    include_expired: ExpiredOption = False,
+) -> None:
+    """Show what a project is."""
+    found = cli.repository(repository).projects.find(project, include_expired=include_expired)
+
+    def show() -> None:
+        cli.output.fields(
+            [
+                ("path", clean(found.path)),
+                ("id", found.project_id),
+                *lifecycle_fields(found.state, found.expires_at, found.ends_at),
+                ("created", f"{date_text(found.created_at)} UTC"),
+                ("changed", f"{date_text(found.modified_at)} UTC"),
+                ("description", clean(found.description)),
+                *property_fields(found.properties),
+            ]
+        )
+
+    cli.output.answer(documents.project(found), show)
+    warn_of_end(cli, f"project {clean(found.path)}", found.ends_at)
+
+
+def lifecycle_fields(
+    state: LifecycleState, expires_at: datetime | None, ends_at: datetime | None
+) -> list[tuple[str, str]]:
+    """What is said of a state, and of when that changes."""
+    fields = [("state", state.value)]
+    if expires_at is not None:
+        fields.append(("expires", f"{date_text(expires_at)} UTC"))
+    if ends_at is not None and ends_at != expires_at:
+        fields.append(("ends", f"{date_text(ends_at)} UTC, with a project above it"))
+    return fields
+
+
+def property_fields(properties: Any) -> list[tuple[str, str]]:  # JSON
+    """Properties by name, as JSON where they are no text."""
+    import json
+
+    return [
+        (f"property {clean(name)}", clean(value if isinstance(value, str) else json.dumps(value)))
+        for name, value in sorted(properties.items())
+    ]
+
+
+@command(app, "update")
+def update(
+    cli: Cli,
+    repository: RepositoryArgument,
+    project: ProjectArgument,
+    name: NameOption = None,
+    description: DescriptionOption = None,
+    properties: PropertyOption = None,
+    unset_property: UnsetOption = None,
+    expires_in: ExpiresInOption = None,
+    expires_at: ExpiresAtOption = None,
+    never: NeverOption = False,
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Change what is given. A date of one in the trash brings it back, if it is not past."""
+    projects = cli.repository(repository).projects
+    found = projects.find(project, include_expired=True)
+    changed = projects.update(
+        found.project_id,
+        **given_options(name=name, description=description),
+        **changed_properties(found.properties, properties, unset_property),
+        expires_at=expiry_updated(cli, expires_in, expires_at, never=never),
+        ensure_unique_name=ensure_unique_name,
+    )
+    _answer(
+        cli, changed, changed_text(f"project {clean(changed.path)}", changed.state, changed.ends_at)
+    )
+
+
+def given_options(**values: Any) -> dict[str, Any]:  # of the fields' own types
+    """The options that were given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def changed_properties(
+    before: Any,  # JSON
+    set_to: list[str] | None,
+    unset: list[str] | None,
+) -> dict[str, Any]:
+    """The properties as `update` takes them, with some set and some dropped; nothing where there is
+    no change. InvalidInput `invalid_argument` for one that is not there."""
+    if not set_to and not unset:
+        return {}
+    properties = dict(before)
+    for name in unset or []:
+        if name not in properties:
+            raise InvalidInput("invalid_argument", f"there is no property {name[:60]!r} to drop")
+        del properties[name]
+    return {"properties": properties | parse_pairs(set_to or [], option="--property")}
+
+
+@command(app, "move")
+def move(
+    cli: Cli,
+    repository: RepositoryArgument,
+    project: ProjectArgument,
+    parent: Annotated[
+        str,
+        typer.Argument(
+            metavar="PARENT", help="Path or id of the one to move it into; without it, into none."
+        ),
+    ] = "",
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Move a project into another one, with all that it holds."""
+    projects = cli.repository(repository).projects
+    moved = projects.update(
+        projects.find(project).project_id,
+        parent_id=projects.find(parent).project_id if parent else None,
+        ensure_unique_name=ensure_unique_name,
+    )
+    _answer(cli, moved, f"it is project {clean(moved.path)} now")
+
+
+@command(app, "delete")
+def delete(
+    cli: Cli, repository: RepositoryArgument, project: ProjectArgument, yes: YesOption = False
+) -> None:
+    """Put a project in the trash, and with it what it holds, for the trash time.
+
+    Asks only where the trash time is zero, so that nothing could bring it back.
+    """
+    projects = cli.repository(repository).projects
+    found = projects.find(project)
+    what = f"project {clean(found.path)}"
+    if may_delete(cli, f"{what} and all that it holds", yes=yes):
+        deleted = projects.delete(found.project_id)
+        restore = f"project restore {repository} {deleted.project_id}"
+        _answer(cli, deleted, deleted_text(cli, what, restore))
+
+
+@command(app, "restore")
+def restore(
+    cli: Cli,
+    repository: RepositoryArgument,
+    project: ProjectArgument,
+    ensure_unique_name: UniqueOption = False,
+) -> None:
+    """Bring a project back from the trash, and with it what was in it."""
+    projects = cli.repository(repository).projects
+    found = projects.find(project, include_expired=True)
+    back = projects.restore(found.project_id, ensure_unique_name=ensure_unique_name)
+    _answer(cli, back, f"project {clean(back.path)} is back")
+
+
+def _answer(cli: Cli, found: Project, text: str) -> None:
+    cli.output.answer(documents.project(found), lambda: cli.output.line(text))

@@ -1,0 +1,177 @@
+"""Collections: made, found, changed, put in the trash and brought back. None of lakeFS's.
+
+Not for: their files (`collected_files`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import Body, Query, Response
+
+from ebbtide.errors import InvalidInput
+from ebbtide.server.lifecycle import ExpiredQuery, ListedDep
+from ebbtide.server.paging import Paging, PagingDep, item_place
+from ebbtide.server.routes.projects import given_in
+from ebbtide.server.routing import Routes
+from ebbtide.server.serving import Served, ServedDep
+from ebbtide.server.wire.base import Restoration, Segment, Text
+from ebbtide.server.wire.collections import (
+    CollectionAnswer,
+    CollectionCreation,
+    CollectionList,
+    CollectionUpdate,
+    ContentSources,
+    VersionAnswer,
+    VersionList,
+)
+from ebbtide.store.contents import ContentChange
+from ebbtide.store.keys import Role
+from ebbtide.store.lifecycle import Listed
+
+routes = Routes("collections")
+
+VERSION_MAX: Final = 2**53
+_COLLECTION: Final = "/collections/{collection_id:segment}"
+_OF_CONTENT: Final = {*ContentSources.model_fields, "removed", "replaces"}
+
+
+@routes.add("POST", "/collections", Role.WRITER, status=201)
+def create_collection(asked: CollectionCreation, served: ServedDep) -> CollectionAnswer:
+    """Make a collection, empty or of what its sources have; no bytes are moved."""
+    found = served.store.repository_of_project(asked.project_id)
+    made = found.collections.create(
+        asked.project_id,
+        asked.name,
+        ContentChange(asked.sources()),
+        description=asked.description,
+        properties=asked.properties,
+        replication_desired=asked.replication_desired,
+        expires_at=asked.expires_at,
+        ensure_unique_name=asked.ensure_unique_name,
+    )
+    return CollectionAnswer.of(made, found.info.name)
+
+
+@routes.add("GET", "/collections", Role.READER)
+def list_collections(
+    paging: PagingDep,
+    listed: ListedDep,
+    served: ServedDep,
+    project_id: Annotated[Text | None, Query()] = None,
+    name: Annotated[Text | None, Query()] = None,
+    repository: Annotated[Text | None, Query()] = None,
+    path: Annotated[Text | None, Query()] = None,
+    content_hash: Annotated[Text | None, Query()] = None,
+) -> CollectionList:
+    """The collections in a project, by name; or the one of a repository at a path, or of a
+    content: a persistent one before an expiring, and either before one in the trash."""
+    if project_id is not None and repository is path is content_hash is None:
+        return _in_project(project_id, name, paging, listed, served)
+    if project_id is not None or repository is None or (path is None) == (content_hash is None):
+        raise InvalidInput(
+            "invalid_argument",
+            "ask for the collections of a project_id, or in a repository for the one at a path or "
+            "of a content_hash",
+        )
+    collections = served.repository(repository).collections
+    if path is not None:
+        found = collections.find(path, include_expired=listed.include_expired)
+    else:
+        assert content_hash is not None  # one of the two is given
+        found = collections.by_hash(content_hash, include_expired=listed.include_expired)
+    return CollectionList(
+        pagination=paging.pagination(1, None), results=[CollectionAnswer.of(found, repository)]
+    )
+
+
+def _in_project(
+    project_id: str, name: str | None, paging: Paging, listed: Listed, served: Served
+) -> CollectionList:
+    found = served.store.repository_of_project(project_id)
+    page, more = paging.cut(
+        found.collections.page(
+            project_id,
+            include_expired=listed.include_expired,
+            state=listed.state,
+            from_date=listed.expires_after,
+            to_date=listed.expires_before,
+            prefix=paging.prefix,
+            name=name,
+            after=paging.after_item,
+            amount=paging.amount_and_one,
+        )
+    )
+    last = item_place(page[-1].name, page[-1].collection_id) if more else None
+    return CollectionList(
+        pagination=paging.pagination(len(page), last),
+        results=[CollectionAnswer.of(each, found.info.name) for each in page],
+    )
+
+
+@routes.add("GET", _COLLECTION, Role.READER)
+def get_collection(
+    collection_id: Segment, served: ServedDep, include_expired: ExpiredQuery = False
+) -> CollectionAnswer:
+    """One collection."""
+    found = served.store.repository_of_collection(collection_id)
+    collection = found.collections.get(collection_id, include_expired=include_expired)
+    return CollectionAnswer.of(collection, found.info.name)
+
+
+@routes.add("PATCH", _COLLECTION, Role.WRITER)
+def update_collection(
+    collection_id: Segment, asked: CollectionUpdate, served: ServedDep
+) -> CollectionAnswer:
+    """Change what is given; of one in the trash `expires_at` alone, which brings it back."""
+    found = served.store.repository_of_collection(collection_id)
+    given = {name: value for name, value in given_in(asked).items() if name not in _OF_CONTENT}
+    changed = found.collections.update(collection_id, asked.content(), **given)
+    return CollectionAnswer.of(changed, found.info.name)
+
+
+@routes.add("DELETE", _COLLECTION, Role.WRITER, status=204)
+def delete_collection(collection_id: Segment, served: ServedDep) -> Response:
+    """Put a collection in the trash."""
+    served.store.repository_of_collection(collection_id).collections.delete(collection_id)
+    return Response(status_code=204)
+
+
+@routes.add("POST", _COLLECTION + "/restore", Role.WRITER)
+def restore_collection(
+    collection_id: Segment,
+    served: ServedDep,
+    asked: Annotated[Restoration | None, Body()] = None,
+) -> CollectionAnswer:
+    """Bring a collection back from the trash."""
+    found = served.store.repository_of_collection(collection_id)
+    unique = asked is not None and asked.ensure_unique_name
+    restored = found.collections.restore(collection_id, ensure_unique_name=unique)
+    return CollectionAnswer.of(restored, found.info.name)
+
+
+@routes.add("GET", _COLLECTION + "/versions", Role.READER)
+def list_versions(
+    collection_id: Segment,
+    served: ServedDep,
+    paging: PagingDep,
+    before: Annotated[int | None, Query(ge=0, le=VERSION_MAX)] = None,
+) -> VersionList:
+    """The earlier versions that are kept, the newest first."""
+    page, more = paging.cut(
+        served.store.repository_of_collection(collection_id).collections.versions(
+            collection_id, before=before, amount=paging.amount_and_one
+        )
+    )
+    return VersionList(
+        pagination=paging.pagination(len(page), str(page[-1].version) if more else None),
+        results=[VersionAnswer.of(row) for row in page],
+    )
+
+
+@routes.add("DELETE", _COLLECTION + "/versions/{version}", Role.WRITER, status=204)
+def delete_version(collection_id: Segment, version: int, served: ServedDep) -> Response:
+    """Keep a version no longer."""
+    found = served.store.repository_of_collection(collection_id)
+    found.collections.drop_version(collection_id, version)
+    return Response(status_code=204)

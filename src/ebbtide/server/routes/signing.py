@@ -1,0 +1,23 @@
+"""The keys that sign locators, upload tokens and places in lists of what is uncommitted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Body
+
+from ebbtide.server.routing import Routes
+from ebbtide.server.serving import ServedDep
+from ebbtide.server.wire.signing import RotationAnswer, RotationRequest
+from ebbtide.store.keys import Role
+
+routes = Routes("signing")
+
+
+@routes.add("POST", "/signing-keys/rotate", Role.ADMIN)
+def rotate_signing_keys(
+    served: ServedDep, asked: Annotated[RotationRequest | None, Body()] = None
+) -> RotationAnswer:
+    """Sign with a new key from now on, and retire older ones."""
+    at_once = asked is not None and asked.at_once
+    return RotationAnswer.of(served.store.signing_keys.rotate(at_once=at_once))
