@@ -342,10 +342,8 @@ class Collections:
         )
         with self._metadata.snapshot() as tx:
             now = tx.now()
-            signed = tuple(
-                self._locators.sign_in(tx, entry, now=now, ends_at=ends_at)
-                for entry in page.entries
-            )
+            signer = self._locators.signer(tx, now=now, ends_at=ends_at)
+            signed = tuple(signer.sign(entry) for entry in page.entries)
         return SignedPage(signed, page.common_prefixes, page.next_after)
 
     def open(self, collection_id: str, path: str, *, version: int | None = None) -> Readable:

@@ -24,13 +24,14 @@ from ebbtide.store.metadata.branches import find_branch
 from ebbtide.store.metadata.commits import CommitRecord, raise_lease, require_intact_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
+from ebbtide.store.metadata.repositories import repository_by_id
 from ebbtide.store.metadata.schema import ONE_MICROSECOND
 from ebbtide.store.metadata.tags import find_tag
 from ebbtide.store.metadata.tokens import insert_token, read_signing_keys, read_verifying_keys
 from ebbtide.store.names import shown
 from ebbtide.store.objects import checked
 from ebbtide.store.purged import require_not_purged
-from ebbtide.store.signing import sign, verify
+from ebbtide.store.signing import SigningKey, sign, verify
 from ebbtide.store.uploads import NewObject, write_object
 from ebbtide.store.writes import Writes
 
@@ -77,6 +78,32 @@ class Signed:
     expires_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Makes locators that last from `now` to `ends_at`, with one key."""
+
+    context: RepositoryContext
+    key: SigningKey
+    now: datetime
+    ends_at: datetime
+
+    def sign(self, entry: Entry) -> Signed:
+        """A locator for an entry."""
+        payload = {
+            "for": PURPOSE,
+            "repository": self.context.repository_id,
+            "address": entry.address,
+            "size": entry.size_bytes,
+            "checksum": entry.checksum,
+            "type": entry.content_type,
+            "expires": (self.ends_at - EPOCH) // ONE_MICROSECOND,
+        }
+        url, lasts = None, self.ends_at - self.now - SIGNING_MARGIN
+        if lasts > timedelta() and not is_external(entry.address):
+            url = self.context.storage.sign_get(entry.address, lasts=lasts)
+        return Signed(entry, sign(self.key, payload), url, self.ends_at)
+
+
 class Locators:
     """The locators of one repository."""
 
@@ -102,25 +129,16 @@ class Locators:
         now, ends_at = self._lease(found.commit, ref)
         with context.metadata.snapshot() as tx:
             require_not_purged(tx, context.repository_id, [found.entry.address])
-            return self.sign_in(tx, found.entry, now=now, ends_at=ends_at)
+            return self.signer(tx, now=now, ends_at=ends_at).sign(found.entry)
 
-    def sign_in(self, tx: Transaction, entry: Entry, *, now: datetime, ends_at: datetime) -> Signed:
-        """A locator for an entry that lasts from `now`, a moment ago, to `ends_at`; the caller has
-        seen to it that the data does."""
-        context = self._context
-        payload = {
-            "for": PURPOSE,
-            "repository": context.repository_id,
-            "address": entry.address,
-            "size": entry.size_bytes,
-            "checksum": entry.checksum,
-            "type": entry.content_type,
-            "expires": (ends_at - EPOCH) // ONE_MICROSECOND,
-        }
-        url, lasts = None, ends_at - now - SIGNING_MARGIN
-        if lasts > timedelta() and not is_external(entry.address):
-            url = context.storage.sign_get(entry.address, lasts=lasts)
-        return Signed(entry, sign(read_signing_keys(tx)[0], payload), url, ends_at)
+    def signer(self, tx: Transaction, *, now: datetime, ends_at: datetime) -> Signer:
+        """What signs entries from `now`, a moment ago, to `ends_at` or the end of the repository;
+        the caller has seen to it that the data lasts as long."""
+        info = repository_by_id(tx, self._context.repository_id)
+        expires_at = None if info is None else info.expires_at
+        return Signer(
+            self._context, read_signing_keys(tx)[0], now, min(ends_at, expires_at or ends_at)
+        )
 
     def upload(self, data: Content, *, content_type: str | None = None) -> Signed:
         """Write an object that nothing refers to yet, and give the locator by which new content can
@@ -142,7 +160,8 @@ class Locators:
                 # From "being written" to "promised" in one step.
                 publish_writes(tx, context.repository_id, [address])
                 now = tx.now()
-                signed = self.sign_in(tx, entry, now=now, ends_at=now + context.settings.lease_ttl)
+                ends_at = now + context.settings.lease_ttl
+                signed = self.signer(tx, now=now, ends_at=ends_at).sign(entry)
                 insert_token(
                     tx,
                     context.repository_id,
