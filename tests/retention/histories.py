@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -35,7 +36,8 @@ AGES = st.one_of(
 
 @st.composite
 def commits(draw: st.DrawFn, *, size_max: int = 14) -> list[Commit]:
-    """A history with several roots and heads, merges, equal dates, and dates in any order."""
+    """A history with several roots and heads, merges, equal dates, and dates in any order; among
+    it content of collections, which belongs to no history."""
     size = draw(st.integers(1, size_max))
     dice = st.tuples(AGES, st.integers(0, COMMIT_DICE_MAX))
     drawn = draw(st.lists(dice, min_size=size, max_size=size))
@@ -43,6 +45,8 @@ def commits(draw: st.DrawFn, *, size_max: int = 14) -> list[Commit]:
     if draw(st.booleans()):
         ages.sort(reverse=True)
     made = [_commit(place, ages[place], number) for place, (_, number) in enumerate(drawn)]
+    for age, number in draw(st.lists(dice, max_size=3)):
+        made.append(_content(len(made), age, number))
     step: int = draw(st.sampled_from((1, -1, 3)))
     return sorted(made, key=lambda commit: int(commit.commit_id[1:]) * step % 13)
 
@@ -71,14 +75,28 @@ def _commit(place: int, age: timedelta, dice: int) -> Commit:
     )
 
 
+def _content(place: int, age: timedelta, dice: int) -> Commit:
+    """The same as content of a collection: without parents, and nobody's parent."""
+    return replace(_commit(place, age, dice), parent_ids=(), is_content=True)
+
+
 def refs(history: list[Commit]) -> st.SearchStrategy[list[Ref]]:
-    """Branches, tags and collections, some names twice; most on the latest commits."""
+    """Branches, tags and collections, some names twice, some of which keep no data; most on the
+    latest commits."""
     ids = sorted((commit.commit_id for commit in history), key=lambda name: -int(name[1:]))
     places = st.sampled_from([*ids[:3], *ids])
     kinds: st.SearchStrategy[RefKind] = st.sampled_from(
-        ("branch", "branch", "branch", "tag", "collection")
+        ("branch", "branch", "branch", "tag", "collection", "collection")
     )
-    return st.lists(st.builds(Ref, st.sampled_from(BRANCH_NAMES), kinds, places), max_size=5)
+    keeps = st.booleans()
+    return st.lists(
+        st.builds(_ref, st.sampled_from(BRANCH_NAMES), kinds, places, keeps), max_size=5
+    )
+
+
+def _ref(name: str, kind: RefKind, commit_id: str, keeps_data: bool) -> Ref:
+    """Only collections may let their data go."""
+    return Ref(name, kind, commit_id, keeps_data=keeps_data or kind != "collection")
 
 
 def even(seed: int) -> tuple[list[Commit], list[Ref], dict[str, Any]]:
@@ -93,11 +111,16 @@ def even(seed: int) -> tuple[list[Commit], list[Ref], dict[str, Any]]:
     if source.random() < 0.7:
         ages.sort(reverse=True)
     made = [_commit(n, age, source.randint(0, COMMIT_DICE_MAX)) for n, age in enumerate(ages)]
+    for _ in range(source.choice((0, 0, 1, 3))):
+        age = timedelta(hours=source.randint(-1, span))
+        made.append(_content(len(made), age, source.randint(0, COMMIT_DICE_MAX)))
+    kinds: tuple[RefKind, ...] = ("branch", "branch", "branch", "tag", "tag", "collection")
     pointed = [
-        Ref(
+        _ref(
             source.choice(BRANCH_NAMES),
-            source.choice(("branch", "branch", "branch", "tag", "tag", "collection")),
-            made[max(source.randrange(size), source.randrange(size))].commit_id,
+            source.choice(kinds),
+            made[max(source.randrange(len(made)), source.randrange(len(made)))].commit_id,
+            source.random() < 0.5,
         )
         for _ in range(source.randint(0, 4))
     ]

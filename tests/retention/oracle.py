@@ -41,7 +41,8 @@ def active_ids(
 ) -> set[str]:
     """The ids of the commits that the policy keeps."""
     known = {commit.commit_id: commit for commit in commits}
-    pointed = list(refs)
+    # A ref that keeps no data is one more name for a record.
+    pointed = [ref for ref in refs if ref.keeps_data]
     kept = {ref.commit_id for ref in pointed if ref.kind != "tag"}
     kept |= kept_tags({ref.commit_id for ref in pointed if ref.kind == "tag"}, known, policy, now)
     kept |= set(policy.get("holds", ())) & set(known)
@@ -64,7 +65,8 @@ def active_ids(
 
 
 def dangling_heads(commits: Iterable[Commit], refs: Iterable[Ref]) -> list[Commit]:
-    everyone = list(commits)
+    """Content of collections is no history that anybody left behind."""
+    everyone = [commit for commit in commits if not commit.is_content]
     covered = {commit.parent_ids[0] for commit in everyone if commit.parent_ids}
     covered |= {ref.commit_id for ref in refs if ref.kind == "branch"}
     return [commit for commit in everyone if commit.commit_id not in covered]

@@ -90,5 +90,65 @@ def test_a_ref_to_a_lost_commit_is_an_alarm() -> None:
     assert caught.value.kind == "missing_parent"
 
 
+CONTENT = replace(commit("content", days=1), is_content=True)
+"""What a collection has: the youngest of all, and no history."""
+
+
+def with_content(*refs: Ref, content: Commit = CONTENT) -> Roots:
+    """The history under a period in which nothing but the head's line counts, and content."""
+    reading = roots(policy=Policy.parse({"default": "2d"}), commits=(*HISTORY, content))
+    return replace(reading, refs=(*reading.refs, *refs))
+
+
+def test_content_is_kept_by_refs_and_by_no_rule_of_age() -> None:
+    decision = decide(with_content())
+    assert "content" in decision.forgettable, "the youngest of all, and nobody points at it"
+
+    decision = decide(with_content(Ref("set", "collection", "content")))
+    assert decision.active["content"] == "collection set"
+    assert "content" in decision.recorded
+
+    trashed = Ref("set", "collection", "content", NOW - timedelta(days=1))
+    assert "content" in decide(with_content(trashed)).active, "what is not gone is a root"
+
+
+def test_content_is_kept_by_a_lease() -> None:
+    leased = replace(CONTENT, leased_until=NOW + timedelta(microseconds=1))
+    assert "content" in decide(with_content(content=leased)).active
+    assert "content" in decide(with_content(content=replace(leased, leased_until=NOW))).forgettable
+
+
+def test_a_ref_without_data_keeps_the_record_alone() -> None:
+    without = Ref("set", "collection", "content", keeps_data=False)
+    decision = decide(with_content(without))
+    assert "content" in decision.expired
+    assert "content" in decision.recorded
+    assert "content" not in decision.forgettable
+
+    # Any other ref on the same content, and any lease, keeps its data.
+    assert "content" in decide(with_content(without, Ref("copy", "collection", "content"))).active
+    leased = replace(CONTENT, leased_until=NOW + timedelta(days=1))
+    assert "content" in decide(with_content(without, content=leased)).active
+
+
+def test_a_ref_without_data_keeps_the_records_of_a_history() -> None:
+    """A commit that it points at is recorded with all that it reaches."""
+    without = Ref("set", "collection", "adrift", keeps_data=False)
+    decision = decide(roots_with(without))
+    assert "adrift" in decision.expired
+    assert {"adrift", "lost", "root"} <= decision.recorded
+
+
+def roots_with(ref: Ref) -> Roots:
+    reading = roots(policy=Policy.parse({"default": "1d"}))
+    return replace(reading, refs=(*reading.refs, ref))
+
+
+def test_a_ref_without_data_to_lost_content_is_an_alarm() -> None:
+    with pytest.raises(Refused) as caught:
+        decide(roots_with(Ref("set", "collection", "content", keeps_data=False)))
+    assert caught.value.kind == "missing_parent"
+
+
 def test_reachable_goes_through_all_parents() -> None:
     assert reachable(HISTORY, ["merge", "unknown"]) == {"merge", "old", "side", "root"}
