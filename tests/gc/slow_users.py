@@ -7,12 +7,13 @@ error, when that is there. So the same act is done at once or slowly, and ends a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from threading import get_ident
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from hypothesis import event
 
@@ -79,6 +80,22 @@ class Witness(Watcher):
             self.at_delete(key.removeprefix(self.world.prefix), stored)
 
 
+class OneThread(Executor):
+    """A pool without threads: what a user has written stays with the thread that is the user."""
+
+    def __init__(self, size: int) -> None:
+        del size
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Do it at once."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # told by the future, as a pool does
+            future.set_exception(error)
+        return future
+
+
 @dataclass(slots=True)
 class Slow:
     """An act that has stopped half-way."""
@@ -91,8 +108,10 @@ class Slow:
 
 @dataclass
 class SlowUsers(RefUsers[str]):
-    """The users, in several processes. `mine` are the registrations of whoever goes on."""
+    """The users, in several processes. `mine` are the registrations of whoever goes on. The acts of
+    `slow_kinds` may stop half-way."""
 
+    slow_kinds: ClassVar[Mapping[str, tuple[str, ...]]] = SLOW
     world: MemoryWorld
     model: UncommittedModel
     processes: list[Repository] = field(default_factory=list)
@@ -134,8 +153,10 @@ class SlowUsers(RefUsers[str]):
         if len(self.slow) == SLOW_MAX:
             self._finish(act)
             return
-        kind = list(SLOW)[act.third % len(SLOW)]
-        place = SLOW[kind][act.second % len(SLOW[kind])]
+        kinds = list(self.slow_kinds)
+        kind = kinds[act.third % len(kinds)]
+        places = self.slow_kinds[kind]
+        place = places[act.second % len(places)]
         steps: Steps = getattr(self, f"_{kind}")(act)
         call = next(steps, None)
         if call is None:

@@ -572,17 +572,17 @@ class Collections:
         if renames and not self._is_over(tx, changed.expires_at):
             place = (changed.project_id, changed.name)
             if self._is_over(tx, row.expires_at) or place != (row.project_id, row.name):
-                name = self._free_name(tx, *place, ensure_unique=ensure_unique)
+                name = self._free_name(
+                    tx, *place, ensure_unique=ensure_unique, holder_id=collection_id
+                )
                 changed = replace(changed, name=name)
-        update_collection(
-            tx,
-            collection_id,
-            **{
-                field: getattr(changed, field)
-                for field in CollectionRow.__dataclass_fields__
-                if getattr(changed, field) != getattr(row, field)
-            },
-        )
+        values = {
+            field: getattr(changed, field)
+            for field in CollectionRow.__dataclass_fields__
+            if getattr(changed, field) != getattr(row, field)
+        }
+        if values:  # none, where the same was said at the same instant
+            update_collection(tx, collection_id, **values)
         return self._collection(tx, changed)
 
     def _with_content(
@@ -723,13 +723,22 @@ class Collections:
         )
 
     def _free_name(
-        self, tx: Transaction, project_id: str, name: str, *, ensure_unique: bool
+        self,
+        tx: Transaction,
+        project_id: str,
+        name: str,
+        *,
+        ensure_unique: bool,
+        holder_id: str | None = None,
     ) -> str:
-        """The name, or one like it that nobody has. Raises Conflict `collection_exists`."""
+        """The name, or one like it that nobody but its holder has. Raises Conflict
+        `collection_exists`."""
 
         def is_taken(candidate: str) -> bool:
-            rows = collections_named(tx, project_id, candidate)
-            return any(not self._is_over(tx, row.expires_at) for row in rows)
+            return any(
+                row.collection_id != holder_id and not self._is_over(tx, row.expires_at)
+                for row in collections_named(tx, project_id, candidate)
+            )
 
         if not is_taken(name):
             return name

@@ -58,7 +58,8 @@ def read_kept(
         ends_at = earliest(use.expires_at, place.ends_at)
         if ends_at is None or now - ends_at < trash_time:
             kept.refs.append(_ref(use, place, ends_at))
-        elif now - ends_at < lease_ttl:
+        elif use.replication_desired > 0 and now - ends_at < lease_ttl:
+            # Through one that kept no data nothing was signed; before that, the reflog knows.
             promised = ends_at + lease_ttl
             kept.promised[use.content_id] = max(
                 promised, kept.promised.get(use.content_id, promised)

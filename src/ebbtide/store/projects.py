@@ -236,7 +236,12 @@ class Projects:
                 if not was_listed or place != (row.parent_id, row.name):
                     changed = replace(
                         changed,
-                        name=self._free_name(tx, *place, ensure_unique=ensure_unique_name),
+                        name=self._free_name(
+                            tx,
+                            *place,
+                            ensure_unique=ensure_unique_name,
+                            holder_id=project_id,
+                        ),
                     )
             update_project(
                 tx,
@@ -341,13 +346,22 @@ class Projects:
         _check_depth(len(above.rows) + _height(tx, row))
 
     def _free_name(
-        self, tx: Transaction, parent_id: str | None, name: str, *, ensure_unique: bool
+        self,
+        tx: Transaction,
+        parent_id: str | None,
+        name: str,
+        *,
+        ensure_unique: bool,
+        holder_id: str | None = None,
     ) -> str:
-        """The name, or one like it that nobody has. Raises Conflict `project_exists`."""
+        """The name, or one like it that nobody but its holder has. Raises Conflict
+        `project_exists`."""
 
         def is_taken(candidate: str) -> bool:
-            rows = projects_named(tx, self._repository_id, parent_id, candidate)
-            return any(not self._is_over(tx, row.expires_at) for row in rows)
+            return any(
+                row.project_id != holder_id and not self._is_over(tx, row.expires_at)
+                for row in projects_named(tx, self._repository_id, parent_id, candidate)
+            )
 
         if not is_taken(name):
             return name
