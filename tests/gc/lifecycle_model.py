@@ -130,7 +130,7 @@ class LifecycleModel(UncommittedModel):
         """Every instant at which something changes by itself."""
         found = {given.until for given in self.given} | set(self.leased.values())
         found |= {at + self.lease_ttl for _, at in self.left}
-        items = [*self.folders.values(), *self.bundles.values()]
+        items: list[Folder | Bundle] = [*self.folders.values(), *self.bundles.values()]
         for ends_at in (item.expires_at for item in items if item.expires_at is not None):
             found |= {ends_at, ends_at + self.trash_time, ends_at + self.lease_ttl}
         for head in [*self.trash, *self.trashed_tags]:

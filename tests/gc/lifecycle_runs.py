@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ebbtide.store.metadata.commits import find_commits
-from tests.gc.lifecycle_model import Bundle, LifecycleModel
+from tests.gc.lifecycle_model import Bundle, Folder, LifecycleModel
 from tests.gc.lifecycle_users import LifecycleUsers
 from tests.gc.lines import Reader
 from tests.gc.uncommitted_runs import Runs
@@ -37,7 +37,8 @@ class LifecycleRuns(Runs):
         """Every ref, project and collection is what the model says, and reads back whole."""
         self.check_refs()
         self.world.lake = reader = Reader(self.world).lake
-        for item in [*self.model.folders.values(), *self.model.bundles.values()]:
+        items: list[Folder | Bundle] = [*self.model.folders.values(), *self.model.bundles.values()]
+        for item in items:
             for expired in (False, True):
                 self.users.check_got(item, expired=expired)
         for folder in self.model.folders.values():

@@ -41,7 +41,7 @@ KINDS: Final[Mapping[str, list[str]]] = {
     "change": ["update", "update", "update_from", "change", "change", "copies", "drop_version"],
     "end": ["trash", "trash", "trash_project", "expire", "expire_project"],
     "back": ["restore", "restore", "restore_project"],
-    "move": ["move", "move_project", "rename", "rename_project"],
+    "move": ["move", "move_project", "name", "rename_project"],
     "sign": ["sign", "sign", "sign", "sign_ref", "sign_upload", "read"],
     "use": ["use", "use", "use", "read"],
     "look": ["look_up", "list", "same"],
@@ -204,16 +204,17 @@ class LifecycleUsers(UploadUsers):
         )
         taken = is_placed and model.is_taken(item, parent_id, name, now)
         parent = None if parent_id is None else model.folders[parent_id]
-        moves = parent is not None and parent_id != item.parent_id
+        into = parent if parent_id != item.parent_id else None
         above = model.state_above(item, now)
         changed = self._attempt(
             call,
             {
                 f"{kind}_not_found": self._hidden(item, expired=True),
                 "trashed": above == "trashed" or (was_over and bool(set(asked) - {"expires_at"})),
-                "project_not_found": (moves and self._hidden(parent))
+                "project_not_found": (into is not None and self._hidden(into))
                 or (kind == "project" and self._hidden(item, expired=True)),
-                "project_cycle": moves and any(each is item for each in model.line(parent)),
+                "project_cycle": into is not None
+                and any(each is item for each in model.line(into)),
                 f"{kind}_exists": taken and not unique,
                 **(more or {}),
             },
@@ -539,7 +540,7 @@ class LifecycleUsers(UploadUsers):
         if bundle is not None:
             self._change_collection(bundle, replication_desired=0 if bundle.copies else 2)
 
-    def _rename(self, act: Act) -> None:
+    def _name(self, act: Act) -> None:
         bundle = self._bundle(act.first)
         if bundle is not None:
             self._change_collection(bundle, name=NAMES[act.second % 3], unique=act.third % 2 == 0)

@@ -91,7 +91,7 @@ class OneThread(Executor):
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # told by the future, as a pool does
+        except EbbtideError as error:  # told by the future, as a pool does
             future.set_exception(error)
         return future
 

@@ -8,7 +8,7 @@ Arvados wiki, "Expiring collections".
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -468,7 +468,7 @@ class Collections:
         content.check()
         with self._metadata.snapshot() as tx:
             seen = self._require_visible(tx, collection_id, include_expired=True)
-            self._require_changeable(tx, seen, {**asked, "content": content})
+            self._require_changeable(tx, seen, {*asked, "content"})
             resolved = self._resolve(tx, content)
             base = require_commit(tx, self._repository_id, seen.row.content_id)
             if not content.replaces:
@@ -548,7 +548,8 @@ class Collections:
         tx.lock_repository(self._repository_id, "exclusive" if renames else "share")
         seen = self._locked(tx, collection_id, include_expired=True)
         row, now = seen.row, tx.now()
-        self._require_changeable(tx, seen, asked if built is None else {**asked, "content": built})
+        changes = {*asked, *(["content"] if built else []), *(["version"] if keep_version else [])}
+        self._require_changeable(tx, seen, changes)
         changed = replace(row, **asked, modified_at=now)
         if not isinstance(expires_at, Unchanged):
             changed = replace(changed, expires_at=expiry_asked(expires_at, now=now))
@@ -709,12 +710,7 @@ class Collections:
             raise no_collection(collection_id, is_trashed=state is LifecycleState.TRASHED)
         return seen
 
-    def _require_changeable(
-        self,
-        tx: Transaction,
-        seen: _Seen,
-        asked: Mapping[str, Any],  # see `_update`
-    ) -> None:
+    def _require_changeable(self, tx: Transaction, seen: _Seen, asked: Iterable[str]) -> None:
         require_changeable(
             asked,
             what=f"collection {shown(seen.row.name)}",

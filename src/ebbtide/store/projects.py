@@ -7,7 +7,7 @@ it is in the worst state of its own and of all above it.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -397,7 +397,7 @@ class Projects:
 
 
 def require_changeable(
-    asked: Mapping[str, Any], *, what: str, own: LifecycleState, above: LifecycleState
+    asked: Iterable[str], *, what: str, own: LifecycleState, above: LifecycleState
 ) -> None:
     """Raises Conflict `trashed`: of what is in the trash only `expires_at` can be changed, and of
     what lies in something that is there nothing can."""

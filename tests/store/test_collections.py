@@ -1,0 +1,347 @@
+"""Collections: their names, states, versions, lists, and data that is kept or not."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import Gone, NotFound
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.store.contents import ContentChange, FromCollection
+from ebbtide.store.metadata.collections import find_collection
+from ebbtide.store.metadata.schema import commits, reflog
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+from tests.support.collections import collect_files, of, of_files, put_collection, raises
+
+TRASH = timedelta(days=7)
+HOUR = timedelta(hours=1)
+INSTANT = timedelta(microseconds=1)
+
+
+@pytest.fixture
+def project_id(repository: Repository) -> str:
+    return repository.projects.create("project").project_id
+
+
+def content_id(lake: Repository, collection_id: str) -> str:
+    with lake.context.metadata.snapshot() as tx:
+        row = find_collection(tx, collection_id)
+    assert row is not None
+    return row.content_id
+
+
+def tombstone(lake: Repository, commit_id: str) -> None:
+    """As a run's fence does."""
+    with lake.context.metadata.transaction() as tx:
+        tx.lock_repository(lake.info.repository_id, "exclusive")
+        tx.execute(
+            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by="run7")
+        )
+
+
+def remembered(lake: Repository) -> list[str]:
+    """The content that the reflog names, the oldest first."""
+    with lake.context.metadata.snapshot() as tx:
+        query = sa.select(reflog.c.commit_id).where(reflog.c.kind == "collection")
+        return list(tx.execute(query.order_by(reflog.c.left_at)).scalars())
+
+
+def test_names(repository: Repository, project_id: str, clock: ManualClock) -> None:
+    lake = repository.collections
+    first = lake.create(project_id, "a").collection_id
+    with raises("collection_exists"):
+        lake.create(project_id, "a")
+    second = lake.create(project_id, "a", ensure_unique_name=True)
+    assert (second.name, second.path) == ("a (2)", "project/a (2)")
+    with raises("collection_exists"):
+        lake.update(second.collection_id, name="a")
+    assert lake.update(second.collection_id, name="a", ensure_unique_name=True).name == "a (2)"
+    lake.delete(first)
+    assert lake.update(second.collection_id, name="a").name == "a"
+    with raises("collection_exists"):
+        lake.restore(first)
+    with raises("collection_exists"):
+        lake.update(first, expires_at=clock.now + HOUR)
+    assert lake.restore(first, ensure_unique_name=True).name == "a (2)"
+    other = repository.projects.create("other").project_id
+    lake.create(other, "a")
+    with raises("collection_exists"):
+        lake.update(second.collection_id, project_id=other)
+    moved = lake.update(second.collection_id, project_id=other, ensure_unique_name=True)
+    assert moved.path == "other/a (2)"
+    with raises("project_not_found"):
+        lake.update(first, project_id="nobody")
+    with raises("project_not_found"):
+        lake.create("nobody", "a")
+
+
+def test_what_expires_by_itself_frees_its_name(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    lake = repository.collections
+    old = lake.create(project_id, "a", expires_at=clock.now + HOUR).collection_id
+    clock.advance(HOUR - INSTANT)
+    with raises("collection_exists"):
+        lake.create(project_id, "a")
+    clock.advance(INSTANT)
+    new = lake.create(project_id, "a").collection_id
+    assert lake.find("project/a").collection_id == new
+    assert lake.find("project/a", include_expired=True).collection_id == new
+    lake.delete(new)
+    with raises("ref_ambiguous"):
+        lake.find("project/a", include_expired=True)
+    with raises("collection_not_found"):
+        lake.find("project/a")
+    assert lake.find(old, include_expired=True).collection_id == old
+    for wrong in ("a", "nobody/a", "project/", "/a"):
+        with pytest.raises(NotFound):
+            lake.find(wrong)
+
+
+def test_states_at_their_instants(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    lake = repository.collections
+    made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
+    ends_at = clock.now + HOUR
+    lake.update(made, expires_at=ends_at)
+    clock.now = ends_at - INSTANT
+    assert lake.get(made).state is LifecycleState.EXPIRING
+    assert lake.open(made, "f").entry.path == "f"
+    clock.now = ends_at
+    with raises("collection_not_found"):
+        lake.get(made)
+    assert lake.get(made, include_expired=True).state is LifecycleState.TRASHED
+    assert [each.path for each in lake.files(made, include_expired=True).entries] == ["f"]
+    with raises("collection_not_found"):
+        lake.files(made)
+    with raises("collection_not_found"):
+        lake.create(project_id, "b", of(FromCollection(made)))
+    changes: list[dict[str, Any]] = [
+        {"name": "b"},
+        {"description": "b"},
+        {"properties": {}},
+        {"replication_desired": 0},
+        {"content": ContentChange(replaces=True)},
+        {"keep_version": True},
+        {"expires_at": None, "keep_version": True},
+        {"expires_at": None, "description": "b"},
+    ]
+    for asked in changes:
+        with raises("trashed"):
+            lake.update(made, **asked)
+    clock.now = ends_at + TRASH - INSTANT
+    assert lake.restore(made).state is LifecycleState.PERSISTENT
+    assert lake.restore(made).state is LifecycleState.PERSISTENT, "it is not in the trash"
+    clock.now += HOUR
+    lake.delete(made)
+    clock.advance(TRASH)
+    for call in (
+        lambda: lake.get(made, include_expired=True),
+        lambda: lake.restore(made),
+        lambda: lake.update(made, expires_at=None),
+        lambda: lake.versions(made),
+        lambda: lake.files(made, include_expired=True),
+    ):
+        with raises("collection_not_found"):
+            call()
+
+
+def test_versions(repository: Repository, project_id: str) -> None:
+    lake = repository.collections
+    made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
+    lake.update(made, of(of_files({"g": b"2"})), keep_version=True, description="two")
+    lake.update(made, ContentChange(removed=["f"]))
+    lake.update(made, name="b", keep_version=True)
+    found = lake.get(made)
+    assert (found.version, found.name) == (4, "b")
+    assert [(each.version, each.name, each.description) for each in lake.versions(made)] == [
+        (3, "a", "two"),
+        (1, "a", ""),
+    ]
+    assert collect_files(repository, made, 1) == {"f": b"1"}
+    assert collect_files(repository, made, 3) == collect_files(repository, made) == {"g": b"2"}
+    assert collect_files(repository, made, 4) == {"g": b"2"}
+    for call in (
+        lambda: lake.files(made, version=2),
+        lambda: lake.locators(made, version=2),
+        lambda: lake.open(made, "f", version=9),
+        lambda: lake.drop_version(made, 4),
+    ):
+        with raises("version_not_found"):
+            call()
+    of_version = lake.create(project_id, "c", of(FromCollection(made, 1))).collection_id
+    assert collect_files(repository, of_version) == {"f": b"1"}
+    kept = {each.version: each.content_id for each in lake.versions(made)}
+    lake.drop_version(made, 1)
+    assert remembered(repository)[-1] == kept[1]
+    with raises("version_not_found"):
+        lake.drop_version(made, 1)
+    assert collect_files(repository, of_version) == {"f": b"1"}
+
+
+def test_what_is_replaced_is_remembered(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    lake = repository.collections
+    made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
+    contents = [content_id(repository, made)]
+    for data in (b"2", b"3"):
+        clock.advance(HOUR)
+        lake.update(made, of(of_files({"f": data})), keep_version=data == b"2")
+        assert remembered(repository) == contents
+        contents.append(content_id(repository, made))
+    lake.update(made, description="no other content")
+    assert remembered(repository) == contents[:-1]
+    clock.advance(HOUR)
+    lake.update(made, replication_desired=0)
+    assert remembered(repository)[:2] == contents[:2]
+    # What was signed of the version is promised as well as what was signed of the newest.
+    assert sorted(remembered(repository)[2:]) == sorted([contents[0], contents[2]])
+
+
+def test_data_that_is_not_kept_and_is_kept_again(repository: Repository, project_id: str) -> None:
+    lake = repository.collections
+    files = {"f": b"1", "g/h": b"22"}
+    made = put_collection(repository, project_id, "a", files).collection_id
+    other = put_collection(repository, project_id, "b", {"f": b"1"}).collection_id
+    lake.update(made, replication_desired=0)
+    assert lake.update(made, replication_desired=3).replication_desired == 3
+    assert collect_files(repository, made) == files, "before the fence it is a number"
+    lake.update(made, replication_desired=0)
+    tombstone(repository, content_id(repository, made))
+    addresses = {entry.path: entry.address for entry in lake.walk(made)}
+    repository.storage.delete([addresses["f"]])
+    with pytest.raises(Gone) as caught:
+        lake.update(made, replication_desired=1)
+    error = caught.value
+    assert error.kind == "commit_expired"
+    assert error.details["run_id"] == "run7"
+    assert (error.details["missing_count"], error.details["missing"]) == (1, ["f"])
+    assert error.details["looked_for"] == 2
+    assert "1 of 2 files are missing" in error.message
+    assert lake.get(made).replication_desired == 0
+    # What is not data is all there.
+    assert [entry.path for entry in lake.walk(made)] == ["f", "g/h"]
+    assert [(each.path, each.kind) for each in lake.diff(made, other)] == [("g/h", "removed")]
+    assert lake.get(made).size_bytes == 3
+    with raises("commit_expired"):
+        lake.update(made, of(of_files({"f": b"1"})))
+    # Given its files anew, it is kept again.
+    again = lake.update(
+        made, ContentChange([of_files(files)], replaces=True), replication_desired=1
+    )
+    assert again.content_hash == lake.get(made).content_hash
+    assert collect_files(repository, made) == files
+    for number in (-1, 101):
+        with raises("invalid_argument"):
+            lake.update(made, replication_desired=number)
+
+
+def test_by_hash_follows_the_table(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    lake = repository.collections
+    place = repository.projects.create("other").project_id
+
+    def make(name: str, project: str = project_id) -> str:
+        return put_collection(repository, project, name, {"f": b"same"}).collection_id
+
+    first = make("first")
+    wanted = lake.get(first).content_hash
+
+    def found(*, include_expired: bool = False) -> str:
+        return lake.by_hash(wanted, include_expired=include_expired).collection_id
+
+    assert found() == first
+    with raises("collection_not_found"):
+        lake.by_hash("0" * 64)
+    second = make("second", place)
+    lake.delete(first)
+    assert found() == found(include_expired=True) == second, "the trashed one hides nothing"
+    # The project's end counts: what is in it is expiring, then trashed, whatever it says itself.
+    repository.projects.update(place, expires_at=clock.now + HOUR)
+    third = make("third")
+    lake.update(third, expires_at=clock.now + 2 * HOUR)
+    assert lake.by_hash(wanted).state is LifecycleState.EXPIRING
+    fourth = make("fourth")
+    assert found() == fourth, "persistent before expiring"
+    lake.delete(fourth)
+    clock.advance(HOUR)
+    assert found() == third
+    clock.advance(HOUR)
+    with raises("collection_not_found"):
+        found()
+    assert lake.by_hash(wanted, include_expired=True).state is LifecycleState.TRASHED
+    clock.advance(TRASH)
+    with raises("collection_not_found"):
+        found(include_expired=True)
+
+
+def test_lists_by_name_state_and_date(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    lake, now = repository.collections, clock.now
+    for name, hours in (("never", None), ("soon", 1), ("later", 5)):
+        expires_at = None if hours is None else now + hours * HOUR
+        lake.create(project_id, name, expires_at=expires_at)
+    lake.create(repository.projects.create("other").project_id, "elsewhere")
+    lake.delete(lake.create(project_id, "never (2)").collection_id)
+
+    def names(**asked: object) -> list[str]:
+        return [each.name for each in lake.page(project_id, **asked)]  # type: ignore[arg-type]
+
+    assert names() == ["later", "never", "soon"]
+    assert names(include_expired=True) == ["later", "never", "never (2)", "soon"]
+    assert names(name="never") == ["never"]
+    assert names(name="never (2)") == []
+    assert names(state=LifecycleState.EXPIRING) == ["later", "soon"]
+    assert names(state=LifecycleState.TRASHED, include_expired=True) == ["never (2)"]
+    assert names(from_date=now + HOUR, to_date=now + 5 * HOUR) == ["soon"]
+    assert names(to_date=now + INSTANT, include_expired=True) == ["never (2)"]
+    with raises("invalid_argument"):
+        names(amount=0)
+    repository.projects.delete(project_id)
+    with raises("project_not_found"):
+        names()
+    assert len(names(include_expired=True)) == 4
+
+
+def test_pages_while_things_change(repository: Repository, project_id: str) -> None:
+    lake = repository.collections
+    made = [lake.create(project_id, f"{number:02}").collection_id for number in range(9)]
+    seen: list[str] = []
+    after = ("", "")
+    while page := lake.page(project_id, after=after, amount=2):
+        seen += [each.collection_id for each in page]
+        after = (page[-1].name, page[-1].collection_id)
+        if len(seen) == 2:
+            lake.delete(made[4])
+            lake.update(made[0], name="05 behind")
+            lake.create(project_id, "00 before")
+    assert [each for each in seen if each not in (made[0], made[4])] == [
+        each for each in made if each not in (made[0], made[4])
+    ]
+    assert seen.count(made[0]) == 2, "its name has moved on"
+
+
+def test_files_in_pages(repository: Repository, project_id: str) -> None:
+    files = dict.fromkeys(("a", "b/c", "b/d", "e/f/g", "h"), b"1")
+    made = put_collection(repository, project_id, "a", files).collection_id
+    page = repository.collections.files(made, delimiter="/", amount=2)
+    assert ([each.path for each in page.entries], page.common_prefixes) == (["a"], ("b/",))
+    page = repository.collections.files(made, delimiter="/", after=page.next_after or "")
+    assert ([each.path for each in page.entries], page.common_prefixes) == (["h"], ("e/",))
+    assert page.next_after is None
+    with raises("object_not_found"):
+        repository.collections.open(made, "b")
+
+
+def test_the_same_said_twice_at_one_instant(repository: Repository, project_id: str) -> None:
+    made = repository.collections.create(project_id, "a", description="x")
+    assert repository.collections.update(made.collection_id, description="x") == made
+    assert repository.collections.update(made.collection_id) == made

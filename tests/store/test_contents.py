@@ -1,0 +1,279 @@
+"""What content is made of, what it is called by, and what is shared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.settings import Settings
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.contents import (
+    ContentChange,
+    FromCollection,
+    FromRef,
+    Located,
+    Source,
+    summary_of,
+)
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.collections import find_collection
+from ebbtide.store.metadata.commits import CommitRecord, find_commits
+from ebbtide.store.metadata.schema import commits
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+from tests.support.collections import collect_files, of, of_files, put_collection, raises
+
+FILES = {"a": b"1", "b/c": b"22", "b/d": b"", "ü": b"4444", "z" * 700: b"5"}
+
+
+@pytest.fixture
+def project_id(repository: Repository) -> str:
+    return repository.projects.create("project").project_id
+
+
+def record_of(lake: Repository, collection_id: str) -> CommitRecord:
+    """The content of a collection."""
+    repository_id = lake.info.repository_id
+    with lake.context.metadata.snapshot() as tx:
+        row = find_collection(tx, collection_id)
+        assert row is not None
+        return find_commits(tx, repository_id, [row.content_id])[row.content_id]
+
+
+def content_count(lake: Repository) -> int:
+    with lake.context.metadata.snapshot() as tx:
+        counted = sa.select(sa.func.count()).where(commits.c.collection_id.is_not(None))
+        found: int = tx.execute(counted).scalar_one()
+        return found
+
+
+def expected_hash(files: dict[str, bytes]) -> str:
+    lines = [
+        f"{path}\0{len(data)}\0{hashlib.sha256(data).hexdigest()}\0"
+        for path, data in sorted(files.items())
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def test_equal_content_has_one_hash_however_it_is_made(
+    repository: Repository, project_id: str
+) -> None:
+    """At other addresses, in another order, in trees of another shape, in one step or several."""
+    lake = repository.collections
+    at_once = put_collection(repository, project_id, "at once", FILES)
+    backwards = put_collection(repository, project_id, "backwards", dict(reversed(FILES.items())))
+    bit_by_bit = lake.create(project_id, "bit by bit").collection_id
+    for path, data in FILES.items():
+        lake.update(bit_by_bit, of(of_files({path: data, "more": b"x"})))
+    lake.update(bit_by_bit, ContentChange(removed=["more"]))
+    for path, data in FILES.items():
+        repository.objects.put("main", path, data)
+    repository.commits.commit("main", "")
+    of_commit = lake.create(project_id, "of a commit", of(FromRef("main")))
+    signed = {
+        each.entry.path: each.locator for each in lake.locators(at_once.collection_id).entries
+    }
+    located = lake.create(project_id, "located", of(Located(signed)))
+    wide = Repository(replace(repository.context, settings=Settings(range_entries_target=1000)))
+    one_range = put_collection(wide, project_id, "one range", FILES)
+    found = [at_once, backwards, lake.get(bit_by_bit), of_commit, located, one_range]
+    assert {each.content_hash for each in found} == {expected_hash(FILES)}
+    assert {(each.file_count, each.size_bytes) for each in found} == {(5, 8)}
+    trees = {record_of(repository, each.collection_id).tree_id for each in found}
+    assert len(trees) == len(found), "no two are one tree"
+    for each in found:
+        assert collect_files(repository, each.collection_id) == FILES
+
+
+def test_what_differs_has_another_hash(repository: Repository, project_id: str) -> None:
+    other: list[dict[str, bytes]] = [
+        FILES,
+        {},
+        {**FILES, "a": b"2"},
+        {**FILES, "a2": b"1"},
+        {path: data for path, data in FILES.items() if path != "a"},
+        {("b" if path == "a" else path): data for path, data in FILES.items()},
+        {**FILES, "a": FILES["b/c"], "b/c": FILES["a"]},
+    ]
+    hashes = [
+        put_collection(repository, project_id, f"{number}", files).content_hash
+        for number, files in enumerate(other)
+    ]
+    assert hashes == [expected_hash(files) for files in other]
+    assert len(set(hashes)) == len(other)
+
+
+def test_paths_and_sizes_cannot_run_into_each_other() -> None:
+    def entry(path: str, size: int) -> Entry:
+        return Entry(path=path, address="x", size_bytes=size, checksum="c", mtime=None)  # type: ignore[arg-type]
+
+    assert summary_of([entry("a1", 2)]) != summary_of([entry("a", 12)])
+
+
+def test_whole_content_of_another_is_that_very_content(
+    repository: Repository, project_id: str
+) -> None:
+    lake = repository.collections
+    first = put_collection(repository, project_id, "first", FILES).collection_id
+    count, files = content_count(repository), files_of(repository)
+    second = lake.create(project_id, "second", of(FromCollection(first))).collection_id
+    assert record_of(repository, first) == record_of(repository, second)
+    assert content_count(repository) == count
+    assert files_of(repository) == files, "nothing is written"
+    # What becomes of one of them is nothing to the other.
+    lake.update(first, ContentChange(replaces=True))
+    assert collect_files(repository, second) == FILES
+    assert collect_files(repository, first) == {}
+
+
+def test_a_whole_commit_gives_its_tree(repository: Repository, project_id: str) -> None:
+    repository.objects.put("main", "a", b"1")
+    commit = repository.commits.commit("main", "")
+    repository.branches.create("clean", "main")
+    repository.objects.put("main", "staged", b"2")
+    files = files_of(repository)
+    lake = repository.collections
+    made = lake.create(project_id, "of main", of(FromRef("main"))).collection_id
+    record = record_of(repository, made)
+    assert (record.tree_id, record.tree_checksum) == (commit.tree_id, commit.tree_checksum)
+    assert (record.parent_ids, record.commit_id == commit.commit_id) == ((), False)
+    assert files_of(repository) == files
+    assert collect_files(repository, made) == {"a": b"1"}, "what is staged is left out"
+    # Content is no revision.
+    for call in (
+        lambda: repository.branches.create("of-content", record.commit_id),
+        lambda: repository.tags.create("of-content", record.commit_id),
+        lambda: repository.commits.merge(record.commit_id, "clean"),
+        lambda: lake.create(project_id, "of content", of(FromRef(record.commit_id))),
+        lambda: repository.branches.create("of-content", record.commit_id[:12]),
+    ):
+        with raises("ref_not_found"):
+            call()
+
+
+def files_of(lake: Repository) -> set[object]:
+    return {
+        address for batch in lake.storage.list() for address in batch.column("address").to_pylist()
+    }
+
+
+def test_sources_are_merged_and_the_later_wins(repository: Repository, project_id: str) -> None:
+    lake = repository.collections
+    one = put_collection(repository, project_id, "1", {"a": b"1", "d/x": b"1", "d/y": b"1"})
+    two = put_collection(repository, project_id, "2", {"a": b"2", "e": b"2"})
+    (signed,) = lake.locators(two.collection_id, prefix="e").entries
+    sources: list[Source] = [
+        FromCollection(one.collection_id),
+        FromCollection(two.collection_id),
+        of_files({"a": b"3", "new": b"3"}),
+        Located({"d/x": signed.locator}),
+    ]
+    made = lake.create(project_id, "made", of(*sources)).collection_id
+    expected = {"a": b"3", "d/x": b"2", "d/y": b"1", "e": b"2", "new": b"3"}
+    assert collect_files(repository, made) == expected
+    made = lake.create(project_id, "other", of(*reversed(sources))).collection_id
+    assert collect_files(repository, made) == {**expected, "a": b"1", "d/x": b"1"}
+    # Over what was there before, but for what is removed; what is removed and given anew is there.
+    change = ContentChange([of_files({"d/y": b"4"})], removed=["d/", "e"])
+    lake.update(made, change)
+    assert collect_files(repository, made) == {"a": b"1", "d/y": b"4", "new": b"3"}
+    lake.update(made, ContentChange([FromCollection(two.collection_id)], replaces=True))
+    assert collect_files(repository, made) == {"a": b"2", "e": b"2"}
+    lake.update(made, ContentChange(replaces=True))
+    assert collect_files(repository, made) == {}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "into", "expected"),
+    [
+        ("", "", {"a": b"1", "d/x": b"2", "d/y/z": b"3"}),
+        ("d/", "", {"x": b"2", "y/z": b"3"}),
+        ("d", "e", {"e/x": b"2", "e/y/z": b"3"}),
+        ("", "new/", {"new/a": b"1", "new/d/x": b"2", "new/d/y/z": b"3"}),
+        ("d/y/", "top/", {"top/z": b"3"}),
+        ("nothing", "x", {}),
+    ],
+)
+def test_prefixes(
+    repository: Repository, project_id: str, prefix: str, into: str, expected: dict[str, bytes]
+) -> None:
+    files = {"a": b"1", "d/x": b"2", "d/y/z": b"3"}
+    source = put_collection(repository, project_id, "source", files)
+    for path, data in files.items():
+        repository.objects.put("main", path, data)
+    repository.commits.commit("main", "")
+    sources: list[Source] = [
+        FromCollection(source.collection_id, None, prefix, into),
+        FromRef("main", prefix, into),
+    ]
+    for number, each in enumerate(sources):
+        made = repository.collections.create(project_id, f"{number}", of(each)).collection_id
+        assert collect_files(repository, made) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda s: ContentChange([FromCollection(s, None, "a", "")]), "invalid_path"),
+        (lambda s: ContentChange([FromCollection(s, None, "", "../")]), "invalid_path"),
+        (lambda s: ContentChange([FromCollection(s, None, "", "/")]), "invalid_path"),
+        (lambda _: ContentChange([of_files({"../a": b""})]), "invalid_path"),
+        (lambda _: ContentChange([Located({"/a": "x"})]), "invalid_path"),
+        (lambda _: ContentChange([Located({"a": "x"})]), "token_invalid"),
+        (lambda _: ContentChange([FromCollection("nobody")]), "collection_not_found"),
+        (lambda s: ContentChange([FromCollection(s, 7)]), "version_not_found"),
+        (lambda _: ContentChange([FromRef("nobody")]), "ref_not_found"),
+        (lambda _: ContentChange([FromRef("main~7")]), "commit_not_found"),
+        (lambda _: ContentChange(removed=["nothing"]), "object_not_found"),
+        (lambda _: ContentChange(removed=["nothing/"]), "object_not_found"),
+        (lambda _: ContentChange(removed=["../a"]), "invalid_path"),
+        (lambda _: ContentChange(removed=["a"], replaces=True), "invalid_argument"),
+    ],
+)
+def test_a_change_that_cannot_be_made_makes_nothing(
+    repository: Repository, project_id: str, change: Callable[[str], ContentChange], kind: str
+) -> None:
+    lake = repository.collections
+    source = put_collection(repository, project_id, "source", {"a": b"1"})
+    files, count = files_of(repository), content_count(repository)
+    asked = change(source.collection_id)
+    with raises(kind):
+        lake.update(source.collection_id, asked)
+    if not asked.removed:
+        with raises(kind):
+            lake.create(project_id, "new", asked)
+    assert lake.get(source.collection_id) == source
+    assert [each.name for each in lake.page(project_id)] == ["source"]
+    assert (files_of(repository), content_count(repository)) == (files, count)
+
+
+def test_a_part_that_is_taken_moves_no_bytes(repository: Repository, project_id: str) -> None:
+    source = put_collection(repository, project_id, "source", FILES).collection_id
+    lake = repository.collections
+    change = of(FromCollection(source, None, "b/", "x/"))
+    made = lake.create(project_id, "part", change).collection_id
+    addresses = {entry.path: entry.address for entry in lake.walk(source)}
+    assert {entry.path: entry.address for entry in lake.walk(made)} == {
+        "x/c": addresses["b/c"],
+        "x/d": addresses["b/d"],
+    }
+
+
+def test_imported_files_are_known_by_their_place(
+    repository: Repository, project_id: str, store: Store, clock: ManualClock
+) -> None:
+    """Nobody has read them, so that there is no checksum."""
+    del store, clock
+    for name in ("x", "y"):
+        url = f"s3://elsewhere/{name}"
+        repository.addresses.stage("main", name, url, size_bytes=3)
+    repository.commits.commit("main", "")
+    lake = repository.collections
+    one = lake.create(project_id, "x", of(FromRef("main", "x", "file")))
+    two = lake.create(project_id, "y", of(FromRef("main", "y", "file")))
+    again = lake.create(project_id, "x again", of(FromRef("main", "x", "file")))
+    assert one.content_hash == again.content_hash != two.content_hash

@@ -1,0 +1,283 @@
+"""Locators: what they promise, and those that are no good."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.ids import new_id
+from ebbtide.store.contents import ContentChange, Located
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.schema import commits, signing_keys, upload_tokens
+from ebbtide.store.metadata.tokens import (
+    insert_signing_key,
+    read_signing_keys,
+    retire_signing_keys,
+)
+from ebbtide.store.repository import Repository
+from ebbtide.store.signing import SigningKey, sign
+from tests.support.clock import ManualClock
+from tests.support.collections import collect_files, of, put_collection, raises
+
+LEASE = timedelta(hours=1)
+INSTANT = timedelta(microseconds=1)
+
+
+@pytest.fixture
+def project_id(repository: Repository) -> str:
+    return repository.projects.create("project").project_id
+
+
+def located(repository: Repository, project_id: str) -> str:
+    """A locator of a file with `data`."""
+    made = put_collection(repository, project_id, new_id()[:8], {"file": b"data"})
+    (signed,) = repository.collections.locators(made.collection_id).entries
+    return signed.locator
+
+
+def use(repository: Repository, project_id: str, token: str) -> str:
+    """The name of a collection of it."""
+    change = of(Located({"copy": token}))
+    made = repository.collections.create(project_id, new_id()[:8], change)
+    assert collect_files(repository, made.collection_id) == {"copy": b"data"}
+    return made.collection_id
+
+
+def check_refused(repository: Repository, project_id: str, token: str, kind: str) -> None:
+    """It can neither be read, nor used by new content or by an update, and nothing is made."""
+    target = put_collection(repository, project_id, new_id()[:8], {"mine": b"1"})
+    names = [each.name for each in repository.collections.page(project_id)]
+    with raises(kind):
+        repository.locators.read(token)
+    with raises(kind):
+        repository.collections.create(project_id, "new", of(Located({"copy": token})))
+    with raises(kind):
+        repository.collections.update(target.collection_id, of(Located({"copy": token})))
+    assert [each.name for each in repository.collections.page(project_id)] == names
+    assert repository.collections.get(target.collection_id) == target
+
+
+def test_it_reads_and_is_used_until_its_end(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    token = located(repository, project_id)
+    found = repository.locators.read(token)
+    assert b"".join(found.pieces) == b"data"
+    assert found.locator.expires_at == clock.now + LEASE
+    assert (found.locator.size_bytes, found.locator.content_type) == (4, None)
+    assert b"".join(repository.locators.read(token, start=1, end=3).pieces) == b"at"
+    clock.advance(LEASE - INSTANT)
+    assert b"".join(repository.locators.read(token).pieces) == b"data"
+    use(repository, project_id, token)
+    use(repository, project_id, token)
+    clock.advance(INSTANT)
+    check_refused(repository, project_id, token, "token_expired")
+
+
+def test_it_ends_before_what_it_was_read_from(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    lake, now = repository.collections, clock.now
+    made = put_collection(repository, project_id, "a", {"file": b"data"}).collection_id
+
+    def ends() -> timedelta:
+        (signed,) = lake.locators(made).entries
+        return signed.expires_at - now
+
+    assert ends() == LEASE
+    lake.update(made, expires_at=now + LEASE / 2)
+    assert ends() == LEASE / 2
+    repository.projects.update(project_id, expires_at=now + LEASE / 3)
+    assert ends() == LEASE / 3
+    lake.update(made, expires_at=now + 9 * LEASE)
+    repository.projects.update(project_id, expires_at=now + 9 * LEASE)
+    assert ends() == LEASE
+    clock.advance(9 * LEASE)
+    with raises("collection_not_found"):
+        lake.locators(made)
+    with raises("collection_not_found"):
+        lake.open(made, "file")
+
+
+def test_nothing_is_signed_for_what_keeps_no_data(repository: Repository, project_id: str) -> None:
+    lake = repository.collections
+    made = put_collection(repository, project_id, "a", {"file": b"data"}).collection_id
+    lake.update(made, ContentChange(replaces=True), keep_version=True)
+    lake.update(made, replication_desired=0)
+    for version in (None, 1, 2):
+        with raises("data_released"):
+            lake.locators(made, version=version)
+        with raises("data_released"):
+            lake.open(made, "file", version=version)
+    assert [each.path for each in lake.files(made, version=1).entries] == ["file"]
+
+
+def test_pages_of_locators(repository: Repository, project_id: str) -> None:
+    files = {f"{number:02}": b"%d" % number for number in range(10)} | {"x/y": b"z"}
+    made = put_collection(repository, project_id, "a", files).collection_id
+    found: dict[str, bytes] = {}
+    after: str | None = ""
+    while after is not None:
+        page = repository.collections.locators(made, after=after, amount=3)
+        assert len(page.entries) <= 3
+        for signed in page.entries:
+            found[signed.entry.path] = b"".join(repository.locators.read(signed.locator).pieces)
+        after = page.next_after
+    assert found == files
+    page = repository.collections.locators(made, prefix="x/")
+    assert [each.entry.path for each in page.entries] == ["x/y"]
+
+
+def test_forged(repository: Repository, project_id: str) -> None:
+    token = located(repository, project_id)
+    key_id, body, mac = token.split(".")
+    payload = json.loads(base64.urlsafe_b64decode(body + "=="[: -len(body) % 4]))
+    later = {**payload, "expires": payload["expires"] + 10**12}
+    forged_body = base64.urlsafe_b64encode(json.dumps(later).encode()).rstrip(b"=").decode()
+    stranger = SigningKey(key_id, b"0" * 32)
+    swapped = mac[::-1] if mac[::-1] != mac else mac[1:] + mac[0]
+    for forged in (
+        f"{key_id}.{forged_body}.{mac}",
+        sign(stranger, payload),
+        f"{new_id()}.{body}.{mac}",
+        f"{key_id}.{body}.{swapped}",
+        f"{token}x",
+        "anything at all",
+        "ü" * 80,
+    ):
+        check_refused(repository, project_id, forged, "token_invalid")
+
+
+def test_truncated(repository: Repository, project_id: str) -> None:
+    token = located(repository, project_id)
+    for length in (0, 1, 31, 32, 33, 60, len(token) - 40, len(token) - 1):
+        with raises("token_truncated"):
+            repository.locators.read(token[:length])
+    check_refused(repository, project_id, token[:-1], "token_truncated")
+
+
+def test_a_token_for_something_else(repository: Repository, project_id: str) -> None:
+    given = repository.addresses.get("main", "path")
+    check_refused(repository, project_id, given.token, "token_invalid")
+    token = located(repository, project_id)
+    with raises("token_invalid"):
+        repository.addresses.link("main", "path", token)
+
+
+def test_foreign(store: Store, repository: Repository, project_id: str) -> None:
+    other = store.create_repository("other", storage_url=f"memory:{new_id()}")
+    token = located(repository, project_id)
+    check_refused(other, other.projects.create("p").project_id, token, "token_foreign")
+
+
+def test_keys_rotate(
+    store: Store, repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    old = located(repository, project_id)
+    clock.advance(LEASE / 4)
+    with store.metadata.transaction() as tx:
+        insert_signing_key(tx, SigningKey.generate())
+    new = located(repository, project_id)
+    assert old.split(".")[0] != new.split(".")[0], "the newest signs"
+    use(repository, project_id, old)
+    use(repository, project_id, new)
+    with store.metadata.transaction() as tx:
+        retired = retire_signing_keys(tx, superseded_before=clock.now + INSTANT)
+        assert retired == [old.split(".")[0]]
+        assert [key.key_id for key in read_signing_keys(tx)] == [new.split(".")[0]]
+        assert tx.execute(sa.select(sa.func.count()).select_from(signing_keys)).scalar_one() == 2
+    check_refused(repository, project_id, old, "token_key_retired")
+    use(repository, project_id, new)
+    clock.advance(LEASE)
+    check_refused(repository, project_id, old, "token_key_retired")
+    check_refused(repository, project_id, new, "token_expired")
+
+
+def test_through_branches_commits_and_tags(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    lake = repository
+    for number in range(3):
+        lake.objects.put("main", "file", b"data")
+        lake.objects.put("main", f"{number}", b"%d" % number)
+        lake.commits.commit("main", "")
+    lake.tags.create("v1", "main~1")
+
+    def leased(ref: str) -> object:
+        commit_id = lake.commits.resolve(ref)
+        with lake.context.metadata.snapshot() as tx:
+            query = sa.select(commits.c.leased_until).where(commits.c.commit_id == commit_id)
+            return tx.execute(query).scalar_one()
+
+    for ref in ("main", "main@", "main~0"):
+        signed = lake.locators.sign_path(ref, "file")
+        assert (signed.expires_at, leased("main")) == (clock.now + LEASE, None), "a ref keeps it"
+        use(lake, project_id, signed.locator)
+    use(lake, project_id, lake.locators.sign_path("main~2", "file").locator)
+    assert leased("main~2") == clock.now + LEASE * 1.5
+    first = leased("main~2")
+    clock.advance(LEASE / 2)
+    lake.locators.sign_path("main~2", "file")
+    assert leased("main~2") == first, "long enough as it is"
+    clock.advance(INSTANT)
+    lake.locators.sign_path(lake.commits.resolve("main~2"), "file")
+    assert leased("main~2") == clock.now + LEASE * 1.5
+    assert leased("v1") is None
+    lake.locators.sign_path("v1", "file")
+    assert leased("v1") == clock.now + LEASE * 1.5
+
+
+def test_what_cannot_be_signed(repository: Repository) -> None:
+    repository.objects.put("main", "committed", b"1")
+    repository.commits.commit("main", "")
+    repository.objects.put("main", "staged", b"1")
+    sign_path = repository.locators.sign_path
+    with raises("not_committed"):
+        sign_path("main", "staged")
+    with raises("object_not_found"):
+        sign_path("main", "nothing")
+    with raises("ref_not_found"):
+        sign_path("nobody", "committed")
+    with raises("commit_not_found"):
+        sign_path("main~9", "committed")
+    repository.objects.delete("main", "committed")
+    with raises("object_not_found"):
+        sign_path("main", "committed")
+    assert sign_path("main@", "committed").entry.path == "committed"
+
+
+def test_through_what_a_run_has_closed(repository: Repository) -> None:
+    for number in range(2):
+        repository.objects.put("main", "file", b"%d" % number)
+        repository.commits.commit("main", "")
+    commit_id = repository.commits.resolve("main~1")
+    with repository.context.metadata.transaction() as tx:
+        tx.execute(
+            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by="run7")
+        )
+    for ref in ("main~1", commit_id):
+        with raises("commit_expired"):
+            repository.locators.sign_path(ref, "file")
+
+
+def test_uploads(repository: Repository, project_id: str, clock: ManualClock) -> None:
+    signed = repository.locators.upload(iter([b"da", b"ta"]), content_type="text/plain")
+    assert signed.expires_at == clock.now + LEASE
+    assert signed.entry.content_type == "text/plain"
+
+    def outstanding() -> list[object]:
+        with repository.context.metadata.snapshot() as tx:
+            return list(tx.execute(sa.select(upload_tokens.c.address)).scalars())
+
+    assert outstanding() == [signed.entry.address]
+    assert b"".join(repository.locators.read(signed.locator).pieces) == b"data"
+    made = use(repository, project_id, signed.locator)
+    (entry,) = repository.collections.walk(made)
+    assert (entry.address, entry.content_type) == (signed.entry.address, "text/plain")
+    clock.advance(LEASE)
+    check_refused(repository, project_id, signed.locator, "token_expired")
+    assert collect_files(repository, made) == {"copy": b"data"}
