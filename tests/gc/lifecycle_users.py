@@ -620,7 +620,7 @@ class LifecycleUsers(UploadUsers):
 
     def _sign_ref(self, act: Act) -> None:
         """An object of a branch, an older commit, or a tag."""
-        ref, path = SIGNED_REFS[act.first % len(SIGNED_REFS)], PATHS[act.second % len(PATHS)]
+        ref = SIGNED_REFS[act.first % len(SIGNED_REFS)]
         name = ref.partition("~")[0]
         head = self.model.branches.get(name) or self.model.tags.get(name)
         if head is None:
@@ -635,6 +635,8 @@ class LifecycleUsers(UploadUsers):
         shown = (
             self.model.shown(head) if is_plain_branch else self.model.commits[commit_id].contents
         )
+        paths = sorted(shown) if shown and act.third % 4 else PATHS
+        path = paths[act.second % len(paths)]
         staged = is_plain_branch and any(path in layer for layer in head.layers)
         signed = self._attempt(
             lambda: self.world.lake.locators.sign_path(ref, path),

@@ -94,8 +94,9 @@ class Machine(RuleBasedStateMachine):
         self.users.note_pointers(record.commit_id)
         model.files |= {address: world.lake.storage.get(address) for address in world.files()}
         self.users.set_rules(default=1)
-        for kind in ("put", "commit", "project", "create", "sign"):
-            self.users.do(Act(kind, 0, 0, 0.0, 1))
+        # Three commits, of which all but the last have expired.
+        for kind in (*["put", "commit"] * 3, "project", "create", "sign"):
+            self.users.do(Act(kind, 0, 0, 9.0, 1))
         self.runs = LifecycleRuns(world, model, self.users, self.witness, grace)
         self.world, self.model = world, model
         self.planned: Planned | None = None

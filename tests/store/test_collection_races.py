@@ -1,0 +1,387 @@
+"""Collections while others are at them, and on a storage that fails: nothing is half made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import EbbtideError, Failed
+from ebbtide.store.contents import ContentChange, FromCollection, FromRef, Located
+from ebbtide.store.metadata.collections import find_collection
+from ebbtide.store.metadata.schema import (
+    collection_versions,
+    collections,
+    commits,
+    pending,
+    projects,
+    reflog,
+)
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+from tests.support.collections import collect_files, of, of_files, put_collection, raises
+from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
+
+HOUR = timedelta(hours=1)
+FILES = {f"{number}": b"%d" % number for number in range(6)}
+
+
+@pytest.fixture
+def project_id(repository: Repository) -> str:
+    return repository.projects.create("project").project_id
+
+
+def rows(lake: Repository) -> dict[str, list[str]]:
+    """All that is on record of collections."""
+    tables = (projects, collections, collection_versions, commits, reflog, pending)
+    with lake.context.metadata.snapshot() as tx:
+        return {
+            table.name: sorted(map(repr, tx.execute(sa.select(table)).all())) for table in tables
+        }
+
+
+def files_of(lake: Repository) -> set[object]:
+    return {
+        address for batch in lake.storage.list() for address in batch.column("address").to_pylist()
+    }
+
+
+def each_failure(lake: Repository, operation: Callable[[Repository], object]) -> int:
+    """Do it with its n-th call to the storage failing, before or after the call, for n = 0, 1, …
+    until it passes; every time all is as it was. How many calls there are."""
+    before, files = rows(lake), files_of(lake)
+    for nth in range(200):
+        for when in ("before", "after"):
+            hook = FailNth(nth)
+            faulty = with_storage(lake, FaultyStorage(lake.storage, **{when: hook}))
+            try:
+                operation(faulty)
+            except Failed as error:
+                assert error.kind == "storage_error"
+                assert rows(lake) == before, "nothing is half made, and nothing stays registered"
+                assert files_of(lake) == files, "what was written is given up"
+            else:
+                assert hook.count <= nth
+                return nth
+    raise AssertionError("it never passed")
+
+
+def test_failing_storage_while_one_is_made(repository: Repository, project_id: str) -> None:
+    source = put_collection(repository, project_id, "source", {"s/1": b"1", "s/2": b"2"})
+    (signed, *_) = repository.collections.locators(source.collection_id).entries
+
+    def create(lake: Repository) -> None:
+        change = of(
+            of_files(FILES),
+            FromCollection(source.collection_id, None, "s/2", "t"),
+            Located({"located": signed.locator}),
+        )
+        lake.collections.create(project_id, "made", change)
+
+    assert each_failure(repository, create) >= len(FILES) + 4, "objects, ranges, tree, date"
+    made = repository.collections.find("project/made")
+    expected = {**FILES, "t": b"2", "located": b"1"}
+    assert collect_files(repository, made.collection_id) == expected
+
+
+def test_failing_storage_while_one_is_changed(repository: Repository, project_id: str) -> None:
+    made = put_collection(repository, project_id, "made", FILES).collection_id
+
+    def update(lake: Repository) -> None:
+        change = ContentChange([of_files({"2": b"new", "9": b"9"})], removed=["0"])
+        lake.collections.update(made, change, keep_version=True, name="changed")
+
+    assert each_failure(repository, update) >= 5
+    expected = {**FILES, "2": b"new", "9": b"9"}
+    del expected["0"]
+    assert collect_files(repository, made) == expected
+    assert collect_files(repository, made, 1) == FILES
+
+
+def test_failing_storage_while_something_is_uploaded(repository: Repository) -> None:
+    each_failure(repository, lambda lake: lake.locators.upload(iter([b"1", b"2"])))
+
+
+def meanwhile(
+    repository: Repository, action: Callable[[], object], at: str = "_ebbtide/trees/"
+) -> Repository:
+    """The repository, in whose next operation `action` happens as the tree is written."""
+    return with_storage(repository, FaultyStorage(repository.storage, before=OncePut(at, action)))
+
+
+def check_refused(
+    repository: Repository,
+    project_id: str,
+    change: Callable[[], ContentChange],
+    action: Callable[[], object],
+    kind: str,
+) -> None:
+    """Content that is being put together when `action` happens is refused, and leaves nothing."""
+    target = put_collection(repository, project_id, "target", {"mine": b"1"})
+    files = files_of(repository)
+    lake = meanwhile(repository, action)
+    with raises(kind):
+        lake.collections.create(project_id, "new", change())
+    lake = meanwhile(repository, action)
+    with raises(kind):
+        lake.collections.update(target.collection_id, change())
+    assert files_of(repository) == files
+    assert rows(repository)["pending"] == []
+    with raises("collection_not_found"):
+        repository.collections.find("project/new")
+    assert repository.collections.get(target.collection_id) == target
+
+
+def tombstone(lake: Repository, commit_id: str) -> None:
+    with lake.context.metadata.transaction() as tx:
+        tx.lock_repository(lake.info.repository_id, "exclusive")
+        tx.execute(
+            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by="run7")
+        )
+
+
+def test_a_source_is_closed_meanwhile(repository: Repository, project_id: str) -> None:
+    made = put_collection(repository, project_id, "source", {"f": b"1"}).collection_id
+    with repository.context.metadata.snapshot() as tx:
+        row = find_collection(tx, made)
+    assert row is not None
+    check_refused(
+        repository,
+        project_id,
+        # Two versions of one content: the fence closes it only behind the first look.
+        lambda: reopened(repository, row.content_id, of(FromCollection(made, None, "", "x/"))),
+        lambda: tombstone(repository, row.content_id),
+        "commit_expired",
+    )
+
+
+def reopened(lake: Repository, commit_id: str, change: ContentChange) -> ContentChange:
+    """The change, of a commit that is open once more."""
+    with lake.context.metadata.transaction() as tx:
+        tx.execute(
+            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by=None)
+        )
+    return change
+
+
+def test_a_commit_is_closed_meanwhile(repository: Repository, project_id: str) -> None:
+    repository.objects.put("main", "f", b"1")
+    commit_id = repository.commits.commit("main", "").commit_id
+    check_refused(
+        repository,
+        project_id,
+        lambda: reopened(repository, commit_id, of(FromRef("main", "", "x/"))),
+        lambda: tombstone(repository, commit_id),
+        "commit_expired",
+    )
+
+
+def test_a_locator_ends_meanwhile(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    made = put_collection(repository, project_id, "source", {"f": b"1"}).collection_id
+
+    def fresh() -> ContentChange:
+        (signed,) = repository.collections.locators(made).entries
+        return of(Located({"f": signed.locator}))
+
+    check_refused(repository, project_id, fresh, lambda: clock.advance(HOUR), "token_expired")
+
+
+def test_a_registration_ends_meanwhile(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    # The storage's clock moves with the database's, so that nothing else is wrong.
+    check_refused(
+        repository,
+        project_id,
+        lambda: of(of_files({"f": b"1"})),
+        lambda: clock.advance(24 * HOUR),
+        "write_expired",
+    )
+
+
+def test_the_project_is_trashed_or_the_name_is_taken_meanwhile(
+    repository: Repository, project_id: str
+) -> None:
+    lake = meanwhile(repository, lambda: repository.collections.create(project_id, "a"), "data/")
+    with raises("collection_exists"):
+        put_collection(lake, project_id, "a", {"f": b"1"})
+    lake = meanwhile(repository, lambda: repository.collections.create(project_id, "b"), "data/")
+    change = of(of_files({"f": b"1"}))
+    made = lake.collections.create(project_id, "b", change, ensure_unique_name=True)
+    assert made.name == "b (2)"
+    lake = meanwhile(repository, lambda: repository.projects.delete(project_id))
+    with raises("project_not_found"):
+        put_collection(lake, project_id, "c", {"f": b"1"})
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"),
+    [
+        (
+            lambda lake, it: lake.collections.update(it, of(of_files({"g": b"2"}))),
+            "collection_changed",
+        ),
+        (lambda lake, it: lake.collections.delete(it), "trashed"),
+        (lambda lake, it: lake.projects.delete(lake.collections.get(it).project_id), "trashed"),
+    ],
+)
+def test_the_collection_is_changed_meanwhile(
+    repository: Repository,
+    project_id: str,
+    action: Callable[[Repository, str], object],
+    kind: str,
+) -> None:
+    made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
+    lake = meanwhile(repository, lambda: action(repository, made))
+    files = len(files_of(repository))
+    with raises(kind):
+        lake.collections.update(made, of(of_files({"h": b"3"})))
+    assert len(files_of(repository)) - files in (0, 3), "at most what the other has written"
+    assert rows(repository)["pending"] == []
+
+
+def test_what_names_it_otherwise_is_no_change_of_content(
+    repository: Repository, project_id: str
+) -> None:
+    made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
+    lake = meanwhile(repository, lambda: repository.collections.update(made, name="b"))
+    found = lake.collections.update(made, of(of_files({"g": b"2"})), description="both")
+    assert (found.name, found.description, found.version) == ("b", "both", 2)
+    assert collect_files(repository, made) == {"f": b"1", "g": b"2"}
+
+
+def outcomes(calls: list[Callable[[], object]]) -> list[str]:
+    """Call all at once; the kinds of their errors, "" for those without."""
+
+    def attempt(call: Callable[[], object]) -> str:
+        try:
+            call()
+        except EbbtideError as error:
+            return error.kind
+        return ""
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(attempt, calls))
+
+
+def test_of_many_updates_at_once_none_is_lost(repository: Repository, project_id: str) -> None:
+    made = put_collection(repository, project_id, "a").collection_id
+    done: dict[str, bytes] = {}
+
+    def update(number: int) -> str:
+        path, data = f"{number}", b"%d" % number
+        (kind,) = outcomes_of(
+            lambda: repository.collections.update(
+                made, of(of_files({path: data})), keep_version=number % 2 == 0
+            )
+        )
+        if not kind:
+            done[path] = data
+        return kind
+
+    with ThreadPoolExecutor(6) as pool:
+        kinds = list(pool.map(update, range(18)))
+    assert set(kinds) <= {"", "collection_changed"}
+    assert kinds.count("") >= 1
+    assert collect_files(repository, made) == done
+    assert repository.collections.get(made).version == 1 + len(done)
+
+
+def outcomes_of(call: Callable[[], object]) -> list[str]:
+    return outcomes([call])
+
+
+def test_names_stay_unique_whoever_asks(repository: Repository, project_id: str) -> None:
+    lake = repository.collections
+    other = repository.projects.create("other").project_id
+    trashed = [lake.create(project_id, "x").collection_id]
+    lake.delete(trashed[0])
+    moving = lake.create(other, "x").collection_id
+    renamed = lake.create(project_id, "y").collection_id
+    calls: list[Callable[[], object]] = [
+        lambda: lake.create(project_id, "x"),
+        lambda: put_collection(repository, project_id, "x", {"f": b"1"}),
+        lambda: lake.restore(trashed[0]),
+        lambda: lake.update(moving, project_id=project_id),
+        lambda: lake.update(renamed, name="x"),
+    ]
+    kinds = outcomes(calls)
+    assert sorted(kinds) == ["", *["collection_exists"] * 4]
+    names = [each.name for each in lake.page(project_id)]
+    assert len(names) == len(set(names))
+    made = outcomes(
+        [lambda: lake.create(project_id, "x", ensure_unique_name=True) for _ in range(6)]
+    )
+    assert made == [""] * 6
+    names = [each.name for each in lake.page(project_id)]
+    assert len(names) == len(set(names))
+    kinds = outcomes([lambda: repository.projects.create("one") for _ in range(4)])
+    assert sorted(kinds) == ["", *["project_exists"] * 3]
+
+
+def test_nobody_waits_for_ever(repository: Repository, project_id: str) -> None:
+    """Moves against each other, with updates and deletes of what is moved."""
+    lake = repository
+    ids = [lake.projects.create(f"p{number}").project_id for number in range(2)]
+    made = [put_collection(lake, ids[n], "a", {"f": b"1"}).collection_id for n in range(2)]
+    calls: list[Callable[[], object]] = []
+    for _ in range(4):
+        calls += [
+            lambda: lake.projects.update(ids[0], parent_id=ids[1]),
+            lambda: lake.projects.update(ids[1], parent_id=ids[0]),
+            lambda: lake.collections.update(made[0], project_id=ids[1], ensure_unique_name=True),
+            lambda: lake.collections.update(made[1], of(FromCollection(made[0]))),
+            lambda: lake.collections.update(made[0], of(FromCollection(made[1]))),
+            lambda: lake.collections.update(made[0], replication_desired=1),
+        ]
+    kinds = outcomes(calls)
+    assert set(kinds) <= {"", "project_cycle", "collection_changed"}
+    first, second = (lake.projects.get(each) for each in ids)
+    assert (first.parent_id, second.parent_id) != (ids[1], ids[0]), "no circle"
+    del project_id
+
+
+MAKERS: dict[str, Callable[[Repository, str, str], object]] = {
+    "make a project": lambda lake, _p, _c: lake.projects.create("new"),
+    "trash a project": lambda lake, project, _c: lake.projects.delete(project),
+    "make a collection": lambda lake, project, _c: lake.collections.create(project, "new"),
+    "rename a collection": lambda lake, _p, made: lake.collections.update(made, name="new"),
+    "trash a collection": lambda lake, _p, made: lake.collections.delete(made),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_whoever_takes_a_name_waits_for_all_who_change_refs(
+    repository: Repository, project_id: str, maker: str
+) -> None:
+    made = put_collection(repository, project_id, "a").collection_id
+    context = repository.context
+    with ThreadPoolExecutor(1) as pool:
+        with context.metadata.transaction() as tx:
+            tx.lock_repository(context.repository_id, "share")
+            done = pool.submit(MAKERS[maker], repository, project_id, made)
+            # Only an absence is waited for: a lock that is not taken shows at once.
+            assert not wait([done], timeout=0.3).done
+        done.result(timeout=20)
+
+
+def test_content_waits_for_the_fence(repository: Repository, project_id: str) -> None:
+    made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
+    repository.collections.update(made, replication_desired=0)
+    context = repository.context
+    with ThreadPoolExecutor(1) as pool:
+        with context.metadata.transaction() as tx:
+            tx.lock_repository(context.repository_id, "exclusive")
+            done = pool.submit(repository.collections.update, made, replication_desired=1)
+            assert not wait([done], timeout=0.3).done
+            row = find_collection(tx, made)
+            assert row is not None
+            mine = commits.c.commit_id == row.content_id
+            tx.execute(sa.update(commits).where(mine).values(tombstoned_by="run7"))
+        with raises("commit_expired"):
+            done.result(timeout=20)
