@@ -60,7 +60,9 @@ class Witness(Watcher):
             return
         now = self.world.now
         mine = self.model.writing.setdefault(get_ident(), {})
-        until = mine.setdefault(address, now + self.world.settings.write_ttl)
+        # The objects of one act are registered together, before the first of them.
+        batch = [until for each, until in mine.items() if _are_objects(each, address)]
+        until = mine.setdefault(address, min([*batch, now + self.world.settings.write_ttl]))
         if moment == "after":
             self.model.files[address] = self.world.bucket.objects[key].data
             if now >= until:
@@ -78,6 +80,10 @@ class Witness(Watcher):
         """By whomever."""
         if self.at_delete is not None:
             self.at_delete(key.removeprefix(self.world.prefix), stored)
+
+
+def _are_objects(*addresses: str) -> bool:
+    return all(address.startswith(DATA_PREFIX) for address in addresses)
 
 
 class OneThread(Executor):

@@ -154,10 +154,11 @@ def test_forged(repository: Repository, project_id: str) -> None:
 
 def test_truncated(repository: Repository, project_id: str) -> None:
     token = located(repository, project_id)
-    for length in (0, 1, 31, 32, 33, 60, len(token) - 40, len(token) - 1):
+    for length in (1, 31, 32, 33, 60, len(token) - 40, len(token) - 1):
         with raises("token_truncated"):
             repository.locators.read(token[:length])
     check_refused(repository, project_id, token[:-1], "token_truncated")
+    check_refused(repository, project_id, "", "token_invalid")
 
 
 def test_a_token_for_something_else(repository: Repository, project_id: str) -> None:
