@@ -132,7 +132,7 @@ class SlowUsers(RefUsers[str]):
             if steps is not None:
                 self.at_once(steps)
         except Conflict as error:
-            assert error.kind in ("branch_protected", "branch_exists")
+            assert error.kind in ("branch_protected", "branch_exists", "ref_ambiguous")
         self.done.append(act.kind)
         event(act.kind)
 
