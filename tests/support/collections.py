@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from ebbtide.errors import EbbtideError
-from ebbtide.store.collections import Collection
+from ebbtide.store.collection_reading import Collection
 from ebbtide.store.contents import ContentChange, Files, Source
 from ebbtide.store.repository import Repository
 from ebbtide.store.uploads import NewObject

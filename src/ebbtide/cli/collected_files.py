@@ -32,7 +32,8 @@ from ebbtide.cli.text import clean, count_text, size_text
 from ebbtide.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
-    from ebbtide.store.collections import Collection, Collections
+    from ebbtide.store.collection_reading import Collection
+    from ebbtide.store.collections import Collections
     from ebbtide.store.content.entries import Entry
     from ebbtide.store.listing import Page
     from ebbtide.store.locators import Signed

@@ -51,7 +51,8 @@ from ebbtide.cli.text import clean, count_text, date_text, parse_pairs, size_tex
 from ebbtide.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ebbtide.store.collections import Collection, Collections
+    from ebbtide.store.collection_reading import Collection
+    from ebbtide.store.collections import Collections
     from ebbtide.store.metadata.collections import VersionRow
 
 PAGE: int = 1000

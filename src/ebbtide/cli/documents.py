@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ebbtide.store.catalog import Catalogued
-    from ebbtide.store.collections import Collection
+    from ebbtide.store.collection_reading import Collection
     from ebbtide.store.content.entries import Entry
     from ebbtide.store.keys import AccessKey
     from ebbtide.store.metadata.collections import VersionRow

@@ -18,7 +18,7 @@ from ebbtide.retention.lifecycle import expiry_asked, state_at
 from ebbtide.settings import Settings
 from ebbtide.storage import contains, open_storage
 from ebbtide.store.catalog import Catalog, no_repository
-from ebbtide.store.collections import no_collection
+from ebbtide.store.collection_reading import no_collection
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.creation import create, default_root
