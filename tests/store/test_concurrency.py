@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import timedelta
 from threading import Event
 
 import pytest
@@ -70,7 +71,7 @@ def test_staging_the_same_paths_in_another_order_makes_no_deadlock(
     def stage(mine: dict[str, Change]) -> None:
         for _ in range(15):
             with context.metadata.transaction() as tx:
-                write_staged(tx, context.repository_id, "token", mine)
+                write_staged(tx, context.repository_id, "token", mine, lease_ttl=timedelta(hours=1))
 
     with ThreadPoolExecutor(2) as pool:
         for future in [pool.submit(stage, mine) for mine in (changes, backwards)]:

@@ -479,10 +479,10 @@ def test_a_reading_waits_for_a_copy_that_is_being_made(
     source = repository.objects.put("main", "a", b"")
     looked, go_on = Event(), Event()
 
-    def write(*arguments: Any) -> None:
+    def write(*arguments: Any, **options: Any) -> None:
         looked.set()
         assert go_on.wait(60)
-        write_staged(*arguments)
+        write_staged(*arguments, **options)
 
     monkeypatch.setattr(sharing, "write_staged", write)
     with ThreadPoolExecutor(2) as pool:

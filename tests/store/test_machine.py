@@ -257,10 +257,11 @@ class StoreMachine(RuleBasedStateMachine):
         if state is None:
             self.refused("branch_not_found", lambda: self.lake.commits.reset(branch))
             return
-        reset = self.lake.commits.reset_prefix
-        count = reset(branch, prefix) if prefix else self.lake.commits.reset(branch)
         dropped = [path for path in state.staged if path.startswith(prefix)]
-        assert count == len(dropped)
+        if prefix:
+            assert self.lake.commits.reset_prefix(branch, prefix) == len(dropped)
+        else:
+            self.lake.commits.reset(branch)
         for path in dropped:
             del state.staged[path]
 

@@ -728,7 +728,7 @@ def test_a_write_that_is_being_published_as_its_registration_ends(
     with ThreadPoolExecutor(1) as pool:
         with context.metadata.transaction() as tx:
             publish_writes(tx, context.repository_id, [entry.address])
-            write_staged(tx, context.repository_id, token, {"a": entry})
+            write_staged(tx, context.repository_id, token, {"a": entry}, lease_ttl=SECOND)
             clock.advance(2 * SECOND)
             page = pool.submit(first_page, repository)
             assert not wait([page], timeout=0.3).done

@@ -156,20 +156,27 @@ def reset(
     if path is not None and prefix is not None:
         raise InvalidInput("invalid_argument", "give --path or --prefix, not both")
     commits = cli.repository(repository).commits
-    where = "" if path is None and prefix is None else f" at {clean(path or prefix or '')!r}"
-    staged = sum(
-        1
-        for change in commits.diff_staged(branch, prefix=path or prefix or "")
-        if path is None or change.path == path
-    )
-    if not cli.may(f"drop {count_text(staged, 'staged change')} on {branch}{where}?", yes=yes):
+    if not yes:
+        where = "" if path is None and prefix is None else f" at {clean(path or prefix or '')!r}"
+        staged = sum(
+            1
+            for change in commits.diff_staged(branch, prefix=path or prefix or "")
+            if path is None or change.path == path
+        )
+        if not cli.may(f"drop {count_text(staged, 'staged change')} on {branch}{where}?", yes=yes):
+            return
+    if path is None and prefix is None:
+        # Not counted: there may be millions.
+        commits.reset(branch)
+        cli.output.answer(
+            {"branch": branch},
+            lambda: cli.output.line(f"dropped all staged changes on {branch}"),
+        )
         return
     if path is not None:
         dropped = commits.reset_path(branch, path)
-    elif prefix is not None:
-        dropped = commits.reset_prefix(branch, prefix)
     else:
-        dropped = commits.reset(branch)
+        dropped = commits.reset_prefix(branch, prefix or "")
     cli.output.answer(
         {"branch": branch, "dropped_count": dropped},
         lambda: cli.output.line(f"dropped {count_text(dropped, 'staged change')} on {branch}"),

@@ -137,7 +137,9 @@ class PhysicalAddresses:
             _compare("checksum", checksum and checksum.lower(), digest.hexdigest())
 
         def consume(tx: Transaction) -> None:
-            if not consume_token(tx, context.repository_id, address):
+            if not consume_token(
+                tx, context.repository_id, address, lease_ttl=context.settings.lease_ttl
+            ):
                 raise _not_outstanding(tx, payload)
             require_not_purged(tx, context.repository_id, [address])
 
@@ -155,7 +157,8 @@ class PhysicalAddresses:
                 f"nothing was uploaded to {address}: upload first, then link",
                 address=address,
             ) from None
-        # Nothing refers to it any more. What this can't delete a collector finds.
+        # Nothing refers to it any more. What this can't delete, and what is uploaded to it until
+        # the token's end, the reclaimer takes: it was released.
         with suppress(EbbtideError):
             context.storage.delete([address])
         return entry
@@ -232,7 +235,13 @@ class PhysicalAddresses:
                 content_type=content_type,
                 metadata=dict(metadata or {}),
             )
-            write_staged(tx, context.repository_id, row.staging_token, {path: entry})
+            write_staged(
+                tx,
+                context.repository_id,
+                row.staging_token,
+                {path: entry},
+                lease_ttl=context.settings.lease_ttl,
+            )
         return entry
 
     def _verified(self, branch: str, path: str, token: str) -> dict[str, Any]:

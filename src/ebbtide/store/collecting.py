@@ -20,6 +20,7 @@ from ebbtide.store.content.layout import DATA_PREFIX, slice_of
 from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.copies import drop_copies
 from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.released import Dropped, drop_tokens, release
 from ebbtide.store.metadata.schema import (
     branches,
     commits,
@@ -28,7 +29,6 @@ from ebbtide.store.metadata.schema import (
     pending,
     reflog,
     repositories,
-    staged,
     tags,
     upload_tokens,
 )
@@ -263,19 +263,7 @@ def drop_ended(
     tokens that were never used, copies that no reading needs."""
     now = tx.now()
     gone_before = now - trash_time
-    # The branches first: on PostgreSQL that waits for whoever is staging something under one of
-    # their tokens at this moment.
-    dropped = tx.execute(
-        sa.delete(branches)
-        .where(branches.c.repository_id == repository_id, _is_gone(branches, gone_before))
-        .returning(branches.c.staging_token, branches.c.sealed_tokens)
-    ).all()
-    for token in _tokens(dropped):
-        tx.execute(
-            sa.delete(staged).where(
-                staged.c.repository_id == repository_id, staged.c.token == token
-            )
-        )
+    drop_gone_branches(tx, repository_id, trash_time=trash_time)
     tx.execute(
         sa.delete(tags).where(tags.c.repository_id == repository_id, _is_gone(tags, gone_before))
     )
@@ -285,22 +273,54 @@ def drop_ended(
             reflog.c.repository_id == repository_id, reflog.c.left_at <= now - lease_ttl
         )
     )
-    drop_ended_writes(tx, repository_id)
+    drop_ended_writes(tx, repository_id, lease_ttl=lease_ttl)
     drop_copies(tx, repository_id)
 
 
-def drop_ended_writes(tx: Transaction, repository_id: str) -> None:
-    """Drop the registrations of writes, and upload tokens, that have ended. On PostgreSQL this
-    waits for whoever is using one of them at this moment."""
-    now = tx.now()
-    tx.execute(
-        sa.delete(pending).where(pending.c.repository_id == repository_id, pending.c.ends_at <= now)
-    )
-    tx.execute(
-        sa.delete(upload_tokens).where(
-            upload_tokens.c.repository_id == repository_id, upload_tokens.c.expires_at <= now
+def drop_gone_branches(tx: Transaction, repository_id: str, *, trash_time: timedelta) -> None:
+    """Drop the branches that are gone; what was staged on them is the reclaimer's. The repository
+    is locked exclusively, so that nobody brings one back meanwhile."""
+    # On PostgreSQL this waits for whoever is staging something on one at this moment.
+    dropped = tx.execute(
+        sa.delete(branches)
+        .where(
+            branches.c.repository_id == repository_id,
+            _is_gone(branches, tx.now() - trash_time),
         )
+        .returning(branches.c.staging_token, branches.c.sealed_tokens)
+    ).all()
+    drop_tokens(tx, repository_id, _tokens(dropped))
+
+
+def has_gone_branches(tx: Transaction, repository_id: str, *, trash_time: timedelta) -> bool:
+    """Whether there are branches to be dropped."""
+    query = sa.select(branches.c.branch_id).where(
+        branches.c.repository_id == repository_id, _is_gone(branches, tx.now() - trash_time)
     )
+    return tx.execute(query.limit(1)).first() is not None
+
+
+def drop_ended_writes(
+    tx: Transaction, repository_id: str, *, lease_ttl: timedelta, amount: int | None = None
+) -> int:
+    """Drop the registrations of writes, and upload tokens, that have ended, and release their
+    addresses; at most `amount` of each. Their number. On PostgreSQL this waits for whoever is using
+    one of them at this moment."""
+    now = tx.now()
+    count = 0
+    for table, ends_at in (
+        (pending, pending.c.ends_at),
+        (upload_tokens, upload_tokens.c.expires_at),
+    ):
+        ended = sa.and_(table.c.repository_id == repository_id, ends_at <= now)
+        query = sa.delete(table).where(ended)
+        if amount is not None:
+            some = sa.select(table.c.address).where(ended).limit(amount)
+            query = query.where(table.c.address.in_(some))
+        addresses = tx.execute(query.returning(table.c.address)).scalars().all()
+        release(tx, repository_id, map(Dropped, addresses), lease_ttl=lease_ttl)
+        count += len(addresses)
+    return count
 
 
 def read_run(tx: Transaction, repository_id: str, run_id: str) -> RunRow | None:

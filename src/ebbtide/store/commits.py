@@ -148,20 +148,20 @@ class Commits:
             parent_number=parent_number,
         )
 
-    def reset(self, branch: str) -> int:
-        """Drop everything that is staged on a branch; the number of changes.
+    def reset(self, branch: str) -> None:
+        """Drop everything that is staged on a branch, at once, however much it is.
 
         A commit that is under way gets Conflict `branch_moved`. Raises NotFound
         `branch_not_found`.
         """
-        return reset_all(self._context, branch)
+        reset_all(self._context, branch)
 
     def reset_prefix(self, branch: str, prefix: str) -> int:
-        """Drop what is staged at the paths with a prefix. As `reset`."""
+        """Drop what is staged at the paths with a prefix; the number of changes. As `reset`."""
         return reset_paths(self._context, branch, prefix=prefix)
 
     def reset_path(self, branch: str, path: str) -> int:
-        """Drop what is staged at one path. As `reset`."""
+        """Drop what is staged at one path; the number of changes. As `reset`."""
         return reset_paths(self._context, branch, path=path)
 
     def get(self, ref: str) -> CommitRecord:

@@ -27,6 +27,7 @@ from ebbtide.store.locators import Locator, Locators, require_unexpired
 from ebbtide.store.metadata.commits import CommitRecord, insert_commit, require_intact_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
+from ebbtide.store.metadata.tokens import keep_uploads
 from ebbtide.store.names import check_path, shown
 from ebbtide.store.publishing import BuiltTree, building
 from ebbtide.store.purged import require_not_purged
@@ -128,6 +129,9 @@ class Built:
         """
         repository_id = self.context.repository_id
         require_intact_commits(tx, repository_id, [source.commit_id for source in self.sources])
+        # What was only uploaded is content from now on. Taken before its time is looked at, for
+        # what has ended may be dropped, and deleted, from the moment on that it has.
+        keep_uploads(tx, repository_id, [locator.address for locator in self.locators])
         for locator in self.locators:
             require_unexpired(tx, locator)
         # Hardly ever is anything purged in a repository; and then the content is gone through here.

@@ -46,7 +46,7 @@ def _delete_batch(context: RepositoryContext, branch_name: str, paths: Sequence[
         with context.metadata.transaction() as tx:
             branch = require_branch(tx, context.repository_id, branch_name, lock="share")
             if _same_base(before, branch):
-                return _delete_in(tx, context.repository_id, branch, paths, committed)
+                return _delete_in(tx, context, branch, paths, committed)
     raise Conflict("branch_moved", f"branch {branch_name!r} moves too often: try again")
 
 
@@ -60,11 +60,12 @@ def _same_base(before: BranchRow, now: BranchRow) -> bool:
 
 def _delete_in(
     tx: Transaction,
-    repository_id: str,
+    context: RepositoryContext,
     branch: BranchRow,
     paths: Sequence[str],
     committed: set[str],
 ) -> list[str]:
+    repository_id, lease_ttl = context.repository_id, context.settings.lease_ttl
     staged = find_staged(tx, repository_id, branch.tokens, paths)
     missing: list[str] = []
     hidden: list[str] = []
@@ -80,6 +81,7 @@ def _delete_in(
         is_visible = on_top[path] is not None if path in on_top else below
         chosen = (hidden if below else dropped) if is_visible else missing
         chosen.append(path)
-    write_staged(tx, repository_id, branch.staging_token, dict.fromkeys(hidden))
-    delete_staged(tx, repository_id, [branch.staging_token], dropped)
+    token = branch.staging_token
+    write_staged(tx, repository_id, token, dict.fromkeys(hidden), lease_ttl=lease_ttl)
+    delete_staged(tx, repository_id, [token], dropped, lease_ttl=lease_ttl)
     return missing

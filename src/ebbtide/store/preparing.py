@@ -219,7 +219,7 @@ class Uncommitted:
             )
             # Dropped, not passed over: this waits for whoever is publishing a write that has
             # ended since, and whose row is staged where no page could miss it from then on.
-            drop_ended_writes(tx, self._repository_id)
+            drop_ended_writes(tx, self._repository_id, lease_ttl=self._context.settings.lease_ttl)
         return _Position(reading_id, self.phases[0].name)
 
     def _require_reading(self, tx: Transaction, reading_id: str) -> datetime:

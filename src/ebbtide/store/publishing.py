@@ -31,7 +31,7 @@ from ebbtide.store.metadata.commits import (
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
 from ebbtide.store.metadata.schema import ONE_MICROSECOND
-from ebbtide.store.metadata.staged import delete_all_staged
+from ebbtide.store.metadata.staged import take_up_staged
 from ebbtide.store.names import check_metadata, check_text
 from ebbtide.store.writes import Writes
 
@@ -163,7 +163,12 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
         if publication.commits_staged:
             # What was sealed since stays, for the commit that sealed it or the next.
             sealed = sealed[: len(sealed) - len(before.sealed_tokens)]
-            delete_all_staged(tx, repository_id, before.sealed_tokens)
+            take_up_staged(
+                tx,
+                repository_id,
+                before.sealed_tokens,
+                lease_ttl=context.settings.lease_ttl,
+            )
         update_branch(
             tx, repository_id, branch.branch_id, commit_id=commit.commit_id, sealed_tokens=sealed
         )

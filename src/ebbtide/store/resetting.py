@@ -9,11 +9,13 @@ from __future__ import annotations
 from ebbtide.ids import new_id
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.branches import require_branch, update_branch
-from ebbtide.store.metadata.staged import delete_all_staged, delete_staged
+from ebbtide.store.metadata.released import drop_tokens
+from ebbtide.store.metadata.staged import delete_staged, delete_staged_prefix
 
 
-def reset_all(context: RepositoryContext, branch_name: str) -> int:
-    """Drop everything that is staged on a branch; the number of changes."""
+def reset_all(context: RepositoryContext, branch_name: str) -> None:
+    """Drop everything that is staged on a branch, however much: its tokens are the branch's no
+    more, and the rest is done later."""
     repository_id = context.repository_id
     with context.metadata.transaction() as tx:
         branch = require_branch(tx, repository_id, branch_name, lock="exclusive")
@@ -24,14 +26,14 @@ def reset_all(context: RepositoryContext, branch_name: str) -> int:
             staging_token=new_id(),
             sealed_tokens=(),
         )
-        return delete_all_staged(tx, repository_id, branch.tokens)
+        drop_tokens(tx, repository_id, branch.tokens)
 
 
 def reset_paths(
     context: RepositoryContext, branch_name: str, *, path: str | None = None, prefix: str = ""
 ) -> int:
     """Drop what is staged at a path, or at all with a prefix; the number of changes."""
-    repository_id = context.repository_id
+    repository_id, lease_ttl = context.repository_id, context.settings.lease_ttl
     with context.metadata.transaction() as tx:
         branch = require_branch(tx, repository_id, branch_name, lock="exclusive")
         if branch.sealed_tokens:
@@ -43,5 +45,5 @@ def reset_paths(
                 sealed_tokens=(*branch.sealed_tokens, new_id()),
             )
         if path is not None:
-            return delete_staged(tx, repository_id, branch.tokens, [path])
-        return delete_all_staged(tx, repository_id, branch.tokens, prefix=prefix)
+            return delete_staged(tx, repository_id, branch.tokens, [path], lease_ttl=lease_ttl)
+        return delete_staged_prefix(tx, repository_id, branch.tokens, prefix, lease_ttl=lease_ttl)

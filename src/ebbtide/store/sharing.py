@@ -8,7 +8,7 @@ from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.branches import require_branch
 from ebbtide.store.metadata.copies import record_copy
-from ebbtide.store.metadata.staged import find_staged, write_staged
+from ebbtide.store.metadata.staged import find_staged, share_row, write_staged
 from ebbtide.store.purged import require_not_purged
 
 
@@ -19,21 +19,28 @@ def share_staged(
 
     Raises NotFound `branch_not_found`, Gone `purged`.
     """
+    repository_id = context.repository_id
     with context.metadata.transaction() as tx:
         # Before the source is looked at: it may be dropped before this transaction ends, and a
         # reading or a fence in between must find the copy.
-        tx.lock_repository(context.repository_id)
-        row = require_branch(tx, context.repository_id, branch, lock="share")
-        staged = find_staged(tx, context.repository_id, row.tokens, [source_path])
-        source = next(
-            (staged[token][source_path] for token in row.tokens if source_path in staged[token]),
-            None,
-        )
+        tx.lock_repository(repository_id)
+        # Alone on the branch: two copies that cross would wait for each other's rows.
+        row = require_branch(tx, repository_id, branch, lock="exclusive")
+        staged = find_staged(tx, repository_id, row.tokens, [source_path])
+        token = next((token for token in row.tokens if source_path in staged[token]), None)
+        source = None if token is None else share_row(tx, repository_id, token, source_path)
         if source is None:
             return None
-        require_not_purged(tx, context.repository_id, [source.address])
-        copy = replace(source, path=destination_path, mtime=tx.now())
-        write_staged(tx, context.repository_id, row.staging_token, {destination_path: copy})
+        require_not_purged(tx, repository_id, [source.entry.address])
+        copy = replace(source.entry, path=destination_path, mtime=tx.now())
+        write_staged(
+            tx,
+            repository_id,
+            row.staging_token,
+            {destination_path: copy},
+            lease_ttl=context.settings.lease_ttl,
+            sharing=source.sharing,
+        )
         if not is_external(copy.address):
-            record_copy(tx, context.repository_id, copy.address)
+            record_copy(tx, repository_id, copy.address)
     return copy

@@ -207,7 +207,13 @@ class Uploads:
             check(tx)
         publish_writes(tx, repository_id, [entry.address for entry in published])
         give_up_writes(tx, repository_id, unused)
-        write_staged(tx, repository_id, row.staging_token, entries)
+        write_staged(
+            tx,
+            repository_id,
+            row.staging_token,
+            entries,
+            lease_ttl=self._context.settings.lease_ttl,
+        )
 
     @contextmanager
     def _abandoning(self, addresses: list[str]) -> Iterator[None]:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import give_up_writes, register_writes
+from ebbtide.store.metadata.released import Dropped, release
 
 
 class Writes:
@@ -36,10 +37,17 @@ class Writes:
         """After a failure: delete what was written at addresses that were not published.
 
         The registrations go first. Only whoever took one away knows that the address was not
-        published and cannot be any more, even where the answer to a COMMIT was lost; bytes that
-        stay behind are garbage that a collector finds. Nothing is retried: this runs while
-        another error is under way.
+        published and cannot be any more, even where the answer to a COMMIT was lost. Nothing is
+        retried: this runs while another error is under way. What stays behind, or arrives late,
+        the reclaimer takes.
         """
-        with self._context.metadata.transaction() as tx:
-            unpublished = give_up_writes(tx, self._context.repository_id, addresses)
-        self._context.storage.delete(unpublished)
+        context = self._context
+        with context.metadata.transaction() as tx:
+            unpublished = give_up_writes(tx, context.repository_id, addresses)
+            release(
+                tx,
+                context.repository_id,
+                map(Dropped, unpublished),
+                lease_ttl=context.settings.lease_ttl,
+            )
+        context.storage.delete(unpublished)

@@ -311,9 +311,56 @@ staged = _table(
     sa.Column("mtime", Timestamp, nullable=False),
     sa.Column("content_type", sa.Text, nullable=True),
     sa.Column("metadata", Json, nullable=False),
+    sa.Column("sharing", sa.Text, nullable=True),
+    sa.Column("replaced_address", sa.Text, nullable=True),
+    sa.Column("replaced_size_bytes", sa.BigInteger, nullable=True),
+    sa.Column("replaced_sharing", sa.Text, nullable=True),
     sqlite_with_rowid=False,
 )
-"""What a branch holds above its commit. A row without an address hides the path (a delete)."""
+"""What a branch holds above its commit. A row without an address hides the path (a delete).
+
+`sharing` says who else has the address: null is nobody, `staged` perhaps another row, `committed`
+a commit. `replaced_*` is what the last write to the row took the place of; only the statement that
+writes it reads it, which so learns it under the row's own lock."""
+sa.Index(
+    "ix_staged_shared_address",
+    staged.c.repository_id,
+    staged.c.address,
+    sqlite_where=staged.c.sharing.is_not(None),
+    postgresql_where=staged.c.sharing.is_not(None),
+)
+sa.Index(
+    "ix_staged_shared_token",
+    staged.c.repository_id,
+    staged.c.token,
+    sqlite_where=staged.c.sharing.is_not(None),
+    postgresql_where=staged.c.sharing.is_not(None),
+)
+
+released = _table(
+    "released",
+    _repository_id(),
+    sa.Column("address", sa.Text, primary_key=True),
+    sa.Column("size_bytes", sa.BigInteger, nullable=True),
+    sa.Column("shared", sa.Boolean, nullable=False),
+    sa.Column("released_at", Timestamp, nullable=False),
+    sa.Column("due_at", Timestamp, nullable=False),
+    sa.Column("claim_id", sa.Text, nullable=True),
+    sa.Column("attempt_count", sa.Integer, nullable=False),
+)
+"""Addresses that were never committed and that lost a reference, to be deleted from `due_at` on.
+Of one that is `shared`, staged rows are looked for first. `claim_id` is whoever is deleting it:
+until `due_at`, which a claim and a failure put off."""
+sa.Index(None, released.c.due_at)
+
+dropped_tokens = _table(
+    "dropped_tokens",
+    _repository_id(),
+    sa.Column("token", sa.Text, primary_key=True),
+    sa.Column("dropped_at", Timestamp, nullable=False),
+)
+"""Staging tokens that no branch has any more; what was staged under them goes step by step."""
+sa.Index(None, dropped_tokens.c.dropped_at)
 
 pending = _table(
     "pending",
@@ -355,8 +402,9 @@ upload_tokens = _table(
     sa.Column("token", sa.Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Addresses that were given out and may be uploaded to and linked until `expires_at`; one that was
-linked is not here any more. `token` says what each is for."""
+"""Addresses that were given out and may be uploaded to, and linked or made content of, until
+`expires_at`; one that was used is not here any more. `token` says what each is for."""
+sa.Index(None, upload_tokens.c.expires_at)
 
 copies = _table(
     "copies",

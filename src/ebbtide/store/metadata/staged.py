@@ -1,8 +1,13 @@
-"""Queries: what branches hold above their commits. A change is an entry, or None for a delete."""
+"""Queries: what branches hold above their commits. A change is an entry, or None for a delete.
+
+Whatever drops a row releases its address, in the same transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from typing import Any, Final
 
@@ -14,6 +19,15 @@ from ebbtide.store.content.entries import Entry
 from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.prefixes import begins_with
+from ebbtide.store.metadata.released import (
+    COMMITTED,
+    STAGED,
+    Dropped,
+    Sharing,
+    release,
+    release_selected,
+    retain,
+)
 from ebbtide.store.metadata.schema import staged
 
 Change = Entry | None
@@ -28,31 +42,59 @@ _COLUMNS: Final = (
 )
 
 
+_REPLACED: Final = {
+    "replaced_address": staged.c.address,
+    "replaced_size_bytes": staged.c.size_bytes,
+    "replaced_sharing": staged.c.sharing,
+}
+
+
 @cache
 def _upsert(dialect_name: str) -> sa.Insert:
     insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
     statement = insert(staged)
+    written = (*_COLUMNS[1:], staged.c.sharing)
+    # What is replaced is read by the statement itself, under the row's lock: of two that write to
+    # one path at once, the later finds what the earlier one wrote.
     return statement.on_conflict_do_update(
         index_elements=["repository_id", "token", "path"],
-        set_={column.name: statement.excluded[column.name] for column in _COLUMNS[1:]},
-    )
+        set_={column.name: statement.excluded[column.name] for column in written} | _REPLACED,
+    ).returning(staged.c.address, *(staged.c[name] for name in _REPLACED))
 
 
 def write_staged(
-    tx: Transaction, repository_id: str, token: str, changes: Mapping[str, Change]
+    tx: Transaction,
+    repository_id: str,
+    token: str,
+    changes: Mapping[str, Change],
+    *,
+    lease_ttl: timedelta,
+    sharing: Sharing = None,
 ) -> None:
-    """Stage changes under a token; each takes the place of an older one of its path there."""
+    """Stage changes under a token; each takes the place of an older one of its path there, whose
+    address is released. `sharing` says who else has the addresses of the new ones."""
     if not changes:
         return
     statement = _upsert(tx.dialect_name)
     # In one order everywhere, so that two transactions that stage the same paths never deadlock.
-    tx.execute(
+    rows = tx.execute(
         statement,
         [
-            {"repository_id": repository_id, "token": token, **_values(path, changes[path])}
+            {
+                "repository_id": repository_id,
+                "token": token,
+                "sharing": sharing,
+                **_values(path, changes[path]),
+            }
             for path in sorted(changes)
         ],
     )
+    replaced = [
+        Dropped(row.replaced_address, row.replaced_size_bytes, row.replaced_sharing)
+        for row in rows
+        if row.replaced_address not in (None, row.address)
+    ]
+    release(tx, repository_id, replaced, lease_ttl=lease_ttl)
 
 
 _BY_PATHS: Final = sa.select(staged.c.token, *_COLUMNS).where(
@@ -120,33 +162,164 @@ def has_staged(
 
 
 def delete_staged(
-    tx: Transaction, repository_id: str, tokens: Sequence[str], paths: Sequence[str]
+    tx: Transaction,
+    repository_id: str,
+    tokens: Sequence[str],
+    paths: Sequence[str],
+    *,
+    lease_ttl: timedelta,
 ) -> int:
     """Drop the changes of some paths; their number."""
     count = 0
     for batch in in_batches(paths):
-        count += tx.execute(
-            sa.delete(staged).where(
+        rows = tx.execute(
+            sa.delete(staged)
+            .where(
                 staged.c.repository_id == repository_id,
                 staged.c.token.in_(tokens),
                 staged.c.path.in_(batch),
             )
-        ).rowcount
+            .returning(*_DROPPED)
+        ).all()
+        count += len(rows)
+        release(tx, repository_id, dropped_of(rows), lease_ttl=lease_ttl)
     return count
 
 
-def delete_all_staged(
-    tx: Transaction, repository_id: str, tokens: Sequence[str], *, prefix: str = ""
+def delete_staged_prefix(
+    tx: Transaction,
+    repository_id: str,
+    tokens: Sequence[str],
+    prefix: str,
+    *,
+    lease_ttl: timedelta,
 ) -> int:
-    """Drop every change under the tokens, or of the paths with a prefix; their number."""
-    result = tx.execute(
-        sa.delete(staged).where(
-            staged.c.repository_id == repository_id,
-            staged.c.token.in_(tokens),
-            *begins_with(staged.c.path, prefix),
+    """Drop the changes of the paths with a prefix; their number. The branch is locked exclusively,
+    so that nobody changes them meanwhile."""
+    those = (staged.c.token.in_(tokens), *begins_with(staged.c.path, prefix))
+    release_selected(tx, repository_id, those, lease_ttl=lease_ttl)
+    return tx.execute(
+        sa.delete(staged).where(staged.c.repository_id == repository_id, *those)
+    ).rowcount
+
+
+def take_up_staged(
+    tx: Transaction, repository_id: str, tokens: Sequence[str], *, lease_ttl: timedelta
+) -> None:
+    """Drop the changes under sealed tokens, the newest token first, that a commit has from now on.
+
+    What newer ones hide of older ones it does not have: that is released. The branch is locked
+    exclusively.
+    """
+    taken: set[str] = set()
+    for number, token in enumerate(tokens):
+        those = staged.c.token == token
+        hidden = _is_hidden(tokens[:number])
+        if number:
+            release_selected(tx, repository_id, (those, hidden), lease_ttl=lease_ttl)
+        rows = tx.execute(
+            sa.select(staged.c.address).where(
+                staged.c.repository_id == repository_id,
+                those,
+                staged.c.sharing.is_not(None),
+                staged.c.sharing == STAGED,
+                ~hidden,
+            )
         )
+        taken.update(rows.scalars())
+    tx.execute(
+        sa.delete(staged).where(staged.c.repository_id == repository_id, staged.c.token.in_(tokens))
     )
-    return result.rowcount
+    _keep_shared(tx, repository_id, taken)
+
+
+def _is_hidden(newer: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Whether a row under one of the newer tokens has the path too."""
+    if not newer:
+        return sa.false()
+    above = staged.alias()
+    return sa.exists().where(
+        above.c.repository_id == staged.c.repository_id,
+        above.c.token.in_(newer),
+        above.c.path == staged.c.path,
+    )
+
+
+def _keep_shared(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> None:
+    """Addresses that a commit has from now on, and that other rows may have too: nobody releases
+    them any more."""
+    kept = sorted(addresses)
+    for batch in in_batches(kept):
+        tx.execute(
+            sa.update(staged)
+            .where(
+                staged.c.repository_id == repository_id,
+                staged.c.address.in_(batch),
+                staged.c.sharing.is_not(None),
+            )
+            .values(sharing=COMMITTED)
+        )
+    # Last: the update has waited for whoever was dropping such a row, and releasing it.
+    retain(tx, repository_id, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRow:
+    """An entry that is staged, and who else has its address."""
+
+    entry: Entry
+    sharing: Sharing
+
+
+def share_row(tx: Transaction, repository_id: str, token: str, path: str) -> StagedRow | None:
+    """The entry that is staged at a path under a token, whose address another row is to have too;
+    None where there is none. The branch is locked exclusively."""
+    row = tx.execute(
+        sa.update(staged)
+        .where(
+            staged.c.repository_id == repository_id,
+            staged.c.token == token,
+            staged.c.path == path,
+            staged.c.address.is_not(None),
+        )
+        .values(sharing=sa.func.coalesce(staged.c.sharing, STAGED))
+        .returning(*_COLUMNS, staged.c.sharing)
+    ).one_or_none()
+    return _staged_row(row)
+
+
+def take_row(tx: Transaction, repository_id: str, token: str, path: str) -> StagedRow | None:
+    """The entry that is staged at a path under a token, whose address another row is to have
+    instead: the row goes, and nothing is released. None where there is none."""
+    row = tx.execute(
+        sa.delete(staged)
+        .where(
+            staged.c.repository_id == repository_id,
+            staged.c.token == token,
+            staged.c.path == path,
+            staged.c.address.is_not(None),
+        )
+        .returning(*_COLUMNS, staged.c.sharing)
+    ).one_or_none()
+    return _staged_row(row)
+
+
+def _staged_row(row: Any) -> StagedRow | None:  # Row of _COLUMNS and `sharing`
+    if row is None:
+        return None
+    entry = _change(row)
+    assert entry is not None  # the statements ask for an address
+    return StagedRow(entry, row.sharing)
+
+
+_DROPPED: Final = (staged.c.address, staged.c.size_bytes, staged.c.sharing)
+
+
+def dropped_of(rows: Iterable[Any]) -> list[Dropped]:  # Rows of _DROPPED
+    """The references of rows that were dropped."""
+    return [
+        Dropped(row.address, row.size_bytes, row.sharing) for row in rows if row.address is not None
+    ]
 
 
 def _values(path: str, change: Change) -> dict[str, Any]:  # of the columns' own types

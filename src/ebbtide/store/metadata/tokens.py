@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 import sqlalchemy as sa
 
+from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.released import Dropped, release
 from ebbtide.store.metadata.schema import ONE_MICROSECOND, signing_keys, upload_tokens
 from ebbtide.store.signing import SigningKey
 
@@ -90,16 +93,33 @@ def is_outstanding(tx: Transaction, repository_id: str, address: str) -> bool:
     return found.one_or_none() is not None
 
 
-def consume_token(tx: Transaction, repository_id: str, address: str) -> bool:
-    """Use the token of an address up; False when it was used, or has expired by the database's
-    clock."""
+def consume_token(
+    tx: Transaction, repository_id: str, address: str, *, lease_ttl: timedelta
+) -> bool:
+    """Use the token of an address up, and release the address; False when it was used, or has
+    expired by the database's clock."""
     # Taken, not looked at: on PostgreSQL another transaction may be using it at this moment.
-    taken = tx.execute(
+    expires_at = tx.execute(
         sa.delete(upload_tokens)
         .where(*_outstanding(tx, repository_id, address))
-        .returning(upload_tokens.c.address)
-    )
-    return taken.one_or_none() is not None
+        .returning(upload_tokens.c.expires_at)
+    ).scalar_one_or_none()
+    if expires_at is None:
+        return False
+    # Not before the token's end: until then whoever has it can upload to the address again.
+    release(tx, repository_id, [Dropped(address)], lease_ttl=lease_ttl, since=expires_at)
+    return True
+
+
+def keep_uploads(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> None:
+    """Use the tokens of addresses up that content has from now on. Some may have none."""
+    for batch in in_batches(sorted(set(addresses))):
+        tx.execute(
+            sa.delete(upload_tokens).where(
+                upload_tokens.c.repository_id == repository_id,
+                upload_tokens.c.address.in_(batch),
+            )
+        )
 
 
 def _outstanding(

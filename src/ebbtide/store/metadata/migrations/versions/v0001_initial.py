@@ -169,6 +169,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("repository_id", "address", name=op.f("pk_upload_tokens")),
         sqlite_with_rowid=False,
     )
+    op.create_index(
+        op.f("ix_upload_tokens_expires_at"), "upload_tokens", ["expires_at"], unique=False
+    )
     op.create_table(
         "copies",
         sa.Column("repository_id", sa.Text(), nullable=False),
@@ -241,11 +244,60 @@ def upgrade() -> None:
         sa.Column("mtime", sa.BigInteger(), nullable=False),
         sa.Column("content_type", sa.Text(), nullable=True),
         sa.Column("metadata", sa.JSON(), nullable=False),
+        sa.Column("sharing", sa.Text(), nullable=True),
+        sa.Column("replaced_address", sa.Text(), nullable=True),
+        sa.Column("replaced_size_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("replaced_sharing", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(
             ["repository_id"], ["repositories.repository_id"], name=op.f("fk_staged_repository_id")
         ),
         sa.PrimaryKeyConstraint("repository_id", "token", "path", name=op.f("pk_staged")),
         sqlite_with_rowid=False,
+    )
+    for name, column in (
+        ("ix_staged_shared_address", "address"),
+        ("ix_staged_shared_token", "token"),
+    ):
+        op.create_index(
+            name,
+            "staged",
+            ["repository_id", column],
+            unique=False,
+            sqlite_where=sa.text("sharing IS NOT NULL"),
+            postgresql_where=sa.text("sharing IS NOT NULL"),
+        )
+    op.create_table(
+        "released",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("shared", sa.Boolean(), nullable=False),
+        sa.Column("released_at", sa.BigInteger(), nullable=False),
+        sa.Column("due_at", sa.BigInteger(), nullable=False),
+        sa.Column("claim_id", sa.Text(), nullable=True),
+        sa.Column("attempt_count", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.repository_id"],
+            name=op.f("fk_released_repository_id"),
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "address", name=op.f("pk_released")),
+    )
+    op.create_index(op.f("ix_released_due_at"), "released", ["due_at"], unique=False)
+    op.create_table(
+        "dropped_tokens",
+        sa.Column("repository_id", sa.Text(), nullable=False),
+        sa.Column("token", sa.Text(), nullable=False),
+        sa.Column("dropped_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.repository_id"],
+            name=op.f("fk_dropped_tokens_repository_id"),
+        ),
+        sa.PrimaryKeyConstraint("repository_id", "token", name=op.f("pk_dropped_tokens")),
+    )
+    op.create_index(
+        op.f("ix_dropped_tokens_dropped_at"), "dropped_tokens", ["dropped_at"], unique=False
     )
     op.create_table(
         "tags",
