@@ -40,6 +40,7 @@ def _positive(value: timedelta) -> timedelta:
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 PositiveDuration = Annotated[timedelta, BeforeValidator(lambda value: _positive(_duration(value)))]
 _HOW: Final[dict[object, str]] = {
+    bool: "write true or false",
     int: "write a whole number",
     int | None: "write a whole number",
     float: "write a number between 0 and 1, such as 0.5",
@@ -116,6 +117,18 @@ class Settings(BaseSettings):
         timedelta(hours=6),
         description="How long reading what is uncommitted may take from its first page to its "
         "last.",
+    )
+    reclaim: bool = Field(
+        True,
+        description="Whether the server deletes what was never committed and nobody refers to any "
+        "more.",
+    )
+    reclaim_interval: PositiveDuration = Field(
+        timedelta(seconds=2), description="How often it looks for such objects."
+    )
+    reclaim_claim_ttl: PositiveDuration = Field(
+        timedelta(minutes=10),
+        description="After so long another process deletes what one set out to delete and did not.",
     )
     slice_objects_max: int = Field(
         50_000, ge=1, description="Objects in one slice of a storage root before the next starts."
@@ -211,5 +224,8 @@ def list_settings() -> Iterator[SettingInfo]:
 
 
 def _shown(default: object) -> str:
-    formats: dict[type, Callable[[Any], str]] = {timedelta: format_duration}
+    formats: dict[type, Callable[[Any], str]] = {
+        timedelta: format_duration,
+        bool: lambda value: str(value).lower(),
+    }
     return "" if default is None else formats.get(type(default), str)(default)

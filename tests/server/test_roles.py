@@ -51,6 +51,7 @@ ROLES = {
     ("DELETE", B + "/objects"): "writer",
     ("POST", B + "/objects/delete"): "writer",
     ("POST", B + "/objects/copy"): "writer",
+    ("POST", B + "/objects/move"): "writer",
     ("GET", B + "/staging/backing"): "writer",
     ("PUT", B + "/staging/backing"): "writer",
     ("GET", R + "/tags"): "reader",

@@ -23,6 +23,7 @@ from ebbtide.cli import (
     policies,
     projects,
     purges,
+    reclaim,
     refs,
     repositories,
     runs,
@@ -85,6 +86,7 @@ runs.register(gc.app)
 app.add_typer(gc.app, name="gc")
 expire.register(app)
 app.add_typer(purges.app, name="purge")
+reclaim.register(app)
 serve.register(app)
 app.add_typer(keys.app, name="key")
 

@@ -272,6 +272,23 @@ def copy(
     show_staged(cli, branch, staged)
 
 
+@command(app, "mv")
+def move(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Path to move.", show_default=False)
+    ],
+    destination: Annotated[
+        str, typer.Argument(metavar="DEST", help="Path to move it to.", show_default=False)
+    ],
+) -> None:
+    """Move an object to another path of its branch; what is there is replaced."""
+    moved = cli.repository(repository).objects.move(branch, destination, source)
+    show_staged(cli, branch, moved)
+
+
 def show_staged(cli: Cli, branch: str, staged: Entry) -> None:
     """Answer with an entry that was staged just now."""
     cli.output.answer(

@@ -67,6 +67,36 @@ class StepProgress:
         self.pause()
 
 
+class Line:
+    """One line that says how far work without a known end has come."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._progress: Progress | None = None
+        if not quiet and sys.stderr.isatty():
+            self._progress = _steps(_console())
+
+    def show(self, text: str) -> None:
+        """Show a text in place of the one before."""
+        if self._progress is None:
+            return
+        if not self._progress.tasks:
+            self._progress.start()
+            self._progress.add_task(text, total=None)
+        self._progress.update(self._progress.tasks[0].id, description=text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
 class Bar:
     """A bar that fills, for work on so many items."""
 

@@ -37,6 +37,7 @@ from ebbtide.server.routes import (
 from ebbtide.server.routing import PUBLIC, GuardedRoute, Segments
 from ebbtide.server.wire.base import ErrorAnswer
 from ebbtide.store.embedded import Store
+from ebbtide.store.reclaiming import ReclaimThread
 
 TOPICS = (
     repositories,
@@ -68,7 +69,12 @@ def create_app(store: Store) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = settings.server_threads
         app.state.transfers = anyio.CapacityLimiter(settings.server_transfers_max)
+        reclaiming = ReclaimThread(store, metrics.count_reclaimed)
+        if settings.reclaim:
+            reclaiming.start()
         yield
+        if settings.reclaim:
+            await anyio.to_thread.run_sync(reclaiming.stop)
         await anyio.to_thread.run_sync(app.state.jobs.close)
 
     app = FastAPI(

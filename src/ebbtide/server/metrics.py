@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ebbtide.store.metadata.claims import Backlog
+from ebbtide.store.reclaiming import Reclaimed
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -38,6 +42,47 @@ class Metrics:
             "Collector runs that this server started and that have not ended.",
             registry=self.registry,
         )
+        self.reclaimed = Counter(
+            "ebbtide_reclaimed_objects",
+            "Objects deleted that were never committed.",
+            registry=self.registry,
+        )
+        self.reclaimed_bytes = Counter(
+            "ebbtide_reclaimed_bytes", "Their bytes, as far as known.", registry=self.registry
+        )
+        self.reclaim_failures = Counter(
+            "ebbtide_reclaim_failures",
+            "Deletes of such objects that failed, and are tried again.",
+            registry=self.registry,
+        )
+        self.reclaim_backlog = Gauge(
+            "ebbtide_reclaim_backlog_objects",
+            "Such objects that are not deleted yet.",
+            registry=self.registry,
+        )
+        self.reclaim_age = Gauge(
+            "ebbtide_reclaim_oldest_seconds",
+            "How long ago the oldest of them lost its last reference.",
+            registry=self.registry,
+        )
+        self.reclaim_tokens = Gauge(
+            "ebbtide_reclaim_backlog_tokens",
+            "Dropped staging areas whose entries are not taken apart yet.",
+            registry=self.registry,
+        )
+
+    def count_reclaimed(self, done: Reclaimed) -> None:
+        """Count what one batch did."""
+        self.reclaimed.inc(done.deleted_count)
+        self.reclaimed_bytes.inc(done.deleted_bytes)
+        self.reclaim_failures.inc(done.failed_count)
+
+    def show_backlog(self, backlog: Backlog, now: datetime) -> None:
+        """Show how far reclaiming is behind at `now`."""
+        oldest = backlog.oldest_at
+        self.reclaim_backlog.set(backlog.address_count)
+        self.reclaim_tokens.set(backlog.token_count)
+        self.reclaim_age.set(0 if oldest is None else (now - oldest).total_seconds())
 
     def render(self) -> bytes:
         """The figures as text."""

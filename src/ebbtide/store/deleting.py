@@ -45,12 +45,13 @@ def _delete_batch(context: RepositoryContext, branch_name: str, paths: Sequence[
         }
         with context.metadata.transaction() as tx:
             branch = require_branch(tx, context.repository_id, branch_name, lock="share")
-            if _same_base(before, branch):
+            if same_base(before, branch):
                 return _delete_in(tx, context, branch, paths, committed)
     raise Conflict("branch_moved", f"branch {branch_name!r} moves too often: try again")
 
 
-def _same_base(before: BranchRow, now: BranchRow) -> bool:
+def same_base(before: BranchRow, now: BranchRow) -> bool:
+    """Whether what lies below a branch's staging token is what it was."""
     return (before.branch_id, before.commit_id, before.sealed_tokens) == (
         now.branch_id,
         now.commit_id,

@@ -19,6 +19,7 @@ from ebbtide.store.deleting import delete_paths
 from ebbtide.store.listing import Page, page_of
 from ebbtide.store.metadata.commits import require_intact_commits
 from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.moving import move_path
 from ebbtide.store.names import check_path, shown
 from ebbtide.store.purged import require_not_purged
 from ebbtide.store.sharing import share_staged
@@ -181,6 +182,22 @@ class Objects:
             require_not_purged(tx, self._context.repository_id, [source.entry.address])
 
         return self._uploads.put(branch, new, check=check)
+
+    def move(self, branch: str, destination_path: str, source_path: str) -> Entry:
+        """Move an object within a branch, with type, metadata and date, in one transaction; what is
+        at the destination is replaced.
+
+        Of what is only staged no bytes are copied. Raises as `put` and `stream`; InvalidInput
+        `invalid_argument` for a move onto itself, Gone `commit_expired`, Conflict `branch_moved`
+        when commits keep coming between.
+        """
+        return move_path(
+            self._context,
+            branch,
+            source_path,
+            destination_path,
+            lambda found: self._stream(found, start=0, end=None),
+        )
 
     def is_missing(self, entry: Entry) -> bool:
         """Whether the bytes of an entry are not on the storage. What lies outside of it is not

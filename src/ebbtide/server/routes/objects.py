@@ -21,6 +21,7 @@ from ebbtide.server.wire.objects import (
     ObjectCopyCreation,
     ObjectErrorAnswer,
     ObjectErrorList,
+    ObjectMove,
     ObjectStats,
     ObjectStatsList,
     PathList,
@@ -155,4 +156,18 @@ def copy_object(
     """Copy an object to a branch. A shallow copy is what the store makes of it."""
     found = served.repository(repository)
     entry = found.objects.copy(branch, dest_path, asked.src_ref or branch, asked.src_path)
+    return ObjectStats.of(entry, found.info.storage_url)
+
+
+@routes.add("POST", _BRANCH + "/objects/move", Role.WRITER, status=201)
+def move_object(
+    repository: Segment,
+    branch: Segment,
+    dest_path: PathQuery,
+    asked: ObjectMove,
+    served: ServedDep,
+) -> ObjectStats:
+    """Move an object within its branch. Ebbtide's own: other servers do not have it."""
+    found = served.repository(repository)
+    entry = found.objects.move(branch, dest_path, asked.src_path)
     return ObjectStats.of(entry, found.info.storage_url)

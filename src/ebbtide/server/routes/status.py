@@ -7,10 +7,11 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.openapi.utils import get_openapi
 
-from ebbtide.server.metrics import CONTENT_TYPE
+from ebbtide.server.metrics import CONTENT_TYPE, Metrics
 from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.keys import Role
+from ebbtide.store.reclaiming import Reclaimer
 
 routes = Routes("status")
 
@@ -25,7 +26,9 @@ def health_check(served: ServedDep) -> Response:
 @routes.add("GET", "/metrics", Role.READER, response_class=Response)
 def get_metrics(request: Request) -> Response:
     """Figures for Prometheus, which can be given a key."""
-    return Response(request.app.state.metrics.render(), media_type=CONTENT_TYPE)
+    metrics: Metrics = request.app.state.metrics
+    metrics.show_backlog(*Reclaimer(request.app.state.store).backlog())
+    return Response(metrics.render(), media_type=CONTENT_TYPE)
 
 
 @routes.add("GET", "/openapi.json", Role.READER)

@@ -51,6 +51,12 @@ class ObjectStats(Wire):
         )
 
 
+class ObjectMove(Wire):
+    """What to move within a branch."""
+
+    src_path: Text
+
+
 class ObjectStatsList(Wire):
     """Objects and prefixes, by path."""
 

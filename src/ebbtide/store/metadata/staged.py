@@ -179,7 +179,7 @@ def delete_staged(
                 staged.c.token.in_(tokens),
                 staged.c.path.in_(batch),
             )
-            .returning(*_DROPPED)
+            .returning(*DROPPED_COLUMNS)
         ).all()
         count += len(rows)
         release(tx, repository_id, dropped_of(rows), lease_ttl=lease_ttl)
@@ -312,10 +312,10 @@ def _staged_row(row: Any) -> StagedRow | None:  # Row of _COLUMNS and `sharing`
     return StagedRow(entry, row.sharing)
 
 
-_DROPPED: Final = (staged.c.address, staged.c.size_bytes, staged.c.sharing)
+DROPPED_COLUMNS: Final = (staged.c.address, staged.c.size_bytes, staged.c.sharing)
 
 
-def dropped_of(rows: Iterable[Any]) -> list[Dropped]:  # Rows of _DROPPED
+def dropped_of(rows: Iterable[Any]) -> list[Dropped]:  # Rows of DROPPED_COLUMNS
     """The references of rows that were dropped."""
     return [
         Dropped(row.address, row.size_bytes, row.sharing) for row in rows if row.address is not None

@@ -1,0 +1,80 @@
+"""`reclaim`: what was never committed and nobody refers to any more is deleted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ebbtide.cli.command import Cli, command
+from ebbtide.cli.progress import Line
+from ebbtide.cli.text import count_text, size_text
+
+if TYPE_CHECKING:
+    from ebbtide.store.metadata.claims import Backlog
+    from ebbtide.store.reclaiming import Reclaimed
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    command(app, "reclaim")(reclaim)
+
+
+def reclaim(
+    cli: Cli,
+    once: Annotated[
+        bool, typer.Option("--once", help="Do what is due now, then end.", show_default=False)
+    ] = False,
+) -> None:
+    """Delete objects that were never committed and that nobody refers to any more.
+
+    Each goes EBBTIDE_LEASE_TTL after its last reference did: overwritten, deleted, reset, not
+    linked in time, or left behind by a write that failed. Without --once it goes on until it is
+    interrupted. 'ebbtide serve' does the same beside its other work, unless EBBTIDE_RECLAIM is
+    false; any number may do it at one time.
+    """
+    from ebbtide.store.reclaiming import Reclaimed, Reclaimer
+
+    reclaimer = Reclaimer(cli.store)
+    total = Reclaimed()
+    with Line(quiet=cli.output.as_json) as line:
+
+        def show(done: Reclaimed) -> None:
+            nonlocal total
+            total += done
+            line.show(_text(total))
+
+        interval = cli.store.settings.reclaim_interval.total_seconds()
+        stopped = Event()
+        try:
+            reclaimer.once(show)
+            while not once:
+                stopped.wait(interval)
+                reclaimer.once(show)
+        except KeyboardInterrupt:
+            # Each batch is done or left to the next who comes: nothing is to be cleared up.
+            if once:
+                raise
+    backlog, _ = reclaimer.backlog()
+    cli.output.answer(_document(total, backlog), lambda: _print(cli, total, backlog))
+
+
+def _document(total: Reclaimed, backlog: Backlog) -> dict[str, object]:
+    return asdict(total) | {"backlog_count": backlog.address_count}
+
+
+def _text(total: Reclaimed) -> str:
+    deleted = count_text(total.deleted_count, "object")
+    return f"deleted {deleted} ({size_text(total.deleted_bytes)} as far as known)"
+
+
+def _print(cli: Cli, total: Reclaimed, backlog: Backlog) -> None:
+    cli.output.line(_text(total))
+    if total.failed_count:
+        failed = count_text(total.failed_count, "delete")
+        cli.output.warn(f"{failed} failed and will be tried again; see the storage")
+    if backlog.address_count:
+        waiting = count_text(backlog.address_count, "object")
+        cli.output.line(f"{waiting} not due yet")

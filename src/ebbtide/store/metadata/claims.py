@@ -1,0 +1,205 @@
+"""Queries: released addresses are claimed, deleted by whoever claimed them, and forgotten.
+
+Not for: releasing (`released`), or deleting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+import sqlalchemy as sa
+
+from ebbtide.store.metadata.batches import in_batches
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.released import release, retain
+from ebbtide.store.metadata.schema import dropped_tokens, released, staged
+from ebbtide.store.metadata.staged import DROPPED_COLUMNS, dropped_of
+
+_BACKOFF_MIN: Final = timedelta(seconds=1)
+_BACKOFF_MAX: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An address that is to be deleted. `size_bytes` is None where it is not known."""
+
+    repository_id: str
+    address: str
+    size_bytes: int | None
+    shared: bool
+    attempt_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is released and not deleted yet: how much of it, when the oldest was, and how many
+    tokens were dropped that are not taken apart yet."""
+
+    address_count: int
+    oldest_at: datetime | None
+    token_count: int
+
+
+def is_due(tx: Transaction) -> bool:
+    """Whether there is anything to be claimed or taken apart."""
+    due = sa.select(released.c.address).where(released.c.due_at <= tx.now())
+    return any(
+        tx.execute(query.limit(1)).first() is not None
+        for query in (due, sa.select(dropped_tokens.c.token))
+    )
+
+
+def claim(
+    tx: Transaction, claim_id: str, *, lasts: timedelta, amount: int
+) -> tuple[list[Claimed], int]:
+    """Take at most `amount` due addresses, which nobody else takes until `lasts` is over, and how
+    many were looked at. One that a staged row still has is taken out instead: whoever drops that
+    row releases it again.
+    """
+    now = tx.now()
+    rows = tx.execute(
+        sa.select(
+            released.c.repository_id,
+            released.c.address,
+            released.c.size_bytes,
+            released.c.shared,
+            released.c.attempt_count,
+        )
+        .where(released.c.due_at <= now)
+        .order_by(released.c.due_at)
+        .limit(amount)
+        .with_for_update(skip_locked=True)
+    ).all()
+    claimed: list[Claimed] = []
+    found = sorted((Claimed(*row) for row in rows), key=attrgetter("repository_id", "address"))
+    for repository_id, group in groupby(found, key=attrgetter("repository_id")):
+        due = list(group)
+        kept = referenced(tx, repository_id, [each.address for each in due if each.shared])
+        retain(tx, repository_id, kept)
+        mine = [each for each in due if each.address not in kept]
+        _put_off(tx, repository_id, mine, until=now + lasts, claim_id=claim_id)
+        claimed += mine
+    return claimed, len(found)
+
+
+def referenced(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> set[str]:
+    """Those of some shared addresses that a staged row has, under whatever token."""
+    found: set[str] = set()
+    for batch in in_batches(addresses):
+        rows = tx.execute(
+            sa.select(staged.c.address).where(
+                staged.c.repository_id == repository_id,
+                staged.c.address.in_(batch),
+                staged.c.sharing.is_not(None),
+            )
+        )
+        found.update(rows.scalars())
+    return found
+
+
+def forget(tx: Transaction, claim_id: str, repository_id: str, addresses: Iterable[str]) -> int:
+    """Drop the rows of what was deleted, as far as the claim still holds; their number."""
+    count = 0
+    for batch in in_batches(sorted(addresses)):
+        count += tx.execute(
+            sa.delete(released).where(_mine(claim_id, repository_id, batch))
+        ).rowcount
+    return count
+
+
+def put_back(tx: Transaction, claim_id: str, failed: Sequence[Claimed]) -> None:
+    """Leave what could not be deleted to be tried again: soon at first, later the more often it
+    failed."""
+    now = tx.now()
+    for each in failed:
+        wait = min(_BACKOFF_MIN * 2 ** min(each.attempt_count, 20), _BACKOFF_MAX)
+        tx.execute(
+            sa.update(released)
+            .where(_mine(claim_id, each.repository_id, [each.address]))
+            .values(claim_id=None, due_at=now + wait, attempt_count=each.attempt_count + 1)
+        )
+
+
+def _mine(claim_id: str, repository_id: str, addresses: Sequence[str]) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        released.c.repository_id == repository_id,
+        released.c.address.in_(addresses),
+        released.c.claim_id == claim_id,
+    )
+
+
+def _put_off(
+    tx: Transaction,
+    repository_id: str,
+    claimed: Sequence[Claimed],
+    *,
+    until: datetime,
+    claim_id: str,
+) -> None:
+    for batch in in_batches(each.address for each in claimed):
+        tx.execute(
+            sa.update(released)
+            .where(released.c.repository_id == repository_id, released.c.address.in_(batch))
+            .values(claim_id=claim_id, due_at=until)
+        )
+
+
+def take_apart(tx: Transaction, *, lease_ttl: timedelta, amount: int) -> int | None:
+    """Release at most `amount` of what is staged under one dropped token, and forget the token
+    when that was all. The number of rows; None when there is nothing that can be done now."""
+    token = tx.execute(
+        sa.select(dropped_tokens)
+        .order_by(dropped_tokens.c.dropped_at)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    ).one_or_none()
+    if token is None:
+        return None
+    under = sa.and_(staged.c.repository_id == token.repository_id, staged.c.token == token.token)
+    # Rows that a commit is marking at this moment wait for the next time: waiting for them while
+    # holding others could be waiting for each other.
+    paths = (
+        tx.execute(
+            sa.select(staged.c.path)
+            .where(under)
+            .order_by(staged.c.path)
+            .limit(amount)
+            .with_for_update(skip_locked=True)
+        )
+        .scalars()
+        .all()
+    )
+    for batch in in_batches(paths):
+        rows = tx.execute(
+            sa.delete(staged).where(under, staged.c.path.in_(batch)).returning(*DROPPED_COLUMNS)
+        ).all()
+        release(
+            tx,
+            token.repository_id,
+            dropped_of(rows),
+            lease_ttl=lease_ttl,
+            since=token.dropped_at,
+        )
+    is_empty = tx.execute(sa.select(staged.c.path).where(under).limit(1)).first() is None
+    if is_empty:
+        tx.execute(
+            sa.delete(dropped_tokens).where(
+                dropped_tokens.c.repository_id == token.repository_id,
+                dropped_tokens.c.token == token.token,
+            )
+        )
+    return len(paths) if paths or is_empty else None
+
+
+def read_backlog(tx: Transaction) -> Backlog:
+    """How far the reclaimer is behind."""
+    count, oldest = tx.execute(
+        sa.select(sa.func.count(), sa.func.min(released.c.released_at))
+    ).one()
+    tokens = tx.execute(sa.select(sa.func.count()).select_from(dropped_tokens)).scalar_one()
+    return Backlog(count, oldest, tokens)

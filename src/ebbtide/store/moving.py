@@ -1,0 +1,198 @@
+"""Moves within a branch: what is at one path is at another afterwards, in one transaction.
+
+An entry that is only staged changes its path, and no bytes are copied. What is committed is copied,
+since an address that a commit has is no branch's to let go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
+from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.content.reading import find_entry
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.deleting import same_base
+from ebbtide.store.metadata.branches import BranchRow, require_branch
+from ebbtide.store.metadata.commits import CommitRecord, require_commit, require_intact_commits
+from ebbtide.store.metadata.copies import record_copy
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.pending import publish_writes
+from ebbtide.store.metadata.staged import Change, find_staged, share_row, take_row, write_staged
+from ebbtide.store.names import check_path, shown
+from ebbtide.store.uploads import NewObject, write_object
+from ebbtide.store.views import Found
+from ebbtide.store.writes import Writes
+
+ATTEMPTS_MAX: Final = 10
+
+Stream = Callable[[Found], Iterator[bytes]]
+"""Reads a whole object, and checks it."""
+
+
+class _Changed(Exception):
+    """What was looked at is not as it was: look again."""
+
+
+def move_path(
+    context: RepositoryContext, branch_name: str, source: str, destination: str, stream: Stream
+) -> Entry:
+    """See `Objects.move`."""
+    check_path(destination)
+    if destination == source:
+        raise InvalidInput("invalid_argument", f"{shown(source)} cannot be moved onto itself")
+    context.touch_owner()
+    for _ in range(ATTEMPTS_MAX):
+        seen = _look(context, branch_name, source)
+        with suppress(_Changed):
+            if seen.is_staged:
+                return _move_staged(context, seen, source, destination)
+            return _move_committed(context, seen, source, destination, stream)
+    raise Conflict("branch_moved", f"branch {branch_name!r} moves too often: try again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a branch has at a path: in its commit, and staged over it by token."""
+
+    branch: BranchRow
+    commit: CommitRecord
+    committed: Entry | None
+    staged: Mapping[str, Change]
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether what shows at the path is staged."""
+        return _newest(self.branch, self.staged) is not None
+
+    @property
+    def shows_below(self) -> bool:
+        """Whether something shows once the staging token has nothing at the path."""
+        for token in self.branch.sealed_tokens:
+            if token in self.staged:
+                return self.staged[token] is not None
+        return self.committed is not None
+
+
+def _newest(branch: BranchRow, staged: Mapping[str, Change]) -> str | None:
+    return next((token for token in branch.tokens if token in staged), None)
+
+
+def _look(context: RepositoryContext, branch_name: str, path: str) -> _Seen:
+    """Raises NotFound."""
+    with context.metadata.snapshot() as tx:
+        branch = require_branch(tx, context.repository_id, branch_name)
+        commit = require_commit(tx, context.repository_id, branch.commit_id)
+        staged = _staged_at(tx, context, branch, path)
+    with context.reading(commit):
+        tree = context.tree_of(commit)
+        committed = find_entry(context.storage, tree, path, read=context.cache.range)
+    seen = _Seen(branch, commit, committed, staged)
+    token = _newest(branch, staged)
+    if (committed if token is None else staged[token]) is None:
+        raise NotFound("object_not_found", f"there is no object {shown(path)} on {branch_name!r}")
+    return seen
+
+
+def _staged_at(
+    tx: Transaction, context: RepositoryContext, branch: BranchRow, path: str
+) -> dict[str, Change]:
+    found = find_staged(tx, context.repository_id, branch.tokens, [path])
+    return {token: found[token][path] for token in branch.tokens if path in found[token]}
+
+
+def _locked(tx: Transaction, context: RepositoryContext, seen: _Seen) -> BranchRow:
+    """The branch, with nobody else at it. Raises _Changed.
+
+    The repository's row is taken before anything is looked at: a reading or a fence either sees the
+    path that was, or finds the record of the move.
+    """
+    tx.lock_repository(context.repository_id)
+    branch = require_branch(tx, context.repository_id, seen.branch.name, lock="exclusive")
+    if not same_base(seen.branch, branch):
+        raise _Changed
+    return branch
+
+
+def _move_staged(context: RepositoryContext, seen: _Seen, source: str, destination: str) -> Entry:
+    repository_id, lease_ttl = context.repository_id, context.settings.lease_ttl
+    with context.metadata.transaction() as tx:
+        branch = _locked(tx, context, seen)
+        token = _newest(branch, _staged_at(tx, context, branch, source))
+        if token is None:
+            raise _Changed
+        # A commit may be making an entry of what is sealed: there the address gets a second row,
+        # which knows that it is not alone.
+        is_sealed = token != branch.staging_token
+        take = share_row if is_sealed else take_row
+        row = take(tx, repository_id, token, source)
+        if row is None:
+            raise _Changed
+        if is_sealed or seen.shows_below:
+            write_staged(
+                tx, repository_id, branch.staging_token, {source: None}, lease_ttl=lease_ttl
+            )
+        moved = replace(row.entry, path=destination)
+        write_staged(
+            tx,
+            repository_id,
+            branch.staging_token,
+            {destination: moved},
+            lease_ttl=lease_ttl,
+            sharing=row.sharing,
+        )
+        if not is_external(moved.address):
+            record_copy(tx, repository_id, moved.address)
+    return moved
+
+
+def _move_committed(
+    context: RepositoryContext, seen: _Seen, source: str, destination: str, stream: Stream
+) -> Entry:
+    assert seen.committed is not None  # `_look` has looked
+    seen.commit.require_intact()
+    if is_external(seen.committed.address):
+        # Where it lies nobody deletes it.
+        moved = replace(seen.committed, path=destination)
+        with context.metadata.transaction() as tx:
+            _stage_moved(tx, context, seen, source, moved)
+        return moved
+    writes = Writes(context)
+    with context.metadata.transaction() as tx:
+        now = tx.now()
+        (address,) = context.slices.new_addresses(1, now=now)
+        writes.register_in(tx, [address])
+    try:
+        entry = seen.committed
+        data = stream(Found(entry, seen.commit))
+        new = NewObject(destination, data, entry.content_type, entry.metadata)
+        moved = replace(write_object(context, new, address, now), mtime=entry.mtime)
+        with context.metadata.transaction() as tx:
+            _stage_moved(tx, context, seen, source, moved)
+            publish_writes(tx, context.repository_id, [address])
+    except BaseException:
+        # The first error is the one to tell. What this cannot clear away ends by itself.
+        with suppress(EbbtideError):
+            writes.abandon([address])
+        raise
+    return moved
+
+
+def _stage_moved(
+    tx: Transaction, context: RepositoryContext, seen: _Seen, source: str, moved: Entry
+) -> None:
+    """Stage the entry at its new path, and hide what is committed at the old one."""
+    branch = _locked(tx, context, seen)
+    require_intact_commits(tx, context.repository_id, [seen.commit.commit_id])
+    if _staged_at(tx, context, branch, source):
+        raise _Changed
+    write_staged(
+        tx,
+        context.repository_id,
+        branch.staging_token,
+        {source: None, moved.path: moved},
+        lease_ttl=context.settings.lease_ttl,
+    )

@@ -1,0 +1,220 @@
+"""Online reclaim: what nobody refers to any more, and no commit ever had, is deleted a lease later.
+
+Each step is a transaction of bounded size, and may be the last: whoever comes next goes on from
+there. Any number of processes do it side by side. Not for: what was committed once, or files that
+no table names, which are the collector's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
+from threading import Event, Thread
+from typing import Final
+
+from ebbtide.errors import EbbtideError
+from ebbtide.ids import new_id
+from ebbtide.settings import Settings
+from ebbtide.storage.base import Outcome
+from ebbtide.store.collecting import drop_ended_writes, drop_gone_branches, has_gone_branches
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.claims import (
+    Backlog,
+    Claimed,
+    claim,
+    forget,
+    is_due,
+    put_back,
+    read_backlog,
+    take_apart,
+)
+from ebbtide.store.metadata.engine import Metadata
+from ebbtide.store.metadata.repositories import RepositoryInfo
+
+BATCH_ADDRESSES: Final = 1000
+PASSES_PER_HOUSEKEEPING: Final = 15
+"""What has ended without anybody noticing is looked for less often than what is due."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What was done: objects deleted with their bytes, as far as sizes are known; those that were
+    not there; deletes that failed and will be tried again; staged rows taken apart; registrations
+    and tokens that ended."""
+
+    deleted_count: int = 0
+    deleted_bytes: int = 0
+    missing_count: int = 0
+    failed_count: int = 0
+    dropped_count: int = 0
+    ended_count: int = 0
+
+    def __add__(self, other: Reclaimed) -> Reclaimed:
+        return Reclaimed(
+            self.deleted_count + other.deleted_count,
+            self.deleted_bytes + other.deleted_bytes,
+            self.missing_count + other.missing_count,
+            self.failed_count + other.failed_count,
+            self.dropped_count + other.dropped_count,
+            self.ended_count + other.ended_count,
+        )
+
+
+Observer = Callable[[Reclaimed], None]
+
+
+class Reclaimer:
+    """Reclaims in all repositories of a store. One thread uses one of these."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._metadata: Metadata = store.metadata
+        self._settings: Settings = store.settings
+
+    def backlog(self) -> tuple[Backlog, datetime]:
+        """How far behind the store is, and at which time of the database's."""
+        with self._metadata.snapshot() as tx:
+            return read_backlog(tx), tx.now()
+
+    def once(self, observer: Observer | None = None, stopping: Event | None = None) -> Reclaimed:
+        """All that can be done now. `observer` is told after each batch; `stopping` ends it there.
+
+        Raises Failed `database_error`. What a storage refuses is counted, and tried again later.
+        """
+        total = Reclaimed()
+        for step in (self._housekeep, self._take_apart, self._delete_batch):
+            while not (stopping is not None and stopping.is_set()):
+                done = step()
+                if done is None:
+                    break
+                total += done
+                if observer is not None:
+                    observer(done)
+        return total
+
+    def due(self, observer: Observer, stopping: Event) -> None:
+        """What is due, without looking for what has ended. As `once`."""
+        with self._metadata.snapshot() as tx:
+            if not is_due(tx):
+                return
+        for step in (self._take_apart, self._delete_batch):
+            while not stopping.is_set() and (done := step()) is not None:
+                observer(done)
+
+    def _housekeep(self) -> Reclaimed | None:
+        """Drop what has ended: a thousand registrations and tokens of each repository, and gone
+        branches. None when there was nothing."""
+        count = 0
+        found = False
+        for info in self._store.repositories():
+            ended, branches = self._housekeep_in(info)
+            count += ended
+            found = found or branches
+        return Reclaimed(ended_count=count) if count or found else None
+
+    def _housekeep_in(self, info: RepositoryInfo) -> tuple[int, bool]:
+        repository_id, settings = info.repository_id, self._settings
+        with self._metadata.snapshot() as tx:
+            gone = has_gone_branches(tx, repository_id, trash_time=settings.trash_time)
+        with self._metadata.transaction() as tx:
+            if gone:
+                tx.lock_repository(repository_id, "exclusive")
+                drop_gone_branches(tx, repository_id, trash_time=settings.trash_time)
+            ended = drop_ended_writes(
+                tx, repository_id, lease_ttl=settings.lease_ttl, amount=BATCH_ADDRESSES
+            )
+        return ended, gone
+
+    def _take_apart(self) -> Reclaimed | None:
+        with self._metadata.transaction() as tx:
+            count = take_apart(tx, lease_ttl=self._settings.lease_ttl, amount=BATCH_ADDRESSES)
+        return None if count is None else Reclaimed(dropped_count=count)
+
+    def _delete_batch(self) -> Reclaimed | None:
+        """Claim some of what is due, delete it, forget it. None when nothing is due."""
+        claim_id = new_id()
+        with self._metadata.transaction() as tx:
+            claimed, count = claim(
+                tx, claim_id, lasts=self._settings.reclaim_claim_ttl, amount=BATCH_ADDRESSES
+            )
+        if not count:
+            return None
+        contexts = {
+            info.repository_id: self._store.repository(info.name).context
+            for info in self._store.repositories()
+        }
+        total = Reclaimed()
+        for repository_id, group in groupby(claimed, key=attrgetter("repository_id")):
+            if repository_id in contexts:
+                total += self._delete_in(contexts[repository_id], claim_id, list(group))
+        return total
+
+    def _delete_in(
+        self, context: RepositoryContext, claim_id: str, claimed: Sequence[Claimed]
+    ) -> Reclaimed:
+        outcomes = self._delete(context, claimed)
+        by_outcome: dict[Outcome, list[Claimed]] = {"deleted": [], "missing": [], "failed": []}
+        for each in claimed:
+            by_outcome[outcomes[each.address]].append(each)
+        deleted, missing, failed = by_outcome.values()
+        with self._metadata.transaction() as tx:
+            gone = [each.address for each in (*deleted, *missing)]
+            forget(tx, claim_id, context.repository_id, gone)
+            put_back(tx, claim_id, failed)
+        return Reclaimed(
+            deleted_count=len(deleted),
+            deleted_bytes=sum(each.size_bytes or 0 for each in deleted),
+            missing_count=len(missing),
+            failed_count=len(failed),
+        )
+
+    def _delete(self, context: RepositoryContext, claimed: Sequence[Claimed]) -> dict[str, Outcome]:
+        """Delete the objects; the outcome of each."""
+        addresses = [each.address for each in claimed]
+        try:
+            context.touch_owner()
+            outcomes = context.storage.delete(addresses)
+        except EbbtideError as error:
+            _log.warning("nothing was reclaimed in %s: %s", context.info.name, error.message)
+            return dict.fromkeys(addresses, "failed")
+        return {each.address: each.outcome for each in outcomes}
+
+
+class ReclaimThread:
+    """Reclaims in the background, every EBBTIDE_RECLAIM_INTERVAL, until stopped."""
+
+    def __init__(self, store: Store, observer: Observer) -> None:
+        self._reclaimer = Reclaimer(store)
+        self._interval_seconds = store.settings.reclaim_interval.total_seconds()
+        self._observer = observer
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="reclaim", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the batch that is under way."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        passes = 0
+        while not self._stopping.wait(self._interval_seconds):
+            try:
+                if passes % PASSES_PER_HOUSEKEEPING == 0:
+                    self._reclaimer.once(self._observer, self._stopping)
+                else:
+                    self._reclaimer.due(self._observer, self._stopping)
+            except EbbtideError as error:
+                # A database that is away for a while: the next pass finds all as it was.
+                _log.warning("reclaiming stopped for now: %s", error.message)
+            passes += 1

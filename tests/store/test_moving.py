@@ -1,0 +1,222 @@
+"""Moves within a branch: what moves without its bytes, and what is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import EbbtideError, Gone
+from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.copies import begin_reading
+from ebbtide.store.metadata.schema import commits, copies, pending, released
+from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStorage, OncePut, with_storage
+
+LEASE = timedelta(hours=1)
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def contents(repository: Repository, ref: str) -> dict[str, bytes]:
+    objects = repository.objects
+    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
+
+
+def files(repository: Repository) -> set[str]:
+    return {
+        address
+        for batch in repository.storage.list(DATA_PREFIX)
+        for address in batch.column("address").to_pylist()
+        if address is not None
+    }
+
+
+def meanwhile(repository: Repository, action: Callable[[], object], at: str) -> Repository:
+    return with_storage(repository, FaultyStorage(repository.storage, before=OncePut(at, action)))
+
+
+def seal(repository: Repository) -> None:
+    with raises("invalid_date"):
+        repository.commits.commit(
+            "main", "", date=repository.context.clock.host_now() + timedelta(days=1)
+        )
+
+
+def settle(store: Store, clock: ManualClock) -> None:
+    for _ in range(2):
+        clock.advance(LEASE)
+        Reclaimer(store).once()
+
+
+def test_a_staged_entry_moves_without_its_bytes(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    source = repository.objects.put("main", "a", b"1", content_type="t", metadata={"k": "v"})
+    clock.advance(LEASE)
+    moved = repository.objects.move("main", "b", "a")
+    assert moved == replace(source, path="b") == repository.objects.stat("main", "b")
+    assert contents(repository, "main") == {"b": b"1"}
+    settle(store, clock)
+    repository.commits.commit("main", "")
+    assert contents(repository, "main@") == {"b": b"1"}
+    assert files(repository) == {source.address}
+
+
+def test_what_is_at_the_destination_is_replaced(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    moved = repository.objects.put("main", "a", b"1")
+    repository.objects.put("main", "b", b"2")
+    repository.objects.move("main", "b", "a")
+    assert contents(repository, "main") == {"b": b"1"}
+    settle(store, clock)
+    assert files(repository) == {moved.address}
+
+
+def test_a_staged_entry_above_a_committed_one(repository: Repository) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.commits.commit("main", "")
+    staged = repository.objects.put("main", "a", b"2")
+    assert repository.objects.move("main", "b", "a").address == staged.address
+    assert contents(repository, "main") == {"b": b"2"}, "the committed one does not show again"
+    repository.commits.commit("main", "")
+    assert contents(repository, "main@") == {"b": b"2"}
+
+
+def test_a_committed_entry_is_copied(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    source = repository.objects.put("main", "a", b"1", content_type="t", metadata={"k": "v"})
+    repository.objects.put("main", "b", b"2")
+    repository.commits.commit("main", "")
+    clock.advance(LEASE)
+    moved = repository.objects.move("main", "b", "a")
+    assert moved == replace(source, path="b", address=moved.address)
+    assert moved.address != source.address
+    assert contents(repository, "main") == {"b": b"1"}
+    assert contents(repository, "main@") == {"a": b"1", "b": b"2"}
+    repository.commits.reset("main")
+    settle(store, clock)
+    assert contents(repository, "main") == {"a": b"1", "b": b"2"}
+    assert moved.address not in files(repository)
+
+
+def test_an_imported_entry_moves_as_it_is(repository: Repository) -> None:
+    repository.addresses.stage("main", "a", "s3://b/k", size_bytes=1)
+    repository.commits.commit("main", "")
+    assert repository.objects.move("main", "b", "a").address == "s3://b/k"
+    assert repository.objects.move("main", "c", "b").address == "s3://b/k"
+    assert [entry.path for entry in repository.objects.walk("main")] == ["c"]
+    assert files(repository) == set()
+
+
+def test_an_entry_that_an_unfinished_commit_sealed(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    source = repository.objects.put("main", "a", b"1")
+    seal(repository)
+    assert repository.objects.move("main", "b", "a").address == source.address
+    assert repository.objects.move("main", "c", "b").address == source.address
+    assert contents(repository, "main") == {"c": b"1"}
+    repository.commits.commit("main", "")
+    assert contents(repository, "main@") == {"c": b"1"}
+    settle(store, clock)
+    assert contents(repository, "main@") == {"c": b"1"}
+
+
+def test_a_reading_under_way_finds_what_moved(repository: Repository) -> None:
+    """Its pages may have passed the destination, and not come to the source."""
+    with repository.context.metadata.transaction() as tx:
+        begin_reading(tx, repository.info.repository_id, lasts=LEASE)
+    moved = repository.objects.put("main", "b", b"1")
+    repository.objects.move("main", "a", "b")
+    with repository.context.metadata.snapshot() as tx:
+        assert tx.execute(sa.select(copies.c.address)).scalars().all() == [moved.address]
+
+
+@pytest.mark.parametrize(
+    ("branch", "source", "destination", "kind"),
+    [
+        ("main", "absent", "b", "object_not_found"),
+        ("main", "hidden", "b", "object_not_found"),
+        ("main", "a", "a", "invalid_argument"),
+        ("main", "a", "/b", "invalid_path"),
+        ("main", "a", "", "invalid_path"),
+        ("nowhere", "a", "b", "branch_not_found"),
+    ],
+)
+def test_moves_that_are_refused(
+    repository: Repository, branch: str, source: str, destination: str, kind: str
+) -> None:
+    repository.objects.put("main", "hidden", b"1")
+    repository.objects.put("main", "a", b"1")
+    repository.commits.commit("main", "")
+    repository.objects.delete("main", "hidden")
+    with raises(kind):
+        repository.objects.move(branch, destination, source)
+    assert contents(repository, "main") == {"a": b"1"}
+
+
+@pytest.mark.parametrize("happens", ["committed to", "written to", "deleted", "let go"])
+def test_what_happens_while_a_committed_entry_is_copied(
+    store: Store, repository: Repository, clock: ManualClock, happens: str
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    head = repository.commits.commit("main", "").commit_id
+
+    def let_go() -> None:
+        with repository.context.metadata.transaction() as tx:
+            tx.execute(
+                sa.update(commits).where(commits.c.commit_id == head).values(tombstoned_by="r")
+            )
+
+    def commit_to() -> None:
+        repository.objects.put("main", "z", b"2")
+        repository.commits.commit("main", "")
+
+    actions: dict[str, Callable[[], object]] = {
+        "committed to": commit_to,
+        "written to": lambda: repository.objects.put("main", "a", b"2"),
+        "deleted": lambda: repository.objects.delete("main", "a"),
+        "let go": let_go,
+    }
+    moving = meanwhile(repository, actions[happens], DATA_PREFIX)
+    if happens == "let go":
+        with pytest.raises(Gone):
+            moving.objects.move("main", "b", "a")
+    elif happens == "deleted":
+        with raises("object_not_found"):
+            moving.objects.move("main", "b", "a")
+        assert contents(repository, "main") == {}
+    else:
+        moving.objects.move("main", "b", "a")
+        expected = {"b": b"2"} if happens == "written to" else {"b": b"1", "z": b"2"}
+        assert contents(repository, "main") == expected
+    with repository.context.metadata.snapshot() as tx:
+        assert tx.execute(sa.select(pending.c.address)).all() == []
+    settle(store, clock)
+    with repository.context.metadata.snapshot() as tx:
+        assert tx.execute(sa.select(released.c.address)).all() == []
+
+
+def test_a_move_while_its_source_is_committed(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    source = repository.objects.put("main", "a", b"1")
+    late = meanwhile(repository, lambda: repository.objects.move("main", "b", "a"), TREES_PREFIX)
+    late.commits.commit("main", "")
+    assert contents(repository, "main@") == {"a": b"1"}
+    assert contents(repository, "main") == {"b": b"1"}
+    repository.commits.reset("main")
+    settle(store, clock)
+    assert repository.objects.stat("main", "a").address == source.address
+    assert contents(repository, "main") == {"a": b"1"}

@@ -1,0 +1,627 @@
+"""Online reclaim: what is released by which operation, and when it is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from datetime import timedelta
+from threading import Event
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import EbbtideError, Failed
+from ebbtide.settings import Settings
+from ebbtide.storage import DeleteOutcome
+from ebbtide.store.collecting import drop_ended
+from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.store.contents import ContentChange, Located
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.claims import Backlog
+from ebbtide.store.metadata.schema import dropped_tokens, pending, released, staged, upload_tokens
+from ebbtide.store.metadata.staged import find_staged, write_staged
+from ebbtide.store.reclaiming import Reclaimed, Reclaimer, ReclaimThread
+from ebbtide.store.repository import Repository
+from ebbtide.store.uploads import NewObject
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStorage, OncePut, with_storage
+
+LEASE = timedelta(hours=1)
+TRASH = timedelta(days=7)
+MOMENT = timedelta(microseconds=1)
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def files(repository: Repository) -> set[str]:
+    """The addresses of the objects on the storage."""
+    return {
+        address
+        for batch in repository.storage.list(DATA_PREFIX)
+        for address in batch.column("address").to_pylist()
+        if address is not None
+    }
+
+
+def contents(repository: Repository, ref: str) -> dict[str, bytes]:
+    objects = repository.objects
+    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
+
+
+def released_addresses(repository: Repository) -> set[str]:
+    """Of objects: what failed commits wrote and deleted is looked for once more, too."""
+    with repository.context.metadata.snapshot() as tx:
+        addresses = set(tx.execute(sa.select(released.c.address)).scalars())
+    return {address for address in addresses if address.startswith(DATA_PREFIX)}
+
+
+def count(repository: Repository, table: sa.Table) -> int:
+    with repository.context.metadata.snapshot() as tx:
+        found: int = tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+        return found
+
+
+def seal(repository: Repository, branch: str = "main") -> None:
+    """A commit that fails when it has sealed what is staged."""
+    with raises("invalid_date"):
+        repository.commits.commit(
+            branch, "", date=repository.context.clock.host_now() + timedelta(days=1)
+        )
+
+
+def meanwhile(repository: Repository, action: Callable[[], object], at: str) -> Repository:
+    return with_storage(repository, FaultyStorage(repository.storage, before=OncePut(at, action)))
+
+
+def reclaim(store: Store, clock: ManualClock, after: timedelta = LEASE) -> Reclaimed:
+    clock.advance(after)
+    return Reclaimer(store).once()
+
+
+# What is released by what
+
+
+def overwrite(lake: Repository) -> None:
+    lake.objects.put("main", "a", b"2")
+
+
+def overwrite_many(lake: Repository) -> None:
+    lake.objects.put_many("main", [NewObject("a", b"2"), NewObject("a", b"3")])
+
+
+def overwrite_by_copy(lake: Repository) -> None:
+    lake.objects.put("main", "b", b"2")
+    lake.objects.copy("main", "a", "main", "b")
+
+
+def overwrite_by_import(lake: Repository) -> None:
+    lake.addresses.stage("main", "a", "s3://b/k", size_bytes=1)
+    lake.objects.put("main", "b", b"2")
+
+
+def overwrite_by_link(lake: Repository) -> None:
+    given = lake.addresses.get("main", "a")
+    lake.storage.put(given.address, b"2")
+    lake.addresses.link("main", "a", given.token)
+
+
+def delete_above_a_commit(lake: Repository) -> None:
+    """The staged row is replaced by one that hides what is committed."""
+    lake.objects.delete("main", "c")
+
+
+DROPS: dict[str, Callable[[Repository], object]] = {
+    "overwritten": overwrite,
+    "overwritten with others": overwrite_many,
+    "overwritten by a copy": overwrite_by_copy,
+    "overwritten by an import": overwrite_by_import,
+    "overwritten by a link": overwrite_by_link,
+    "deleted": lambda lake: lake.objects.delete("main", "a"),
+    "a path reset": lambda lake: lake.commits.reset_path("main", "a"),
+    "a prefix reset": lambda lake: lake.commits.reset_prefix("main", "a"),
+    "all reset": lambda lake: lake.commits.reset("main"),
+}
+
+
+@pytest.mark.parametrize("how", DROPS)
+def test_what_is_dropped_goes_a_lease_later(
+    store: Store, repository: Repository, clock: ManualClock, how: str
+) -> None:
+    dropped = repository.objects.put("main", "a", b"1")
+    DROPS[how](repository)
+    expected = contents(repository, "main") if how != "overwritten by an import" else {}
+    reclaim(store, clock, LEASE - MOMENT)
+    assert dropped.address in files(repository), "somebody may be reading it"
+    assert reclaim(store, clock, MOMENT).deleted_count >= 1
+    assert dropped.address not in files(repository)
+    if expected:
+        assert contents(repository, "main") == expected
+    reclaim(store, clock)
+    assert count(repository, released) == 0
+
+
+def test_a_staged_change_above_a_commit_that_is_deleted(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    repository.objects.put("main", "c", b"1")
+    repository.commits.commit("main", "")
+    dropped = repository.objects.put("main", "c", b"2")
+    committed = files(repository) - {dropped.address}
+    repository.objects.delete("main", "c")
+    assert released_addresses(repository) == {dropped.address}
+    assert reclaim(store, clock).deleted_bytes == 1
+    assert files(repository) == committed
+
+
+def test_what_is_committed_is_never_released(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.commits.commit("main", "")
+    repository.objects.put("main", "a", b"2")
+    repository.commits.commit("main", "")
+    repository.objects.delete("main", "a")
+    repository.commits.commit("main", "")
+    assert released_addresses(repository) == set()
+    reclaim(store, clock, 100 * LEASE)
+    assert repository.objects.get("main~1", "a") == b"2"
+    assert repository.objects.get("main~2", "a") == b"1"
+
+
+def test_what_newer_sealed_tokens_hide_goes_with_the_commit(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    hidden = [repository.objects.put("main", path, b"1") for path in ("a", "b")]
+    repository.objects.put("main", "c", b"1")
+    seal(repository)
+    repository.objects.put("main", "a", b"2")
+    repository.objects.delete("main", "b")
+    seal(repository)
+    assert released_addresses(repository) == set(), "a reset may bring them back to light"
+    repository.commits.commit("main", "")
+    assert released_addresses(repository) == {entry.address for entry in hidden}
+    reclaim(store, clock)
+    assert not files(repository) & {entry.address for entry in hidden}
+    assert contents(repository, "main") == {"a": b"2", "c": b"1"}
+
+
+def test_a_commit_that_fails_keeps_its_entries(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    seal(repository)
+    reclaim(store, clock, TRASH)
+    assert contents(repository, "main") == {"a": b"1"}
+    repository.commits.commit("main", "")
+    assert contents(repository, "main@") == {"a": b"1"}
+
+
+@pytest.mark.parametrize("by", ["reclaimer", "fence"])
+def test_a_branch_that_is_gone(
+    store: Store, repository: Repository, clock: ManualClock, by: str
+) -> None:
+    repository.branches.create("dev", "main")
+    repository.objects.put("dev", "a", b"1")
+    seal(repository, "dev")
+    repository.objects.put("dev", "a", b"2")
+    repository.branches.delete("dev")
+    reclaim(store, clock, TRASH - MOMENT)
+    assert len(files(repository)) == 2, "it can be restored"
+    clock.advance(MOMENT)
+    if by == "fence":
+        with repository.context.metadata.transaction() as tx:
+            tx.lock_repository(repository.info.repository_id, "exclusive")
+            drop_ended(tx, repository.info.repository_id, lease_ttl=LEASE, trash_time=TRASH)
+        assert count(repository, staged) == 2, "left to the reclaimer"
+    assert Reclaimer(store).once().dropped_count == 2
+    assert reclaim(store, clock).deleted_count == 2
+    assert files(repository) == set()
+    assert [count(repository, table) for table in (staged, released, dropped_tokens)] == [0, 0, 0]
+
+
+def test_a_restored_branch_keeps_what_it_staged(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    repository.branches.create("dev", "main")
+    repository.objects.put("dev", "a", b"1")
+    repository.branches.delete("dev")
+    reclaim(store, clock, TRASH - MOMENT)
+    repository.branches.restore("dev")
+    reclaim(store, clock, TRASH)
+    assert contents(repository, "dev") == {"a": b"1"}
+
+
+def test_a_reset_is_taken_apart_in_parts(
+    store: Store, repository: Repository, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(7):
+        repository.objects.put("main", f"{number}", b"1")
+    repository.commits.reset("main")
+    assert contents(repository, "main") == {}
+    monkeypatch.setattr("ebbtide.store.reclaiming.BATCH_ADDRESSES", 3)
+    seen: list[Reclaimed] = []
+    stopping = Event()
+
+    def stop(done: Reclaimed) -> None:
+        seen.append(done)
+        stopping.set()
+
+    Reclaimer(store).once(stop, stopping)
+    assert [done.dropped_count for done in seen] == [3]
+    assert count(repository, staged) == 4
+    assert Reclaimer(store).once().dropped_count == 4
+    assert count(repository, dropped_tokens) == 0
+    assert reclaim(store, clock).deleted_count == 7
+    assert files(repository) == set()
+
+
+def test_many_resets_of_nothing(store: Store, repository: Repository, clock: ManualClock) -> None:
+    for _ in range(3):
+        repository.commits.reset("main")
+    reclaim(store, clock)
+    assert count(repository, dropped_tokens) == 0
+
+
+# Writes and tokens that end
+
+
+def test_a_write_that_was_never_finished(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    """Its process died: nobody gave the registration up."""
+
+    def die(method: str, _address: str) -> None:
+        if method == "put":
+            raise KeyboardInterrupt
+
+    dying = with_storage(repository, FaultyStorage(repository.storage, after=die))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ebbtide.store.writes.Writes.abandon", lambda *_: None)
+        with pytest.raises(KeyboardInterrupt):
+            dying.objects.put("main", "a", b"1")
+    ttl = store.settings.write_ttl
+    reclaim(store, clock, ttl - MOMENT)
+    assert count(repository, pending) == 1
+    assert reclaim(store, clock, MOMENT).ended_count == 1
+    assert len(files(repository)) == 1
+    assert reclaim(store, clock).deleted_count == 1
+    assert files(repository) == set()
+
+
+def test_an_upload_whose_clean_up_failed(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    def fail(method: str, _address: str) -> None:
+        if method in ("put", "delete"):
+            raise Failed("storage_error", "made to fail")
+
+    failing = with_storage(
+        repository, FaultyStorage(repository.storage, after=fail, before=fail_deletes)
+    )
+    with raises("storage_error"):
+        failing.objects.put("main", "a", b"1")
+    assert len(files(repository)) == 1
+    assert reclaim(store, clock).deleted_count == 1
+    assert files(repository) == set()
+
+
+def fail_deletes(method: str, _address: str) -> None:
+    if method == "delete":
+        raise Failed("storage_error", "made to fail")
+
+
+def test_a_token_that_is_not_used(store: Store, repository: Repository, clock: ManualClock) -> None:
+    given = repository.addresses.get("main", "a")
+    repository.storage.put(given.address, b"1")
+    ttl = store.settings.upload_ttl
+    reclaim(store, clock, ttl - MOMENT)
+    assert count(repository, upload_tokens) == 1
+    assert reclaim(store, clock, MOMENT).ended_count == 1
+    assert files(repository) == {given.address}
+    assert reclaim(store, clock).deleted_count == 1
+    assert files(repository) == set()
+
+
+def test_what_is_uploaded_again_after_linking(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    given = repository.addresses.get("main", "a")
+    repository.storage.put(given.address, b"1")
+    entry = repository.addresses.link("main", "a", given.token)
+    repository.storage.put(given.address, b"again")
+    reclaim(store, clock, store.settings.upload_ttl + LEASE)
+    assert files(repository) == {entry.address}
+
+
+def test_what_was_uploaded_for_a_collection_stays_once_it_is_content(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    signed = repository.locators.upload(b"1")
+    unused = repository.locators.upload(b"2")
+    project = repository.projects.create("p")
+    made = repository.collections.create(
+        project.project_id, "c", ContentChange((Located({"a": signed.locator}),))
+    )
+    assert count(repository, upload_tokens) == 1, "that of the other"
+    reclaim(store, clock, LEASE)
+    reclaim(store, clock, LEASE)
+    assert files(repository) == {signed.entry.address}
+    assert unused.entry.address not in files(repository)
+    (listed,) = repository.collections.files(made.collection_id).entries
+    assert listed.address == signed.entry.address
+
+
+# Shared addresses
+
+
+def test_the_address_of_a_copy_goes_with_its_last_path(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    shared = repository.objects.put("main", "a", b"1")
+    repository.objects.copy("main", "b", "main", "a")
+    repository.objects.delete("main", "a")
+    assert reclaim(store, clock).deleted_count == 0
+    assert contents(repository, "main") == {"b": b"1"}
+    assert released_addresses(repository) == set(), "whoever drops the other releases it again"
+    repository.objects.delete("main", "b")
+    assert reclaim(store, clock, LEASE - MOMENT).deleted_count == 0
+    assert reclaim(store, clock, MOMENT).deleted_count == 1
+    assert shared.address not in files(repository)
+
+
+def test_both_paths_of_a_copy_dropped_at_once(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.objects.copy("main", "b", "main", "a")
+    assert repository.commits.reset_prefix("main", "") == 2
+    assert reclaim(store, clock).deleted_count == 1
+    assert files(repository) == set()
+
+
+@pytest.mark.parametrize("first", ["released", "not yet"])
+def test_a_copy_of_what_a_commit_has(
+    store: Store, repository: Repository, clock: ManualClock, first: str
+) -> None:
+    """One path is committed, the other is dropped after, or before, it was."""
+    repository.objects.put("main", "a", b"1")
+    repository.objects.copy("main", "b", "main", "a")
+    if first == "released":
+        repository.objects.delete("main", "b")
+    repository.commits.commit("main", "")
+    assert released_addresses(repository) == set()
+    if first != "released":
+        repository.objects.delete("main", "b")
+        repository.commits.commit("main", "")
+    reclaim(store, clock, 10 * LEASE)
+    assert repository.objects.get("main", "a") == b"1"
+
+
+@pytest.mark.parametrize("drop", ["reset", "delete", "overwrite", "copy, then reset"])
+def test_a_copy_that_is_made_while_its_source_is_committed(
+    store: Store, repository: Repository, clock: ManualClock, drop: str
+) -> None:
+    """A staged entry with a committed address, which must not go with the entry."""
+    committed = repository.objects.put("main", "a", b"1")
+    late = meanwhile(
+        repository, lambda: repository.objects.copy("main", "b", "main", "a"), TREES_PREFIX
+    )
+    late.commits.commit("main", "")
+    assert repository.objects.stat("main", "b").address == committed.address
+    if drop == "copy, then reset":
+        copy = repository.objects.copy("main", "c", "main", "b")
+        assert copy.address == committed.address
+    if drop == "delete":
+        repository.objects.delete("main", "b")
+    elif drop == "overwrite":
+        repository.objects.put("main", "b", b"2")
+    else:
+        repository.commits.reset("main")
+    reclaim(store, clock)
+    reclaim(store, clock)
+    assert committed.address in files(repository)
+    assert repository.objects.get("main", "a") == b"1"
+
+
+# Claims
+
+
+def test_a_copy_made_after_the_release_is_found_by_the_claim(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.objects.copy("main", "b", "main", "a")
+    repository.objects.delete("main", "a")
+    clock.advance(LEASE)
+    repository.objects.copy("main", "c", "main", "b")
+    repository.objects.delete("main", "b")
+    assert Reclaimer(store).once().deleted_count == 0
+    assert contents(repository, "main") == {"c": b"1"}
+
+
+class Storage:
+    """What happens to the deletes of a storage."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, repository: Repository) -> None:
+        self.fails: set[str] = set()
+        self.before: Callable[[], object] = lambda: None
+        self.deletes: list[list[str]] = []
+        kind = type(repository.storage)
+        original = kind.delete
+
+        def delete(storage: Any, addresses: list[str]) -> list[DeleteOutcome]:
+            before, self.before = self.before, lambda: None
+            before()
+            self.deletes.append(list(addresses))
+            failed = [each for each in addresses if each in self.fails]
+            done = original(storage, [each for each in addresses if each not in self.fails])
+            return [*done, *(DeleteOutcome(each, "failed", "made to fail") for each in failed)]
+
+        monkeypatch.setattr(kind, "delete", delete)
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch, repository: Repository) -> Storage:
+    return Storage(monkeypatch, repository)
+
+
+def test_deletes_that_fail_are_tried_again_less_and_less_often(
+    store: Store, repository: Repository, clock: ManualClock, storage: Storage
+) -> None:
+    kept, gone = (repository.objects.put("main", path, b"1").address for path in "ab")
+    storage.fails = {kept}
+    repository.commits.reset("main")
+    Reclaimer(store).once()
+    done = reclaim(store, clock)
+    assert (done.deleted_count, done.failed_count) == (1, 1)
+    assert files(repository) == {kept}
+    for waits in (1, 2, 4, 8):
+        wait_seconds = timedelta(seconds=waits)
+        assert reclaim(store, clock, wait_seconds - MOMENT).failed_count == 0
+        assert reclaim(store, clock, MOMENT).failed_count == 1
+    storage.fails = set()
+    assert reclaim(store, clock, timedelta(hours=1)).deleted_count == 1
+    assert files(repository) == set()
+    assert count(repository, released) == 0
+    assert storage.deletes[0] == sorted([kept, gone])
+
+
+def test_the_claim_of_a_process_that_died_is_taken_up(
+    store: Store, repository: Repository, clock: ManualClock, storage: Storage
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.objects.delete("main", "a")
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    storage.before = die
+    with pytest.raises(KeyboardInterrupt):
+        reclaim(store, clock)
+    ttl = store.settings.reclaim_claim_ttl
+    assert reclaim(store, clock, ttl - MOMENT).deleted_count == 0
+    assert reclaim(store, clock, MOMENT).deleted_count == 1
+    assert count(repository, released) == 0
+
+
+def test_a_claim_that_was_taken_over_is_not_forgotten_by_its_first_owner(
+    store: Store, repository: Repository, clock: ManualClock, storage: Storage
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.objects.delete("main", "a")
+    seen: list[int] = []
+
+    def another() -> None:
+        clock.advance(store.settings.reclaim_claim_ttl)
+        storage.fails = released_addresses(repository)
+        seen.append(Reclaimer(store).once().failed_count)
+        storage.fails = set()
+
+    storage.before = another
+    reclaim(store, clock)
+    assert seen == [1]
+    assert count(repository, released) == 1, "the other one tries again, and finds nothing"
+    assert reclaim(store, clock, LEASE).failed_count == 0
+    assert count(repository, released) == 0
+
+
+def test_a_storage_of_somebody_else_is_left_alone(
+    store: Store, repository: Repository, clock: ManualClock, storage: Storage
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.objects.delete("main", "a")
+    repository.storage.put("_ebbtide/OWNER", b"{}")
+    assert reclaim(store, clock).failed_count == 1
+    assert storage.deletes == []
+    assert len(files(repository)) == 1
+
+
+def test_several_reclaimers_at_once_delete_each_object_once(
+    store: Store, repository: Repository, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.store.reclaiming.BATCH_ADDRESSES", 5)
+    for number in range(100):
+        repository.objects.put("main", f"{number}", b"1")
+    repository.commits.reset("main")
+    Reclaimer(store).once()
+    clock.advance(LEASE)
+    with ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(Reclaimer(store).once) for _ in range(4)]
+        assert sum(each.result(120).deleted_count for each in done) == 100
+    assert files(repository) == set()
+    assert count(repository, released) == 0
+
+
+def test_the_backlog(store: Store, repository: Repository, clock: ManualClock) -> None:
+    for path in ("a", "b"):
+        repository.objects.put("main", path, b"1")
+        repository.objects.delete("main", path)
+        clock.advance(timedelta(minutes=1))
+    repository.commits.reset("main")
+    backlog, now = Reclaimer(store).backlog()
+    assert backlog == Backlog(2, now - timedelta(minutes=2), 1)
+
+
+def test_a_repository_that_is_deleted_meanwhile(
+    store: Store, repository: Repository, clock: ManualClock, storage: Storage
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.objects.delete("main", "a")
+    storage.before = lambda: store.delete_repository("lake")
+    reclaim(store, clock)
+    assert count(repository, released) == 0
+    assert reclaim(store, clock).deleted_count == 0
+
+
+def test_a_thread_reclaims_until_it_is_stopped(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.objects.delete("main", "a")
+    clock.advance(LEASE)
+    quick = Store(
+        directory=store.directory,
+        settings=Settings(reclaim_interval=timedelta(milliseconds=10)),
+        metadata=store.metadata,
+        store_id=store.store_id,
+    )
+    seen = Event()
+    thread = ReclaimThread(quick, lambda done: seen.set() if done.deleted_count else None)
+    thread.start()
+    assert seen.wait(60)
+    thread.stop()
+    assert files(repository) == set()
+
+
+def test_two_who_write_to_one_path_at_once_release_what_each_replaced(
+    repository: Repository,
+) -> None:
+    """On PostgreSQL the second waits for the row, and must find what the first wrote."""
+    context = repository.context
+    first, second, third = (
+        replace(repository.objects.put("main", f"{number}", b"1"), path="a") for number in range(3)
+    )
+    written = Event()
+
+    def stage(entry: Any, before_end: Callable[[], object]) -> None:
+        with context.metadata.transaction() as tx:
+            write_staged(tx, context.repository_id, "token", {"a": entry}, lease_ttl=LEASE)
+            before_end()
+
+    stage(first, lambda: None)
+    with ThreadPoolExecutor(1) as pool:
+        later: list[Any] = []
+
+        def start_another() -> None:
+            later.append(pool.submit(stage, third, written.set))
+            assert not wait(later, timeout=0.3).done
+
+        stage(second, start_another)
+        later[0].result(60)
+    assert released_addresses(repository) == {first.address, second.address}
+    with context.metadata.snapshot() as tx:
+        assert find_staged(tx, context.repository_id, ["token"], ["a"])["token"]["a"] == third
