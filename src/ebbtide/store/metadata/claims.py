@@ -76,7 +76,9 @@ def claim(
         .with_for_update(skip_locked=True)
     ).all()
     claimed: list[Claimed] = []
-    found = sorted((Claimed(*row) for row in rows), key=attrgetter("repository_id", "address"))
+    found = sorted(
+        (Claimed(**row._mapping) for row in rows), key=attrgetter("repository_id", "address")
+    )
     for repository_id, group in groupby(found, key=attrgetter("repository_id")):
         due = list(group)
         kept = referenced(tx, repository_id, [each.address for each in due if each.shared])
@@ -198,8 +200,11 @@ def take_apart(tx: Transaction, *, lease_ttl: timedelta, amount: int) -> int | N
 
 def read_backlog(tx: Transaction) -> Backlog:
     """How far the reclaimer is behind."""
-    count, oldest = tx.execute(
-        sa.select(sa.func.count(), sa.func.min(released.c.released_at))
+    row = tx.execute(
+        sa.select(
+            sa.func.count().label("address_count"),
+            sa.func.min(released.c.released_at).label("oldest_at"),
+        )
     ).one()
     tokens = tx.execute(sa.select(sa.func.count()).select_from(dropped_tokens)).scalar_one()
-    return Backlog(count, oldest, tokens)
+    return Backlog(row.address_count, row.oldest_at, tokens)

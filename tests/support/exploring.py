@@ -1,0 +1,490 @@
+"""Every order in which the steps of concurrent operations can follow one another, on the real code.
+
+An operation is a thread, of which one runs at a time: it hands the baton over before each of its
+transactions, and each call of the storage that others can notice. A schedule is the list of who got
+the baton. Schedules are gone through depth first, each from the start; where the whole state has
+been met before (database, objects, clock, and all that each thread has read) the rest is left out,
+since it would be as it was then. Database and objects are in memory.
+
+Not for: what is inside a transaction, which SQLite runs alone. Those of PostgreSQL real threads
+meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.pool import StaticPool
+
+from ebbtide import ids
+from ebbtide.errors import EbbtideError
+from ebbtide.settings import Settings
+from ebbtide.store.content.layout import DATA_PREFIX
+from ebbtide.store.content.reading import iterate_entries
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.commits import find_commits
+from ebbtide.store.metadata.engine import BEGIN_OPTION, Metadata
+from ebbtide.store.metadata.migrate import upgrade_schema
+from ebbtide.store.metadata.repositories import insert_store
+from ebbtide.store.metadata.tokens import insert_signing_key
+from ebbtide.store.owner import Ownership
+from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.repository import Repository
+from ebbtide.store.signing import SigningKey
+from tests.support.boundaries import SteppingMetadata
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStorage
+from tests.support.memory import Bucket, Stored, Watcher, opened_in_memory
+from tests.support.world import START
+
+LEASE: Final = timedelta(hours=1)
+BUCKET: Final = "explored"
+ROOT: Final = "lake/"
+ROUNDS_MAX: Final = 10
+TABLES: Final = (
+    "branches",
+    "commits",
+    "copies",
+    "dropped_tokens",
+    "pending",
+    "released",
+    "staged",
+)
+"""What an operation's outcome can depend on, of what the operations change."""
+NOTICED: Final = frozenset({"put", "delete", "stream"})
+"""Calls of the storage before which the baton is handed over. Others read what never changes."""
+
+
+class Violation(AssertionError):
+    """What must not happen did."""
+
+
+class _Stop(BaseException):
+    """Ends a thread whose schedule is of no interest any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """What an operation works with: a store, and its repository, as a process of its own has."""
+
+    store: Store
+    lake: Repository
+    clock: ManualClock
+
+
+Operation = Callable[[Actor], object]
+
+
+class _Clock(ManualClock):
+    """A clock whose readings are part of what a thread knows."""
+
+    def __init__(self, note: Callable[[object], None]) -> None:
+        super().__init__(START)
+        self._note = note
+
+    def database_now(self, tx: Any) -> datetime:  # see `Clock`
+        """The database's time."""
+        now = super().database_now(tx)
+        self._note(now)
+        return now
+
+    def storage_time(self, last_modified: datetime) -> datetime:
+        """What the storage wrote down."""
+        return last_modified
+
+
+class _Ids:
+    """Random ids, of each thread its own: they do not depend on who came before."""
+
+    def __init__(self) -> None:
+        self.by_thread: dict[str, Random] = {}
+
+    def token_hex(self, length: int) -> str:
+        """So many bytes, in hexadecimal."""
+        name = threading.current_thread().name
+        return self.by_thread.setdefault(name, Random(name)).randbytes(length).hex()
+
+
+class _Bucket(Bucket):
+    """A bucket that hands the baton over before what others can notice."""
+
+    step: Callable[[str], None] = staticmethod(lambda _method: None)
+
+    def storage(self, url: str) -> Any:  # a storage, which the caller takes as it is
+        """See `Bucket.storage`."""
+        return FaultyStorage(super().storage(url), before=lambda method, _: self.step(method))
+
+
+class _Thread(threading.Thread):
+    """A thread of a schedule. `known` is a digest of all that it has read, and in which steps."""
+
+    def __init__(self, number: int, body: Callable[[_Thread], None]) -> None:
+        super().__init__(name=f"operation {number}", daemon=True)
+        self._body = body
+        self.go = threading.Semaphore(0)
+        self.known = hashlib.blake2b(digest_size=16)
+        self.done = False
+        self.stopping = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """The operation, once the baton is here."""
+        self._body(self)
+
+
+@dataclass(slots=True)
+class Explored:
+    """How much was gone through: schedules to their end, schedules that met a known state, and
+    states."""
+
+    schedules: int = 0
+    pruned: int = 0
+    states: int = 0
+
+    def __iadd__(self, other: Explored) -> Explored:
+        self.schedules += other.schedules
+        self.pruned += other.pruned
+        self.states += other.states
+        return self
+
+
+class Ground(Watcher):
+    """The database and the objects, and how they come back to where each schedule begins."""
+
+    def __init__(
+        self,
+        seeded: _Ids,
+        buckets: dict[str, Bucket],
+        prepare: Callable[[Repository], object],
+    ) -> None:
+        self._baton = threading.Semaphore(0)
+        self.clock = _Clock(self._note)
+        self.ids = seeded
+        self.bucket = _Bucket(BUCKET, self.clock.host_now)
+        buckets[BUCKET] = self.bucket
+        self._connection = _connect(self._note)
+        self._metadata = Metadata(_engine(self._connection), self.clock)
+        self._settings = Settings(lease_ttl=LEASE, trash_time=timedelta(0), range_entries_target=4)
+        self._trees: dict[str, frozenset[str]] = {}
+        self._needed_at: dict[str, datetime] = {}
+        self._digest: tuple[object, bytes] = (None, b"")
+        upgrade_schema(self._metadata.engine)
+        with self._metadata.transaction() as tx:
+            insert_store(tx, "s" * 32)
+            insert_signing_key(tx, SigningKey("k" * 32, b"k" * 32))
+        store = self._store(self._metadata)
+        self.lake = store.create_repository("lake", storage_url=f"{self.bucket.url}/lake")
+        prepare(self.lake)
+        self._database = self._connection.serialize()
+        self._objects = dict(self.bucket.objects)
+        self._settled: set[bytes] = set()
+        self.bucket.watcher = self
+        self.bucket.step = self.step
+
+    def _store(self, metadata: Metadata) -> Store:
+        return Store(directory=None, settings=self._settings, metadata=metadata, store_id="s" * 32)
+
+    def actor(self) -> Actor:
+        """A process of its own, which hands the baton over."""
+        store = self._store(SteppingMetadata(self._metadata, self.step))
+        return Actor(store, store.repository("lake"), self.clock)
+
+    def close(self) -> None:
+        """Close the database."""
+        self._metadata.close()
+        self._connection.close()
+
+    # Threads
+
+    def step(self, method: str) -> None:
+        """Hand the baton over, unless a transaction is open: those are alone."""
+        thread = threading.current_thread()
+        if not isinstance(thread, _Thread) or self._connection.in_transaction:
+            return
+        if method not in NOTICED and method not in ("transaction", "snapshot"):
+            return
+        thread.known.update(method.encode())
+        self._baton.release()
+        thread.go.acquire()
+        if thread.stopping:
+            raise _Stop
+
+    def _note(self, value: object) -> None:
+        thread = threading.current_thread()
+        if isinstance(thread, _Thread):
+            thread.known.update(repr(value).encode())
+
+    def start(self, operations: Sequence[Operation]) -> list[_Thread]:
+        """Bring everything back to the start, and start threads, which have no baton yet."""
+        self._connection.deserialize(self._database)
+        self.bucket.objects.clear()
+        self.bucket.objects.update(self._objects)
+        self.clock.now = START
+        self.ids.by_thread.clear()
+        self._digest = (None, b"")
+        self._needed_at = {}
+        self.look()
+        threads = [
+            _Thread(number, self._body(operation)) for number, operation in enumerate(operations)
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _body(self, operation: Operation) -> Callable[[_Thread], None]:
+        actor = self.actor()
+
+        def body(thread: _Thread) -> None:
+            thread.go.acquire()
+            try:
+                if not thread.stopping:
+                    operation(actor)
+            except EbbtideError as error:
+                thread.known.update(error.kind.encode())
+            except _Stop:
+                pass
+            except BaseException as error:  # noqa: BLE001  raised again by whoever has the baton
+                thread.error = error
+            thread.done = True
+            self._baton.release()
+
+        return body
+
+    def give(self, thread: _Thread) -> None:
+        """Let a thread make its next step. Raises what it raised, and Violation."""
+        thread.go.release()
+        self._baton.acquire()
+        if thread.error is not None:
+            raise thread.error
+        if not thread.stopping:
+            self.look()
+
+    def stop(self, threads: Sequence[_Thread]) -> None:
+        """End what has not ended."""
+        for thread in threads:
+            thread.stopping = True
+            while not thread.done:
+                thread.go.release()
+                self._baton.acquire()
+            thread.join()
+
+    # What is needed, and what is there
+
+    def look(self) -> None:
+        """Note what is needed at this moment. Raises Violation when any of it is not there."""
+        for address in self.needed():
+            self._needed_at[address] = self.clock.now
+            if ROOT + address not in self.bucket.objects:
+                raise Violation(f"{address} is needed, and is not there")
+
+    def needed(self) -> set[str]:
+        """What commits have, and what is staged on branches."""
+        cursor = self._cursor()
+        tokens = {
+            token
+            for staging, sealed, expires_at in cursor.execute(
+                "SELECT staging_token, sealed_tokens, expires_at FROM branches"
+            ).fetchall()
+            # The trash time is none: what has expired is gone.
+            if expires_at is None
+            for token in (staging, *sealed.split())
+        }
+        found = {
+            address
+            for token, address in cursor.execute("SELECT token, address FROM staged").fetchall()
+            if address is not None and token in tokens
+        }
+        for commit_id, checksum in cursor.execute(
+            "SELECT commit_id, tree_checksum FROM commits"
+        ).fetchall():
+            found |= self._committed(commit_id, checksum)
+        return found
+
+    def _committed(self, commit_id: str, checksum: str) -> frozenset[str]:
+        """The addresses of a commit. Of two schedules' commits of one id the trees may differ."""
+        key = commit_id + checksum
+        if key not in self._trees:
+            context = self.lake.context
+            with self._metadata.snapshot() as tx:
+                record = find_commits(tx, context.repository_id, [commit_id])[commit_id]
+            entries = iterate_entries(context.storage, context.tree_of(record))
+            self._trees[key] = frozenset(entry.address for entry in entries)
+        return self._trees[key]
+
+    def deleted(self, key: str, stored: Stored) -> None:
+        """See `Watcher.deleted`. Raises Violation."""
+        del stored
+        address = key.removeprefix(ROOT)
+        if address in self.needed():
+            raise Violation(f"{address} was deleted, and is needed")
+        needed_at = self._needed_at.get(address)
+        if needed_at is not None and self.clock.now - needed_at < LEASE:
+            raise Violation(f"{address} was deleted, and was needed at {needed_at}")
+
+    def settle(self) -> None:
+        """Let time pass, and reclaim. Raises Violation when anything is left that nobody needs."""
+        digest = self.digest()
+        if digest in self._settled:
+            return
+        self._settled.add(digest)
+        reclaimer = Reclaimer(self._store(self._metadata))
+        for _ in range(ROUNDS_MAX):
+            self.clock.advance(self._settings.write_ttl + LEASE)
+            reclaimer.once()
+            self.look()
+            backlog, _now = reclaimer.backlog()
+            if backlog.address_count == backlog.token_count == 0:
+                break
+        start = len(ROOT)
+        there = {key[start:] for key in self.bucket.objects}
+        left = {each for each in there if each.startswith(DATA_PREFIX)} - self.needed()
+        if left:
+            raise Violation(f"nobody needs {sorted(left)}, and nothing deletes it")
+
+    def digest(self) -> bytes:
+        """Of all that is there: rows, objects, the time, and when what was needed before was."""
+        mark = (self._connection.total_changes, len(self.bucket.objects), self.clock.now)
+        if self._digest[0] == mark:
+            return self._digest[1]
+        found = hashlib.blake2b(digest_size=16)
+        cursor = self._cursor()
+        for table in TABLES:
+            rows = cursor.execute(f"SELECT * FROM {table}").fetchall()
+            found.update(repr(sorted(rows, key=repr)).encode())
+        found.update(repr(sorted(self.bucket.objects)).encode())
+        found.update(repr((self.clock.now, sorted(self._needed_at.items()))).encode())
+        self._digest = (mark, found.digest())
+        return self._digest[1]
+
+    def _cursor(self) -> sqlite3.Cursor:
+        """One whose rows no thread reads."""
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor
+
+
+def _connect(note: Callable[[object], None]) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+
+    def row(_cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        note(values)
+        return values
+
+    connection.row_factory = row
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _engine(connection: sqlite3.Connection) -> sa.Engine:
+    engine = sa.create_engine(
+        "sqlite+pysqlite://", creator=lambda: connection, poolclass=StaticPool
+    )
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        statement = connection.get_execution_options().get(BEGIN_OPTION, "BEGIN")
+        connection.exec_driver_sql(statement)
+
+    return engine
+
+
+@contextmanager
+def ground(prepare: Callable[[Repository], object]) -> Iterator[Ground]:
+    """A ground whose schedules begin where `prepare` leaves the repository."""
+    seeded = _Ids()
+    buckets: dict[str, Bucket] = {}
+    with pytest.MonkeyPatch.context() as patch, opened_in_memory(buckets):
+        patch.setattr(ids, "secrets", seeded)
+        # Whose storage it is has tests of its own, and would double the steps.
+        patch.setattr(Ownership, "touch", lambda _self: None)
+        made = Ground(seeded, buckets, prepare)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@dataclass(slots=True)
+class Search:
+    """One search through the schedules of some operations. `preemptions_max` None: all of them;
+    else those in which a thread that could go on is left so often at most."""
+
+    ground: Ground
+    operations: Mapping[str, Operation]
+    preemptions_max: int | None = None
+    explored: Explored = field(default_factory=Explored)
+    _met: set[bytes] = field(default_factory=set)
+
+    def run(self) -> Explored:
+        """Go through them. Raises Violation, which names the schedule."""
+        todo: list[tuple[int, ...]] = [()]
+        while todo:
+            todo += self._follow(todo.pop())
+        self.explored.states = len(self._met)
+        return self.explored
+
+    def random(self, random: Random) -> None:
+        """One schedule, by chance."""
+        self._follow((), random)
+
+    def _follow(
+        self, prefix: tuple[int, ...], random: Random | None = None
+    ) -> list[tuple[int, ...]]:
+        """Follow a schedule to its end, or to a state that was met; what branches off from it
+        behind `prefix`."""
+        threads = self.ground.start(list(self.operations.values()))
+        taken: list[int] = []
+        found: list[tuple[int, ...]] = []
+        preemptions = 0
+        try:
+            while enabled := [n for n, thread in enumerate(threads) if not thread.done]:
+                last = taken[-1] if taken and taken[-1] in enabled else None
+                if len(taken) < len(prefix):
+                    choice = prefix[len(taken)]
+                elif random is not None:
+                    choice = random.choice(enabled)
+                else:
+                    if not self._is_new(threads, last, preemptions):
+                        self.explored.pruned += 1
+                        return found
+                    choice = enabled[0] if last is None else last
+                    most = self.preemptions_max
+                    if last is None or most is None or preemptions < most:
+                        found += [(*taken, each) for each in enabled if each != choice]
+                # To leave a thread that could go on is a preemption.
+                preemptions += last is not None and choice != last
+                taken.append(choice)
+                self.ground.give(threads[choice])
+            self.ground.settle()
+            self.explored.schedules += 1
+        except BaseException as error:
+            names = list(self.operations)
+            order = " ".join(f"{number}" for number in taken)
+            error.add_note(f"operations {names}, schedule {order}")
+            raise
+        finally:
+            self.ground.stop(threads)
+        return found
+
+    def _is_new(self, threads: Sequence[_Thread], last: int | None, preemptions: int) -> bool:
+        found = hashlib.blake2b(self.ground.digest(), digest_size=16)
+        for thread in threads:
+            found.update(thread.known.digest())
+            found.update(b"." if thread.done else b" ")
+        if self.preemptions_max is not None:
+            found.update(f"{last} {preemptions}".encode())
+        digest = found.digest()
+        if digest in self._met:
+            return False
+        self._met.add(digest)
+        return True
