@@ -19,6 +19,7 @@ from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
 from ebbtide.store.collecting import drop_ended
 from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.repositories import delete_repository
 from ebbtide.store.metadata.schema import released
 from ebbtide.store.reclaiming import Reclaimer
 from ebbtide.store.repository import Repository
@@ -40,8 +41,9 @@ class Race:
 
     def repository(self, prepare: Operation) -> Repository:
         """A new repository, as `prepare` leaves it; those before are gone."""
-        for info in self.store.repositories():
-            self.store.delete_repository(info.name)
+        for info in (each.info for each in self.store.catalog.list()):
+            with self.store.metadata.transaction() as tx:
+                delete_repository(tx, info.repository_id)
         number = next(self.numbers)
         made = self.store.create_repository(f"lake{number}", storage_url=f"memory:{new_id()}")
         prepare(made)

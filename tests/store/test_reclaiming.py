@@ -20,6 +20,7 @@ from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.contents import ContentChange, Located
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.claims import Backlog
+from ebbtide.store.metadata.repositories import delete_repository
 from ebbtide.store.metadata.schema import dropped_tokens, pending, released, staged, upload_tokens
 from ebbtide.store.metadata.staged import find_staged, write_staged
 from ebbtide.store.reclaiming import Reclaimed, Reclaimer, ReclaimThread
@@ -571,10 +572,31 @@ def test_a_repository_that_is_deleted_meanwhile(
 ) -> None:
     repository.objects.put("main", "a", b"1")
     repository.objects.delete("main", "a")
-    storage.before = lambda: store.delete_repository("lake")
+
+    def end() -> None:
+        """As the run does that collects it."""
+        with store.metadata.transaction() as tx:
+            delete_repository(tx, repository.info.repository_id)
+
+    storage.before = end
     reclaim(store, clock)
     assert count(repository, released) == 0
     assert reclaim(store, clock).deleted_count == 0
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_repository_in_the_trash_and_a_gone_one(
+    store: Store, repository: Repository, clock: ManualClock, is_gone: bool
+) -> None:
+    """A gone one is collected whole, by a run of its own."""
+    kept = repository.objects.put("main", "a", b"1")
+    repository.objects.put("main", "b", b"1")
+    repository.objects.delete("main", "b")
+    store.catalog.delete("lake")
+    clock.advance(TRASH if is_gone else TRASH - MOMENT)
+    Reclaimer(store).once()
+    assert (files(repository) == {kept.address}) == (not is_gone)
+    assert kept.address in files(repository)
 
 
 def test_a_thread_reclaims_until_it_is_stopped(

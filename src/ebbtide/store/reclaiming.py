@@ -18,6 +18,7 @@ from typing import Final
 
 from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
+from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.settings import Settings
 from ebbtide.storage.base import Outcome
 from ebbtide.store.collecting import drop_ended_writes, drop_gone_branches, has_gone_branches
@@ -34,7 +35,7 @@ from ebbtide.store.metadata.claims import (
     take_apart,
 )
 from ebbtide.store.metadata.engine import Metadata
-from ebbtide.store.metadata.repositories import RepositoryInfo
+from ebbtide.store.metadata.repositories import RepositoryInfo, list_repositories
 
 BATCH_ADDRESSES: Final = 1000
 PASSES_PER_HOUSEKEEPING: Final = 15
@@ -77,6 +78,7 @@ class Reclaimer:
         self._store = store
         self._metadata: Metadata = store.metadata
         self._settings: Settings = store.settings
+        self._contexts: dict[str, RepositoryContext] = {}
 
     def backlog(self) -> tuple[Backlog, datetime]:
         """How far behind the store is, and at which time of the database's."""
@@ -113,7 +115,7 @@ class Reclaimer:
         branches. None when there was nothing."""
         count = 0
         found = False
-        for info in self._store.repositories():
+        for info in self._repositories():
             ended, branches = self._housekeep_in(info)
             count += ended
             found = found or branches
@@ -125,7 +127,7 @@ class Reclaimer:
             gone = has_gone_branches(tx, repository_id, trash_time=settings.trash_time)
         with self._metadata.transaction() as tx:
             if gone:
-                tx.lock_repository(repository_id, "exclusive")
+                tx.lock_repository(repository_id, "exclusive", trashed=True)
                 drop_gone_branches(tx, repository_id, trash_time=settings.trash_time)
             ended = drop_ended_writes(
                 tx, repository_id, lease_ttl=settings.lease_ttl, amount=BATCH_ADDRESSES
@@ -146,15 +148,30 @@ class Reclaimer:
             )
         if not count:
             return None
-        contexts = {
-            info.repository_id: self._store.repository(info.name).context
-            for info in self._store.repositories()
-        }
+        infos = {info.repository_id: info for info in self._repositories()}
         total = Reclaimed()
         for repository_id, group in groupby(claimed, key=attrgetter("repository_id")):
-            if repository_id in contexts:
-                total += self._delete_in(contexts[repository_id], claim_id, list(group))
+            # One that is gone by now is collected whole by somebody else.
+            if repository_id in infos:
+                context = self._context_of(infos[repository_id])
+                total += self._delete_in(context, claim_id, list(group))
         return total
+
+    def _repositories(self) -> list[RepositoryInfo]:
+        """Those that are not gone. In one in the trash things come to their end as well."""
+        with self._metadata.snapshot() as tx:
+            now = tx.now()
+            return [
+                info
+                for info in list_repositories(tx)
+                if info.state_at(now, trash_time=self._settings.trash_time)
+                is not LifecycleState.GONE
+            ]
+
+    def _context_of(self, info: RepositoryInfo) -> RepositoryContext:
+        if info.repository_id not in self._contexts:
+            self._contexts[info.repository_id] = self._store.context_of(info)
+        return self._contexts[info.repository_id]
 
     def _delete_in(
         self, context: RepositoryContext, claim_id: str, claimed: Sequence[Claimed]

@@ -1,0 +1,144 @@
+"""Random operations of many threads at once on PostgreSQL, with reclaimers beside them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from ebbtide.errors import EbbtideError
+from ebbtide.ids import new_id
+from ebbtide.settings import Settings
+from ebbtide.store.collecting import drop_ended
+from ebbtide.store.embedded import Store
+from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.repository import Repository
+from tests.support.reachable import committed, staged_live, stored
+
+SECONDS: Final = float(os.environ.get("EBBTIDE_TEST_RECLAIM_SECONDS", "5"))
+SEED: Final = int(os.environ.get("EBBTIDE_TEST_SEED", "0"))
+THREADS: Final = 6
+RECLAIMERS: Final = 2
+ROUND_SECONDS: Final = 1.0
+LEASE: Final = timedelta(seconds=0.2)
+PATHS: Final = ("a", "b", "c")
+EXPECTED: Final = frozenset(
+    {
+        "object_not_found",
+        "branch_not_found",
+        "ref_not_found",
+        "branch_exists",
+        "branch_moved",
+        "nothing_to_commit",
+        "branch_dirty",
+        "nothing_to_merge",
+        "merge_conflict",
+        "invalid_argument",
+    }
+)
+"""What an operation may be told when another was faster."""
+
+
+@pytest.fixture
+def loaded(database_url: str, tmp_path: Path) -> Iterator[Store]:
+    settings = Settings(
+        database_url=database_url,
+        lease_ttl=LEASE,
+        trash_time=timedelta(0),
+        range_entries_target=4,
+    )
+    with Store.init(tmp_path / "store", settings=settings) as store:
+        yield store
+
+
+def operation(lake: Repository, random: Random) -> tuple[str, Callable[[], object]]:
+    """One by chance."""
+    branch = random.choice(["main", "main", "dev"])
+    path, other = random.choice(PATHS), random.choice(PATHS)
+    objects, commits = lake.objects, lake.commits
+
+    def fence() -> None:
+        context = lake.context
+        with context.metadata.transaction() as tx:
+            tx.lock_repository(context.repository_id, "exclusive")
+            drop_ended(tx, context.repository_id, lease_ttl=LEASE, trash_time=timedelta(0))
+
+    operations: dict[str, tuple[int, Callable[[], object]]] = {
+        "upload": (6, lambda: objects.put(branch, path, random.randbytes(8))),
+        "delete": (2, lambda: objects.delete(branch, path)),
+        "copy": (4, lambda: objects.copy(branch, path, branch, other)),
+        "copy across": (1, lambda: objects.copy("main", path, "dev", other)),
+        "move": (4, lambda: objects.move(branch, path, other)),
+        "commit": (2, lambda: commits.commit(branch, "")),
+        "reset": (1, lambda: commits.reset(branch)),
+        "reset path": (1, lambda: commits.reset_path(branch, path)),
+        "reset prefix": (1, lambda: commits.reset_prefix(branch, "")),
+        "create": (1, lambda: lake.branches.create("dev", "main")),
+        "trash": (1, lambda: lake.branches.delete("dev")),
+        "merge": (1, lambda: commits.merge("dev", "main")),
+        "fence": (1, fence),
+    }
+    name = random.choices(list(operations), [weight for weight, _ in operations.values()])[0]
+    return name, operations[name][1]
+
+
+def work(lake: Repository, random: Random, ends_at: float) -> Counter[str]:
+    """Operations until the time is over; how often each came to which end."""
+    done: Counter[str] = Counter()
+    while time.monotonic() < ends_at:
+        name, act = operation(lake, random)
+        try:
+            act()
+            done[name] += 1
+        except EbbtideError as error:
+            if error.kind not in EXPECTED:
+                raise
+            done[f"{name}: {error.kind}"] += 1
+    return done
+
+
+def keep_reclaiming(store: Store, ends_at: float) -> Counter[str]:
+    """What was deleted."""
+    reclaimer, done = Reclaimer(store), Counter[str]()
+    while time.monotonic() < ends_at:
+        done["reclaimed"] += reclaimer.once().deleted_count
+    return done
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+def test_random_operations_of_many_threads(
+    loaded: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = loaded.create_repository("lake", storage_url=f"memory:{new_id()}")
+    total: Counter[str] = Counter()
+    seeds = Random(SEED)
+    over = time.monotonic() + SECONDS
+    with ThreadPoolExecutor(THREADS + RECLAIMERS) as pool:
+        while time.monotonic() < over:
+            ends_at = min(over, time.monotonic() + ROUND_SECONDS)
+            running = [
+                pool.submit(work, lake, Random(seeds.random()), ends_at) for _ in range(THREADS)
+            ]
+            running += [pool.submit(keep_reclaiming, loaded, ends_at) for _ in range(RECLAIMERS)]
+            for each in running:
+                total += each.result()
+            assert (committed(lake) | staged_live(lake)) <= stored(lake), "nothing is lost"
+    while Reclaimer(loaded).backlog()[0].address_count:
+        Reclaimer(loaded).once()
+        # The database's own clock is the real one.
+        time.sleep(LEASE.total_seconds())
+    assert committed(lake) | staged_live(lake) == stored(lake), "nothing is left"
+    assert total["reclaimed"] > 0
+    with capsys.disabled():
+        done = sum(count for name, count in total.items() if name != "reclaimed")
+        sys.stdout.write(f"\n{done} operations, {total['reclaimed']} objects reclaimed\n")
