@@ -56,13 +56,13 @@ TABLES: Final = (
     "commits",
     "copies",
     "dropped_tokens",
-    "pending",
     "released",
     "staged",
 )
 """What an operation's outcome can depend on, of what the operations change."""
-NOTICED: Final = frozenset({"put", "delete", "stream"})
-"""Calls of the storage before which the baton is handed over. Others read what never changes."""
+NOTICED: Final = frozenset({"transaction", "snapshot", "delete", "stream", "time"})
+"""Before what the baton is handed over. Other calls of the storage read what never changes, or
+write to an address that nobody else knows."""
 
 
 class Violation(AssertionError):
@@ -80,6 +80,12 @@ class Actor:
     store: Store
     lake: Repository
     clock: ManualClock
+    step: Callable[[str], None]
+
+    def wait(self, time: timedelta) -> None:
+        """Let time pass: a step like others."""
+        self.step("time")
+        self.clock.advance(time)
 
 
 Operation = Callable[[Actor], object]
@@ -178,6 +184,7 @@ class Ground(Watcher):
         self._trees: dict[str, frozenset[str]] = {}
         self._needed_at: dict[str, datetime] = {}
         self._digest: tuple[object, bytes] = (None, b"")
+        self._shared = b""
         upgrade_schema(self._metadata.engine)
         with self._metadata.transaction() as tx:
             insert_store(tx, "s" * 32)
@@ -197,7 +204,7 @@ class Ground(Watcher):
     def actor(self) -> Actor:
         """A process of its own, which hands the baton over."""
         store = self._store(SteppingMetadata(self._metadata, self.step))
-        return Actor(store, store.repository("lake"), self.clock)
+        return Actor(store, store.repository("lake"), self.clock, self.step)
 
     def close(self) -> None:
         """Close the database."""
@@ -211,7 +218,7 @@ class Ground(Watcher):
         thread = threading.current_thread()
         if not isinstance(thread, _Thread) or self._connection.in_transaction:
             return
-        if method not in NOTICED and method not in ("transaction", "snapshot"):
+        if method not in NOTICED:
             return
         thread.known.update(method.encode())
         self._baton.release()
@@ -239,6 +246,8 @@ class Ground(Watcher):
         ]
         for thread in threads:
             thread.start()
+            # To where it begins to do something.
+            self._pass_on(thread)
         return threads
 
     def _body(self, operation: Operation) -> Callable[[_Thread], None]:
@@ -262,20 +271,21 @@ class Ground(Watcher):
 
     def give(self, thread: _Thread) -> None:
         """Let a thread make its next step. Raises what it raised, and Violation."""
-        thread.go.release()
-        self._baton.acquire()
+        self._pass_on(thread)
         if thread.error is not None:
             raise thread.error
-        if not thread.stopping:
-            self.look()
+        self.look()
+
+    def _pass_on(self, thread: _Thread) -> None:
+        thread.go.release()
+        self._baton.acquire()
 
     def stop(self, threads: Sequence[_Thread]) -> None:
         """End what has not ended."""
         for thread in threads:
             thread.stopping = True
             while not thread.done:
-                thread.go.release()
-                self._baton.acquire()
+                self._pass_on(thread)
             thread.join()
 
     # What is needed, and what is there
@@ -361,10 +371,24 @@ class Ground(Watcher):
         for table in TABLES:
             rows = cursor.execute(f"SELECT * FROM {table}").fetchall()
             found.update(repr(sorted(rows, key=repr)).encode())
-        found.update(repr(sorted(self.bucket.objects)).encode())
         found.update(repr((self.clock.now, sorted(self._needed_at.items()))).encode())
+        self._shared = found.digest()
+        found.update(repr(cursor.execute("SELECT * FROM pending").fetchall()).encode())
+        found.update(repr(sorted(self.bucket.objects)).encode())
         self._digest = (mark, found.digest())
         return self._digest[1]
+
+    def shared_digest(self) -> bytes:
+        """As `digest`, without what only whoever writes it looks at."""
+        self.digest()
+        return self._shared
+
+    def was_private(self, before: bytes) -> bool:
+        """Whether the last step, before which the shared digest was `before`, changed nothing but
+        registrations and new files: the steps of others neither see nor prevent that. A step that
+        changed nothing at all has read something, which those of others may."""
+        mark = self._digest[0]
+        return self.shared_digest() == before and self._digest[0] != mark
 
     def _cursor(self) -> sqlite3.Cursor:
         """One whose rows no thread reads."""
@@ -449,6 +473,7 @@ class Search:
         try:
             while enabled := [n for n, thread in enumerate(threads) if not thread.done]:
                 last = taken[-1] if taken and taken[-1] in enabled else None
+                others: list[tuple[int, ...]] = []
                 if len(taken) < len(prefix):
                     choice = prefix[len(taken)]
                 elif random is not None:
@@ -460,11 +485,15 @@ class Search:
                     choice = enabled[0] if last is None else last
                     most = self.preemptions_max
                     if last is None or most is None or preemptions < most:
-                        found += [(*taken, each) for each in enabled if each != choice]
+                        others = [(*taken, each) for each in enabled if each != choice]
                 # To leave a thread that could go on is a preemption.
                 preemptions += last is not None and choice != last
                 taken.append(choice)
+                before = self.ground.shared_digest() if others else b""
                 self.ground.give(threads[choice])
+                # A step that others cannot notice is as good before theirs as after them.
+                if others and not self.ground.was_private(before):
+                    found += others
             self.ground.settle()
             self.explored.schedules += 1
         except BaseException as error:
