@@ -1,0 +1,193 @@
+"""What keeping references costs an upload and a commit, and how soon what is released is deleted.
+
+    python benchmarks/reclaim.py [--database-url URL] [--releases-seconds S]
+
+The cost is measured against the same code with the release switched off and the statement that
+stages entries as it was before. The delay is from the moment at which an object becomes due, which
+is its release and the lease, to its deletion.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ebbtide.ids import new_id
+from ebbtide.settings import Settings
+from ebbtide.storage import RemoteStorage
+from ebbtide.store import publishing
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata import staged
+from ebbtide.store.metadata.schema import staged as table
+from ebbtide.store.reclaiming import ReclaimThread
+from ebbtide.store.repository import Repository
+from ebbtide.store.uploads import NewObject
+
+UPLOADS = 300
+COMMIT_ENTRIES = 2000
+ROUNDS = 7
+RELEASES_PER_SECOND = 100
+LEASE = timedelta(seconds=5)
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database-url", default=None)
+    parser.add_argument("--releases-seconds", type=float, default=30)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        settings = Settings(database_url=given.database_url, lease_ttl=LEASE)
+        with Store.init(Path(directory), settings=settings) as store:
+            print(f"database: {store.metadata.engine.dialect.name}")
+            costs(store)
+            delays(store, given.releases_seconds)
+
+
+def costs(store: Store) -> None:
+    """Rounds with and without, one after the other, so that both meet the machine's moods."""
+    measured: dict[str, Callable[[Repository], float]] = {
+        "new paths": lambda lake: uploads(lake, lambda number: f"{new_id()}/{number}"),
+        "overwrites": lambda lake: uploads(lake, lambda number: f"{number % 10}"),
+        "batches": batches,
+        "commits": commits,
+    }
+    for name, measure in measured.items():
+        lake = store.create_repository(f"lake-{new_id()[:8]}", storage_url=f"memory:{new_id()}")
+        measure(lake)
+        kept, without = [], []
+        for _ in range(ROUNDS):
+            kept.append(measure(lake))
+            with references_not_kept():
+                without.append(measure(lake))
+        more = statistics.median(kept) / statistics.median(without) - 1
+        print(
+            f"{name}: {statistics.median(kept) * 1e3:.3f} ms with, "
+            f"{statistics.median(without) * 1e3:.3f} ms without, {more:+.1%}"
+        )
+
+
+def uploads(lake: Repository, path: Callable[[int], str]) -> float:
+    """Seconds of one upload."""
+    started = time.perf_counter()
+    for number in range(UPLOADS):
+        lake.objects.put("main", path(number), b"1")
+    return (time.perf_counter() - started) / UPLOADS
+
+
+def entries(lake: Repository) -> None:
+    """Stage many, at new paths."""
+    prefix = new_id()
+    new = (NewObject(f"{prefix}/{number}", b"1") for number in range(COMMIT_ENTRIES))
+    lake.objects.put_many("main", new)
+
+
+def batches(lake: Repository) -> float:
+    """Seconds of staging many at once."""
+    started = time.perf_counter()
+    entries(lake)
+    return time.perf_counter() - started
+
+
+def commits(lake: Repository) -> float:
+    """Seconds of a commit of many entries."""
+    entries(lake)
+    started = time.perf_counter()
+    lake.commits.commit("main", "")
+    return time.perf_counter() - started
+
+
+@contextmanager
+def references_not_kept() -> Iterator[None]:
+    """Within the block rows are staged, and taken up, as if nobody deleted anything."""
+
+    def write(
+        tx: Any, repository_id: str, token: str, changes: Any, **_options: Any
+    ) -> None:  # as `write_staged`
+        insert = postgresql.insert if tx.dialect_name == "postgresql" else sqlite.insert
+        statement = insert(table)
+        names = ["address", "size_bytes", "checksum", "mtime", "content_type", "metadata"]
+        statement = statement.on_conflict_do_update(
+            index_elements=["repository_id", "token", "path"],
+            set_={name: statement.excluded[name] for name in names},
+        )
+        tx.execute(
+            statement,
+            [
+                {
+                    "repository_id": repository_id,
+                    "token": token,
+                    **staged._values(path, changes[path]),
+                }
+                for path in sorted(changes)
+            ],
+        )
+
+    def take_up(tx: Any, repository_id: str, tokens: Any, **_options: Any) -> None:
+        tx.execute(
+            sa.delete(table).where(
+                table.c.repository_id == repository_id, table.c.token.in_(tokens)
+            )
+        )
+
+    with (
+        patch("ebbtide.store.uploads.write_staged", write),
+        patch.object(publishing, "take_up_staged", take_up),
+    ):
+        yield
+
+
+def delays(store: Store, seconds: float) -> None:
+    """From due to deleted, of objects that are released at a steady pace."""
+    lake = store.create_repository(f"lake-{new_id()[:8]}", storage_url=f"memory:{new_id()}")
+    released: dict[str, float] = {}
+    deleted: dict[str, float] = {}
+    original = RemoteStorage.delete
+
+    def delete(storage: RemoteStorage, addresses: Any) -> Any:
+        outcomes = original(storage, addresses)
+        now = time.monotonic()
+        deleted.update((outcome.address, now) for outcome in outcomes)
+        return outcomes
+
+    count = int(RELEASES_PER_SECOND * seconds)
+    lake.objects.put_many("main", _objects(count))
+    addresses = {entry.path: entry.address for entry in lake.objects.walk("main")}
+    done = threading.Event()
+    thread = ReclaimThread(store, lambda _done: None)
+    with patch.object(RemoteStorage, "delete", delete):
+        thread.start()
+        started = time.monotonic()
+        for number, path in enumerate(sorted(addresses)):
+            done.wait(max(0.0, started + number / RELEASES_PER_SECOND - time.monotonic()))
+            lake.commits.reset_path("main", path)
+            released[addresses[path]] = time.monotonic()
+        pace = count / (time.monotonic() - started)
+        while len(deleted) < count:
+            done.wait(0.1)
+        thread.stop()
+    late = sorted(deleted[address] - at - LEASE.total_seconds() for address, at in released.items())
+    print(
+        f"{count} releases at {pace:.0f}/s: from release and lease to deletion "
+        f"{statistics.median(late):.2f} s (median), {late[int(len(late) * 0.99)]:.2f} s (99 %)"
+    )
+
+
+def _objects(count: int) -> Iterator[NewObject]:
+    return (NewObject(f"{number:08}", b"1") for number in range(count))
+
+
+if __name__ == "__main__":
+    main()

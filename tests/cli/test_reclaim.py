@@ -1,0 +1,71 @@
+"""`reclaim`, and `fs mv`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ebbtide.store.embedded import Store
+from tests.cli.conftest import Ebbtide
+
+
+def objects(tmp_path: Path) -> int:
+    return len(list(tmp_path.glob("store/storage/lake/data/*/*")))
+
+
+def test_what_is_due_is_deleted(
+    lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").write_text("123")
+    for _ in range(3):
+        lake("fs", "put", "lake", "main", "a", tmp_path / "in")
+    done = lake("reclaim", "--once", "--json").document
+    assert (done["deleted_count"], done["backlog_count"]) == (0, 2)
+    assert "2 objects not due yet" in lake("reclaim", "--once").out
+    assert objects(tmp_path) == 3
+    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    lake("reset", "lake", "main", "--yes")
+    # What was released before keeps the lease that it was given.
+    done = lake("reclaim", "--once", "--json").document
+    assert (done["deleted_count"], done["deleted_bytes"], done["dropped_count"]) == (1, 3, 1)
+    assert (done["failed_count"], done["backlog_count"]) == (0, 2)
+    assert objects(tmp_path) == 2
+
+
+def test_it_goes_on_until_it_is_interrupted(
+    lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").write_text("123")
+    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    lake("fs", "put", "lake", "main", "a", tmp_path / "in")
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 1:
+            # Somebody else drops it meanwhile.
+            lake_reset()
+        else:
+            raise KeyboardInterrupt
+
+    def lake_reset() -> None:
+        with Store.open(tmp_path / "store") as store:
+            store.repository("lake").commits.reset("main")
+
+    monkeypatch.setattr("ebbtide.cli.reclaim.Event.wait", lambda _event, seconds: wait(seconds))
+    assert "deleted 1 object (3 bytes" in lake("reclaim").out
+    assert waits == [2.0, 2.0]
+    assert objects(tmp_path) == 0
+
+
+def test_a_move(lake: Ebbtide, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("1")
+    put = lake("fs", "put", "lake", "main", "a", tmp_path / "in", "--json").document
+    moved = lake("fs", "mv", "lake", "main", "a", "b", "--json").document
+    assert moved == put | {"path": "b"}
+    assert lake("fs", "cat", "lake", "main", "b").out == "1"
+    assert lake("fs", "mv", "lake", "main", "a", "c", "--json", code=1).error_kind == (
+        "object_not_found"
+    )
+    assert lake("fs", "mv", "lake", "main", "b", "b", code=2).err.startswith("error: ")
