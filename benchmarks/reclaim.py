@@ -35,9 +35,9 @@ from ebbtide.store.reclaiming import ReclaimThread
 from ebbtide.store.repository import Repository
 from ebbtide.store.uploads import NewObject
 
-UPLOADS = 300
-COMMIT_ENTRIES = 2000
-ROUNDS = 7
+UPLOADS = 40
+COMMIT_ENTRIES = 1000
+ROUNDS = 25
 RELEASES_PER_SECOND = 100
 LEASE = timedelta(seconds=5)
 
@@ -159,12 +159,13 @@ def delays(store: Store, seconds: float) -> None:
     def delete(storage: RemoteStorage, addresses: Any) -> Any:
         outcomes = original(storage, addresses)
         now = time.monotonic()
-        deleted.update((outcome.address, now) for outcome in outcomes)
+        deleted.update((each.address, now) for each in outcomes if each.address in wanted)
         return outcomes
 
     count = int(RELEASES_PER_SECOND * seconds)
     lake.objects.put_many("main", _objects(count))
     addresses = {entry.path: entry.address for entry in lake.objects.walk("main")}
+    wanted = set(addresses.values())
     done = threading.Event()
     thread = ReclaimThread(store, lambda _done: None)
     with patch.object(RemoteStorage, "delete", delete):

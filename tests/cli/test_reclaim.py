@@ -41,20 +41,18 @@ def test_it_goes_on_until_it_is_interrupted(
     lake("fs", "put", "lake", "main", "a", tmp_path / "in")
     waits: list[float] = []
 
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 1:
-            # Somebody else drops it meanwhile.
-            lake_reset()
-        else:
-            raise KeyboardInterrupt
+    class Waiting:
+        """Somebody else drops the object during the first wait, and ends the second."""
 
-    def lake_reset() -> None:
-        with Store.open(tmp_path / "store") as store:
-            store.repository("lake").commits.reset("main")
+        def wait(self, seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) > 1:
+                raise KeyboardInterrupt
+            with Store.open(tmp_path / "store") as store:
+                store.repository("lake").commits.reset("main")
 
-    monkeypatch.setattr("ebbtide.cli.reclaim.Event.wait", lambda _event, seconds: wait(seconds))
-    assert "deleted 1 object (3 bytes" in lake("reclaim").out
+    monkeypatch.setattr("ebbtide.cli.reclaim.Event", Waiting)
+    assert "deleted 1 object (3 B" in lake("reclaim").out
     assert waits == [2.0, 2.0]
     assert objects(tmp_path) == 0
 

@@ -42,7 +42,7 @@ def test_what_is_overwritten_is_deleted_by_the_server(
 ) -> None:
     server = new_server(
         tmp_path / "store",
-        EBBTIDE_LEASE_TTL="100ms" if is_on else "1h",
+        EBBTIDE_LEASE_TTL="1s" if is_on else "1h",
         EBBTIDE_RECLAIM="true" if is_on else "false",
         EBBTIDE_RECLAIM_INTERVAL="1s",
     ).start()
