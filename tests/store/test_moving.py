@@ -13,7 +13,7 @@ from ebbtide.errors import EbbtideError, Gone
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.copies import begin_reading
-from ebbtide.store.metadata.schema import commits, copies, pending, released
+from ebbtide.store.metadata.schema import commits, copies, pending, purged, released
 from ebbtide.store.reclaiming import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
@@ -206,6 +206,25 @@ def test_what_happens_while_a_committed_entry_is_copied(
     settle(store, clock)
     with repository.context.metadata.snapshot() as tx:
         assert tx.execute(sa.select(released.c.address)).all() == []
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_what_was_purged_does_not_move(repository: Repository, is_committed: bool) -> None:
+    address = repository.objects.put("main", "a", b"1").address
+    if is_committed:
+        repository.commits.commit("main", "")
+    with repository.context.metadata.transaction() as tx:
+        tx.execute(
+            sa.insert(purged).values(
+                repository_id=repository.info.repository_id,
+                address=address,
+                purge_id="p",
+                purged_at=tx.now(),
+            )
+        )
+    with pytest.raises(Gone, check=lambda error: error.kind == "purged"):
+        repository.objects.move("main", "b", "a")
+    assert [entry.path for entry in repository.objects.walk("main")] == ["a"]
 
 
 def test_a_move_while_its_source_is_committed(

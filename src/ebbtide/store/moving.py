@@ -23,6 +23,7 @@ from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
 from ebbtide.store.metadata.staged import Change, find_staged, share_row, take_row, write_staged
 from ebbtide.store.names import check_path, shown
+from ebbtide.store.purged import require_not_purged
 from ebbtide.store.uploads import NewObject, write_object
 from ebbtide.store.views import Found
 from ebbtide.store.writes import Writes
@@ -131,6 +132,7 @@ def _move_staged(context: RepositoryContext, seen: _Seen, source: str, destinati
         row = take(tx, repository_id, token, source)
         if row is None:
             raise _Changed
+        require_not_purged(tx, repository_id, [row.entry.address])
         if is_sealed or seen.shows_below:
             write_staged(
                 tx, repository_id, branch.staging_token, {source: None}, lease_ttl=lease_ttl
@@ -189,6 +191,8 @@ def _stage_moved(
     require_intact_commits(tx, context.repository_id, [seen.commit.commit_id])
     if _staged_at(tx, context, branch, source):
         raise _Changed
+    if seen.committed is not None:
+        require_not_purged(tx, context.repository_id, [seen.committed.address])
     write_staged(
         tx,
         context.repository_id,

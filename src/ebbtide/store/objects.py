@@ -188,8 +188,8 @@ class Objects:
         at the destination is replaced.
 
         Of what is only staged no bytes are copied. Raises as `put` and `stream`; InvalidInput
-        `invalid_argument` for a move onto itself, Gone `commit_expired`, Conflict `branch_moved`
-        when commits keep coming between.
+        `invalid_argument` for a move onto itself; Gone `commit_expired` or `purged`; Conflict
+        `branch_moved` when commits keep coming between.
         """
         return move_path(
             self._context,
