@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -109,6 +110,18 @@ def commits(lake: Repository) -> float:
     return time.perf_counter() - started
 
 
+@cache
+def plain_upsert(dialect_name: str) -> sa.Insert:
+    """Made once, as the other one is."""
+    insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
+    statement = insert(table)
+    names = ["address", "size_bytes", "checksum", "mtime", "content_type", "metadata"]
+    return statement.on_conflict_do_update(
+        index_elements=["repository_id", "token", "path"],
+        set_={name: statement.excluded[name] for name in names},
+    )
+
+
 @contextmanager
 def references_not_kept() -> Iterator[None]:
     """Within the block rows are staged, and taken up, as if nobody deleted anything."""
@@ -116,13 +129,7 @@ def references_not_kept() -> Iterator[None]:
     def write(
         tx: Any, repository_id: str, token: str, changes: Any, **_options: Any
     ) -> None:  # as `write_staged`
-        insert = postgresql.insert if tx.dialect_name == "postgresql" else sqlite.insert
-        statement = insert(table)
-        names = ["address", "size_bytes", "checksum", "mtime", "content_type", "metadata"]
-        statement = statement.on_conflict_do_update(
-            index_elements=["repository_id", "token", "path"],
-            set_={name: statement.excluded[name] for name in names},
-        )
+        statement = plain_upsert(tx.dialect_name)
         tx.execute(
             statement,
             [

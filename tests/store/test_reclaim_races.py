@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from itertools import count
 
 import pytest
@@ -53,7 +54,7 @@ class Race:
         """`second` happens at each place of `first`, one after the other; how many there are."""
         for number in count():
             repository = self.repository(prepare)
-            meeting = At(number, lambda lake=repository: quietly(second, lake))
+            meeting = At(number, partial(quietly, second, repository))
             quietly(first, stepping(repository, meeting))
             if meeting.count <= number:
                 return number
@@ -124,16 +125,16 @@ def copy(lake: Repository) -> object:
     return lake.objects.copy("main", "b", "main", "a")
 
 
-def delete(lake: Repository) -> object:
-    return lake.objects.delete("main", "a")
+def delete(lake: Repository) -> None:
+    lake.objects.delete("main", "a")
 
 
 def upload(lake: Repository) -> object:
     return lake.objects.put("main", "a", b"3")
 
 
-def reset(lake: Repository) -> object:
-    return lake.commits.reset("main")
+def reset(lake: Repository) -> None:
+    lake.commits.reset("main")
 
 
 def reclaim(race: Race) -> Operation:
@@ -264,7 +265,7 @@ def test_proposal_3_a_new_reference_at_every_place_of_a_reclaim(
     for number in count():
         repository = race.repository(in_turn(state, copy, delete))
         race.clock.advance(LEASE)
-        meeting = At(number, lambda lake=repository: quietly(reversed_of(operation), lake))
+        meeting = At(number, partial(quietly, reversed_of(operation), repository))
         stepped = Store(
             directory=None,
             settings=race.store.settings,

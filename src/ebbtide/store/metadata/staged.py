@@ -77,18 +77,17 @@ def write_staged(
         return
     statement = _upsert(tx.dialect_name)
     # In one order everywhere, so that two transactions that stage the same paths never deadlock.
-    rows = tx.execute(
-        statement,
-        [
-            {
-                "repository_id": repository_id,
-                "token": token,
-                "sharing": sharing,
-                **_values(path, changes[path]),
-            }
-            for path in sorted(changes)
-        ],
-    )
+    values = [
+        {
+            "repository_id": repository_id,
+            "token": token,
+            "sharing": sharing,
+            **_values(path, changes[path]),
+        }
+        for path in sorted(changes)
+    ]
+    # One alone is not given as a list, for which a statement would be put together anew.
+    rows = tx.execute(statement, values if len(values) > 1 else values[0])
     replaced = [
         Dropped(row.replaced_address, row.replaced_size_bytes, row.replaced_sharing)
         for row in rows
