@@ -8,7 +8,7 @@ no table names, which are the collector's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -91,11 +91,8 @@ class Reclaimer:
         Raises Failed `database_error`. What a storage refuses is counted, and tried again later.
         """
         total = Reclaimed()
-        for step in (self._housekeep, self._take_apart, self._delete_batch):
-            while not (stopping is not None and stopping.is_set()):
-                done = step()
-                if done is None:
-                    break
+        for steps in ((self._housekeep,), (self._take_apart, self._delete_batch)):
+            for done in _in_turn(steps, stopping):
                 total += done
                 if observer is not None:
                     observer(done)
@@ -106,9 +103,8 @@ class Reclaimer:
         with self._metadata.snapshot() as tx:
             if not is_due(tx):
                 return
-        for step in (self._take_apart, self._delete_batch):
-            while not stopping.is_set() and (done := step()) is not None:
-                observer(done)
+        for done in _in_turn((self._take_apart, self._delete_batch), stopping):
+            observer(done)
 
     def _housekeep(self) -> Reclaimed | None:
         """Drop what has ended: a thousand registrations and tokens of each repository, and gone
@@ -202,6 +198,23 @@ class Reclaimer:
             _log.warning("nothing was reclaimed in %s: %s", context.info.name, error.message)
             return dict.fromkeys(addresses, "failed")
         return {each.address: each.outcome for each in outcomes}
+
+
+def _in_turn(
+    steps: Sequence[Callable[[], Reclaimed | None]], stopping: Event | None
+) -> Iterator[Reclaimed]:
+    """What steps do, one after the other, until none of them has anything to do: a token of a
+    million entries must not keep what is due waiting."""
+    is_busy = True
+    while is_busy:
+        is_busy = False
+        for step in steps:
+            if stopping is not None and stopping.is_set():
+                return
+            done = step()
+            if done is not None:
+                is_busy = True
+                yield done
 
 
 class ReclaimThread:
