@@ -444,7 +444,7 @@ class Scene:
 
     @classmethod
     def make(cls, store: Store) -> Scene:
-        lake = store.create_repository(new_id(), storage_url=f"memory:{new_id()}")
+        lake = store.create_repository(f"lake-{new_id()[:8]}", storage_url=f"memory:{new_id()}")
         lake.objects.put("main", "c", b"committed")
         lake.commits.commit("main", "")
         lake.branches.create("dev", "main")
