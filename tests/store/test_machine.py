@@ -57,7 +57,8 @@ class Model:
     def __init__(self, initial: str) -> None:
         self.commits = {initial: ModelCommit((), {}, 0)}
         self.branches = {"main": ModelBranch(initial)}
-        self.trash: dict[str, ModelBranch] = {}
+        self.trash: dict[str, dict[str, ModelBranch]] = {}
+        """By name, then by id: the trash holds any number of a name."""
 
     def shown(self, name: str) -> Files:
         branch = self.branches[name]
@@ -192,19 +193,25 @@ class StoreMachine(RuleBasedStateMachine):
             self.refused("branch_not_found", lambda: self.lake.branches.delete(branch))
         else:
             self.pass_time()
-            self.lake.branches.delete(branch)
-            self.model.trash[branch] = self.model.branches.pop(branch)
+            deleted = self.lake.branches.delete(branch)
+            named = self.model.trash.setdefault(branch, {})
+            named[deleted.ref_id] = self.model.branches.pop(branch)
         return branch
 
     @rule(target=branches, branch=consumes(trashed))
     def restore_branch(self, branch: str) -> str:
+        named = self.model.trash.get(branch, {})
+        if len(named) > 1:
+            self.refused("ref_ambiguous", lambda: self.lake.branches.restore(branch))
         if branch in self.model.branches:
-            self.refused("branch_exists", lambda: self.lake.branches.restore(branch))
-        elif branch not in self.model.trash:
+            chosen = next(iter(named), branch)
+            self.refused("branch_exists", lambda: self.lake.branches.restore(chosen))
+        elif not named:
             self.refused("branch_not_found", lambda: self.lake.branches.restore(branch))
         else:
-            self.lake.branches.restore(branch)
-            self.model.branches[branch] = self.model.trash.pop(branch)
+            newest = list(named)[-1]
+            self.lake.branches.restore(branch if len(named) == 1 else newest)
+            self.model.branches[branch] = named.pop(newest)
         return branch
 
     @rule(target=commits, source=branches, branch=branches)

@@ -1,6 +1,6 @@
 """A project of many collections: trashed, brought back, listed.
 
-    .venv/bin/python -m benchmarks.collections [--collections 100000] [--directory DIR]
+    .venv/bin/python -m benchmarks.many_collections [--collections 100000] [--directory DIR]
         [--database-url URL]
 
 Fills a project with collections of one file each, which share their content, through the tables
