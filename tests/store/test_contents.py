@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
+from ebbtide.errors import Refused
 from ebbtide.settings import Settings
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.contents import (
@@ -21,7 +22,7 @@ from ebbtide.store.contents import (
 )
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.collections import find_collection
-from ebbtide.store.metadata.commits import CommitRecord, find_commits
+from ebbtide.store.metadata.commits import CommitRecord, find_commits, require_still_intact
 from ebbtide.store.metadata.schema import commits
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
@@ -57,6 +58,25 @@ def expected_hash(files: dict[str, bytes]) -> str:
         for path, data in sorted(files.items())
     ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def test_content_that_is_let_go_while_it_is_read_is_gone_and_not_damaged(
+    repository: Repository, project_id: str
+) -> None:
+    """A run that forgets it leaves no row behind, and takes its tree."""
+    made = put_collection(repository, project_id, "a", FILES)
+    record = record_of(repository, made.collection_id)
+    with repository.context.metadata.transaction() as tx:
+        tx.execute(sa.delete(commits).where(commits.c.commit_id == record.commit_id))
+    with raises("commit_expired"), repository.context.reading(record):
+        raise Refused("missing_tree", "its tree is not there")
+    with (
+        raises("commit_expired"),
+        repository.context.metadata.snapshot() as tx,
+    ):
+        require_still_intact(tx, repository.info.repository_id, [record])
+    with raises("missing_tree"), repository.context.reading():
+        raise Refused("missing_tree", "a tree of something else is not there")
 
 
 def test_equal_content_has_one_hash_however_it_is_made(

@@ -621,6 +621,35 @@ def test_a_thread_reclaims_until_it_is_stopped(
     assert files(repository) == set()
 
 
+def test_a_thread_goes_on_after_a_defect(
+    store: Store, repository: Repository, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    quick = Store(
+        directory=store.directory,
+        settings=Settings(reclaim_interval=timedelta(milliseconds=10)),
+        metadata=store.metadata,
+        store_id=store.store_id,
+    )
+    failed, seen = Event(), Event()
+
+    def observe(_done: Reclaimed) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise ZeroDivisionError
+        seen.set()
+
+    thread = ReclaimThread(quick, observe)
+    thread.start()
+    for path, noticed in (("a", failed), ("b", seen)):
+        repository.objects.put("main", path, b"1")
+        repository.objects.delete("main", path)
+        clock.advance(LEASE)
+        assert noticed.wait(60)
+    thread.stop()
+    assert "ZeroDivisionError" in caplog.text
+    assert files(repository) == set()
+
+
 def test_two_who_write_to_one_path_at_once_release_what_each_replaced(
     repository: Repository,
 ) -> None:

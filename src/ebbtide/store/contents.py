@@ -24,7 +24,7 @@ from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.reading import find_entry, iterate_entries
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.locators import Locator, Locators, require_unexpired
-from ebbtide.store.metadata.commits import CommitRecord, insert_commit, require_intact_commits
+from ebbtide.store.metadata.commits import CommitRecord, insert_commit, require_still_intact
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
 from ebbtide.store.metadata.tokens import keep_uploads
@@ -128,7 +128,7 @@ class Built:
         Raises Gone `commit_expired` or `purged`, Conflict `token_expired` or `write_expired`.
         """
         repository_id = self.context.repository_id
-        require_intact_commits(tx, repository_id, [source.commit_id for source in self.sources])
+        require_still_intact(tx, repository_id, self.sources)
         # What was only uploaded is content from now on. Taken before its time is looked at, for
         # what has ended may be dropped, and deleted, from the moment on that it has.
         keep_uploads(tx, repository_id, [locator.address for locator in self.locators])
@@ -204,34 +204,27 @@ class Contents:
         fails, what was written is deleted. Raises InvalidInput, as `Locators.verify`, and as
         `publishing.building`.
         """
-        context = self._context
-        work = _Work()
         base = None if change.replaces else base
+        work = _Work(sources=[part.record for part in resolved.values()])
+        if base is not None:
+            work.sources.append(base)
         try:
-            self._gather(work, base, change, resolved)
-            whole = _whole(base, change, resolved)
-            if whole is not None:
-                # The very tree: nothing is written, and the finish finds it intact.
-                built = self._built(work, BuiltTree(*whole.require_tree()))
-                built.shared = whole if whole.collection_id is not None else None
-                yield built
-                return
-            if base is not None:
-                work.sources.append(base)
-            with (
-                context.reading(*work.sources),
-                building(context, base, _merged(work.parts)) as tree,
-            ):
-                yield self._built(work, tree)
+            with self._context.reading(*work.sources):
+                self._gather(work, base, change, resolved)
+                whole = _whole(base, change, resolved)
+                if whole is not None:
+                    # The very tree: nothing is written, and the finish finds it intact.
+                    built = self._built(work, BuiltTree(*whole.require_tree()))
+                    built.shared = whole if whole.collection_id is not None else None
+                    yield built
+                    return
+                with building(self._context, base, _merged(work.parts)) as tree:
+                    yield self._built(work, tree)
         except BaseException:
             # The first error is the one to tell. What this cannot clear away ends by itself.
             with suppress(EbbtideError):
                 self._writes.abandon(work.written)
             raise
-
-    def summarize(self, record: CommitRecord) -> Summary:
-        """What the content of a record is: as many bytes are hashed as it has paths."""
-        return self._summarize(*record.require_tree())
 
     def _built(self, work: _Work, tree: BuiltTree) -> Built:
         summary = self._summarize(tree.tree_id, tree.checksum)
@@ -258,9 +251,7 @@ class Contents:
             elif isinstance(source, Located):
                 work.parts.append(self._located(work, source))
             else:
-                part = resolved[place]
-                work.sources.append(part.record)
-                work.parts.append(self._entries_of(part))
+                work.parts.append(self._entries_of(resolved[place]))
 
     def _removals(self, base: CommitRecord | None, removed: Sequence[str]) -> Iterator[PathChange]:
         """Deletions, by path. Raises NotFound `object_not_found` for what is not there."""

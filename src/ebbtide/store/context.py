@@ -13,7 +13,7 @@ from ebbtide.settings import Settings
 from ebbtide.storage import Storage
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.content.trees import Tree
-from ebbtide.store.metadata.commits import CommitRecord, find_commits
+from ebbtide.store.metadata.commits import CommitRecord, find_commits, no_content
 from ebbtide.store.metadata.engine import Metadata
 from ebbtide.store.metadata.repositories import RepositoryInfo
 from ebbtide.store.owner import Ownership
@@ -63,9 +63,11 @@ class RepositoryContext:
                 ids = [commit.commit_id for commit in commits]
                 with self.metadata.snapshot() as tx:
                     found = find_commits(tx, self.repository_id, ids)
-                for commit in found.values():
-                    if commit.forgotten_by is not None:
-                        commit.require_intact()
+                for commit in commits:
+                    if commit.commit_id not in found:
+                        raise no_content(commit.commit_id) from error
+                    if found[commit.commit_id].forgotten_by is not None:
+                        found[commit.commit_id].require_intact()
             raise
 
     def touch_owner(self) -> None:

@@ -247,4 +247,7 @@ class ReclaimThread:
             except EbbtideError as error:
                 # A database that is away for a while: the next pass finds all as it was.
                 _log.warning("reclaiming stopped for now: %s", error.message)
+            except Exception:  # noqa: BLE001 - told in the log, and tried again
+                # A defect must not end reclaiming for as long as the server runs.
+                _log.exception("reclaiming stopped for now")
             passes += 1

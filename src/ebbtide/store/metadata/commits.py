@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -137,6 +137,30 @@ def require_intact_commits(
         found[commit_id] = require_commit(tx, repository_id, commit_id)
         found[commit_id].require_intact()
     return found
+
+
+def require_still_intact(
+    tx: Transaction, repository_id: str, records: Sequence[CommitRecord]
+) -> None:
+    """As `require_intact_commits`, of commits and contents that were there a while ago.
+
+    Raises Gone `commit_expired`.
+    """
+    found = find_commits(tx, repository_id, [commit.commit_id for commit in records])
+    for commit in records:
+        if commit.commit_id not in found:
+            raise no_content(commit.commit_id)
+        found[commit.commit_id].require_intact()
+
+
+def no_content(commit_id: str) -> Gone:
+    """The error for content of a collection that was forgotten: it leaves no stub behind."""
+    return Gone(
+        "commit_expired",
+        f"content {commit_id} has expired: a collector run let it go",
+        commit_id=commit_id,
+        run_id=None,
+    )
 
 
 def commit_ids_with_prefix(tx: Transaction, repository_id: str, prefix: str) -> list[str]:
