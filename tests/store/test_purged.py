@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from ebbtide.errors import Gone
 from ebbtide.ids import new_id
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata import purges
+from ebbtide.store.metadata import batches
 from ebbtide.store.metadata.purges import find_purged
 from ebbtide.store.metadata.schema import purged
 from ebbtide.store.purged import SHOWN_MAX, require_not_purged
@@ -27,7 +27,7 @@ def purge(repository: Repository, addresses: list[str], purge_id: str) -> None:
 def test_a_purged_address_is_refused_with_the_purges_that_took_it(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purges, "ADDRESSES_PER_STATEMENT", 3)
+    monkeypatch.setattr(batches, "VALUES_PER_STATEMENT", 3)
     gone = [f"data/s/{number:02}" for number in range(12)]
     purge(repository, gone[:5], "p1")
     purge(repository, gone[5:], "p2")
