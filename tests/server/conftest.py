@@ -32,7 +32,12 @@ def servers(
     def server_of(kind: str, **more: str) -> Server:
         key = (kind, *more.values())
         if key not in started:
-            settings = {"EBBTIDE_IMPORT_PREFIXES": "s3://elsewhere/ file:///nowhere/", **more}
+            settings = {
+                "EBBTIDE_IMPORT_PREFIXES": "s3://elsewhere/ file:///nowhere/",
+                # What a test leaves to the collector, nobody is to take before it.
+                "EBBTIDE_RECLAIM": "false",
+                **more,
+            }
             if kind == "shared":
                 url = make_url(request.getfixturevalue("postgres").url)
                 settings["EBBTIDE_DATABASE_URL"] = new_database(url.render_as_string(False))
