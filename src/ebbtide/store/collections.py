@@ -41,7 +41,7 @@ from ebbtide.store.metadata.collections import (
 )
 from ebbtide.store.metadata.commits import CommitRecord, require_commit
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.names import check_item_name, check_properties, check_text, shown, unique_name
+from ebbtide.store.names import check_item_name, check_properties, check_text, free_name, shown
 from ebbtide.store.projects import (
     DESCRIPTION_BYTES_MAX,
     require_changeable,
@@ -371,15 +371,7 @@ class Collections(CollectionReader):
                 for row in collections_named(tx, project_id, candidate)
             )
 
-        if not is_taken(name):
-            return name
-        if ensure_unique:
-            return unique_name(name, is_taken)
-        raise Conflict(
-            "collection_exists",
-            f"there is a collection {shown(name)} already: choose another name, or ask for a "
-            "unique one",
-        )
+        return free_name("collection", name, is_taken, ensure_unique=ensure_unique)
 
 
 def _as_version(row: CollectionRow) -> VersionRow:

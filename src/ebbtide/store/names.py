@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, Final
 
-from ebbtide.errors import InvalidInput
+from ebbtide.errors import Conflict, InvalidInput
 from ebbtide.ids import ID_PATTERN
 
 REF_LENGTH_MAX: Final = 255
@@ -101,6 +101,19 @@ def unique_name(name: str, is_taken: Callable[[str], bool], *, form: str = "{} (
     """The first name that is not taken, made of a name and a number."""
     numbered = (form.format(name, number) for number in count(2))
     return next(candidate for candidate in numbered if not is_taken(candidate))
+
+
+def free_name(kind: str, name: str, is_taken: Callable[[str], bool], *, ensure_unique: bool) -> str:
+    """The name of a project or collection, or, if it is taken and a unique one is asked for, one
+    like it. Raises Conflict `project_exists` or `collection_exists`."""
+    if not is_taken(name):
+        return name
+    if ensure_unique:
+        return unique_name(name, is_taken)
+    raise Conflict(
+        f"{kind}_exists",
+        f"there is a {kind} {shown(name)} already: choose another name, or ask for a unique one",
+    )
 
 
 def check_properties(properties: Mapping[str, Any]) -> None:  # JSON

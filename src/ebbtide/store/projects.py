@@ -30,7 +30,7 @@ from ebbtide.store.metadata.projects import (
     read_project_tree,
     update_project,
 )
-from ebbtide.store.names import check_item_name, check_properties, check_text, shown, unique_name
+from ebbtide.store.names import check_item_name, check_properties, check_text, free_name, shown
 
 DESCRIPTION_BYTES_MAX: Final = 64 * 1024
 
@@ -363,15 +363,7 @@ class Projects:
                 for row in projects_named(tx, self._repository_id, parent_id, candidate)
             )
 
-        if not is_taken(name):
-            return name
-        if ensure_unique:
-            return unique_name(name, is_taken)
-        raise Conflict(
-            "project_exists",
-            f"there is a project {shown(name)} already: choose another name, or ask for a unique "
-            "one",
-        )
+        return free_name("project", name, is_taken, ensure_unique=ensure_unique)
 
     def _is_over(self, tx: Transaction, ends_at: datetime | None) -> bool:
         return ends_at is not None and ends_at <= tx.now()
