@@ -102,7 +102,7 @@ class Projects:
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive")
             if parent_id is not None:
-                above = self._require_live(tx, parent_id)
+                above = self.require_live_in(tx, parent_id)
                 _check_depth(len(above.rows) + 1)
             now = tx.now()
             row = ProjectRow(
@@ -262,7 +262,7 @@ class Projects:
         """
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive")
-            self._require_live(tx, project_id)
+            self.require_live_in(tx, project_id)
             update_project(tx, project_id, expires_at=tx.now())
             return self._project(tx, Lineage(tuple(lineage_of(tx, project_id))))
 
@@ -283,7 +283,7 @@ class Projects:
 
         Raises NotFound `project_not_found` for one that is trashed or gone.
         """
-        return self._require_live(tx, project_id)
+        return self._require_visible(tx, project_id, include_expired=False)
 
     def lineage_in(self, tx: Transaction, project_id: str) -> Lineage:
         """A project in whatever state, with those above it."""
@@ -329,14 +329,11 @@ class Projects:
             raise no_project(project_id, is_trashed=state is LifecycleState.TRASHED)
         return line
 
-    def _require_live(self, tx: Transaction, project_id: str) -> Lineage:
-        return self._require_visible(tx, project_id, include_expired=False)
-
     def _check_parent(self, tx: Transaction, row: ProjectRow, parent_id: str | None) -> None:
         """Raises InvalidInput `project_cycle` or `invalid_argument`, NotFound."""
         if parent_id is None:
             return
-        above = self._require_live(tx, parent_id)
+        above = self.require_live_in(tx, parent_id)
         if row.project_id in {project.project_id for project in above.rows}:
             raise InvalidInput(
                 "project_cycle",
