@@ -70,11 +70,13 @@ def lifecycle_acts(*groups: str) -> st.SearchStrategy[Act]:
 @dataclass(slots=True)
 class Wanted:
     """What is asked for: sources as the store takes them, the files that they give by path
-    (addresses, or bytes of new files), and what must refuse them at an instant."""
+    (addresses, or bytes of new files), what must refuse them at an instant, and whether some were
+    promised by locators."""
 
     sources: list[Source]
     files: dict[str, str | bytes]
     refused: Callable[[datetime], dict[str, bool]]
+    is_promised: bool = False
 
 
 @dataclass
@@ -329,6 +331,7 @@ class LifecycleUsers(UploadUsers):
             [Located({path: each.token for path, each in chosen.items()})],
             {path: each.address for path, each in chosen.items()},
             lambda now: {"token_expired": any(each.until <= now for each in chosen.values())},
+            is_promised=bool(chosen),
         )
 
     def _given(self, number: int) -> Given | None:
@@ -407,7 +410,7 @@ class LifecycleUsers(UploadUsers):
         new.item_id, new.name = made.collection_id, made.name
         new.expires_at = self._asked(expires_at)
         self.model.bundles[new.item_id] = new
-        self._note(new, wanted.files)
+        self._note(new, wanted.files, is_promised=wanted.is_promised)
 
     def _late(self) -> dict[str, bool]:
         """What refuses those whose registrations have ended."""
@@ -467,7 +470,7 @@ class LifecycleUsers(UploadUsers):
         assert not any(before.values()), before
         assert not any(refused().values()), refused()
         self._renumber(bundle, made, keep=keep)
-        self._note(bundle, files)
+        self._note(bundle, files, is_promised=wanted.is_promised)
 
     def _renumber(self, bundle: Bundle, made: Any, *, keep: bool) -> None:
         if keep:
@@ -476,7 +479,7 @@ class LifecycleUsers(UploadUsers):
             bundle.version += 1
         assert made.version == bundle.version
 
-    def _note(self, bundle: Bundle, files: Mapping[str, str | bytes]) -> None:
+    def _note(self, bundle: Bundle, files: Mapping[str, str | bytes], *, is_promised: bool) -> None:
         """Tell the model what content a collection has now: what it was made of lies where it lay,
         and what is new at addresses of its own."""
         context = self.world.lake.context
@@ -497,6 +500,9 @@ class LifecycleUsers(UploadUsers):
         before, now = bundle.content_id, self.world.now
         if before and before != content_id:
             self.model.left.append((before, now))
+        if is_promised and not bundle.copies:
+            # It keeps no data, but was given what is promised to whoever has the locator.
+            self.model.left.append((content_id, now))
         bundle.content_id = content_id
         if content_id not in self.model.commits:
             self.model.commits[content_id] = Made((), record.created_at, contents)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Gone, NotFound
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.store.contents import ContentChange, FromCollection
+from ebbtide.store.contents import ContentChange, FromCollection, Located
 from ebbtide.store.metadata.collections import find_collection
 from ebbtide.store.metadata.schema import commits, reflog
 from ebbtide.store.repository import Repository
@@ -202,6 +202,26 @@ def test_what_is_replaced_is_remembered(
     assert remembered(repository)[:2] == contents[:2]
     # What was signed of the version is promised as well as what was signed of the newest.
     assert sorted(remembered(repository)[2:]) == sorted([contents[0], contents[2]])
+
+
+def test_what_was_promised_and_goes_into_data_that_is_not_kept(
+    repository: Repository, project_id: str
+) -> None:
+    """The token that kept an upload is used up; whoever has the locator can still read it."""
+    lake = repository.collections
+
+    def uploaded() -> ContentChange:
+        return of(Located({"f": repository.locators.upload(b"1").locator}))
+
+    made = lake.create(project_id, "a", uploaded(), replication_desired=0).collection_id
+    contents = [content_id(repository, made)]
+    assert remembered(repository) == contents
+    lake.update(made, uploaded())
+    contents.append(content_id(repository, made))
+    # The earlier content once more, for what was signed of it.
+    assert sorted(remembered(repository)) == sorted([contents[0], *contents])
+    lake.create(project_id, "b", uploaded())
+    assert len(remembered(repository)) == 3, "this one keeps its data"
 
 
 def test_data_that_is_not_kept_and_is_kept_again(repository: Repository, project_id: str) -> None:

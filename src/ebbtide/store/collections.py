@@ -112,6 +112,7 @@ class Collections(CollectionReader):
                 expires_at=expiry_asked(expires_at, now=now),
             )
             insert_collection(tx, row)
+            self._keep_promises(tx, row, built)
             return self._collection(tx, row)
 
     def update(
@@ -255,6 +256,8 @@ class Collections(CollectionReader):
                     tx, *place, ensure_unique=ensure_unique, holder_id=collection_id
                 )
                 changed = replace(changed, name=name)
+        if built is not None:
+            self._keep_promises(tx, changed, built)
         values = {
             field: getattr(changed, field)
             for field in CollectionRow.__dataclass_fields__
@@ -290,6 +293,11 @@ class Collections(CollectionReader):
             file_count=summary.file_count,
             size_bytes=summary.size_bytes,
         )
+
+    def _keep_promises(self, tx: Transaction, row: CollectionRow, built: Built) -> None:
+        """New content takes over what its locators promise: also where it keeps no data itself."""
+        if built.locators and row.replication_desired == 0:
+            self._remember(tx, row, row.content_id)
 
     def _remember(self, tx: Transaction, row: CollectionRow, content_id: str) -> None:
         insert_reflog(
