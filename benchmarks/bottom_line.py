@@ -261,7 +261,7 @@ def write(history: History, lake: Repository, store: Store) -> None:
 def _staged_rows(
     history: History, tokens: Sequence[str], repository_id: str, first: int, rng: random.Random
 ) -> Iterator[tuple[Any, ...]]:
-    """Of all objects from `first` on that are staged, in the order of `staged`'s columns."""
+    """Of all objects from `first` on that are staged, in the order of STAGED_COLUMNS."""
     micros = (datetime.now(UTC) - EPOCH) // ONE_MICROSECOND
     for start, end in history.staged:
         for number in range(max(start, first), end):
