@@ -9,7 +9,8 @@ not part of the figures), then runs `ebbtide gc run`, each time as a program of 
 2. an incremental run after 1 % of everything has changed;
 3. a clean run after 1 % more has changed: its address index is warm.
 
-Each must delete exactly the objects that are known, from how the history was made, to be of no use
+A directory that was built before is used again, each run after a change of 1 %. Each must delete
+exactly the objects that are known, from how the history was made, to be of no use
 to anybody. Prints the ratio of each to a bare listing of the same files.
 
 At scale 1 there are 120,000 ranges with 50 M pairs of range and address, 5 M staged objects in the
@@ -24,13 +25,16 @@ import contextlib
 import json
 import multiprocessing
 import os
+import pickle
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,6 +48,7 @@ import sqlalchemy as sa
 
 from benchmarks.prepare_uncommitted import insert_staged
 from ebbtide.arrow import texts
+from ebbtide.formats.base import INDEX_PREFIX
 from ebbtide.gc.parts import read_part
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id
@@ -70,6 +75,11 @@ RANGES_PER_COMMIT: Final = 4
 SLICE_OBJECTS: Final = 10_000
 PROCESSES: Final = 2
 CHANGE: Final = 0.01
+NAMES: Final = {
+    "cold": "clean run, cold",
+    "incremental": "incremental run after 1 %",
+    "warm": "clean run, warm",
+}
 NOTHING: Final = checksum_of(b"")
 _MASK: Final = 2**128 - 1
 _ODD: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
@@ -112,6 +122,8 @@ class History:
     objects_written: int = 0
     commits_written: int = 0
     branches_written: int = 1  # main is there from the beginning
+    changes: int = 0  # after what was made first
+    is_collected: bool = False  # since the last of them
 
     def grow(self, share: float, start: datetime, end: datetime) -> None:
         """Let as much happen between two instants as is this share of everything."""
@@ -401,56 +413,95 @@ def show(figures: Figures, limit: float) -> None:
     )
 
 
-def measure(directory: Path, scale: float) -> None:
-    """Build, run, check, change, run again."""
+def saved(directory: Path) -> Path:
+    """Where the history of a store is kept, for more runs of it."""
+    return directory.with_name(f"{directory.name}.history")
+
+
+def save(history: History, directory: Path) -> None:
+    """Keep it."""
+    with saved(directory).open("wb") as file:
+        pickle.dump(history, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+@contextmanager
+def built(directory: Path, scale: float) -> Iterator[tuple[History, Store, Repository]]:
+    """The store in a directory: as it was left, or made."""
+    settings = Settings(lease_ttl="0s", trash_time="0s")
+    if saved(directory).exists():
+        with saved(directory).open("rb") as file:
+            history: History = pickle.load(file)
+        with Store.open(directory, settings=settings) as store:
+            yield history, store, store.repository("lake")
+        return
     now = datetime.now(UTC)
-    year = now - timedelta(days=365), now - timedelta(hours=3)
     history = History(scale, np.random.default_rng(SEED), replaced=121)
     started = time.monotonic()
-    history.grow(1.0, *year)
-    with Store.init(directory, settings=Settings(lease_ttl="0s", trash_time="0s")) as store:
+    history.grow(1.0, now - timedelta(days=365), now - timedelta(hours=3))
+    with Store.init(directory, settings=settings) as store:
         lake = store.create_repository("lake")
         store.metadata.engine.dispose()
         write(history, lake, store)
+        save(history, directory)
         print(
             f"made {len(history.slice_of):,} objects, {len(history.contents):,} ranges, "
             f"{len(history.commits):,} commits on {len(history.heads):,} branches "
             f"in {time.monotonic() - started:.0f} s",
             flush=True,
         )
+        yield history, store, lake
+
+
+def measure(directory: Path, scale: float, kinds: Sequence[str]) -> None:
+    """Build, run, check, change, run again."""
+    with built(directory, scale) as (history, store, lake):
         limit = bare_listing(directory / "storage")
         print(f"bare listing: {limit:.1f} s", flush=True)
-        seen: list[Figures] = []
-        plan = [("clean run, cold", "clean"), ("incremental run after 1 %", "incremental")]
-        plan.append(("clean run, warm", "clean"))
-        for change, (name, mode) in enumerate(plan):
-            if change:
+        seconds: dict[str, float] = {}
+        for kind in kinds:
+            if history.is_collected:
+                history.changes += 1
+                now = datetime.now(UTC)
                 history.grow(CHANGE, now, now + timedelta(seconds=1))
                 write(history, lake, store)
-            policy = history.policy(change)
-            lake.retention.set(Policy.parse(policy))
-            expected = history.useless(policy)
-            time.sleep(2)  # the grace is one second
-            seen.append(run(name, directory, mode))
-            show(seen[-1], limit)
-            deleted = deleted_objects(seen[-1].report)
-            wanted = {history.address(number) for number in expected}
-            print(f"  objects to delete: {len(wanted):,}, as expected: {deleted == wanted}")
-            if deleted != wanted:
-                sys.exit(f"{len(deleted - wanted)} too many, {len(wanted - deleted)} too few")
-            history.gone |= expected
-        cold, incremental, warm = (figures.seconds for figures in seen)
-        print(f"incremental / clean: {incremental / cold:.3f} cold, {incremental / warm:.3f} warm")
+                save(history, directory)
+            if kind == "cold":
+                shutil.rmtree(directory / "storage" / "lake" / INDEX_PREFIX, ignore_errors=True)
+            figures = collect(kind, history, lake, directory)
+            seconds[kind] = figures.seconds
+            show(figures, limit)
+            save(history, directory)
+        if "incremental" in seconds:
+            for kind in {"cold", "warm"} & seconds.keys():
+                print(f"incremental / {kind}: {seconds['incremental'] / seconds[kind]:.3f}")
+
+
+def collect(kind: str, history: History, lake: Repository, directory: Path) -> Figures:
+    """A run, of which what it deleted is what is of no use."""
+    policy = history.policy(history.changes)
+    lake.retention.set(Policy.parse(policy))
+    expected = history.useless(policy)
+    time.sleep(2)  # the grace is one second
+    figures = run(NAMES[kind], directory, "incremental" if kind == "incremental" else "clean")
+    deleted = deleted_objects(figures.report)
+    wanted = {history.address(number) for number in expected}
+    if deleted != wanted:
+        show(figures, 1.0)
+        sys.exit(f"{len(deleted - wanted)} too many, {len(wanted - deleted)} too few")
+    history.gone |= expected
+    history.is_collected = True
+    return figures
 
 
 def main() -> None:
     """Read the options and measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scale", type=float, default=0.01)
-    parser.add_argument("--directory", type=Path, help="where to build; kept")
+    parser.add_argument("--directory", type=Path, help="where to build, or what was built; kept")
+    parser.add_argument("--runs", nargs="+", choices=NAMES, default=list(NAMES))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
-        measure(options.directory or Path(temporary) / "store", options.scale)
+        measure(options.directory or Path(temporary) / "store", options.scale, options.runs)
 
 
 if __name__ == "__main__":
