@@ -498,7 +498,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--directory", type=Path, help="where to build, or what was built; kept")
-    parser.add_argument("--runs", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--runs", nargs="*", choices=NAMES, default=list(NAMES), help="none: build")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
         measure(options.directory or Path(temporary) / "store", options.scale, options.runs)
