@@ -1,6 +1,7 @@
 """What keeping references costs an upload and a commit, and how soon what is released is deleted.
 
     python benchmarks/reclaim.py [--database-url URL] [--releases-seconds S]
+        [--objects memory|directory]
 
 The cost is measured against the same code with the release switched off and the statement that
 stages entries as it was before. The delay is from the moment at which an object becomes due, which
@@ -48,16 +49,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database-url", default=None)
     parser.add_argument("--releases-seconds", type=float, default=30)
+    parser.add_argument("--objects", choices=["memory", "directory"], default="memory")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         settings = Settings(database_url=given.database_url, lease_ttl=LEASE)
         with Store.init(Path(directory), settings=settings) as store:
             print(f"database: {store.metadata.engine.dialect.name}")
-            costs(store)
+            costs(store, is_in_memory=given.objects == "memory")
             delays(store, given.releases_seconds)
 
 
-def costs(store: Store) -> None:
+def costs(store: Store, *, is_in_memory: bool) -> None:
     """Rounds with and without, one after the other, so that both meet the machine's moods."""
     measured: dict[str, Callable[[Repository], float]] = {
         "new paths": lambda lake: uploads(lake, lambda number: f"{new_id()}/{number}"),
@@ -66,7 +68,8 @@ def costs(store: Store) -> None:
         "commits": commits,
     }
     for name, measure in measured.items():
-        lake = store.create_repository(f"lake-{new_id()[:8]}", storage_url=f"memory:{new_id()}")
+        url = f"memory:{new_id()}" if is_in_memory else None
+        lake = store.create_repository(f"lake-{new_id()[:8]}", storage_url=url)
         measure(lake)
         kept, without = [], []
         for _ in range(ROUNDS):

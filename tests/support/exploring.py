@@ -441,7 +441,8 @@ def ground(prepare: Callable[[Repository], object]) -> Iterator[Ground]:
 @dataclass(slots=True)
 class Search:
     """One search through the schedules of some operations. `preemptions_max` None: all of them;
-    else those in which a thread that could go on is left so often at most."""
+    else those in which a thread that could go on is left so often at most. Of threads with the same
+    operation the first begins first: the other schedules are these under other names."""
 
     ground: Ground
     operations: Mapping[str, Operation]
@@ -471,7 +472,7 @@ class Search:
         found: list[tuple[int, ...]] = []
         preemptions = 0
         try:
-            while enabled := [n for n, thread in enumerate(threads) if not thread.done]:
+            while enabled := self._enabled(threads, taken):
                 last = taken[-1] if taken and taken[-1] in enabled else None
                 others: list[tuple[int, ...]] = []
                 if len(taken) < len(prefix):
@@ -503,6 +504,19 @@ class Search:
             raise
         finally:
             self.ground.stop(threads)
+        return found
+
+    def _enabled(self, threads: Sequence[_Thread], taken: Sequence[int]) -> list[int]:
+        found = [number for number, thread in enumerate(threads) if not thread.done]
+        operations = list(self.operations.values())
+        begun = set(taken)
+        waiting: list[Operation] = []
+        for number in list(found):
+            if number in begun:
+                continue
+            if operations[number] in waiting:
+                found.remove(number)
+            waiting.append(operations[number])
         return found
 
     def _is_new(self, threads: Sequence[_Thread], last: int | None, preemptions: int) -> bool:

@@ -312,9 +312,20 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
 def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str) -> list[Part]:
     """Write the relation `protected`, or `purged`, as parts under `name`, with keys."""
     answer = PartRows()
-    keyed = (with_keys(table, table.column("address")) for table in tables)
-    for number, table in enumerate(_gathered(keyed, rows_max=PROTECTED_ROWS_PER_PART)):
-        answer.wrote(folder, f"{name}/part-{number:05d}.parquet", table, group="protected")
+
+    def write(number: int, table: pa.Table) -> None:
+        keyed = with_keys(table, table.column("address"))
+        answer.wrote(folder, f"{name}/part-{number:05d}.parquet", keyed, group="protected")
+
+    # A part is written while the database is asked for the next: neither needs the interpreter.
+    with ThreadPoolExecutor(1, thread_name_prefix="protected") as pool:
+        writing: Future[None] | None = None
+        for number, table in enumerate(_gathered(tables, rows_max=PROTECTED_ROWS_PER_PART)):
+            if writing is not None:
+                writing.result()
+            writing = pool.submit(write, number, table)
+        if writing is not None:
+            writing.result()
     return answer.parts()
 
 

@@ -340,10 +340,10 @@ def _staged_arrays(
             addresses += json.loads(more_addresses)
             dates += json.loads(more_dates)
             if len(addresses) >= ROWS_PER_TABLE:
-                yield _inside(_columns(STAGED, addresses, [None] * len(addresses), dates))
+                yield _inside(_columns(STAGED, addresses, None, dates))
                 addresses, dates = [], []
     if addresses:
-        yield _inside(_columns(STAGED, addresses, [None] * len(addresses), dates))
+        yield _inside(_columns(STAGED, addresses, None, dates))
 
 
 def _batches(tx: Transaction, query: sa.Select[Any]) -> Iterator[list[Any]]:  # rows of the query
@@ -366,7 +366,7 @@ def _table(phase: Phase, rows: list[Any], live: frozenset[str] | None) -> pa.Tab
 def _columns(
     phase: Phase,
     addresses: Sequence[str],
-    until: Sequence[int | None],
+    until: Sequence[int | None] | None,  # None: nothing ends by itself
     created_at: Sequence[int],
 ) -> pa.Table:
     instant = UNCOMMITTED_SCHEMA.field("until").type
@@ -374,7 +374,9 @@ def _columns(
         [
             pa.array(addresses, pa.string()),
             pa.repeat(pa.scalar(phase.reason, pa.string()), len(addresses)),
-            pa.array(until, pa.int64()).cast(instant),
+            pa.nulls(len(addresses), instant)
+            if until is None
+            else pa.array(until, pa.int64()).cast(instant),
             pa.array(created_at, pa.int64()).cast(instant),
         ],
         schema=UNCOMMITTED_SCHEMA,
