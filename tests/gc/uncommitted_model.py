@@ -7,7 +7,7 @@ are known by their addresses, so that two of the same bytes are two.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tests.gc.model import Model
 
@@ -67,10 +67,12 @@ class UncommittedModel(Model[str]):
         return (staged | promised | self.registered(now)) - self.external.keys()
 
     def tracked(self, now: datetime) -> set[str]:
-        """What was copied while somebody reads in pages: it stays, though it may be dropped."""
+        """What was copied while somebody reads in pages: it stays, though it may be dropped. A copy
+        that is a microsecond older than the reading may have been made beside its beginning."""
         if self.reading is None or now >= self.reading[1]:
             return set()
-        return {address for address, at in self.shared if at >= self.reading[0]}
+        since = self.reading[0] - timedelta(microseconds=1)
+        return {address for address, at in self.shared if at >= since}
 
     def reachable(self, now: datetime) -> set[str]:
         """What commits need: objects, trees and ranges."""

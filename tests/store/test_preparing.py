@@ -75,10 +75,10 @@ def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
     return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
-def whole(lake: Repository) -> RowsRead:
+def whole(lake: Repository, among: Sequence[str] | None = None) -> RowsRead:
     context = lake.context
     with context.metadata.snapshot() as tx:
-        tables = uncommitted(tx, context.repository_id, trash_time=context.trash_time)
+        tables = uncommitted(tx, context.repository_id, trash_time=context.trash_time, among=among)
         return [row for table in tables for row in table.to_pylist()]
 
 
@@ -311,6 +311,10 @@ def test_the_pages_are_the_whole(repository: Repository, clock: ManualClock, see
         read = [table.to_pylist() for table in pages(repository, rows_max=rows_max)]
         assert all(len(rows) <= rows_max for rows in read)
         assert [row for rows in read for row in rows] == expected, f"seed {seed}"
+    asked = ["data/nowhere", "dätä/'\"\\\n", *rng.sample(addresses(expected), len(expected) // 2)]
+    some = [row for row in expected if row["address"] in asked]
+    assert sorted(whole(repository, asked), key=repr) == sorted(some, key=repr)
+    assert whole(repository, []) == []
     assert another.page(first.next_continuation, rows_max=1000).next_continuation is None
     assert count(repository, readings) == count(repository, copies) == 0
 

@@ -35,8 +35,8 @@ PROTECTED_SCHEMA: Final = make_schema(
 """The relation `protected`: addresses that no commit holds and that must stay all the same. `until`
 and `created_at` are null where a format does not know them."""
 
-AMONG_MAX: Final = 20_000
-"""How many addresses can be asked for by name: they are parameters of one statement."""
+AMONG_MAX: Final = 500_000
+"""How many addresses can be asked for by name: one parameter of a statement, some 35 MB."""
 
 RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
 """Where the folders of runs lie on a repository's own storage."""

@@ -36,6 +36,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import Conflict, InvalidInput
@@ -116,8 +117,8 @@ def uncommitted(
     trash_time: timedelta,
     among: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """All of it (UNCOMMITTED_SCHEMA) in batches, by the database's now, or what there is of some
-    thousand addresses; `tx` is a snapshot. What has ended is judged by the now of this call, not of
+    """All of it (UNCOMMITTED_SCHEMA) in batches, by the database's now, or what there is of
+    these addresses; `tx` is a snapshot. What has ended is judged by the now of this call, not of
     the reading, which may come later: what is published between the two is not in the snapshot."""
     return _uncommitted(tx, repository_id, now=tx.now(), trash_time=trash_time, among=among)
 
@@ -133,7 +134,7 @@ def _uncommitted(
     for phase in PHASES:
         query = phase.select(repository_id)
         if among is not None:
-            query = query.where(phase.table.c.address.in_(among))
+            query = query.where(phase.table.c.address.in_(_each_of(tx, among)))
         if phase.until is not None:
             query = query.where(phase.until > now)
         live = None
@@ -145,6 +146,15 @@ def _uncommitted(
                 continue
         for rows in _batches(tx, query):
             yield _table(phase, rows, live)
+
+
+def _each_of(tx: Transaction, addresses: Sequence[str]) -> sa.Select[str]:
+    """Addresses as rows: one parameter, however many there are."""
+    if tx.dialect_name == "sqlite":
+        listed = sa.func.json_each(json.dumps(addresses)).table_valued("value")
+        return sa.select(sa.type_coerce(listed.c.value, sa.Text))
+    array = sa.cast(sa.literal(list(addresses), ARRAY(sa.Text)), ARRAY(sa.Text))
+    return sa.select(sa.func.unnest(array).column_valued("address"))
 
 
 @dataclass(frozen=True, slots=True)
