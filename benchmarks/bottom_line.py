@@ -454,11 +454,11 @@ def built(directory: Path, scale: float) -> Iterator[tuple[History, Store, Repos
         yield history, store, lake
 
 
-def measure(directory: Path, scale: float, kinds: Sequence[str]) -> None:
+def measure(directory: Path, scale: float, kinds: Sequence[str], *, is_listed: bool) -> None:
     """Build, run, check, change, run again."""
     with built(directory, scale) as (history, store, lake):
         limit = None
-        if {"cold", "warm"} & set(kinds):
+        if is_listed:
             limit = bare_listing(directory / "storage")
             print(f"bare listing: {limit:.1f} s", flush=True)
         seconds: dict[str, float] = {}
@@ -503,9 +503,11 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--directory", type=Path, help="where to build, or what was built; kept")
     parser.add_argument("--runs", nargs="*", choices=NAMES, default=list(NAMES), help="none: build")
+    parser.add_argument("--no-listing", action="store_true", help="measure no bare listing")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
-        measure(options.directory or Path(temporary) / "store", options.scale, options.runs)
+        directory = options.directory or Path(temporary) / "store"
+        measure(directory, options.scale, options.runs, is_listed=not options.no_listing)
 
 
 if __name__ == "__main__":

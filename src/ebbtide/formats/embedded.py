@@ -288,7 +288,7 @@ class EmbeddedRepository:
     def reading(self, cutoff: datetime | None = None) -> Iterator[_Reading]:
         """One snapshot of the database, which knows of everything that is being written."""
         del cutoff
-        with self._metadata.snapshot() as tx:
+        with self._metadata.snapshot(scans=True) as tx:
             yield _Reading(tx, self._repository_id, self._context.settings)
 
     def record_run(
