@@ -344,7 +344,13 @@ def run(name: str, directory: Path, mode: str) -> Figures:
         *("gc", "run", "lake", "--yes", "--json", "--mode", mode),
         *("--grace", "1s", "--unsafe", "--allow-share"),
     ]
-    environment = {**os.environ, "EBBTIDE_LEASE_TTL": "0s", "EBBTIDE_TRASH_TIME": "0s"}
+    environment = {
+        **os.environ,
+        "EBBTIDE_LEASE_TTL": "0s",
+        "EBBTIDE_TRASH_TIME": "0s",
+        # Each run closes what changed before it off, as if changes were days apart.
+        "EBBTIDE_SLICE_AGE_MAX": "1s",
+    }
     started = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
         found = Figures(name, {}, 0)
