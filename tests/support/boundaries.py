@@ -31,10 +31,10 @@ class SteppingMetadata(Metadata):
             yield tx
 
     @contextmanager
-    def snapshot(self) -> Iterator[Transaction]:
+    def snapshot(self, *, scans: bool = False) -> Iterator[Transaction]:
         """See `Metadata.snapshot`."""
         self._before("snapshot")
-        with super().snapshot() as tx:
+        with super().snapshot(scans=scans) as tx:
             yield tx
 
 
