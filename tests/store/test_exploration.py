@@ -32,6 +32,7 @@ from tests.support.exploring import (
 SECONDS: Final = os.environ.get("EBBTIDE_TEST_EXPLORATION", "60")
 """How long to explore; `full` is until everything has been."""
 SEED: Final = int(os.environ.get("EBBTIDE_TEST_SEED", "0"))
+SHARDS: Final = 2
 RANDOM_SCHEDULES: Final = 100
 
 
@@ -84,16 +85,20 @@ def start() -> Iterator[Ground]:
 
 
 @pytest.mark.timeout(0)
-def test_every_order_of_few_operations(start: Ground, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_every_order_of_few_operations(
+    start: Ground, capsys: pytest.CaptureFixture[str], shard: int
+) -> None:
     """All of any two, then of any three and of any four with two preemptions, in an order by
-    chance, as far as the time goes."""
+    chance, as far as the time goes. Each shard has its part of the groups."""
     random = Random(SEED)
-    seconds = None if SECONDS == "full" else float(SECONDS)
+    seconds = None if SECONDS == "full" else float(SECONDS) / SHARDS
     for size, preemptions_max, share in ((2, None, 0.0), (3, None, 0.6), (4, 2, 0.4)):
         ends_at = None if seconds is None else time.monotonic() + share * seconds
         total, count = Explored(), 0
         groups = list(combinations_with_replacement(OPERATIONS, size))
         random.shuffle(groups)
+        groups = groups[shard::SHARDS]
         for names in groups:
             if size > 2 and ends_at is not None and time.monotonic() > ends_at:
                 break
@@ -101,8 +106,9 @@ def test_every_order_of_few_operations(start: Ground, capsys: pytest.CaptureFixt
             count += 1
         with capsys.disabled():
             sys.stdout.write(
-                f"\n{size} operations: {count} of {len(groups)} groups, {total.schedules} "
-                f"schedules to the end, {total.pruned} into known states, {total.states} states"
+                f"\n{size} operations: {count} of {len(groups)} groups of shard {shard}, "
+                f"{total.schedules} schedules to the end, {total.pruned} into known states, "
+                f"{total.states} states"
             )
         assert size > 2 or count == len(groups)
 

@@ -55,23 +55,21 @@ def release(
     if not found:
         return
     now = tx.now()
-    tx.execute(
-        _insert(tx.dialect_name),
-        [
-            {
-                "repository_id": repository_id,
-                "address": address,
-                "size_bytes": found[address].size_bytes,
-                "shared": found[address].sharing is not None,
-                "released_at": now,
-                "due_at": (since or now) + lease_ttl,
-                "claim_id": None,
-                "attempt_count": 0,
-            }
-            # Sorted, so that two transactions that release the same addresses do not deadlock.
-            for address in sorted(found)
-        ],
-    )
+    rows = [
+        {
+            "repository_id": repository_id,
+            "address": address,
+            "size_bytes": found[address].size_bytes,
+            "shared": found[address].sharing is not None,
+            "released_at": now,
+            "due_at": (since or now) + lease_ttl,
+            "claim_id": None,
+            "attempt_count": 0,
+        }
+        # Sorted, so that two transactions that release the same addresses do not deadlock.
+        for address in sorted(found)
+    ]
+    tx.execute(_insert(tx.dialect_name), rows if len(rows) > 1 else rows[0])
 
 
 def release_selected(

@@ -347,6 +347,7 @@ released = _table(
     sa.Column("due_at", Timestamp, nullable=False),
     sa.Column("claim_id", sa.Text, nullable=True),
     sa.Column("attempt_count", sa.Integer, nullable=False),
+    sqlite_with_rowid=False,
 )
 """Addresses that were never committed and that lost a reference, to be deleted from `due_at` on.
 Of one that is `shared`, staged rows are looked for first. `claim_id` is whoever is deleting it:

@@ -282,6 +282,7 @@ def upgrade() -> None:
             name=op.f("fk_released_repository_id"),
         ),
         sa.PrimaryKeyConstraint("repository_id", "address", name=op.f("pk_released")),
+        sqlite_with_rowid=False,
     )
     op.create_index(op.f("ix_released_due_at"), "released", ["due_at"], unique=False)
     op.create_table(
