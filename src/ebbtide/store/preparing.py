@@ -27,10 +27,12 @@ comes as arrays of JSON, some thousand rows each, at less than half of the cost.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -144,8 +146,26 @@ def _uncommitted(
             if tx.dialect_name == "sqlite" and among is None:
                 yield from _staged_arrays(tx, repository_id, sorted(live))
                 continue
-        for rows in _batches(tx, query):
+        queries = _divided(query, sorted(live or ()), tx.reader_count)
+        for rows in tx.read([partial(_batches, query=each) for each in queries]):
             yield _table(phase, rows, live)
+
+
+def _divided(
+    query: sa.Select[Any],  # rows of a phase
+    tokens: Sequence[str],
+    count: int,
+) -> list[sa.Select[Any]]:
+    """So many queries, each for about as many of the tokens; together they are `query`."""
+    bounds = [tokens[number * len(tokens) // count] for number in range(1, count) if tokens]
+    column = staged.c.token
+    if not bounds:
+        return [query]
+    return [
+        query.where(column < bounds[0]),
+        *(query.where(column >= low, column < high) for low, high in itertools.pairwise(bounds)),
+        query.where(column >= bounds[-1]),
+    ]
 
 
 def _each_of(tx: Transaction, addresses: Sequence[str]) -> sa.Select[str]:
@@ -264,7 +284,7 @@ class Uncommitted:
             live = _live_tokens(tx, self._repository_id, gone_before=gone_before)
         read = _Read([])
         last: Any = None
-        for rows in _batches(tx, query):
+        for rows in _batches(tx.connection, query):
             read.row_count += len(rows)
             read.tables.append(_table(phase, rows, live))
             last = rows[-1]
@@ -336,29 +356,48 @@ _ARRAYS: Final = _arrays_query()
 def _staged_arrays(
     tx: Transaction, repository_id: str, tokens: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """What is staged under the tokens (UNCOMMITTED_SCHEMA), in their order, on SQLite."""
+    """What is staged under the tokens (UNCOMMITTED_SCHEMA), on SQLite: each lane reads those of
+    some of them, in their order."""
+    count = tx.reader_count
+    pages = tx.read(
+        [
+            partial(_pages, repository_id=repository_id, tokens=tokens[number::count])
+            for number in range(count)
+        ]
+    )
     addresses: list[str] = []
     dates: list[int] = []
+    for more_addresses, more_dates in pages:
+        addresses += json.loads(more_addresses)
+        dates += json.loads(more_dates)
+        if len(addresses) >= ROWS_PER_TABLE:
+            yield _inside(_columns(STAGED, addresses, None, dates))
+            addresses, dates = [], []
+    if addresses:
+        yield _inside(_columns(STAGED, addresses, None, dates))
+
+
+def _pages(
+    connection: sa.Connection, *, repository_id: str, tokens: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """The addresses and dates of rows under the tokens, as arrays of JSON of a bounded length."""
     given = {"repository_id": repository_id, "rows_max": ROWS_PER_TABLE}
     for token in tokens:
         count, after = ROWS_PER_TABLE, ""
         while count == ROWS_PER_TABLE:
             values = {**given, "token": token, "after": after}
-            row: Any = tx.execute(_ARRAYS, values).one()
-            count, last, more_addresses, more_dates = row
+            row: Any = connection.execute(_ARRAYS, values).one()
+            count, last, addresses, dates = row
             after = last or ""
-            addresses += json.loads(more_addresses)
-            dates += json.loads(more_dates)
-            if len(addresses) >= ROWS_PER_TABLE:
-                yield _inside(_columns(STAGED, addresses, None, dates))
-                addresses, dates = [], []
-    if addresses:
-        yield _inside(_columns(STAGED, addresses, None, dates))
+            if count:
+                yield addresses, dates
 
 
-def _batches(tx: Transaction, query: sa.Select[Any]) -> Iterator[list[Any]]:  # rows of the query
+def _batches(
+    connection: sa.Connection, query: sa.Select[Any]
+) -> Iterator[list[Any]]:  # rows of the query
     """The rows, a bounded number at a time: PostgreSQL keeps the others on its side."""
-    result = tx.execute(query, execution_options={"yield_per": ROWS_PER_TABLE})
+    result = connection.execute(query, execution_options={"yield_per": ROWS_PER_TABLE})
     for rows in result.partitions():
         yield list(rows)
 

@@ -9,13 +9,14 @@ may be asked for again.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
@@ -23,7 +24,8 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from ebbtide.clock import Clock
 from ebbtide.errors import Failed, InvalidInput, NotFound
-from ebbtide.store.metadata.schema import repositories
+from ebbtide.store.metadata.lanes import LANES, Lane, in_turn, open_lanes
+from ebbtide.store.metadata.schema import repositories, store_info
 
 LOCK_TIMEOUT_SECONDS: Final = 30
 FILE_MODE: Final = 0o600
@@ -32,15 +34,21 @@ MAPPED_BYTES_MAX: Final = 1 << 40
 BEGIN_OPTION: Final = "ebbtide_begin"
 """Execution option of a connection: how a transaction on SQLite begins."""
 
+_Item = TypeVar("_Item")
+_READ_ONLY: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
 LockMode = Literal["share", "exclusive"]
 
 
 class Transaction:
     """One transaction. What it did is undone when its block ends with an exception."""
 
-    def __init__(self, connection: sa.Connection, clock: Clock) -> None:
+    def __init__(
+        self, connection: sa.Connection, clock: Clock, lanes: tuple[Lane, ...] = ()
+    ) -> None:
         self._connection = connection
         self._clock = clock
+        self._lanes = lanes
 
     @property
     def dialect_name(self) -> str:
@@ -60,6 +68,23 @@ class Transaction:
     def now(self) -> datetime:
         """The database's time at this call. What is expired is judged by it, and late."""
         return self._clock.database_now(self)
+
+    @property
+    def reader_count(self) -> int:
+        """How many readings `read` does at a time."""
+        return max(1, len(self._lanes))
+
+    def read(
+        self, readings: Sequence[Callable[[sa.Connection], Iterator[_Item]]]
+    ) -> Iterator[_Item]:
+        """What all of them yield, of the state that this transaction sees. A reading may run in
+        another thread; none goes on once the transaction ends."""
+        if not self._lanes:
+            return itertools.chain.from_iterable(reading(self._connection) for reading in readings)
+        lanes = itertools.cycle(self._lanes)
+        return in_turn(
+            [lane.ahead(reading) for lane, reading in zip(lanes, readings, strict=False)]
+        )
 
     def lock_repository(
         self, repository_id: str, mode: LockMode = "share", *, trashed: bool = False
@@ -111,11 +136,33 @@ class Metadata:
 
         Raises Failed `database_error` when the database breaks.
         """
-        with (
-            self._begin("BEGIN", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY") as tx,
-            _mapped(tx.connection) if scans else nullcontext(),
-        ):
-            yield tx
+        if scans and database_file(self.engine) is not None:
+            with self._scanning() as tx:
+                yield tx
+        else:
+            with self._begin("BEGIN", _READ_ONLY) as tx:
+                yield tx
+
+    @contextmanager
+    def _scanning(self) -> Iterator[Transaction]:
+        """A transaction with lanes, of a SQLite file that is read as a part of memory."""
+        with ExitStack() as readers, ExitStack() as writer:
+            count = LANES
+            try:
+                writer.enter_context(self._begin("BEGIN IMMEDIATE", None))
+            except Failed:
+                count = 0  # somebody writes for long
+            transactions = []
+            for _ in range(1 + count):
+                tx = readers.enter_context(self._begin("BEGIN", None))
+                readers.enter_context(_mapped(tx.connection))
+                # With the first read a state is chosen: one for all, since nobody else writes.
+                tx.execute(sa.select(store_info.c.store_id)).close()
+                transactions.append(tx)
+            writer.close()
+            first, *others = (tx.connection for tx in transactions)
+            lanes = readers.enter_context(open_lanes(others))
+            yield Transaction(first, self.clock, lanes)
 
     def close(self) -> None:
         """Close every connection that is idle."""
@@ -132,14 +179,11 @@ class Metadata:
 
 
 @contextmanager
-def _mapped(connection: sa.Connection) -> Iterator[None]:
+def _mapped(connection: sa.Connection) -> Iterator[None]:  # of SQLite
     """Read a SQLite file as a part of memory: where it lies in no cache, the system reads around
     what is asked for. The pages of a table that was not filled in its order lie anywhere, and one
     by one they take eight times as long. Not for every connection: where the disk fails, a process
     that has a file mapped is ended by a signal, and gets no error."""
-    if connection.dialect.name != "sqlite":
-        yield
-        return
     connection.exec_driver_sql(f"PRAGMA mmap_size = {MAPPED_BYTES_MAX}").close()
     try:
         yield
