@@ -63,9 +63,11 @@ class KillingStorage:
         """See `Storage.stream`."""
         return self.inner.stream(address, start=start, end=end)
 
-    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
+    def put(
+        self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
+    ) -> None:
         """See `Storage.put`."""
-        self.inner.put(address, data, create_only=create_only)
+        self.inner.put(address, data, create_only=create_only, durable=durable)
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
         """See `Storage.replace`."""

@@ -322,6 +322,16 @@ def test_everything_reaches_the_disk_before_a_write_returns(
     assert events[1:] == ["rename", "fsync data/a", "fsync data", "fsync ."]
 
 
+def test_what_need_not_be_durable_waits_for_no_disk(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: pytest.fail("waits for the disk"))
+    storage.put("data/a/x", b"1", durable=False)
+    assert storage.get("data/a/x") == b"1"
+    with pytest.raises(Conflict):
+        storage.put("data/a/x", b"2", create_only=True, durable=False)
+
+
 def test_emptied_directories_go_but_not_the_uppermost(storage: LocalStorage, root: Path) -> None:
     storage.put("data/a/b/c/x", b"1")
     storage.put("data/d/x", b"1")

@@ -59,9 +59,15 @@ class FaultyStorage:
             "stream", address, lambda: self.inner.stream(address, start=start, end=end)
         )
 
-    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
+    def put(
+        self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
+    ) -> None:
         """See `Storage.put`."""
-        self._around("put", address, lambda: self.inner.put(address, data, create_only=create_only))
+        self._around(
+            "put",
+            address,
+            lambda: self.inner.put(address, data, create_only=create_only, durable=durable),
+        )
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
         """See `Storage.replace`."""

@@ -106,8 +106,11 @@ class MemoryStorage:
         data = self.get(address)[start : None if end is None else max(start, end)]
         return iter([piece for piece in (data[:1], data[1:]) if piece])
 
-    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
+    def put(
+        self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
+    ) -> None:
         """See `Storage.put`. What comes in pieces has a temporary file, as in a directory."""
+        del durable
         split_address(address)
         key = self.prefix + address
         watcher = self.bucket.watcher

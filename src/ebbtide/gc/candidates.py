@@ -131,6 +131,6 @@ class CandidateWriter:
         for start in range(0, table.num_rows, ROWS_PER_PART):
             name = f"{place}/{kind}-{self._number:05d}-{self._written[kind]:03d}.parquet"
             piece = table.slice(start, ROWS_PER_PART)
-            self._answer.wrote(self._folder, name, piece, group=kind)
+            self._answer.wrote(self._folder, name, piece, group=kind, durable=kind != REMAINING)
             self._written[kind] += 1
         self._gathered[kind] = []

@@ -109,7 +109,7 @@ class Index:
         pq.write_table(table, sink, compression="zstd", use_dictionary=dictionary)
         data = sink.getvalue()
         name = f"{family}-{hashlib.sha256(data).hexdigest()}.parquet"
-        self.storage.put(INDEX_PREFIX + name, data)
+        self.storage.put(INDEX_PREFIX + name, data, durable=False)
         return name
 
     def drop(self, names: Collection[str]) -> None:

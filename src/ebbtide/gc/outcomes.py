@@ -135,7 +135,7 @@ def _record(
         ],
         schema=OUTCOME_SCHEMA,
     )
-    answer.wrote(folder, f"{name}.parquet", table, group="outcomes")
+    answer.wrote(folder, f"{name}.parquet", table, group="outcomes", durable=True)
     counts = table.group_by(["outcome", "kind"]).aggregate(
         [("size_bytes", "sum"), ("size_bytes", "count")]
     )

@@ -81,12 +81,24 @@ class PartRows:
     rows: list[dict[str, Any]] = field(default_factory=list)  # a row by column name
     errors: int = 0
 
-    def wrote(self, folder: RunFolder, name: str, table: pa.Table, *, group: str = "") -> None:
-        """Write `table` as part `name` and answer for it. Empty tables are not written."""
+    def wrote(
+        self,
+        folder: RunFolder,
+        name: str,
+        table: pa.Table,
+        *,
+        group: str = "",
+        durable: bool = False,
+    ) -> None:
+        """Write `table` as part `name` and answer for it. Empty tables are not written.
+
+        What a power cut damages is not read: its checksum is on record. So only what cannot be
+        made again has to be `durable`.
+        """
         if not table.num_rows:
             return
         data = encode(table)
-        folder.storage.put(folder.address(name), data)
+        folder.storage.put(folder.address(name), data, durable=durable)
         self.counted(table.num_rows, bytes_total=_bytes(table), group=group, name=name, data=data)
 
     def copied(
@@ -95,7 +107,7 @@ class PartRows:
         """Take another run's part over as it is, as part `name`. Refused `plan_corrupt`."""
         assert part.name is not None
         data = _read_bytes(source, part.name, part.checksum)
-        folder.storage.put(folder.address(name), data)
+        folder.storage.put(folder.address(name), data, durable=False)
         self.rows.append({**asdict(part), "name": name, "group": group})
 
     def kept(self, part: Part, *, group: str) -> None:

@@ -241,7 +241,7 @@ def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
     ]
     answer = PartRows()
     table = pa.Table.from_arrays(arrays, schema=COMMITS_SCHEMA)
-    answer.wrote(folder, COMMITS_FILE, table, group="commits")
+    answer.wrote(folder, COMMITS_FILE, table, group="commits", durable=True)
     return answer.parts()[0]
 
 

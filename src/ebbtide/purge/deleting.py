@@ -59,7 +59,7 @@ def delete_objects(
         table, is_new = _delete_part(storage, objects, earlier, check)
         answer = PartRows()
         if is_new:
-            answer.wrote(folder, name, table)
+            answer.wrote(folder, name, table, durable=True)
             into.add(answer.parts()[0], table)
         else:
             into.add(part_of(folder, name, table), table)

@@ -140,7 +140,7 @@ def write_objects(
     for table in tables:
         for start in range(0, table.num_rows, ROWS_PER_PART):
             piece = table.slice(start, ROWS_PER_PART)
-            answer.wrote(folder, f"{stem}-{number:05d}.parquet", piece)
+            answer.wrote(folder, f"{stem}-{number:05d}.parquet", piece, durable=True)
             number += 1
     return answer.parts()
 
@@ -154,7 +154,7 @@ def read_objects(folder: RunFolder, parts: Iterable[Part]) -> Iterator[pa.Table]
 
 def write_plan(folder: RunFolder, plan: PurgePlan, found: list[Reference]) -> str:
     """Write the plan, and all that is in its way; its checksum."""
-    PartRows().wrote(folder, REFERENCES_FILE, to_table(found))
+    PartRows().wrote(folder, REFERENCES_FILE, to_table(found), durable=True)
     content = plan.to_json()
     checksum = checksum_of(content)
     folder.put_json(PLAN_FILE, content | {"checksum": checksum})

@@ -97,8 +97,11 @@ class Storage(Protocol):
         (`object_not_found`) at the call, not at the first piece.
         """
 
-    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
-        """Write an object; readers see all of it or nothing. On return it is durable.
+    def put(
+        self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
+    ) -> None:
+        """Write an object; readers see all of it or nothing. On return it is durable, unless that
+        was not asked for: then a power cut may leave anything of it, or nothing.
 
         Memory is bounded for anything but `bytes`. Raises Conflict (`object_exists`) when
         `create_only` and something is there.

@@ -86,10 +86,15 @@ class LocalStorage:
             raise _not_found(address)
         return self._pieces(address, start, end)
 
-    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
+    def put(
+        self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
+    ) -> None:
         """See `Storage.put`."""
         parents, name = _split_to_write(address)
-        with _translated(address), self._written(parents, name, data) as (parent, temporary):
+        with (
+            _translated(address),
+            self._written(parents, name, data, durable=durable) as (parent, temporary),
+        ):
             _publish(parent, temporary, name, create_only=create_only)
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
@@ -225,20 +230,26 @@ class LocalStorage:
 
     @contextmanager
     def _written(
-        self, parents: Sequence[str], name: str, data: Content, *, make: bool = True
+        self,
+        parents: Sequence[str],
+        name: str,
+        data: Content,
+        *,
+        make: bool = True,
+        durable: bool = True,
     ) -> Iterator[tuple[int, str]]:
         """A temporary file that holds `data`, for the block to give it the name of the object.
 
-        Yields its directory and its name there. After the block the directories reach the disk;
-        when it fails, the file is removed.
+        Yields its directory and its name there. After the block the directories reach the disk,
+        if all is to be durable; when it fails, the file is removed.
         """
         temporary = f"{name}#{secrets.randbelow(10**12)}"
         chain, file = directories.create_exclusively(self.directory, parents, temporary, make=make)
         try:
-            _write(file, data)
+            _write(file, data, durable=durable)
             yield chain[-1], temporary
             # From the deepest up, so that the first one carries the others to the disk.
-            for descriptor in reversed(chain):
+            for descriptor in reversed(chain if durable else []):
                 os.fsync(descriptor)
         except BaseException:
             with suppress(OSError):
@@ -315,12 +326,13 @@ def _not_found(address: str) -> NotFound:
     return NotFound("object_not_found", f"there is no object at {address}", address=address)
 
 
-def _write(descriptor: int, data: Content) -> None:
+def _write(descriptor: int, data: Content, *, durable: bool) -> None:
     with os.fdopen(descriptor, "wb") as file:
         for piece in base.chunks(data):
             file.write(piece)
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
 
 
 @contextmanager

@@ -83,12 +83,15 @@ class RemoteStorage:
             return iter(())
         return self._pieces(address, start, end)
 
-    def put(self, address: str, data: Content, *, create_only: bool = False) -> None:
-        """See `Storage.put`.
+    def put(
+        self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
+    ) -> None:
+        """See `Storage.put`. All is durable.
 
         With `create_only`, no more than 64 MiB: InvalidInput (`invalid_argument`) above, since
         the condition can't be put on an upload in parts.
         """
+        del durable
         base.split_address(address)
         whole, rest = _begin(data, _CREATE_BYTES_MAX if create_only else _PART_BYTES)
         if create_only and rest is not None:
