@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from ebbtide.cli.command import Cli
 from ebbtide.cli.progress import StepProgress
+from ebbtide.cli.text import parse_date
 from ebbtide.durations import parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 
@@ -53,6 +54,8 @@ def open_collector(
     run_dir: str | None = None,
     master: str | None = None,
     mode: str = "auto",
+    inventory: str | None = None,
+    inventory_date: str | None = None,
     reading: bool = False,
 ) -> Run:
     """The collector of a repository, with the options of a command; `reading` is for commands that
@@ -89,6 +92,8 @@ def open_collector(
         allow_share=allow_share,
         run_dir=run_dir,
         mode=parse_mode(mode),
+        inventory=inventory,
+        inventory_date=None if inventory_date is None else parse_date(inventory_date),
     )
     if isinstance(found, GoneRepository):
         gone = found

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide.cli.output import Output
-from ebbtide.cli.text import count_text, size_text
+from ebbtide.cli.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.counts import Count
@@ -78,6 +78,10 @@ def _show_commits(output: Output, plan: Plan) -> None:
         output.line(f"incremental: goes on from run {plan.previous_id}")
     elif plan.mode_reason is not None:
         output.line(f"clean: {plan.mode_reason}")
+    if plan.inventory_url is not None:
+        output.line(
+            f"listed by {plan.inventory_url}: what is newer than {date_text(plan.cutoff)} stays"
+        )
     gone = f" ({count_text(plan.gone_count)} were before)" if plan.gone_count else ""
     output.line(
         f"{count_text(plan.active_count, 'commit')} kept, "

@@ -82,6 +82,26 @@ ModeOption = Annotated[
     ),
 ]
 
+InventoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--inventory",
+        metavar="PLACE",
+        help="Path or URL of an inventory to go by, in place of a listing: a manifest.json of "
+        "S3's, a Parquet file, or a directory of them. What came later stays.",
+        show_default=False,
+    ),
+]
+InventoryDateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--inventory-date",
+        metavar="DATE",
+        help="When that inventory was begun; a manifest says so itself.",
+        show_default=False,
+    ),
+]
+
 
 @command(app, "plan")
 def plan(
@@ -93,6 +113,8 @@ def plan(
     quiet: QuietOption = False,
     run_dir: RunDirOption = None,
     mode: ModeOption = "auto",
+    inventory: InventoryOption = None,
+    inventory_date: InventoryDateOption = None,
     master: MasterOption = None,
     yes: Annotated[
         bool,
@@ -110,6 +132,8 @@ def plan(
         quiet=quiet,
         run_dir=run_dir,
         mode=mode,
+        inventory=inventory,
+        inventory_date=inventory_date,
         master=master,
     )
     with run.progress:
@@ -186,6 +210,8 @@ def run_both(
     quiet: QuietOption = False,
     run_dir: RunDirOption = None,
     mode: ModeOption = "auto",
+    inventory: InventoryOption = None,
+    inventory_date: InventoryDateOption = None,
     master: MasterOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -200,6 +226,8 @@ def run_both(
         quiet=quiet,
         run_dir=run_dir,
         mode=mode,
+        inventory=inventory,
+        inventory_date=inventory_date,
         master=master,
     )
 

@@ -213,6 +213,10 @@ class RepositoryFormat(Protocol):
     def layout(self) -> Layout:
         """How they lie there."""
 
+    @property
+    def landmark(self) -> str:
+        """An address that is always there: an inventory that lacks it is not of this storage."""
+
     def now(self) -> datetime:
         """The time by the clock that decides."""
 

@@ -268,6 +268,11 @@ class EmbeddedRepository:
         finally:
             hold.stop()
 
+    @property
+    def landmark(self) -> str:
+        """OWNER, which is written before anything else."""
+        return OWNER_ADDRESS
+
     def check_storage(self) -> None:
         """Check OWNER and move its epoch."""
         self._context.ownership.move()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
 
 from ebbtide.errors import EbbtideError, Incomplete, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat, RunHold
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_grace
+from ebbtide.gc.given import GivenInventory, open_inventory
 from ebbtide.gc.incremental import EarlierRun
 from ebbtide.gc.modes import Chosen, Earlier, is_due, newest_swept
 from ebbtide.gc.options import RunOptions
@@ -62,11 +65,14 @@ class Collector:
     def plan(self) -> RunReport:
         """Make a plan. A gate's refusal is a report with state `refused`; nothing is deleted.
 
-        Raises InvalidInput `unsafe_grace`.
+        Raises InvalidInput `unsafe_grace`, `invalid_inventory`.
         """
         self._check_options()
-        run_id = descending_id(self._repository.now())
-        return self._held(run_id, self._new_folder(run_id), self._plan, deletes=False)
+        now = self._repository.now()
+        given = self._open_inventory(now)
+        run_id = descending_id(now)
+        work = partial(self._plan, given=given)
+        return self._held(run_id, self._new_folder(run_id), work, deletes=False)
 
     def sweep(self, run_id: str | None = None) -> RunReport:
         """Carry out a plan: the one named, or the newest that is not swept.
@@ -92,10 +98,23 @@ class Collector:
         except Refused as error:
             return self._refused(run_id, folder, error, {})
 
-    def _plan(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
+    def _open_inventory(self, now: datetime) -> GivenInventory | None:
+        if self._options.inventory is None:
+            return None
+        given = open_inventory(self._options.inventory, self._options.inventory_date)
+        if given.date > now:
+            raise InvalidInput(
+                "invalid_inventory",
+                f"{given.url} is of {given.date.isoformat()}, and it is {now.isoformat()} now",
+            )
+        return given
+
+    def _plan(
+        self, run_id: str, folder: RunFolder, hold: RunHold, *, given: GivenInventory | None
+    ) -> RunReport:
         steps = Steps(hold, self._observer)
         try:
-            plan = self._make_plan(run_id, folder, steps)
+            plan = self._make_plan(run_id, folder, steps, given)
         except Refused as error:
             report = self._refused(run_id, folder, error, steps.seconds())
             self._finish(folder, report)
@@ -107,7 +126,9 @@ class Collector:
         )
         return report
 
-    def _make_plan(self, run_id: str, folder: RunFolder, steps: Steps) -> Plan:
+    def _make_plan(
+        self, run_id: str, folder: RunFolder, steps: Steps, given: GivenInventory | None
+    ) -> Plan:
         return make_plan(
             self._engine,
             self._repository,
@@ -116,6 +137,7 @@ class Collector:
             options=self._options,
             steps=steps,
             chosen=self._chosen(),
+            given=given,
         )
 
     def _chosen(self) -> Chosen:
@@ -123,6 +145,8 @@ class Collector:
         mode = self._options.mode
         if mode == "clean" or self._repository.closed_after() is None:
             return Chosen()
+        if self._options.inventory is not None:
+            return Chosen(reason="an inventory was given")
         recorded = self._repository.run_paths()
         newest = newest_swept((run_id, self._read_report(run_id)) for run_id in recorded)
         if isinstance(newest, str):
@@ -131,6 +155,8 @@ class Collector:
             plan = self.plan_of(newest.run_id)
         except (NotFound, Refused) as error:
             return Chosen(reason=error.message)
+        if plan.closed_after is None:
+            return Chosen(reason=f"run {plan.run_id} went by an inventory")
         due = is_due(plan.clean_at, self._repository.now(), every=self._options.clean_every)
         if mode == "auto" and due is not None:
             return Chosen(reason=due)
@@ -242,6 +268,7 @@ class Collector:
 
     def _check_options(self) -> None:
         self._check_grace()
+        self._options.check_inventory()
         if not self._repository.storage.shared_between_processes:
             raise InvalidInput(
                 "invalid_argument",

@@ -72,7 +72,7 @@ def _list_task(
     layout: Layout,
     folder: RunFolder,
 ) -> None:
-    writer = _InventoryWriter(number, answer, folder, layout.checked_kinds)
+    writer = InventoryWriter(number, answer, folder, layout.checked_kinds)
     for item in items:
         for batch in storage.list(item.prefix, recursive=item.recursive, share=item.share):
             writer.add(classified(batch, layout))
@@ -101,7 +101,7 @@ def in_closed_slices(table: pa.Table, closed_after: str) -> pa.Table:
     return table.filter(pc.greater(table.column("slice"), pa.scalar(closed_after, pa.string())))
 
 
-class _InventoryWriter:
+class InventoryWriter:
     """Gathers batches into parts of a bounded size, and counts by kind."""
 
     def __init__(
@@ -116,12 +116,14 @@ class _InventoryWriter:
         self._parts = 0
 
     def add(self, table: pa.Table) -> None:
+        """Take rows of INVENTORY_SCHEMA."""
         self._tables.append(table)
         self._rows += table.num_rows
         if self._rows >= ROWS_PER_PART:
             self.flush()
 
     def flush(self) -> None:
+        """Write what is left."""
         if not self._rows:
             return
         table = pa.concat_tables(self._tables).combine_chunks()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, Literal, get_args
 
 from ebbtide.errors import InvalidInput
@@ -26,7 +26,10 @@ class RunOptions:
     """`grace`: nothing younger is a candidate. `run_dir`: where the run's files go, if not into the
     repository's own storage. `unsafe` allows a grace below `grace_min`, `allow_share` a plan above
     `share_max` (the share of listed files or bytes that may be candidates). Records of runs are
-    kept for `run_retention`. In mode `auto` a clean run is made at least every `clean_every`."""
+    kept for `run_retention`. In mode `auto` a clean run is made at least every `clean_every`.
+
+    `inventory` is a place from which an inventory is read instead of listing the storage; it is of
+    `inventory_date`, unless it says so itself."""
 
     grace: timedelta
     grace_min: timedelta
@@ -39,6 +42,19 @@ class RunOptions:
     run_dir: str | None = None
     mode: Mode = "auto"
     clean_every: timedelta = timedelta(days=7)
+    inventory: str | None = None
+    inventory_date: datetime | None = None
+
+    def check_inventory(self) -> None:
+        """Raises InvalidInput `invalid_argument` where an inventory goes with nothing else."""
+        if self.inventory is None and self.inventory_date is not None:
+            raise InvalidInput("invalid_argument", "a date of an inventory needs an inventory")
+        if self.inventory is not None and self.mode == "incremental":
+            raise InvalidInput(
+                "invalid_argument",
+                "an inventory is of everything, and an incremental run looks at little: leave out "
+                "one of the two",
+            )
 
     @classmethod
     def of(
@@ -51,6 +67,8 @@ class RunOptions:
         allow_share: bool = False,
         run_dir: str | None = None,
         mode: Mode = "auto",
+        inventory: str | None = None,
+        inventory_date: datetime | None = None,
     ) -> RunOptions:
         """The options that the settings give, with a run's own.
 
@@ -75,4 +93,6 @@ class RunOptions:
             run_dir=run_dir,
             mode=mode,
             clean_every=settings.clean_every,
+            inventory=inventory,
+            inventory_date=inventory_date,
         )

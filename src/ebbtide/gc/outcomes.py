@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -47,6 +48,18 @@ WAIT_SECONDS_MAX: Final = 30.0
 WAITS_MAX: Final = 60
 
 
+LOOKS_AT_ONCE: Final = 16
+_DATE_PRECISION: Final = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of an address that nobody deletes."""
+
+    outcome: str
+    error: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Outcomes:
     """What became of the plan's candidates: counts by outcome, and by kind of those deleted."""
@@ -64,10 +77,12 @@ def delete_parts(
     epoch: int,
     run_id: str,
     guard: Guard,
+    looks_again: bool = False,
 ) -> list[Part]:
     """Delete the addresses of `parts` (CANDIDATE_SCHEMA); the parts of the record.
 
-    Refused `lease_lost` when another run announced itself meanwhile, `plan_corrupt`, and by the
+    Where it `looks_again`, only what is as it was listed goes: it was listed long ago. Refused
+    `lease_lost` when another run announced itself meanwhile, `plan_corrupt`, and by the
     `guard`, which is asked before each batch.
     """
 
@@ -83,7 +98,11 @@ def delete_parts(
                         raise Refused("lease_lost", "another run has taken the repository")
                     guard()
                     batch = table.slice(start, ADDRESSES_PER_BATCH)
-                    outcomes = delete_patiently(storage, texts(batch.column("address")))
+                    outcomes = (
+                        delete_unchanged(storage, batch)
+                        if looks_again
+                        else delete_patiently(storage, texts(batch.column("address")))
+                    )
                     if written is not None:
                         written.result()
                     written = recorder.submit(
@@ -101,6 +120,29 @@ def delete_parts(
                 written.result()
 
     return engine.run(list(parts), work)
+
+
+def delete_unchanged(storage: Storage, batch: pa.Table) -> Sequence[DeleteOutcome | Settled]:
+    """As `delete_patiently`, of rows of CANDIDATE_SCHEMA that are there as they say."""
+    columns = ("address", "size_bytes", "last_modified")
+    rows = list(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
+
+    def look(row: tuple[str, int, datetime]) -> Settled | None:
+        address, size_bytes, last_modified = row
+        found = storage.head(address)
+        if found is None:
+            return Settled("missing")
+        # Inventories date more finely than answers do.
+        is_same = abs(found.last_modified - last_modified) < _DATE_PRECISION
+        if found.size_bytes == size_bytes and is_same:
+            return None
+        return Settled("revived", "another object is there now")
+
+    with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
+        settled = list(pool.map(look, rows))
+    todo = [row[0] for row, known in zip(rows, settled, strict=True) if known is None]
+    outcomes = iter(delete_patiently(storage, todo))
+    return [next(outcomes) if known is None else known for known in settled]
 
 
 def delete_patiently(storage: Storage, addresses: list[str]) -> list[DeleteOutcome]:

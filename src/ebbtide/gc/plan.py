@@ -50,7 +50,7 @@ class Plan:
     slices behind `closed_after` were closed off then, `remaining` has what stays in those without
     being live, `young_slices` counts those that were not listed, since all in them is younger than
     the grace, `whole` counts everything in the storage, `clean_at` is when the last clean run
-    began.
+    began. `inventory_url` names the inventory in whose place nothing was listed.
 
     `expired_count` counts the commits that lose their data, `gone_count` those that lost it to
     earlier runs, `forgettable_count` those of both that lose their records too.
@@ -83,6 +83,7 @@ class Plan:
     young_slices: int
     remaining: tuple[Part, ...]
     whole: Count
+    inventory_url: str | None = None
     refusal: tuple[str, str] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -116,6 +117,7 @@ class Plan:
             "young_slices": self.young_slices,
             "remaining": [part.to_json() for part in self.remaining],
             "whole": asdict(self.whole),
+            "inventory_url": self.inventory_url,
             "refusal": list(self.refusal) if self.refusal else None,
         }
         return content | {"checksum": checksum_of(content)}
@@ -152,6 +154,7 @@ class Plan:
             young_slices=content["young_slices"],
             remaining=tuple(Part.from_json(part) for part in content["remaining"]),
             whole=Count(**content["whole"]),
+            inventory_url=content["inventory_url"],
             refusal=(refusal[0], refusal[1]) if refusal else None,
         )
 

@@ -21,6 +21,7 @@ from ebbtide.gc.candidates import Relations
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
+from ebbtide.gc.given import GivenInventory, read_inventory
 from ebbtide.gc.incremental import NeedsCleanRunError, Now, in_question, recall
 from ebbtide.gc.index import Index
 from ebbtide.gc.inventory import POINTERS, list_inventory
@@ -82,13 +83,22 @@ def make_plan(
     options: RunOptions,
     steps: Steps,
     chosen: Chosen,
+    given: GivenInventory | None = None,
 ) -> Plan:
-    """Make the plan of a run; the caller writes it. Refused by any gate.
+    """Make the plan of a run; the caller writes it. Refused by any gate. Nothing is listed where
+    an inventory is `given`.
 
     An incremental run that turns out to be none becomes a clean one.
     """
     make = partial(
-        _make, engine, repository, run_id=run_id, folder=folder, options=options, steps=steps
+        _make,
+        engine,
+        repository,
+        run_id=run_id,
+        folder=folder,
+        options=options,
+        steps=steps,
+        given=given,
     )
     try:
         return make(chosen=chosen)
@@ -105,6 +115,7 @@ def _make(
     options: RunOptions,
     steps: Steps,
     chosen: Chosen,
+    given: GivenInventory | None,
 ) -> Plan:
     earlier = chosen.earlier
     engine.expect(None if earlier is None else earlier.left.objects // UNCHANGED_PER_ROW)
@@ -112,14 +123,19 @@ def _make(
         started_at = check_times(repository, options)
         cutoff = started_at - options.grace
     with steps("list"):
-        # First: what ends while the listing goes on may have been listed or not.
-        closed_after = _closed_after(repository, cutoff)
-        slices = Slices(
-            cutoff=cutoff,
-            now=started_at,
-            closed_after=None if earlier is None else earlier.run.closed_after,
-        )
-        listed = _list(engine, repository, folder, slices)
+        if given is None:
+            # First: what ends while the listing goes on may have been listed or not.
+            closed_after = _closed_after(repository, cutoff)
+            slices = Slices(
+                cutoff=cutoff,
+                now=started_at,
+                closed_after=None if earlier is None else earlier.run.closed_after,
+            )
+            listed = _list(engine, repository, folder, slices)
+        else:
+            closed_after = None  # nobody knows what came into a slice at its end
+            cutoff = min(cutoff, given.date)
+            listed = _listed(repository, read_inventory(engine, repository, folder, given))
     place = Place(repository.storage, repository.layout, folder, "live")
     index = _index(repository, options, folder, listed, started_at)
     read = _read(
@@ -197,6 +213,7 @@ def _make(
         young_slices=listed.young_slices,
         remaining=result.remaining,
         whole=whole,
+        inventory_url=None if given is None else given.url,
         refusal=(over.kind, over.message) if over else None,
     )
 
@@ -234,6 +251,10 @@ def _list(
     answers, young_slices = list_inventory(
         engine, repository.storage, repository.layout, folder, slices
     )
+    return _listed(repository, answers, young_slices)
+
+
+def _listed(repository: RepositoryFormat, answers: list[Part], young_slices: int = 0) -> _Listed:
     kinds = total_by_group(part for part in answers if part.name is None)
     return _Listed(
         parts=[part for part in answers if part.name is not None],

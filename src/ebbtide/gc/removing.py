@@ -19,12 +19,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ebbtide.arrow import split_by, texts
-from ebbtide.errors import Conflict, Failed, Incomplete, Refused
+from ebbtide.errors import Conflict, Failed, Incomplete, InvalidInput, Refused
 from ebbtide.formats.base import FOREIGN, RECORD, GoneFormat, RunHold, Slices
 from ebbtide.gc.candidates import Relations
 from ebbtide.gc.collector import Collector, Confirm, always
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.given import GivenInventory
 from ebbtide.gc.inventory import classified, list_inventory
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import tally
@@ -103,7 +104,19 @@ class Remover(Collector):
     def _check_grace(self) -> None:
         """No file is too young: what was being written when the repository ended has ended."""
 
-    def _make_plan(self, run_id: str, folder: RunFolder, steps: Steps) -> Plan:
+    def _open_inventory(self, now: datetime) -> None:
+        del now
+        if self._options.inventory is not None:
+            raise InvalidInput(
+                "invalid_argument",
+                "a repository that is gone is collected by a listing, which leaves nothing out: "
+                "give no inventory",
+            )
+
+    def _make_plan(
+        self, run_id: str, folder: RunFolder, steps: Steps, given: GivenInventory | None
+    ) -> Plan:
+        del given  # there is none
         return make_removal_plan(
             self._engine,
             self._gone,

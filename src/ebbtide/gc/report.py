@@ -34,7 +34,7 @@ class RunReport:
     failed and revived. `kinds` counts what was listed by kind, foreign files too. `mode` is clean
     or incremental (on run `previous_id`), and `mode_reason` says why it is clean; both None for a
     run without a plan. `young_slices` counts those that were not listed: all in them is younger
-    than the grace.
+    than the grace. `inventory_url` names the inventory that took the place of a listing.
     """
 
     run_id: str
@@ -52,6 +52,7 @@ class RunReport:
     mode_reason: str | None = None
     previous_id: str | None = None
     young_slices: int = 0
+    inventory_url: str | None = None
     error: Mapping[str, str] | None = None
 
     @property
@@ -82,6 +83,7 @@ class RunReport:
             mode_reason=content["mode_reason"],
             previous_id=content["previous_id"],
             young_slices=content["young_slices"],
+            inventory_url=content["inventory_url"],
             error=content["error"],
         )
 
@@ -107,6 +109,7 @@ class RunReport:
             "mode_reason": self.mode_reason,
             "previous_id": self.previous_id,
             "young_slices": self.young_slices,
+            "inventory_url": self.inventory_url,
             "error": dict(self.error) if self.error else None,
         }
 
@@ -148,6 +151,7 @@ def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> R
         mode_reason=plan.mode_reason,
         previous_id=plan.previous_id,
         young_slices=plan.young_slices,
+        inventory_url=plan.inventory_url,
         error=error_json(*refusal) if refusal else None,
     )
 
@@ -174,6 +178,7 @@ def swept_report(
         mode_reason=plan.mode_reason,
         previous_id=plan.previous_id,
         young_slices=plan.young_slices,
+        inventory_url=plan.inventory_url,
         error=None
         if complete
         else error_json(

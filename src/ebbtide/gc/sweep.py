@@ -217,6 +217,7 @@ class Sweep:
                     epoch=self.hold.run_epoch,
                     run_id=self.plan.run_id,
                     guard=guard,
+                    looks_again=self.plan.inventory_url is not None,
                 )
             self._answers += answers
             if any(part.group.startswith("failed ") for part in answers):

@@ -31,8 +31,8 @@ from ebbtide.formats.base import (
 from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2, write_record
 from ebbtide.formats.icechunk.layout import IcechunkLayout, load_snapshot
 from ebbtide.formats.icechunk.lease import hold_storage
-from ebbtide.formats.icechunk.refs import read_refs
-from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, Edit, RepoFile, write_repo
+from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, read_refs
+from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, REPO_ADDRESS, Edit, RepoFile, write_repo
 from ebbtide.formats.icechunk.state import (
     History,
     State,
@@ -204,6 +204,11 @@ class IcechunkRepository:
             return int(json.loads(self.storage.get(EPOCH_ADDRESS))["run_epoch"])
         except (NotFound, ValueError, KeyError, TypeError):
             return 0
+
+    @property
+    def landmark(self) -> str:
+        """What says which version it is."""
+        return REPO_ADDRESS if self.spec_version == 2 else MAIN_ADDRESS
 
     def check_storage(self) -> None:
         """Refused `repository_readonly` where its owners allow no changes."""

@@ -1,0 +1,237 @@
+"""An inventory that was made elsewhere: Parquet files in the form of S3 Inventory, or of our own.
+
+It takes the place of a listing. Whatever came after its date is unknown, and stays; whatever went
+since is found out before it is deleted.
+
+S3's form: columns `key`, `size`, `last_modified_date`, and where they are there `bucket`,
+`is_latest`, `is_delete_marker`; its `manifest.json` names the files of one inventory, and when S3
+began to look (https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-inventory-location.html).
+Our own: `address` within the storage root, `size_bytes`, `last_modified`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ebbtide.arrow import texts
+from ebbtide.errors import EbbtideError, InvalidInput, NotFound, Refused
+from ebbtide.formats.base import RepositoryFormat
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.inventory import InventoryWriter, classified
+from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.runs import RunFolder
+from ebbtide.model import EPOCH
+from ebbtide.storage import LISTING_SCHEMA, Storage, normalize_url, open_storage
+
+MANIFEST: Final = ".json"
+ROWS_PER_BATCH: Final = 200_000
+_LANDMARK: Final = "landmark"
+_OUTSIDE: Final = "outside"
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryFile:
+    """One Parquet file, and its MD5 checksum (hexadecimal) where somebody says it."""
+
+    name: str
+    checksum: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenInventory:
+    """Which files there are, within `storage`, and what `date` they are of. `bucket` is whose
+    objects they list, where that is known beforehand."""
+
+    url: str
+    date: datetime
+    storage: Storage
+    files: tuple[InventoryFile, ...]
+    bucket: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """Where the storage's addresses begin, as keys of a bucket. A directory has no bucket."""
+
+    bucket: str | None
+    prefix: str
+
+    @classmethod
+    def of(cls, storage: Storage) -> _Root:
+        parts = urlsplit(storage.url)
+        if parts.scheme == "file":
+            return cls(None, "")
+        path = unquote(parts.path).strip("/")
+        return cls(parts.netloc, f"{path}/" if path else "")
+
+
+def open_inventory(place: str, date: datetime | None) -> GivenInventory:
+    """The inventory at a path or URL: a manifest of S3's, a Parquet file, or all Parquet files
+    under a directory. The `date` is when it was begun; a manifest says that itself.
+
+    Raises InvalidInput `invalid_inventory`, also for a date that nobody says.
+    """
+    if date is not None and date.tzinfo is None:
+        raise _invalid(f"{date} has no time zone: give one")
+    url = normalize_url(place).rstrip("/")
+    if url.endswith(MANIFEST):
+        return _from_manifest(url, date)
+    if date is None:
+        raise _invalid(f"nothing says when {place} was begun: give its date")
+    if url.endswith(".parquet"):
+        parent, _, name = url.rpartition("/")
+        storage = open_storage(parent)
+        if storage.head(unquote(name)) is None:
+            raise _invalid(f"there is no file {place}")
+        return GivenInventory(url, date, storage, (InventoryFile(unquote(name)),))
+    storage = open_storage(url)
+    names = sorted(
+        name
+        for batch in storage.list()
+        for name in texts(batch.column("address"))
+        if name.endswith(".parquet")
+    )
+    if not names:
+        raise _invalid(f"there is no Parquet file under {place}")
+    return GivenInventory(url, date, storage, tuple(map(InventoryFile, names)))
+
+
+def _from_manifest(url: str, date: datetime | None) -> GivenInventory:
+    """By a manifest of S3's. Beside one on a disk the files are where `aws s3 sync` puts them."""
+    parent, _, name = url.rpartition("/")
+    try:
+        manifest = json.loads(open_storage(parent).get(unquote(name)))
+        begun = EPOCH + timedelta(milliseconds=int(manifest["creationTimestamp"]))
+        bucket = str(manifest["sourceBucket"])
+        kind = manifest["fileFormat"]
+        files = [
+            InventoryFile(str(file["key"]), str(file.get("MD5checksum") or "") or None)
+            for file in manifest["files"]
+        ]
+    except NotFound:
+        raise _invalid(f"there is no file {url}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _invalid(f"{url} is no manifest of an S3 inventory: {error!r}") from error
+    if kind != "Parquet":
+        raise _invalid(f"the inventory of {url} is in {kind}: have S3 write it in Parquet")
+    if date is not None and date != begun:
+        raise _invalid(f"{url} says that it was begun at {begun.isoformat()}: leave out the date")
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        storage = open_storage(parent.rpartition("/")[0])
+        files = [replace(each, name=f"data/{each.name.rpartition('/')[2]}") for each in files]
+    else:
+        storage = open_storage(f"{parts.scheme}://{parts.netloc}")
+    return GivenInventory(url, begun, storage, tuple(files), bucket)
+
+
+def read_inventory(
+    engine: Engine, repository: RepositoryFormat, folder: RunFolder, given: GivenInventory
+) -> list[Part]:
+    """The inventory as parts and counts, as `list_inventory` gives them.
+
+    Refused `inventory_foreign` when it is of another storage or of a part of it, or has it twice;
+    `inventory_corrupt` for files that can't be read, or are not what their checksums say.
+    """
+    storage, layout, landmark = repository.storage, repository.layout, repository.landmark
+    root = _Root.of(storage)
+    if given.bucket is not None and root.bucket != given.bucket:
+        raise _foreign(f"{given.url} lists the bucket {given.bucket}", storage)
+
+    def work(number: int, task: InventoryFile, answer: PartRows) -> None:
+        writer = InventoryWriter(number, answer, folder, layout.checked_kinds)
+        seen = 0
+        try:
+            for batch in _batches(given.storage, task, root, storage):
+                seen += texts(batch.column("address")).count(landmark)
+                writer.add(classified(batch, layout))
+        except EbbtideError as error:
+            answer.failed(error)
+        writer.flush()
+        answer.counted(seen, bytes_total=0, group=_LANDMARK)
+
+    answers = engine.run(given.files, work)
+    seen = sum(part.rows for part in answers if part.group == _LANDMARK)
+    if seen != 1:
+        what = "twice: is it of several days?" if seen else "nowhere: is it of all there is?"
+        raise _foreign(f"{given.url} has {landmark} {what}", storage)
+    return [part for part in answers if part.group != _LANDMARK]
+
+
+def _batches(
+    source: Storage, file: InventoryFile, root: _Root, storage: Storage
+) -> Iterator[pa.RecordBatch]:
+    """The file's rows within the root (LISTING_SCHEMA), some at a time. Refused as
+    `read_inventory`."""
+    try:
+        data = source.get(file.name)
+        if file.checksum is not None and _md5(data) != file.checksum:
+            raise ValueError("its checksum is not the one in the manifest")
+        parquet = pq.ParquetFile(pa.BufferReader(data))
+        read = _s3_rows if "key" in parquet.schema_arrow.names else _own_rows
+        for batch in parquet.iter_batches(ROWS_PER_BATCH, use_threads=False):
+            yield read(batch, root, storage)
+    except (NotFound, ValueError, KeyError, OSError, pa.ArrowException) as error:
+        reason = f"no column {error}" if isinstance(error, KeyError) else str(error)
+        raise Refused(
+            "inventory_corrupt",
+            f"{file.name} of the inventory can't be read ({reason}): have it made again",
+        ) from error
+
+
+def _md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def _s3_rows(batch: pa.RecordBatch, root: _Root, storage: Storage) -> pa.RecordBatch:
+    """Only what is there: not older versions, nor what marks that an object was deleted."""
+    names = batch.schema.names
+    if root.bucket is not None and "bucket" in names:
+        for bucket in set(texts(batch.column("bucket"))) - {root.bucket}:
+            raise _foreign(f"the inventory lists the bucket {bucket}", storage)
+    keys: Any = batch.column("key").cast(pa.string())
+    is_there: Any = pc.starts_with(keys, root.prefix)
+    for name, wanted in (("is_latest", pa.scalar(True)), ("is_delete_marker", pa.scalar(False))):
+        if name in names:
+            flags: Any = pc.coalesce(batch.column(name), wanted)
+            is_there = pc.and_(is_there, pc.equal(flags, wanted))
+    found = batch.filter(is_there)
+    addresses = pc.utf8_slice_codeunits(keys.filter(is_there), len(root.prefix))
+    return _listed(addresses, found.column("size"), found.column("last_modified_date"))
+
+
+def _own_rows(batch: pa.RecordBatch, _root: _Root, _storage: Storage) -> pa.RecordBatch:
+    return _listed(*(batch.column(name) for name in ("address", "size_bytes", "last_modified")))
+
+
+def _listed(addresses: Any, sizes: Any, dates: Any) -> pa.RecordBatch:  # arrays
+    """Rows of a listing. ValueError or ArrowException for what is not of its types."""
+    if not pa.types.is_timestamp(dates.type):
+        raise ValueError(f"the dates are of type {dates.type}, and no timestamps")
+    if addresses.null_count or dates.null_count or sizes.null_count:
+        raise ValueError("an object has no name, size or date")
+    columns = {
+        "address": addresses.cast(pa.string()),
+        "size_bytes": sizes.cast(pa.int64()),
+        "last_modified": dates.cast(pa.timestamp("us", "UTC")),
+        "regular": pa.repeat(pa.scalar(True), len(addresses)),
+    }
+    return pa.record_batch([columns[name] for name in LISTING_SCHEMA.names], schema=LISTING_SCHEMA)
+
+
+def _invalid(message: str) -> InvalidInput:
+    return InvalidInput("invalid_inventory", message)
+
+
+def _foreign(what: str, storage: Storage) -> Refused:
+    return Refused("inventory_foreign", f"{what}, and the storage is {storage.url}")
