@@ -11,14 +11,13 @@ import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc import outcomes
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
-from ebbtide.purge import closing, deleting, purger, work
+from ebbtide.purge import closing, purger, work
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.scanning import TreeScan
 from ebbtide.purge.verifying import verify
-from ebbtide.storage import DeleteOutcome, Storage
+from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.store import committing, objects, publishing, sharing
 from ebbtide.store.contents import ContentChange, FromRef
 from ebbtide.store.embedded import Store
@@ -258,7 +257,7 @@ STEPS = {
     "before the plan is written": (purger, "write_plan"),
     "after the plan": (work, "close"),
     "after the transaction": (purger, "delete_objects"),
-    "before the first delete": (deleting, "delete_patiently"),
+    "before the first delete": (LocalStorage, "delete"),
     "before the record": (purger, "write_record"),
 }
 
@@ -296,7 +295,7 @@ def test_a_purge_that_was_killed_amid_its_deletes_goes_on(
     save(repository, *(f"p{number}" for number in range(7)))
     purges = Purges(store)
     purge_id = purges.begin("lake", request(commits=("main",))).purge_id
-    original = outcomes.delete_patiently
+    original = LocalStorage.delete
     calls: list[object] = []
 
     def killed(*given: object) -> object:
@@ -307,7 +306,7 @@ def test_a_purge_that_was_killed_amid_its_deletes_goes_on(
         return original(*given)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deleting, "delete_patiently", killed)
+        patch.setattr(LocalStorage, "delete", killed)
         with pytest.raises(KilledError):
             purges.carry_out(purge_id)
     assert len(data_files(repository)) == 1
@@ -324,16 +323,16 @@ def test_deletes_that_fail_leave_it_incomplete_until_they_succeed(
 ) -> None:
     save(repository, "a", "b")
     stuck = address_of(repository, "main", "a")
-    original = outcomes.delete_patiently
+    original = LocalStorage.delete
 
-    def failing(storage: Storage, addresses: list[str]) -> list[DeleteOutcome]:
+    def failing(storage: LocalStorage, addresses: list[str]) -> list[DeleteOutcome]:
         others = iter(original(storage, [each for each in addresses if each != stuck]))
         return [
             DeleteOutcome(each, "failed", "denied") if each == stuck else next(others)
             for each in addresses
         ]
 
-    monkeypatch.setattr(deleting, "delete_patiently", failing)
+    monkeypatch.setattr(LocalStorage, "delete", failing)
     report = purge(store, commits=("main",))
     assert report.row.state == "incomplete"
     assert report.to_json()["outcomes"] == {"deleted": 1, "failed": 1}
@@ -374,7 +373,7 @@ def test_a_write_that_ends_while_its_repository_is_purged_leaves_nothing(
 ) -> None:
     save(repository, "a")
     late = f"data/{'0' * 32}/{'1' * 32}"
-    original = outcomes.delete_patiently
+    original = LocalStorage.delete
     done: list[bool] = []
 
     def and_a_file(*given: object) -> object:
@@ -385,7 +384,7 @@ def test_a_write_that_ends_while_its_repository_is_purged_leaves_nothing(
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deleting, "delete_patiently", and_a_file)
+        patch.setattr(LocalStorage, "delete", and_a_file)
         report = purge(store, whole=True)
     assert report.row.state == "done"
     assert data_files(repository, "") == set()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from functools import lru_cache
+
 import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -9,7 +13,8 @@ from obstore.store import MemoryStore
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, Refused
 from ebbtide.ids import new_id
-from ebbtide.storage import RemoteStorage, open_storage
+from ebbtide.storage import RemoteStorage, open_storage, remote
+from ebbtide.storage.pace import Pace
 
 
 class FaultyDelete:
@@ -57,16 +62,84 @@ def test_one_key_that_fails_fails_alone(
     assert left == set(faulty.failing)
 
 
-def test_a_throttled_delete_is_not_asked_again_at_once(
+class BusyDelete(FaultyDelete):
+    """A storage that is too busy for some calls."""
+
+    def __init__(self, busy_calls: int, error: str) -> None:
+        super().__init__({})
+        self.busy_calls = busy_calls
+        self.error = error
+
+    def __call__(self, client: MemoryStore, paths: list[str]) -> None:
+        if self.busy_calls > 0:
+            self.busy_calls -= 1
+            self.calls.append(paths)
+            raise BaseError(f"… {self.error}")
+        super().__call__(client, paths)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was slept in place of sleeping, which moves the clock all the same."""
+    found: list[float] = []
+    start = time.monotonic()
+
+    def clock() -> float:
+        return start + sum(found)
+
+    monkeypatch.setattr(remote, "_pace", lru_cache(lambda *_: Pace(clock, found.append)))
+    monkeypatch.setattr("ebbtide.storage.remote.time.sleep", found.append)
+    monkeypatch.setattr("ebbtide.storage.remote.time.monotonic", clock)
+    return found
+
+
+@pytest.mark.parametrize("error", ["(code: SlowDown)", "status code: 503"])
+def test_a_busy_storage_is_asked_more_slowly_for_the_same(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch, waits: list[float], error: str
+) -> None:
+    busy = BusyDelete(5, error)
+    monkeypatch.setattr(obstore, "delete", busy)
+    outcomes = storage.delete([f"data/{number}" for number in range(1_000)])
+    assert {each.outcome for each in outcomes} == {"deleted"}
+    # Not in smaller pieces, of which there would be more.
+    assert list(map(len, busy.calls)) == [1_000] * 6
+    # All but the first wait, longer and longer.
+    assert waits == sorted(waits)
+    assert len(waits) >= 4
+
+
+def test_patience_with_a_busy_storage_ends(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    monkeypatch.setattr(obstore, "delete", BusyDelete(10**6, "SlowDown"))
+    outcomes = storage.delete([f"data/{number}" for number in range(1_000)])
+    assert {each.outcome for each in outcomes} == {"failed"}
+    assert all((each.error or "").startswith("throttled: ") for each in outcomes)
+    assert 600 < sum(waits) < 700
+
+
+def test_a_call_that_broke_is_made_again(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    busy = BusyDelete(3, "error sending request: operation timed out")
+    monkeypatch.setattr(obstore, "delete", busy)
+    outcomes = storage.delete([f"data/{number}" for number in range(10)])
+    assert {each.outcome for each in outcomes} == {"deleted"}
+    assert len(busy.calls) == 4
+    assert waits == sorted(waits)
+
+
+def test_calls_do_not_wait_for_each_other(
     storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faulty = FaultyDelete({"data/500": BaseError("… (code: SlowDown)")})
-    monkeypatch.setattr(obstore, "delete", faulty)
+    together = threading.Barrier(2, timeout=30)
+
+    def delete(_client: MemoryStore, _paths: list[str]) -> None:
+        together.wait()
+
+    monkeypatch.setattr(obstore, "delete", delete)
     outcomes = storage.delete([f"data/{number}" for number in range(1_500)])
-    assert len(faulty.calls) == 2
-    assert {each.outcome for each in outcomes[:1_000]} == {"failed"}
-    assert all((each.error or "").startswith("throttled") for each in outcomes[:1_000])
-    assert {each.outcome for each in outcomes[1_000:]} == {"deleted"}
+    assert {each.outcome for each in outcomes} == {"deleted"}
 
 
 def test_what_breaks_outside_is_an_error_that_can_be_tried_again(

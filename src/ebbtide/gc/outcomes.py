@@ -8,7 +8,6 @@ a candidate stands under its own part's name, so that nothing is searched for.
 from __future__ import annotations
 
 import secrets
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,9 +42,6 @@ OUTCOMES: Final = ("deleted", "revived", "missing", "failed")
 """Where attempts left several for one address, the first of these is what became of it."""
 
 ADDRESSES_PER_BATCH: Final = 20_000
-THROTTLED: Final = "throttled"
-WAIT_SECONDS_MAX: Final = 30.0
-WAITS_MAX: Final = 60
 
 
 LOOKS_AT_ONCE: Final = 16
@@ -101,7 +97,7 @@ def delete_parts(
                     outcomes = (
                         delete_unchanged(storage, batch)
                         if looks_again
-                        else delete_patiently(storage, texts(batch.column("address")))
+                        else storage.delete(texts(batch.column("address")))
                     )
                     if written is not None:
                         written.result()
@@ -123,7 +119,7 @@ def delete_parts(
 
 
 def delete_unchanged(storage: Storage, batch: pa.Table) -> Sequence[DeleteOutcome | Settled]:
-    """As `delete_patiently`, of rows of CANDIDATE_SCHEMA that are there as they say."""
+    """Delete those rows of CANDIDATE_SCHEMA that are there as they say."""
     columns = ("address", "size_bytes", "last_modified")
     rows = list(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
 
@@ -141,21 +137,8 @@ def delete_unchanged(storage: Storage, batch: pa.Table) -> Sequence[DeleteOutcom
     with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
         settled = list(pool.map(look, rows))
     todo = [row[0] for row, known in zip(rows, settled, strict=True) if known is None]
-    outcomes = iter(delete_patiently(storage, todo))
+    outcomes = iter(storage.delete(todo))
     return [next(outcomes) if known is None else known for known in settled]
-
-
-def delete_patiently(storage: Storage, addresses: list[str]) -> list[DeleteOutcome]:
-    """Delete, going back more and more slowly to what the storage was too busy for."""
-    outcomes = storage.delete(addresses)
-    for attempt in range(WAITS_MAX):
-        busy = [i for i, found in enumerate(outcomes) if (found.error or "").startswith(THROTTLED)]
-        if not busy:
-            break
-        time.sleep(min(WAIT_SECONDS_MAX, 0.1 * 2**attempt))
-        for i, found in zip(busy, storage.delete([addresses[i] for i in busy]), strict=True):
-            outcomes[i] = found
-    return outcomes
 
 
 def _record(

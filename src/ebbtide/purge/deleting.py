@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import texts, without
-from ebbtide.gc.outcomes import delete_patiently
 from ebbtide.gc.parts import Part, PartRows, read_part
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.plan import DELETED_SCHEMA, outcome_counts, read_objects
@@ -91,7 +90,7 @@ def _delete_part(
     if not left.num_rows:
         return settled, False
     check()
-    outcomes = delete_patiently(storage, texts(left.column("address")))
+    outcomes = storage.delete(texts(left.column("address")))
     table = pa.table(
         [
             *left.columns,

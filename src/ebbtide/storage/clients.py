@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig
 
 Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
 
@@ -37,9 +41,27 @@ _THROTTLED: Final = (
 )
 
 
+_TRANSIENT: Final = (
+    "error sending request",
+    "timed out",
+    "connection",
+    "InternalError",
+    "status code: 500",
+    "status code: 502",
+    "status code: 504",
+)
+
+_PATIENCE: Final[ClientConfig] = {
+    "connect_timeout": timedelta(seconds=10),
+    "timeout": timedelta(seconds=150),
+}
+"""A bulk delete may take a storage more than a minute; obstore's own limit is 30 s."""
+
+
 @functools.lru_cache(maxsize=64)
-def connect(url: str, options: tuple[tuple[str, str], ...]) -> Client:
-    """The client of a storage at a normalized URL, one in each process.
+def connect(url: str, options: tuple[tuple[str, str], ...], *, tries_again: bool = True) -> Client:
+    """The client of a storage at a normalized URL, one in each process; another one where it does
+    not try again by itself.
 
     Raises InvalidInput (`invalid_setting`) on options that the kind of storage does not know.
     """
@@ -48,7 +70,13 @@ def connect(url: str, options: tuple[tuple[str, str], ...]) -> Client:
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
     try:
-        return BUCKET_SCHEMES[scheme](bucket, prefix=prefix or None, config=dict(options))
+        return BUCKET_SCHEMES[scheme](
+            bucket,
+            prefix=prefix or None,
+            config=dict(options),
+            client_options=_PATIENCE,
+            retry_config=None if tries_again else {"max_retries": 0},
+        )
     except ERRORS as error:
         text, _ = explained(error)
         raise InvalidInput(
@@ -88,12 +116,26 @@ def not_found(address: str) -> NotFound:
     return NotFound("object_not_found", f"there is no object at {address}", address=address)
 
 
+THROTTLED: Final = "throttled: "
+"""How the text of an error begins that asks to slow down."""
+
+
+def is_throttled(text: str | None) -> bool:
+    """Whether the text of an error, as `explained` gives it, asks to slow down."""
+    return text is not None and text.startswith(THROTTLED)
+
+
+def is_transient(text: str) -> bool:
+    """Whether the text of an error speaks of what may go well if it is tried again."""
+    return any(word in text for word in _TRANSIENT)
+
+
 def explained(error: BaseException) -> tuple[str, bool]:
     """The text of an error without its debugging part, and whether it asks to slow down.
 
-    The text of one that does begins with `throttled`.
+    The text of one that does begins with THROTTLED.
     """
     text = str(error).partition("\n\nDebug source")[0][:500]
     if any(word in text for word in _THROTTLED):
-        return f"throttled: {text}", True
+        return f"{THROTTLED}{text}", True
     return text, False
