@@ -5,16 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
-
-if TYPE_CHECKING:
-    from obstore.store import ClientConfig
 
 Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
 
@@ -51,10 +47,7 @@ _TRANSIENT: Final = (
     "status code: 504",
 )
 
-_PATIENCE: Final[ClientConfig] = {
-    "connect_timeout": timedelta(seconds=10),
-    "timeout": timedelta(seconds=150),
-}
+_PATIENCE: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "150s"}
 """A bulk delete may take a storage more than a minute; obstore's own limit is 30 s."""
 
 
@@ -73,8 +66,8 @@ def connect(url: str, options: tuple[tuple[str, str], ...], *, tries_again: bool
         return BUCKET_SCHEMES[scheme](
             bucket,
             prefix=prefix or None,
-            config=dict(options),
-            client_options=_PATIENCE,
+            # Not as `client_options`: they would take the place of what the environment says.
+            config={**_PATIENCE, **dict(options)},
             retry_config=None if tries_again else {"max_retries": 0},
         )
     except ERRORS as error:

@@ -1,0 +1,93 @@
+"""The collector on a real S3 server that is busy, or slow."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.ids import new_id
+from ebbtide.settings import Settings
+from ebbtide.storage import clients
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from ebbtide.store.uploads import NewObject
+from tests.support.engines import INLINE
+from tests.support.proxy import Proxy, proxied
+
+
+@pytest.fixture
+def proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy before the server, which all that is opened from now on goes through."""
+    del s3_url
+    with proxied(os.environ["AWS_ENDPOINT"]) as found:
+        for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL"):
+            monkeypatch.setenv(name, found.endpoint)
+        # Clients are kept, and know the endpoint that there was.
+        clients.connect.cache_clear()
+        yield found
+        clients.connect.cache_clear()
+
+
+@pytest.fixture
+def lake(proxy: Proxy, s3_url: str, tmp_path: Path) -> Iterator[tuple[Store, Repository]]:
+    """A repository with 1,100 objects of no use, 20 in use, and a few commits."""
+    del proxy
+    settings = Settings(lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0)
+    with Store.init(tmp_path / "store", settings=settings) as store:
+        made = store.create_repository("lake", storage_url=f"{s3_url}/{new_id()}")
+        made.objects.put_many("main", (NewObject(f"kept/{n}", b"kept") for n in range(20)))
+        made.commits.commit("main", "kept")
+        made.objects.put_many("main", (NewObject(f"useless/{n}", b"useless") for n in range(1_100)))
+        made.commits.reset("main")
+        # A date in whole seconds may stand for any instant of that second.
+        time.sleep(1.1)
+        yield store, made
+
+
+def collect(store: Store, lake: Repository) -> dict[str, int]:
+    """A clean run with next to no grace; what became of how many."""
+    options = RunOptions.of(store.settings, grace=timedelta(0), unsafe=True, mode="clean")
+    repository = EmbeddedRepository(lake.context, store_id=store.store_id)
+    report = Collector(repository, engine=INLINE, options=options).run()
+    assert report.state == "swept", report.error
+    return {name: count.objects for name, count in report.counts.items()}
+
+
+def check(lake: Repository) -> None:
+    """What is in use reads back, and nothing else is there."""
+    assert {lake.objects.get("main", f"kept/{n}") for n in range(20)} == {b"kept"}
+    addresses = [a for batch in lake.storage.list("data/") for a in batch.column("address")]
+    assert len(addresses) == 20
+
+
+def test_a_twentieth_of_all_requests_is_refused(
+    lake: tuple[Store, Repository], proxy: Proxy
+) -> None:
+    proxy.busy_share = 0.05
+    counts = collect(*lake)
+    assert (counts["deleted"], counts["missing"], counts["failed"]) == (1_100, 0, 0)
+    check(lake[1])
+
+
+def test_most_deletes_are_refused(lake: tuple[Store, Repository], proxy: Proxy) -> None:
+    proxy.busy_share = 0.6
+    storage = lake[1].storage
+    addresses = [f"data/{new_id()}/{new_id()}" for _ in range(3_000)]
+    outcomes = storage.delete(addresses)
+    assert {each.outcome for each in outcomes} == {"deleted"}
+    assert proxy.refused > 0
+
+
+def test_every_call_takes_long(lake: tuple[Store, Repository], proxy: Proxy) -> None:
+    proxy.delay_seconds = 0.2
+    counts = collect(*lake)
+    assert (counts["deleted"], counts["failed"]) == (1_100, 0)
+    check(lake[1])
