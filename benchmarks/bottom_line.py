@@ -1,6 +1,6 @@
 """The bottom-line case: 20 M objects, 30,000 commits on 1,000 branches, 1 M to delete.
 
-    .venv/bin/python -m benchmarks.bottom_line [--scale 0.1] [--directory DIR]
+    .venv/bin/python -m benchmarks.bottom_line [--scale 0.1] [--directory DIR] [--peers]
 
 Writes a repository through the store's own writers of ranges and trees (this takes a while, and is
 not part of the figures), then runs `ebbtide gc run`, each time as a program of its own:
@@ -11,7 +11,10 @@ not part of the figures), then runs `ebbtide gc run`, each time as a program of 
 
 A directory that was built before is used again, each run after a change of 1 %. Each must delete
 exactly the objects that are known, from how the history was made, to be of no use
-to anybody. Prints the ratio of each to a bare listing of the same files.
+to anybody. Prints the ratio of each to a bare listing of the same files. With `--peers` the first
+run is compared with what `benchmarks.peers` has: the method in common use on a copy of the store
+(its files linked), DuckDB on what the run read, and deleting as many files in a loop. Figures go to
+`benchmarks/results/`.
 
 At scale 1 there are 120,000 ranges with 50 M pairs of range and address, 5 M staged objects in the
 same 2,000 slices as the others, and 1 M to delete, half of which nothing ever referred to. Objects
@@ -28,6 +31,7 @@ import os
 import pickle
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -46,6 +50,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 
+from benchmarks import results
 from benchmarks.prepare_uncommitted import insert_staged
 from ebbtide.arrow import texts
 from ebbtide.formats.base import INDEX_PREFIX
@@ -336,6 +341,17 @@ class Figures:
     program: int = 0
     everything: int = 0
 
+    def to_json(self) -> dict[str, Any]:
+        """What is kept of it."""
+        counted = ("listed_count", "live_count", "candidate_count", "deleted_count")
+        return {
+            "seconds": self.seconds,
+            "steps": self.report["seconds"],
+            **{name: self.report[name] for name in counted},
+            "program_bytes_max": self.program,
+            "all_processes_bytes_max": self.everything,
+        }
+
 
 def run(name: str, directory: Path, mode: str) -> Figures:
     """Run the program."""
@@ -460,13 +476,67 @@ def built(directory: Path, scale: float) -> Iterator[tuple[History, Store, Repos
         yield history, store, lake
 
 
-def measure(directory: Path, scale: float, kinds: Sequence[str], *, is_listed: bool) -> None:
+def clone(directory: Path) -> Path:
+    """A copy of a store whose files are links to the same ones."""
+    target = directory.with_name(f"{directory.name}.clone")
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    subprocess.run(["cp", "-al", directory / "storage", target / "storage"], check=True)
+    # By another process: to close a SQLite file is to drop the locks that this one has on it.
+    subprocess.run(["cp", *directory.glob("*.*"), target], check=True)
+    with sqlite3.connect(target / "metadata.db") as database:
+        database.execute(
+            "UPDATE repositories SET storage_url = replace(storage_url, ?, ?)",
+            (f"{directory.absolute()}/", f"{target.absolute()}/"),
+        )
+    return target
+
+
+def compared(figures: Figures, directory: Path, copy: Path) -> dict[str, Any]:
+    """What the peers do of the same, each as a program of its own; and the ratios."""
+
+    def peer(*arguments: object) -> dict[str, Any]:
+        command = [sys.executable, "-m", "benchmarks.peers", *map(str, arguments)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found: dict[str, Any] = json.loads(output.splitlines()[-1])
+        print(f"{arguments[0]}: {found}", flush=True)
+        return found
+
+    count = figures.report["deleted_count"]
+    found = {
+        "duckdb": peer("duckdb", directory, figures.report["run_id"]),
+        "deletes": peer("deletes", directory.with_name(f"{directory.name}.deletes"), count),
+        "common": peer("common", copy),
+    }
+    shutil.rmtree(copy)
+    if found["duckdb"]["left"] != found["common"]["deleted"]:
+        sys.exit(f"the peers do not agree: {found}")
+    spent = figures.report["seconds"]
+    own_deletes = sum(s for step, s in spent.items() if step.startswith("sweep: delete"))
+    mark = sum(spent[step] for step in ("reach", "mark", "subtract"))
+    ratios = {
+        "reach, mark and subtract / duckdb": mark / found["duckdb"]["seconds"]["subtract"],
+        "mark and subtract / duckdb": (mark - spent["reach"])
+        / found["duckdb"]["seconds"]["subtract"],
+        "rate of deletes / obstore's": found["deletes"]["seconds"]["delete"] / own_deletes,
+        "common / cold run": found["common"]["total_seconds"] / figures.seconds,
+    }
+    for name, ratio in ratios.items():
+        print(f"{name}: {ratio:.2f}", flush=True)
+    return found | {"ratios": ratios}
+
+
+def measure(
+    directory: Path, scale: float, kinds: Sequence[str], *, is_listed: bool, has_peers: bool
+) -> None:
     """Build, run, check, change, run again."""
     with built(directory, scale) as (history, store, lake):
+        content: dict[str, Any] = {"scale": history.scale, "files": len(history.slice_of)}
         limit = None
         if is_listed:
             limit = bare_listing(directory / "storage")
             print(f"bare listing: {limit:.1f} s", flush=True)
+            content["bare_listing_seconds"] = limit
         seconds: dict[str, float] = {}
         for kind in kinds:
             if history.is_collected:
@@ -477,19 +547,27 @@ def measure(directory: Path, scale: float, kinds: Sequence[str], *, is_listed: b
                 save(history, directory)
             if kind == "cold":
                 shutil.rmtree(directory / "storage" / "lake" / INDEX_PREFIX, ignore_errors=True)
-            figures = collect(kind, history, lake, directory)
+            policy = history.policy(history.changes)
+            lake.retention.set(Policy.parse(policy))
+            copy = clone(directory) if has_peers and kind == "cold" else None
+            figures = collect(kind, history, policy, directory)
             seconds[kind] = figures.seconds
+            content[kind] = figures.to_json()
+            if copy is not None:
+                content["peers"] = compared(figures, directory, copy)
             show(figures, limit)
             save(history, directory)
         if "incremental" in seconds:
             for kind in {"cold", "warm"} & seconds.keys():
-                print(f"incremental / {kind}: {seconds['incremental'] / seconds[kind]:.3f}")
+                ratio = seconds["incremental"] / seconds[kind]
+                print(f"incremental / {kind}: {ratio:.3f}")
+                content[f"incremental / {kind}"] = ratio
+        if seconds:
+            print(results.write(f"bottom-line-{history.scale:g}", content))
 
 
-def collect(kind: str, history: History, lake: Repository, directory: Path) -> Figures:
+def collect(kind: str, history: History, policy: dict[str, Any], directory: Path) -> Figures:
     """A run, of which what it deleted is what is of no use."""
-    policy = history.policy(history.changes)
-    lake.retention.set(Policy.parse(policy))
     expected = history.useless(policy)
     time.sleep(2)  # the grace is one second
     figures = run(NAMES[kind], directory, "incremental" if kind == "incremental" else "clean")
@@ -510,10 +588,17 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="where to build, or what was built; kept")
     parser.add_argument("--runs", nargs="*", choices=NAMES, default=list(NAMES), help="none: build")
     parser.add_argument("--no-listing", action="store_true", help="measure no bare listing")
+    parser.add_argument("--peers", action="store_true", help="compare the cold run with others")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
         directory = options.directory or Path(temporary) / "store"
-        measure(directory, options.scale, options.runs, is_listed=not options.no_listing)
+        measure(
+            directory,
+            options.scale,
+            options.runs,
+            is_listed=not options.no_listing,
+            has_peers=options.peers,
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,212 @@
+"""What the bottom-line case is measured against, each as a program of its own.
+
+    python -m benchmarks.peers common STORE        the method in common use; deletes
+    python -m benchmarks.peers duckdb STORE RUN    DuckDB's subtraction of the files that a run read
+    python -m benchmarks.peers deletes DIR COUNT   obstore deleting as many empty files in a loop
+
+The method in common use is written for the comparison from published descriptions: Spark reads
+every range of every active commit anew, subtracts addresses as text with EXCEPT, and the driver
+deletes what is left in pages of 1,000. Each prints its seconds by step, as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+from obstore.store import LocalStore
+
+from ebbtide.arrow import counts, texts
+from ebbtide.formats.base import RUNS_PREFIX
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.planning import trees_of
+from ebbtide.gc.session import build_session
+from ebbtide.ids import new_id
+from ebbtide.retention.decision import decide
+from ebbtide.settings import Settings
+from ebbtide.storage import Storage
+from ebbtide.store.content.layout import DATA_PREFIX, range_address, tree_address
+from ebbtide.store.embedded import Store
+
+PAGE: Final = 1_000
+SLICE_FILES: Final = 10_000
+TASKS: Final = 32
+
+
+class Steps:
+    """Seconds by step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Time the block."""
+        started = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - started, 2)
+
+
+def common(directory: Path) -> dict[str, Any]:
+    """Collect the store as is usual; seconds, and how many were deleted."""
+    steps = Steps()
+    settings = Settings(lease_ttl="0s", trash_time="0s")
+    cutoff = datetime.now(UTC)
+    with Store.open(directory, settings=settings) as store:
+        lake = store.repository("lake")
+        storage = lake.context.storage
+        with steps("prepare uncommitted"):
+            roots, uncommitted = _prepare(store)
+        with steps("start Spark"):
+            spark = build_session(master="local[*]", driver_memory=settings.spark_driver_memory)
+        trees = sorted(trees_of(roots, decide(roots)).data)
+
+        def flat(
+            items: list[str], read: Callable[[str], Iterator[pa.RecordBatch]], schema: str
+        ) -> Any:  # a DataFrame
+            shared = spark.sparkContext.broadcast(items)
+
+            def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                for batch in batches:
+                    for number in counts(batch.column(0)):
+                        yield from read(shared.value[number])
+
+            numbers = spark.range(0, len(items), 1, min(TASKS, max(1, len(items))))
+            return numbers.mapInArrow(work, schema)
+
+        with steps("read trees"):
+            named = flat(trees, _column_of(storage, "range_id", tree_address), "range_id string")
+            ranges = [row.range_id for row in named.distinct().collect()]
+        live = flat(ranges, _column_of(storage, "address", range_address), "address string")
+        listed = flat(
+            storage.list_prefixes(DATA_PREFIX), _listing(storage, cutoff), "address string"
+        )
+        kept = spark.createDataFrame(uncommitted.to_pandas())
+        target = directory / f"common-{new_id()}"
+        with steps("list, mark, subtract"):
+            result = listed.subtract(live).subtract(kept)
+            result.write.parquet(str(target))
+        with steps("delete"):
+            deleted = 0
+            page: list[str] = []
+            for row in spark.read.parquet(str(target)).toLocalIterator():
+                page.append(row.address)
+                if len(page) == PAGE:
+                    deleted += len(storage.delete(page))
+                    page = []
+            deleted += len(storage.delete(page))
+        spark.stop()
+    return {"seconds": steps.seconds, "deleted": deleted, "ranges": len(ranges)}
+
+
+def _prepare(store: Store) -> tuple[Any, pa.Table]:
+    """Roots, and the addresses that are not committed."""
+    lake = store.repository("lake")
+    repository = EmbeddedRepository(lake.context, store_id=store.store_id)
+    with repository.reading() as reading:
+        roots = reading.roots()
+        tables = [table.select(["address"]) for table in reading.protected()]
+    return roots, pa.concat_tables(tables)
+
+
+def _column_of(
+    storage: Storage, column: str, address_of: Callable[[str], str]
+) -> Callable[[str], Iterator[pa.RecordBatch]]:
+    def read(name: str) -> Iterator[pa.RecordBatch]:
+        data = pa.BufferReader(storage.get(address_of(name)))
+        yield from pq.read_table(data, columns=[column], use_threads=False).to_batches()
+
+    return read
+
+
+def _listing(storage: Storage, cutoff: datetime) -> Callable[[str], Iterator[pa.RecordBatch]]:
+    limit = pa.scalar(cutoff, pa.timestamp("us", "UTC"))
+
+    def read(prefix: str) -> Iterator[pa.RecordBatch]:
+        for batch in storage.list(prefix):
+            old = pa.compute.less(batch.column("last_modified"), limit)
+            yield batch.select(["address"]).filter(old)
+
+    return read
+
+
+def limit(directory: Path, run_id: str) -> dict[str, Any]:
+    """DuckDB subtracting what a run read: the parts of its inventory, less the addresses in the
+    ranges that it kept, and what was protected."""
+    root = directory / "storage" / "lake"
+    folder = root / RUNS_PREFIX / run_id
+    listed = [str(p) for p in (folder / "inventory").glob("part-*.parquet")]
+    listed = [each for each in listed if not each.endswith("-pointers.parquet")]
+    kept = [str(p) for p in (folder / "uncommitted").glob("*.parquet")]
+    parts = list((folder / "live").glob("nodes-all-*.parquet"))
+    parts = parts or list((folder / "live").glob("nodes-*.parquet"))
+    live = sorted(
+        {
+            str(root / range_address(node_id))
+            for part in parts
+            for node_id in texts(pq.read_table(part, columns=["node_id"]).column("node_id"))
+        }
+    )
+    steps = Steps()
+    with duckdb.connect() as connection, steps("subtract"):
+        row = connection.execute(
+            """
+            SELECT count(*) FROM read_parquet($listed) AS i
+            ANTI JOIN (
+                SELECT address FROM read_parquet($live)
+                UNION ALL SELECT address FROM read_parquet($kept)
+            ) USING (address)
+            WHERE i.kind = 'object'
+            """,
+            {"listed": listed, "live": live, "kept": kept},
+        ).fetchone()
+    assert row is not None
+    return {"seconds": steps.seconds, "left": row[0], "ranges": len(live)}
+
+
+def deletes(directory: Path, count: int) -> dict[str, Any]:
+    """obstore deleting empty files, a thousand at a time."""
+    names = []
+    for first in range(0, count, SLICE_FILES):
+        folder = new_id()
+        (directory / folder).mkdir(parents=True)
+        for _ in range(first, min(count, first + SLICE_FILES)):
+            names.append(f"{folder}/{new_id()}")
+            (directory / names[-1]).touch()
+    client = LocalStore(directory)
+    steps = Steps()
+    with steps("delete"):
+        for first in range(0, count, PAGE):
+            obstore.delete(client, names[first : first + PAGE])
+    return {"seconds": steps.seconds, "deleted": count}
+
+
+def main() -> None:
+    """Do what is asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["common", "duckdb", "deletes"])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("more", nargs="?", default="")
+    given = parser.parse_args()
+    started = time.monotonic()
+    if given.what == "common":
+        found = common(given.directory)
+    elif given.what == "duckdb":
+        found = limit(given.directory, given.more)
+    else:
+        found = deletes(given.directory, int(given.more))
+    print(json.dumps(found | {"total_seconds": round(time.monotonic() - started, 2)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Results as files: what was measured, where, with what, and by which command."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+RESULTS: Final = Path(__file__).with_name("results")
+PACKAGES: Final = ("pyspark", "pyarrow", "numpy", "obstore", "SQLAlchemy", "duckdb")
+
+
+def machine() -> dict[str, Any]:
+    """What it was measured on, by nothing that names the machine."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = {line.partition(": ")[2] for line in lines if line.startswith("model name")}
+    return {
+        "processor": sorted(models),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load": os.getloadavg()[0],
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+    }
+
+
+def write(name: str, content: dict[str, Any]) -> Path:
+    """Write a result, in the place of an earlier one of its name."""
+    RESULTS.mkdir(exist_ok=True)
+    target = RESULTS / f"{name}.json"
+    # Where things lay says nothing, and differs.
+    options = [each for each in sys.argv[1:] if not each.startswith("/")]
+    whole = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *options],
+        "machine": machine(),
+        **content,
+    }
+    target.write_text(json.dumps(whole, indent=1) + "\n")
+    return target
