@@ -124,6 +124,7 @@ KINDS: Final[Mapping[str, str]] = {
     "schema_outdated": "a metadata database of an older version: upgrade it",
     "database_error": "the metadata database answered with an error",
     "spark_error": "the Spark job failed",
+    "archive_failed": "the archive for Spark's executors could not be written",
     "task_failed": "a step of a run met what it did not expect",
     "worker_died": "the system ended a worker process of a run",
     "java_not_found": "no Java that Spark can run on",

@@ -85,6 +85,11 @@ class Settings(BaseSettings):
         None, ge=1, description="Worker processes of collector runs; without it, one per core."
     )
     spark_driver_memory: str = Field("2g", description="Memory of Spark's driver.")
+    spark_archive: str | None = Field(
+        None,
+        description="Path or URL of the archive that `ebbtide gc archive` wrote, for executors on "
+        "machines that lack Ebbtide.",
+    )
     grace: Duration = Field(
         timedelta(hours=24), description="Nothing younger is ever a candidate for deletion."
     )

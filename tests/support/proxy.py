@@ -8,7 +8,7 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -43,6 +43,7 @@ class Proxy:
     counts: Counter[str] = field(default_factory=Counter)
     refused: int = 0
     endpoint: str = ""
+    seeing: Callable[[str, str], object] | None = None  # called with method and path
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -63,6 +64,8 @@ class Proxy:
     async def _answer(self, request: Request) -> Response:
         body = await request.body()
         self.counts[request.method] += 1
+        if self.seeing is not None:
+            self.seeing(request.method, str(request.url))
         if self._random.random() < self.busy_share:
             self.refused += 1
             return Response(SLOW_DOWN, 503, media_type="application/xml")

@@ -141,8 +141,10 @@ def make_engine(
 ) -> Engine:
     """What runs work with: Spark where a master is named, else worker processes of this machine,
     which are `starting` while the rest is loading."""
+    from ebbtide.gc.archive import was_submitted
+
     chosen = master or settings.spark_master
-    if chosen == AUTO_MASTER:
+    if chosen == AUTO_MASTER and not was_submitted():
         from ebbtide.gc.workers import Workers
 
         workers = Workers(settings.workers)
@@ -168,6 +170,7 @@ def _start_spark(settings: Settings, master: str, progress: StepProgress) -> Spa
                 session = build_session(
                     master=master,
                     driver_memory=settings.spark_driver_memory,
+                    archive=settings.spark_archive,
                 )
         except EbbtideError:
             progress.pause()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -152,6 +153,32 @@ def plan(
             )
 
     _finish(cli, report, show)
+
+
+@command(app, "archive")
+def write_archive(
+    cli: Cli,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Where to write it; without it, a name that says what it is for.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write this program and what it needs as one archive, for Spark's executors elsewhere."""
+    from ebbtide.gc.archive import archive_name, write_archive
+
+    target = file or Path(archive_name())
+    names = write_archive(target)
+
+    def show() -> None:
+        size = size_text(target.stat().st_size)
+        cli.output.line(f"{target}: {count_text(len(names), 'package')}, {size}")
+        cli.output.line(f"to use it: EBBTIDE_SPARK_ARCHIVE={target} ebbtide gc run … --master URL")
+
+    cli.output.answer({"path": str(target), "packages": names}, show)
 
 
 @command(app, "sweep")

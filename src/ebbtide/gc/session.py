@@ -18,43 +18,64 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from ebbtide.errors import Failed
+from ebbtide.gc.archive import archive_settings, was_submitted
 
 JAVA_MIN: Final = 17
+_SQL: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+}
 
 
 def build_session(
-    *, master: str, driver_memory: str, app_name: str = "ebbtide", **config: str
+    *,
+    master: str,
+    driver_memory: str,
+    archive: str | None = None,
+    app_name: str = "ebbtide",
+    **config: str,
 ) -> SparkSession:
     """A session on `master`; `config` overrides settings, with `_` for `.` in their names.
 
+    Executors run this interpreter, or with an `archive` (see `archive_settings`) their own. What
+    `spark-submit` was told stays as it is.
+
     Raises Failed (`java_not_found`, `spark_error`).
     """
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    if was_submitted():
+        return _start(_SQL, master=None, app_name=app_name)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["JAVA_HOME"] = find_java()
+    executors = (
+        {"spark.pyspark.python": sys.executable} if archive is None else archive_settings(archive)
+    )
+    os.environ["PYSPARK_PYTHON"] = executors["spark.pyspark.python"]
     settings = {
-        "spark.pyspark.python": sys.executable,
+        **executors,
+        **_SQL,
         "spark.pyspark.driver.python": sys.executable,
         "spark.driver.memory": driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
         "spark.driver.bindAddress": "127.0.0.1" if master.startswith("local") else "0.0.0.0",
     }
     if master.startswith("local"):
         settings["spark.driver.host"] = "127.0.0.1"
         settings["spark.sql.shuffle.partitions"] = str(4 * (os.cpu_count() or 1))
     settings |= {name.replace("_", "."): value for name, value in config.items()}
-    active = SparkSession.getActiveSession()
-    return active if active is not None else _start(settings, master=master, app_name=app_name)
+    return _start(settings, master=master, app_name=app_name)
 
 
-def _start(settings: dict[str, str], *, master: str, app_name: str) -> SparkSession:
+def _start(settings: dict[str, str], *, master: str | None, app_name: str) -> SparkSession:
     """Start the JVM with what it prints kept in a file: users read our messages, not its own."""
-    conf = SparkConf().setMaster(master).setAppName(app_name).setAll(list(settings.items()))
+    conf = SparkConf().setAppName(app_name).setAll(list(settings.items()))
+    if master is not None:
+        conf.setMaster(master)
     log = tempfile.NamedTemporaryFile(prefix="ebbtide-spark-", suffix=".log")  # noqa: SIM115
     try:
         gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
@@ -62,7 +83,10 @@ def _start(settings: dict[str, str], *, master: str, app_name: str) -> SparkSess
     except Exception as error:
         lines = Path(log.name).read_text(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else str(error)
-        raise Failed("spark_error", f"Spark did not start on {master}: {reason}") from error
+        raise Failed(
+            "spark_error",
+            f"Spark did not start on {master or 'what it was submitted to'}: {reason}",
+        ) from error
     finally:
         # The JVM keeps its own handle. Without a name the file goes when the JVM does.
         log.close()

@@ -126,6 +126,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "secret_key_missing",
         "secret_key_wrong",
         "incomplete",
+        "archive_failed",
         "internal",
     ),
     503: (

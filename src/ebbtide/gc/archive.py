@@ -1,0 +1,105 @@
+"""One archive of this program and all that it needs, for executors on machines that lack it.
+
+Distributions are taken as they are installed here, so that driver and executors run the same code.
+Left out is Spark itself, which a cluster has, and what comes with it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tarfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import ebbtide
+from ebbtide.errors import Failed
+
+PROGRAM: Final = "ebbtide"
+SPARK: Final = frozenset({"pyspark", "py4j"})
+DIRECTORY: Final = "ebbtide_environment"
+"""Where executors unpack it, in the directory in which they run."""
+
+
+def write_archive(target: Path) -> list[str]:
+    """Write the archive (`.tar.gz`); what it holds, as names with versions.
+
+    It is for the system and the Python version of this process. Raises Failed `archive_failed`
+    when it cannot be written.
+    """
+    found = [each for _, each in sorted(_needed().items())]
+    try:
+        with tarfile.open(target, "w:gz", compresslevel=6) as archive:
+            for each in found:
+                for path, name in _files(each):
+                    archive.add(path, name, recursive=False)
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        raise Failed("archive_failed", f"{target} could not be written: {error}") from error
+    return [f"{each.name} {each.version}" for each in found]
+
+
+def was_submitted() -> bool:
+    """Whether `spark-submit` started this program: its JVM runs, and knows the master."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def archive_settings(archive: str) -> dict[str, str]:
+    """Spark's settings by which executors use an archive at a path or URL."""
+    major, minor = sys.version_info[:2]
+    return {
+        "spark.archives": f"{archive}#{DIRECTORY}",
+        "spark.executorEnv.PYTHONPATH": f"./{DIRECTORY}",
+        "spark.pyspark.python": f"python{major}.{minor}",
+    }
+
+
+def archive_name() -> str:
+    """A name that says what an archive is for."""
+    tag = f"py{sys.version_info[0]}{sys.version_info[1]}"
+    return f"{PROGRAM}-{distribution(PROGRAM).version}-{tag}-{platform.machine()}.tar.gz"
+
+
+def _needed() -> dict[str, Distribution]:
+    """This program's distribution and all that it requires on this system, by name. Raises Failed
+    `archive_failed` when one is not installed."""
+    found: dict[str, Distribution] = {}
+    todo = [Requirement(PROGRAM)]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while todo:
+        wanted = todo.pop()
+        name, extras = canonicalize_name(wanted.name), frozenset(wanted.extras)
+        if name in SPARK or (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError as error:
+            raise Failed("archive_failed", f"{name} is needed and not installed here") from error
+        for text in found[name].requires or ():
+            requirement = Requirement(text)
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": e}) for e in extras or {""}):
+                todo.append(requirement)
+    return found
+
+
+def _files(found: Distribution) -> Iterator[tuple[Path, str]]:
+    """The files of a distribution that are imported, and their names in the archive."""
+    if canonicalize_name(found.name) == PROGRAM:
+        # It may be installed as a link to its source.
+        root = Path(ebbtide.__path__[0])
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path, f"{PROGRAM}/{path.relative_to(root)}"
+    for file in found.files or ():
+        path = Path(str(found.locate_file(file)))
+        is_code = not {"..", "__pycache__"} & set(file.parts) and file.suffix != ".pth"
+        if is_code and file.parts[0] != PROGRAM and path.is_file():
+            yield path, str(file)
