@@ -41,6 +41,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from multiprocessing.pool import Pool, ThreadPool
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +61,7 @@ from ebbtide.ids import descending_id
 from ebbtide.model import EPOCH, Commit, Ref
 from ebbtide.retention import Policy, select_commits
 from ebbtide.settings import Settings
-from ebbtide.storage import Storage
+from ebbtide.storage import LocalStorage, Storage
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.files import checksum_of
 from ebbtide.store.content.ranges import RangeInfo, write_range
@@ -79,6 +80,7 @@ RANGE_ENTRIES: Final = 417
 RANGES_PER_COMMIT: Final = 4
 SLICE_OBJECTS: Final = 10_000
 PROCESSES: Final = 2
+THREADS: Final = 32
 CHANGE: Final = 0.01
 NAMES: Final = {
     "cold": "clean run, cold",
@@ -237,14 +239,13 @@ def write(history: History, lake: Repository, store: Store) -> None:
     """Bring the store up to what has happened."""
     global _now, _storage
     _now, _storage = history, lake.context.storage
-    context = multiprocessing.get_context("fork")
     first_range, last_range = len(history.infos), len(history.contents)
     first, last = history.objects_written, len(history.slice_of)
-    with context.Pool(PROCESSES) as pool:
+    with _pool(_storage) as pool:
         history.infos += pool.map(_write_range, range(first_range, last_range), chunksize=50)
         pool.map(_write_objects, list(_by_slices(history, first, last)), chunksize=4)
     places = range(history.commits_written, len(history.commits))
-    with context.Pool(PROCESSES) as pool:  # which knows the ranges
+    with _pool(_storage) as pool:  # which knows the ranges
         checksums = pool.map(_write_tree, places, chunksize=50)
     now = datetime.now(UTC)
     repository_id = lake.info.repository_id
@@ -276,6 +277,13 @@ def write(history: History, lake: Repository, store: Store) -> None:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
     history.objects_written, history.commits_written = last, len(history.commits)
     history.branches_written = len(history.heads)
+
+
+def _pool(storage: Storage) -> Pool:
+    """Processes that inherit what there is, for a directory; threads that wait, for a server."""
+    if isinstance(storage, LocalStorage):
+        return multiprocessing.get_context("fork").Pool(PROCESSES)
+    return ThreadPool(THREADS)
 
 
 def _staged_rows(
@@ -322,6 +330,10 @@ def _by_slices(history: History, first: int, last: int) -> Iterator[list[int]]:
 
 
 def _write_objects(numbers: list[int]) -> None:
+    if not isinstance(_storage, LocalStorage):
+        for number in numbers:
+            _storage.put(_now.address(number), b"")
+        return
     root = Path(_storage.url.removeprefix("file://"))
     (root / _now.address(numbers[0])).parent.mkdir(parents=True, exist_ok=True)
     for number in numbers:

@@ -1,0 +1,130 @@
+"""The bottom-line case on a real S3 server that is busy, or slow.
+
+    .venv/bin/python -m benchmarks.bottom_line_s3 [--scale 0.01]
+
+Starts Ceph's gateway, fills a bucket as `benchmarks.bottom_line` fills a directory, and runs
+`ebbtide gc run` through a proxy: from cold, with a twentieth of all requests answered 503 until half
+of what goes has gone; after a change of 1 %, with half a second added to each request; after 1 %
+more, as it is. Each run must delete exactly what is of no use. Prints how many bulk deletes went a
+second while requests were refused and afterwards, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks import results
+from benchmarks.bottom_line import CHANGE, SEED, Figures, History, collect, show, write
+from ebbtide.retention import Policy
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from tests.support.ceph import BUCKET, start_ceph
+from tests.support.proxy import Proxy, proxied
+
+BUSY: Final = 0.05
+DELAY_SECONDS: Final = 0.5
+ENDPOINTS: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")
+
+
+@dataclass
+class Deletes:
+    """When bulk deletes came, and when requests were not refused any more."""
+
+    proxy: Proxy
+    refused_until: int  # so many bulk deletes
+    times: list[float] = field(default_factory=list)
+    busy_ended: float | None = None
+
+    def see(self, method: str, url: str) -> None:
+        """Take note of a request."""
+        if method != "POST" or "delete" not in url:
+            return
+        self.times.append(time.monotonic())
+        if len(self.times) >= self.refused_until and self.busy_ended is None:
+            self.busy_ended = self.times[-1]
+            self.proxy.busy_share = 0.0
+
+    def rates(self) -> dict[str, float]:
+        """Bulk deletes a second before and after."""
+        ended = self.busy_ended
+        if ended is None or len(self.times) < 4:
+            return {}
+        before = [each for each in self.times if each <= ended]
+        after = [each for each in self.times if each > ended]
+        return {
+            "while refused": len(before) / max(0.1, ended - before[0]),
+            "afterwards": len(after) / max(0.1, after[-1] - ended) if after else 0.0,
+        }
+
+
+def measured(
+    name: str, history: History, lake: Repository, directory: Path, target: str, **options: float
+) -> tuple[Figures, dict[str, Any]]:
+    """A run through a proxy."""
+    policy = history.policy(history.changes)
+    lake.retention.set(Policy.parse(policy))
+    with proxied(target, **options) as proxy:
+        expected = len(history.useless(policy)) / 1_000
+        seen = Deletes(proxy, max(2, round(expected / 2)))
+        proxy.seeing = seen.see
+        os.environ.update(dict.fromkeys(ENDPOINTS, proxy.endpoint))
+        figures = collect("cold" if history.changes == 0 else "warm", history, policy, directory)
+        os.environ.update(dict.fromkeys(ENDPOINTS, target))
+        figures.name = name
+        found = {**figures.to_json(), "requests": dict(proxy.counts), "refused": proxy.refused}
+    show(figures, None)
+    print(f"  {found['requests']}, refused {found['refused']}, {seen.rates()}", flush=True)
+    return figures, found | {"bulk deletes a second": seen.rates()}
+
+
+def main() -> None:
+    """Build and measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--scale", type=float, default=0.01)
+    scale = parser.parse_args().scale
+    server = start_ceph()
+    try:
+        with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
+            os.environ.update(server.environment())
+            directory = Path(temporary) / "store"
+            settings = Settings(lease_ttl="0s", trash_time="0s")
+            now = datetime.now(UTC)
+            history = History(scale, np.random.default_rng(SEED), replaced=121)
+            history.grow(1.0, now - timedelta(days=365), now - timedelta(hours=3))
+            started = time.monotonic()
+            with Store.init(directory, settings=settings) as store:
+                url = f"s3://{BUCKET}/bottom-line"
+                lake = store.create_repository("lake", storage_url=url)
+                write(history, lake, store)
+                print(f"made in {time.monotonic() - started:.0f} s", flush=True)
+                content: dict[str, Any] = {"scale": scale}
+                for name, options in {
+                    "a twentieth refused": {"busy_share": BUSY},
+                    "half a second more": {"delay_seconds": DELAY_SECONDS},
+                    "as it is": {},
+                }.items():
+                    if history.is_collected:
+                        history.changes += 1
+                        now = datetime.now(UTC)
+                        history.grow(CHANGE, now, now + timedelta(seconds=1))
+                        write(history, lake, store)
+                    _, content[name] = measured(
+                        name, history, lake, directory, server.endpoint, **options
+                    )
+            print(results.write(f"bottom-line-s3-{scale:g}", content))
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()
