@@ -5,8 +5,8 @@
 Starts Ceph's gateway, fills a bucket as `benchmarks.bottom_line` fills a directory, and runs
 `ebbtide gc run` through a proxy: from cold, with a twentieth of all requests answered 503 until
 half of what goes has gone; after a change of 1 %, with half a second added to each request; after
-1 % more, as it is. Each run must delete exactly what is of no use. Prints how many bulk deletes went a
-second while requests were refused and afterwards, too.
+1 % more, as it is. Each run must delete exactly what is of no use. Prints how many bulk deletes
+went a second while requests were refused and afterwards, too.
 """
 
 from __future__ import annotations
