@@ -345,7 +345,8 @@ def _write_objects(numbers: list[int]) -> None:
 
 @dataclass(slots=True)
 class Figures:
-    """A run as seen from outside, memory in bytes: of the program, and of all its processes."""
+    """A run as seen from outside, memory in bytes: of the program, and of all its processes, but
+    for files that they have mapped."""
 
     name: str
     report: dict[str, Any]
@@ -395,14 +396,23 @@ def run(name: str, directory: Path, mode: str) -> Figures:
 def _watch(process: psutil.Process, figures: Figures) -> None:
     with contextlib.suppress(psutil.Error):
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-            own = process.memory_info().rss
+            own = _memory(process.pid)
             figures.program = max(figures.program, own)
             children = 0
             for child in process.children(recursive=True):
                 with contextlib.suppress(psutil.Error):
-                    children += child.memory_info().rss
+                    children += _memory(child.pid)
             figures.everything = max(figures.everything, own + children)
             time.sleep(0.1)
+
+
+def _memory(pid: int) -> int:
+    """Bytes that a process has for itself: a file that is mapped is the system's cache."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def deleted_objects(report: dict[str, Any]) -> set[str]:

@@ -95,11 +95,31 @@ class PartRows:
         What a power cut damages is not read: its checksum is on record. So only what cannot be
         made again has to be `durable`.
         """
-        if not table.num_rows:
-            return
-        data = encode(table)
+        if table.num_rows:
+            self.encoded(
+                folder,
+                name,
+                encode(table),
+                rows=table.num_rows,
+                bytes_total=_bytes(table),
+                group=group,
+                durable=durable,
+            )
+
+    def encoded(
+        self,
+        folder: RunFolder,
+        name: str,
+        data: bytes,
+        *,
+        rows: int,
+        bytes_total: int = 0,
+        group: str = "",
+        durable: bool = False,
+    ) -> None:
+        """As `wrote`, for a table that is the bytes of a Parquet file already."""
         folder.storage.put(folder.address(name), data, durable=durable)
-        self.counted(table.num_rows, bytes_total=_bytes(table), group=group, name=name, data=data)
+        self.counted(rows, bytes_total=bytes_total, group=group, name=name, data=data)
 
     def copied(
         self, folder: RunFolder, name: str, source: RunFolder, part: Part, *, group: str

@@ -6,15 +6,18 @@ what is protected and what is committed. What is written after the listing canno
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+import io
+from collections.abc import Container, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import count
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ebbtide.formats.base import RepositoryFormat, Slices
 from ebbtide.gc.candidates import Relations
@@ -332,36 +335,56 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
 
 def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str) -> list[Part]:
     """Write the relation `protected`, or `purged`, as parts under `name`, with keys."""
-    answer = PartRows()
-
-    def write(number: int, table: pa.Table) -> None:
-        keyed = with_keys(table, table.column("address"))
-        answer.wrote(folder, f"{name}/part-{number:05d}.parquet", keyed, group="protected")
-
-    # A part is written while the database is asked for the next: neither needs the interpreter.
+    writer = _ProtectedWriter(folder, name)
+    # A table is written while the database is asked for the next: neither needs the interpreter.
     with ThreadPoolExecutor(1, thread_name_prefix="protected") as pool:
         writing: Future[None] | None = None
-        for number, table in enumerate(_gathered(tables, rows_max=PROTECTED_ROWS_PER_PART)):
+        for table in tables:
             if writing is not None:
                 writing.result()
-            writing = pool.submit(write, number, table)
+            writing = pool.submit(writer.add, table)
         if writing is not None:
             writing.result()
-    return answer.parts()
+    return writer.finish()
 
 
-def _gathered(tables: Iterable[pa.Table], *, rows_max: int) -> Iterator[pa.Table]:
-    """Neighbours put together, up to `rows_max` rows; a table that is larger stays as it is."""
-    waiting: list[pa.Table] = []
-    count = 0
-    for table in tables:
-        if waiting and count + table.num_rows > rows_max:
-            yield pa.concat_tables(waiting)
-            waiting, count = [], 0
-        waiting.append(table)
-        count += table.num_rows
-    if waiting:
-        yield pa.concat_tables(waiting)
+class _ProtectedWriter:
+    """Parts of a bounded size, encoded as their rows come."""
+
+    def __init__(self, folder: RunFolder, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._answer = PartRows()
+        self._numbers = count()
+        self._sink = io.BytesIO()
+        self._writer: pq.ParquetWriter | None = None
+        self._rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Take rows."""
+        if not table.num_rows:
+            return
+        keyed = with_keys(table, table.column("address"))
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._sink, keyed.schema, compression="zstd")
+        self._writer.write_table(keyed)
+        self._rows += keyed.num_rows
+        if self._rows >= PROTECTED_ROWS_PER_PART:
+            self._flush()
+
+    def finish(self) -> list[Part]:
+        """Write what is left; all parts."""
+        self._flush()
+        return self._answer.parts()
+
+    def _flush(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        name = f"{self._name}/part-{next(self._numbers):05d}.parquet"
+        data = self._sink.getvalue()
+        self._answer.encoded(self._folder, name, data, rows=self._rows, group="protected")
+        self._sink, self._writer, self._rows = io.BytesIO(), None, 0
 
 
 def total_by_group(parts: Iterable[Part]) -> dict[str, Count]:
