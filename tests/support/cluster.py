@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -55,9 +55,11 @@ class Cluster:
     def kill_worker(self, number: int) -> int:
         """Kill a worker and its executors, as if the machine were gone; how many processes."""
         worker = psutil.Process(self.processes[1 + number].pid)
-        killed = [worker, *worker.children(recursive=True)]
+        killed = [*worker.children(recursive=True), worker]
         for process in killed:
-            process.send_signal(signal.SIGKILL)
+            # What is left of an executor goes by itself when its worker does.
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
         return len(killed)
 
     def stop(self) -> None:
