@@ -470,6 +470,7 @@ def test_no_descriptor_is_left_open(storage: LocalStorage, root: Path) -> None:
             with pytest.raises(EbbtideError):
                 storage.get_versioned(wrong)
 
+    root.mkdir()
     with (root / "seen").open("wb"):
         assert _open_inside(root) == [root / "seen"]
     act()
