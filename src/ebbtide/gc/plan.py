@@ -154,7 +154,7 @@ class Plan:
             young_slices=content["young_slices"],
             remaining=tuple(Part.from_json(part) for part in content["remaining"]),
             whole=Count(**content["whole"]),
-            inventory_url=content["inventory_url"],
+            inventory_url=content.get("inventory_url"),
             refusal=(refusal[0], refusal[1]) if refusal else None,
         )
 

@@ -83,7 +83,7 @@ class RunReport:
             mode_reason=content["mode_reason"],
             previous_id=content["previous_id"],
             young_slices=content["young_slices"],
-            inventory_url=content["inventory_url"],
+            inventory_url=content.get("inventory_url"),
             error=content["error"],
         )
 
