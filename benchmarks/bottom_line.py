@@ -279,6 +279,22 @@ def write(history: History, lake: Repository, store: Store) -> None:
     history.branches_written = len(history.heads)
 
 
+def begun(scale: float) -> History:
+    """What happens until a few hours ago."""
+    now = datetime.now(UTC)
+    history = History(scale, np.random.default_rng(SEED), replaced=121)
+    history.grow(1.0, now - timedelta(days=365), now - timedelta(hours=3))
+    return history
+
+
+def change(history: History, lake: Repository, store: Store) -> None:
+    """Let 1 % more happen, and bring the store up to it."""
+    history.changes += 1
+    now = datetime.now(UTC)
+    history.grow(CHANGE, now, now + timedelta(seconds=1))
+    write(history, lake, store)
+
+
 def _pool(storage: Storage) -> Pool:
     """Processes that inherit what there is, for a directory; threads that wait, for a server."""
     if isinstance(storage, LocalStorage):
@@ -480,10 +496,8 @@ def built(directory: Path, scale: float) -> Iterator[tuple[History, Store, Repos
         with Store.open(directory, settings=settings) as store:
             yield history, store, store.repository("lake")
         return
-    now = datetime.now(UTC)
-    history = History(scale, np.random.default_rng(SEED), replaced=121)
     started = time.monotonic()
-    history.grow(1.0, now - timedelta(days=365), now - timedelta(hours=3))
+    history = begun(scale)
     with Store.init(directory, settings=settings) as store:
         lake = store.create_repository("lake")
         store.metadata.engine.dispose()
@@ -562,10 +576,7 @@ def measure(
         seconds: dict[str, float] = {}
         for kind in kinds:
             if history.is_collected:
-                history.changes += 1
-                now = datetime.now(UTC)
-                history.grow(CHANGE, now, now + timedelta(seconds=1))
-                write(history, lake, store)
+                change(history, lake, store)
                 save(history, directory)
             if kind == "cold":
                 shutil.rmtree(directory / "storage" / "lake" / INDEX_PREFIX, ignore_errors=True)

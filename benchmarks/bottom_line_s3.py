@@ -16,14 +16,11 @@ import os
 import tempfile
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from benchmarks import results
-from benchmarks.bottom_line import CHANGE, SEED, Figures, History, collect, show, write
+from benchmarks.bottom_line import History, begun, change, collect, show, write
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
@@ -69,7 +66,7 @@ class Deletes:
 
 def measured(
     name: str, history: History, lake: Repository, directory: Path, target: str, **options: float
-) -> tuple[Figures, dict[str, Any]]:
+) -> dict[str, Any]:
     """A run through a proxy."""
     policy = history.policy(history.changes)
     lake.retention.set(Policy.parse(policy))
@@ -84,7 +81,7 @@ def measured(
         found = {**figures.to_json(), "requests": dict(proxy.counts), "refused": proxy.refused}
     show(figures, None)
     print(f"  {found['requests']}, refused {found['refused']}, {seen.rates()}", flush=True)
-    return figures, found | {"bulk deletes a second": seen.rates()}
+    return found | {"bulk deletes a second": seen.rates()}
 
 
 def main() -> None:
@@ -98,9 +95,7 @@ def main() -> None:
             os.environ.update(server.environment())
             directory = Path(temporary) / "store"
             settings = Settings(lease_ttl="0s", trash_time="0s")
-            now = datetime.now(UTC)
-            history = History(scale, np.random.default_rng(SEED), replaced=121)
-            history.grow(1.0, now - timedelta(days=365), now - timedelta(hours=3))
+            history = begun(scale)
             started = time.monotonic()
             with Store.init(directory, settings=settings) as store:
                 url = f"s3://{BUCKET}/bottom-line"
@@ -114,11 +109,8 @@ def main() -> None:
                     "as it is": {},
                 }.items():
                     if history.is_collected:
-                        history.changes += 1
-                        now = datetime.now(UTC)
-                        history.grow(CHANGE, now, now + timedelta(seconds=1))
-                        write(history, lake, store)
-                    _, content[name] = measured(
+                        change(history, lake, store)
+                    content[name] = measured(
                         name, history, lake, directory, server.endpoint, **options
                     )
             print(results.write(f"bottom-line-s3-{scale:g}", content))

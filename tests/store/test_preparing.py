@@ -21,7 +21,7 @@ from sqlalchemy.dialects import sqlite
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.formats.base import PROTECTED_SCHEMA
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc import planning
+from ebbtide.gc import protected
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
@@ -285,11 +285,11 @@ def test_small_stores_give_one_part(
         with lake.reading() as reading:
             return [
                 part.rows
-                for part in planning.write_protected(folder, reading.protected(), name=name)
+                for part in protected.write_protected(folder, reading.protected(), name=name)
             ]
 
     assert written("one") == [4]
-    monkeypatch.setattr(planning, "PROTECTED_ROWS_PER_PART", 2)
+    monkeypatch.setattr(protected, "PROTECTED_ROWS_PER_PART", 2)
     assert written("more") == [1, 3], "tables are not cut"
 
 

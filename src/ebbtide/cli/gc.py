@@ -156,7 +156,7 @@ def plan(
 
 
 @command(app, "archive")
-def write_archive(
+def archive(
     cli: Cli,
     file: Annotated[
         Path | None,

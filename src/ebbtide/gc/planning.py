@@ -6,18 +6,13 @@ what is protected and what is committed. What is written after the listing canno
 
 from __future__ import annotations
 
-import io
 from collections.abc import Container, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import count
 from typing import Final
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ebbtide.formats.base import RepositoryFormat, Slices
 from ebbtide.gc.candidates import Relations
@@ -28,22 +23,20 @@ from ebbtide.gc.given import GivenInventory, read_inventory
 from ebbtide.gc.incremental import NeedsCleanRunError, Now, in_question, recall
 from ebbtide.gc.index import Index
 from ebbtide.gc.inventory import POINTERS, list_inventory
-from ebbtide.gc.keys import with_keys
 from ebbtide.gc.mark import MarkedTrees, Reached, mark_reached, reach
 from ebbtide.gc.modes import Chosen
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.parts import Part
 from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan, write_commits
 from ebbtide.gc.presence import check_presence
+from ebbtide.gc.protected import write_protected
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.subtract import subtract
 from ebbtide.ids import latest_id
 from ebbtide.retention.decision import Decision, Roots, decide
 
-PROTECTED_ROWS_PER_PART: Final = 1_000_000
-"""Some 20 MB: half of an address is random."""
 UNCHANGED_PER_ROW: Final = 50
 """How much less than a listed file one costs an incremental run that is only remembered."""
 
@@ -331,60 +324,6 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
             for address in roots.companions.get(commit_id, ())
         ),
     )
-
-
-def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str) -> list[Part]:
-    """Write the relation `protected`, or `purged`, as parts under `name`, with keys."""
-    writer = _ProtectedWriter(folder, name)
-    # A table is written while the database is asked for the next: neither needs the interpreter.
-    with ThreadPoolExecutor(1, thread_name_prefix="protected") as pool:
-        writing: Future[None] | None = None
-        for table in tables:
-            if writing is not None:
-                writing.result()
-            writing = pool.submit(writer.add, table)
-        if writing is not None:
-            writing.result()
-    return writer.finish()
-
-
-class _ProtectedWriter:
-    """Parts of a bounded size, encoded as their rows come."""
-
-    def __init__(self, folder: RunFolder, name: str) -> None:
-        self._folder = folder
-        self._name = name
-        self._answer = PartRows()
-        self._numbers = count()
-        self._sink = io.BytesIO()
-        self._writer: pq.ParquetWriter | None = None
-        self._rows = 0
-
-    def add(self, table: pa.Table) -> None:
-        """Take rows."""
-        if not table.num_rows:
-            return
-        keyed = with_keys(table, table.column("address"))
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._sink, keyed.schema, compression="zstd")
-        self._writer.write_table(keyed)
-        self._rows += keyed.num_rows
-        if self._rows >= PROTECTED_ROWS_PER_PART:
-            self._flush()
-
-    def finish(self) -> list[Part]:
-        """Write what is left; all parts."""
-        self._flush()
-        return self._answer.parts()
-
-    def _flush(self) -> None:
-        if self._writer is None:
-            return
-        self._writer.close()
-        name = f"{self._name}/part-{next(self._numbers):05d}.parquet"
-        data = self._sink.getvalue()
-        self._answer.encoded(self._folder, name, data, rows=self._rows, group="protected")
-        self._sink, self._writer, self._rows = io.BytesIO(), None, 0
 
 
 def total_by_group(parts: Iterable[Part]) -> dict[str, Count]:

@@ -28,7 +28,8 @@ from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
 from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
 from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan, PlannedCommits, read_commits
-from ebbtide.gc.planning import check_times, trees_of, write_protected
+from ebbtide.gc.planning import check_times, trees_of
+from ebbtide.gc.protected import write_protected
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.retention.decision import Decision, Roots, decide

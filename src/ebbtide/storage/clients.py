@@ -71,7 +71,7 @@ def connect(url: str, options: tuple[tuple[str, str], ...], *, tries_again: bool
             retry_config=None if tries_again else {"max_retries": 0},
         )
     except ERRORS as error:
-        text, _ = explained(error)
+        text = explained(error)
         raise InvalidInput(
             "invalid_setting", f"the storage {url} can't be opened with its options: {text}"
         ) from error
@@ -96,7 +96,7 @@ def translated(address: str) -> Iterator[None]:
     except FileNotFoundError:
         raise not_found(address) from None
     except ERRORS as error:
-        text, _ = explained(error)
+        text = explained(error)
         raise Failed(
             "storage_error",
             f"the storage answered with an error on {address}: {text}",
@@ -123,12 +123,8 @@ def is_transient(text: str) -> bool:
     return any(word in text for word in _TRANSIENT)
 
 
-def explained(error: BaseException) -> tuple[str, bool]:
-    """The text of an error without its debugging part, and whether it asks to slow down.
-
-    The text of one that does begins with THROTTLED.
-    """
+def explained(error: BaseException) -> str:
+    """The text of an error without its debugging part; it begins with THROTTLED where the storage
+    asks to slow down."""
     text = str(error).partition("\n\nDebug source")[0][:500]
-    if any(word in text for word in _THROTTLED):
-        return f"{THROTTLED}{text}", True
-    return text, False
+    return f"{THROTTLED}{text}" if any(word in text for word in _THROTTLED) else text

@@ -227,8 +227,8 @@ class RemoteStorage:
             if len(addresses) == 1:
                 return [DeleteOutcome(addresses[0], "missing")]
         except clients.ERRORS as error:
-            text, throttled = clients.explained(error)
-            if throttled or len(addresses) == 1:
+            text = clients.explained(error)
+            if clients.is_throttled(text) or len(addresses) == 1:
                 return [DeleteOutcome(address, "failed", text) for address in addresses]
         else:
             return [DeleteOutcome(address, "deleted") for address in addresses]
@@ -244,8 +244,9 @@ class RemoteStorage:
                 obstore.delete(client, builtins.list(addresses))
                 return
             except clients.ERRORS as error:
-                text, throttled = clients.explained(error)
-                if throttled or attempt == _TRIES_MAX or not clients.is_transient(text):
+                text = clients.explained(error)
+                is_final = clients.is_throttled(text) or not clients.is_transient(text)
+                if is_final or attempt == _TRIES_MAX:
                     raise
             time.sleep(0.2 * 2**attempt)
 
