@@ -1,6 +1,6 @@
 """The bottom-line case: 20 M objects, 30,000 commits on 1,000 branches, 1 M to delete.
 
-    .venv/bin/python -m benchmarks.bottom_line [--scale 0.1] [--directory DIR] [--peers]
+    .venv/bin/python -m benchmarks.bottom_line [--scale 0.1] [--directory DIR] [--peers ...]
 
 Writes a repository through the store's own writers of ranges and trees (this takes a while, and is
 not part of the figures), then runs `ebbtide gc run`, each time as a program of its own:
@@ -13,8 +13,9 @@ A directory that was built before is used again, each run after a change of 1 %.
 exactly the objects that are known, from how the history was made, to be of no use
 to anybody. Prints the ratio of each to a bare listing of the same files. With `--peers` the first
 run is compared with what `benchmarks.peers` has: the method in common use on a copy of the store
-(its files linked), DuckDB on what the run read, and deleting as many files in a loop. Figures go to
-`benchmarks/results/`.
+(its files linked), DuckDB on what the run read, and deleting as many files in a loop; or with those
+of them that are named. Figures go to `benchmarks/results/`, beside those of earlier runs of other
+kinds.
 
 At scale 1 there are 120,000 ranges with 50 M pairs of range and address, 5 M staged objects in the
 same 2,000 slices as the others, and 1 M to delete, half of which nothing ever referred to. Objects
@@ -374,6 +375,7 @@ class Figures:
         """What is kept of it."""
         counted = ("listed_count", "live_count", "candidate_count", "deleted_count")
         return {
+            "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": self.seconds,
             "steps": self.report["seconds"],
             **{name: self.report[name] for name in counted},
@@ -528,8 +530,16 @@ def clone(directory: Path) -> Path:
     return target
 
 
-def compared(figures: Figures, directory: Path, copy: Path) -> dict[str, Any]:
-    """What the peers do of the same, each as a program of its own; and the ratios."""
+PEERS: Final = ("duckdb", "deletes", "common")
+LEFT: Final = {"duckdb": "left", "common": "deleted"}
+"""What each says of how many files it found to be of no use."""
+
+
+def compared(
+    figures: Figures, directory: Path, peers: Sequence[str], copy: Path | None
+) -> dict[str, Any]:
+    """What the peers do of the same, each as a program of its own, the common method on a copy of
+    the store; and the ratios."""
 
     def peer(*arguments: object) -> dict[str, Any]:
         command = [sys.executable, "-m", "benchmarks.peers", *map(str, arguments)]
@@ -539,31 +549,35 @@ def compared(figures: Figures, directory: Path, copy: Path) -> dict[str, Any]:
         return found
 
     count = figures.report["deleted_count"]
-    found = {
-        "duckdb": peer("duckdb", directory, figures.report["run_id"]),
-        "deletes": peer("deletes", directory.with_name(f"{directory.name}.deletes"), count),
-        "common": peer("common", copy),
+    arguments: dict[str, tuple[object, ...]] = {
+        "duckdb": (directory, figures.report["run_id"]),
+        "deletes": (directory.with_name(f"{directory.name}.deletes"), count),
+        "common": (copy,),
     }
-    shutil.rmtree(copy)
-    if found["duckdb"]["left"] != found["common"]["deleted"]:
+    found = {name: peer(name, *arguments[name]) for name in PEERS if name in peers}
+    if copy is not None:
+        shutil.rmtree(copy)
+    if len({found[p][left] for p, left in LEFT.items() if p in found} | {count}) > 1:
         sys.exit(f"the peers do not agree: {found}")
     spent = figures.report["seconds"]
-    own_deletes = sum(s for step, s in spent.items() if step.startswith("sweep: delete"))
-    mark = sum(spent[step] for step in ("reach", "mark", "subtract"))
-    ratios = {
-        "reach, mark and subtract / duckdb": mark / found["duckdb"]["seconds"]["subtract"],
-        "mark and subtract / duckdb": (mark - spent["reach"])
-        / found["duckdb"]["seconds"]["subtract"],
-        "rate of deletes / obstore's": found["deletes"]["seconds"]["delete"] / own_deletes,
-        "common / cold run": found["common"]["total_seconds"] / figures.seconds,
-    }
+    ratios = {}
+    if "duckdb" in found:
+        limit = found["duckdb"]["seconds"]["subtract"]
+        mark = spent["mark"] + spent["subtract"]
+        ratios["mark and subtract / duckdb"] = mark / limit
+        ratios["reach, mark and subtract / duckdb"] = (mark + spent["reach"]) / limit
+    if "deletes" in found:
+        own = sum(s for step, s in spent.items() if step.startswith("sweep: delete"))
+        ratios["rate of deletes / obstore's"] = found["deletes"]["seconds"]["delete"] / own
+    if "common" in found:
+        ratios["common / cold run"] = found["common"]["total_seconds"] / figures.seconds
     for name, ratio in ratios.items():
         print(f"{name}: {ratio:.2f}", flush=True)
     return found | {"ratios": ratios}
 
 
 def measure(
-    directory: Path, scale: float, kinds: Sequence[str], *, is_listed: bool, has_peers: bool
+    directory: Path, scale: float, kinds: Sequence[str], *, is_listed: bool, peers: Sequence[str]
 ) -> None:
     """Build, run, check, change, run again."""
     with built(directory, scale) as (history, store, lake):
@@ -582,21 +596,24 @@ def measure(
                 shutil.rmtree(directory / "storage" / "lake" / INDEX_PREFIX, ignore_errors=True)
             policy = history.policy(history.changes)
             lake.retention.set(Policy.parse(policy))
-            copy = clone(directory) if has_peers and kind == "cold" else None
+            peers_now = peers if kind == "cold" else ()
+            copy = clone(directory) if "common" in peers_now else None
             figures = collect(kind, history, policy, directory)
             seconds[kind] = figures.seconds
             content[kind] = figures.to_json()
-            if copy is not None:
-                content["peers"] = compared(figures, directory, copy)
+            if peers_now:
+                content["peers"] = compared(figures, directory, peers_now, copy)
             show(figures, limit)
             save(history, directory)
-        if "incremental" in seconds:
-            for kind in {"cold", "warm"} & seconds.keys():
-                ratio = seconds["incremental"] / seconds[kind]
-                print(f"incremental / {kind}: {ratio:.3f}")
-                content[f"incremental / {kind}"] = ratio
         if seconds:
-            print(results.write(f"bottom-line-{history.scale:g}", content))
+            name = f"bottom-line-{history.scale:g}"
+            content = results.read(name) | content
+            if "incremental" in content:
+                for kind in {"cold", "warm"} & content.keys():
+                    ratio = content["incremental"]["seconds"] / content[kind]["seconds"]
+                    print(f"incremental / {kind}: {ratio:.3f}")
+                    content[f"incremental / {kind}"] = ratio
+            print(results.write(name, content))
 
 
 def collect(kind: str, history: History, policy: dict[str, Any], directory: Path) -> Figures:
@@ -621,7 +638,9 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="where to build, or what was built; kept")
     parser.add_argument("--runs", nargs="*", choices=NAMES, default=list(NAMES), help="none: build")
     parser.add_argument("--no-listing", action="store_true", help="measure no bare listing")
-    parser.add_argument("--peers", action="store_true", help="compare the cold run with others")
+    parser.add_argument(
+        *("--peers", "-p"), nargs="*", choices=PEERS, help="compare the cold run with these, or all"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
         directory = options.directory or Path(temporary) / "store"
@@ -630,7 +649,7 @@ def main() -> None:
             options.scale,
             options.runs,
             is_listed=not options.no_listing,
-            has_peers=options.peers,
+            peers=() if options.peers is None else options.peers or PEERS,
         )
 
 

@@ -92,7 +92,7 @@ def rows(
             lake.info.repository_id,
             tokens[(number - first) // per_branch],
             f"tables/table-{rng.randrange(50):02d}/part-{number:08d}.parquet",
-            new_object_address(slice_id),
+            new_object_address(slice_id, number),
             rng.randrange(1 << 30),
             f"{rng.getrandbits(256):064x}",
             (instant - EPOCH) // ONE_MICROSECOND,

@@ -32,6 +32,13 @@ def machine() -> dict[str, Any]:
     }
 
 
+def read(name: str) -> dict[str, Any]:
+    """A result that is there; nothing where none is."""
+    target = RESULTS / f"{name}.json"
+    found: dict[str, Any] = json.loads(target.read_text()) if target.exists() else {}
+    return found
+
+
 def write(name: str, content: dict[str, Any]) -> Path:
     """Write a result, in the place of an earlier one of its name."""
     RESULTS.mkdir(exist_ok=True)
@@ -39,10 +46,10 @@ def write(name: str, content: dict[str, Any]) -> Path:
     # Where things lay says nothing, and differs.
     options = [each for each in sys.argv[1:] if not each.startswith("/")]
     whole = {
+        **content,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *options],
         "machine": machine(),
-        **content,
     }
     target.write_text(json.dumps(whole, indent=1) + "\n")
     return target

@@ -251,7 +251,7 @@ def fill(store: Store, branch: str, count: int) -> None:
                 lake.info.repository_id,
                 token,
                 _path(number),
-                new_object_address(slice_id),
+                new_object_address(slice_id, number),
                 rng.randrange(1 << 30),
                 f"{rng.getrandbits(256):064x}",
                 written,

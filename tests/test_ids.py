@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput
-from ebbtide.ids import ID_PATTERN, descending_id, instant_of, new_id
+from ebbtide.ids import ID_PATTERN, descending_id, instant_of, new_id, numbered_id
 
 INSTANTS = st.datetimes(
     min_value=datetime(1970, 1, 1), max_value=datetime(9999, 12, 30), timezones=st.just(UTC)
@@ -61,3 +61,10 @@ def test_instants_without_an_id(instant: datetime) -> None:
     with pytest.raises(InvalidInput) as caught:
         descending_id(instant)
     assert caught.value.kind == "invalid_date"
+
+
+def test_numbered_ids_sort_by_their_numbers_and_are_random_besides() -> None:
+    made = [numbered_id(number) for number in range(1000)]
+    assert made == sorted(made)
+    assert len({each[8:] for each in made}) == 1000
+    assert all(re.fullmatch(ID_PATTERN, each) for each in (*made, numbered_id(2**32)))

@@ -23,6 +23,12 @@ def new_id() -> str:
     return secrets.token_hex(16)
 
 
+def numbered_id(number: int) -> str:
+    """An id of the same shape that sorts by a number, as far as its eight digits go; 96 bits of it
+    are random."""
+    return f"{number % 2**32:08x}{secrets.token_hex(12)}"
+
+
 def descending_id(instant: datetime) -> str:
     """An id of 32 hexadecimal digits that sorts before every one made for an earlier instant.
 

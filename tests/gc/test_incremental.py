@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
+from ebbtide.store.metadata.claims import take_apart
 from tests.support.engines import ENGINES
 from tests.support.world import DAY, World
 
@@ -89,66 +90,103 @@ def test_closed_slices_are_not_listed_again(world: World) -> None:
     assert plan_of(world, found).whole.objects >= 6
 
 
-def test_what_was_staged_then_and_dropped_since(world: World) -> None:
-    world.lake.objects.put("main", "a", b"1")
-    world.lake.objects.put("main", "b", b"2")
+def expire_content(world: World) -> None:
+    """Committed, and so long ago that nothing keeps it: all since the last run."""
+    commit(world, "work")
+    world.lake.objects.delete("work", "a")
+    commit(world, "work")
+    world.clock.advance(4 * DAY)
+
+
+def reclaim_apart(world: World) -> None:
+    """A reset whose rows a reclaimer has released, and not deleted yet."""
+    world.lake.commits.reset("work")
+    with world.store.metadata.transaction() as tx:
+        assert take_apart(tx, lease_ttl=DAY, amount=1) == 1
+
+
+DROPS: dict[str, Callable[[World], object]] = {
+    "overwritten": lambda world: world.lake.objects.put("work", "a", b"new"),
+    "deleted": lambda world: world.lake.objects.delete("work", "a"),
+    "moved over": lambda world: world.lake.objects.move("work", "a", "b"),
+    "path reset": lambda world: world.lake.commits.reset_path("work", "a"),
+    "prefix reset": lambda world: world.lake.commits.reset_prefix("work", "a"),
+    "branch reset": lambda world: world.lake.commits.reset("work"),
+    "taken apart": reclaim_apart,
+    "branch gone": lambda world: world.lake.branches.delete("work"),
+    "committed and expired": expire_content,
+}
+
+
+@pytest.mark.parametrize("drop", DROPS)
+def test_what_was_staged_then_and_dropped_since(world: World, drop: str) -> None:
+    """The run does not look at it as long as nothing happens to it."""
+    world.lake.branches.create("work", "main")
+    world.lake.objects.put("work", "a", b"1")
+    world.lake.objects.put("work", "b", b"2")
+    world.lake.objects.put("main", "c", b"3")
     run(world, "clean")
-    assert incremental(world).counts["protected"].objects == 2
-    world.lake.objects.put("main", "a", b"3")
-    world.lake.objects.delete("main", "b")
-    assert incremental(world).counts["deleted"].objects == 2
-    assert world.contents() == {"3"}
+    for _ in range(2):
+        found = incremental(world)
+        assert "object" not in found.kinds
+        assert found.counts["protected"] == Count()
+        assert sum(each.part.rows for each in plan_of(world, found).settled) == 3
+    DROPS[drop](world)
+    incremental(world)
+    assert "1" not in world.contents()
+    assert "3" in world.contents()
+    assert incremental(world).counts["candidate"].objects == 0
 
 
-def remembered(world: World, report: RunReport) -> list[str]:
-    """The parts of what stays that were taken over as they were."""
-    parts = plan_of(world, report).remaining
-    return [str(part.name) for part in parts if "/remembered-" in str(part.name)]
+def test_two_entries_have_it_and_drop_it_one_by_one(world: World) -> None:
+    world.lake.objects.put("main", "a", b"1")
+    world.lake.objects.copy("main", "b", "main", "a")
+    run(world, "clean")
+    for path, left in (("a", {"1"}), ("b", set())):
+        world.lake.objects.delete("main", path)
+        incremental(world)
+        assert world.contents() == left
 
 
-def test_what_nothing_happened_to_is_taken_over(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And found all the same by the run after something did."""
-    monkeypatch.setattr("ebbtide.gc.lookup.REMEMBERED_ROWS_MIN", 2)
+def test_what_is_settled_stays_where_it_was_written(world: World) -> None:
     for path in PATHS:
         world.lake.objects.put("main", path, path.encode())
     first = plan_of(world, run(world, "clean"))
-    for _ in range(2):
-        found = incremental(world)
-        assert remembered(world, found)
-        assert found.counts["protected"] == Count(len(PATHS), sum(map(len, PATHS)))
-        taken = plan_of(world, found).remaining
-        assert [part.checksum for part in taken] == [part.checksum for part in first.remaining]
+    assert [each.part.rows for each in first.settled] == [len(PATHS)]
     world.lake.objects.delete("main", "a")
-    found = incremental(world)
-    assert (found.counts["deleted"].objects, remembered(world, found)) == (1, [])
-    assert sum(part.rows for part in plan_of(world, found).remaining) == len(PATHS) - 1
+    found = plan_of(world, incremental(world))
+    assert found.settled == first.settled
+    assert sum(part.rows for part in found.unsettled) == 1
     commit(world)
-    found = incremental(world)
-    assert plan_of(world, found).remaining == ()
+    world.clock.advance(4 * DAY)
+    for _ in range(2):
+        incremental(world)
     assert world.contents() == {*PATHS} - {"a"}
 
 
-def test_few_rows_are_put_together(world: World) -> None:
-    for path in PATHS[:2]:
-        world.lake.objects.put("main", path, b"1")
-        run(world, "incremental")
-    found = incremental(world)
-    assert remembered(world, found) == []
-    assert [part.rows for part in plan_of(world, found).remaining] == [2]
+def test_small_parts_are_put_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbtide.gc.incremental.SMALL_MAX", 2)
+    for number in range(6):
+        world.lake.objects.put("main", f"{number}", b"x")
+        if number > 2:
+            world.lake.objects.delete("main", f"{number - 2}")
+        found = run(world, "incremental")
+    settled = plan_of(world, found).settled
+    assert sum(each.part.rows for each in settled) <= 4
+    assert len(settled) <= 3
+    world.lake.commits.reset("main")
+    incremental(world)
+    assert world.contents() == set()
 
 
-def test_a_longer_grace_opens_slices_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the next run lists is not remembered besides."""
-    monkeypatch.setattr("ebbtide.gc.lookup.REMEMBERED_ROWS_MIN", 1)
+def test_a_longer_grace_opens_slices_again(world: World) -> None:
+    """What is listed again is settled twice, and goes once."""
     world.lake.objects.put("main", "a", b"1")
     world.clock.advance(2 * HOUR)
     run(world, "clean")
     world.clock.advance(2 * GRACE)
     found = world.collect(mode="incremental", grace=2 * DAY)
     assert (found.state, found.mode) == ("swept", "incremental")
-    assert plan_of(world, found).remaining == ()
     found = incremental(world)
     assert found.counts["protected"].objects == 1
     world.lake.objects.delete("main", "a")
@@ -287,11 +325,19 @@ def test_plans_that_nobody_swept_do_not_matter(world: World) -> None:
     assert found.counts["deleted"].objects == 1
 
 
-@pytest.mark.parametrize("what", ["plan.json", "remaining", "commits.parquet", "report.json"])
+@pytest.mark.parametrize(
+    "what", ["plan.json", "remaining", "unsettled", "settled", "commits.parquet", "report.json"]
+)
 def test_what_the_earlier_run_left_is_damaged(world: World, what: str) -> None:
-    world.lake.objects.put("main", "a", b"1")
-    swept = run(world, "clean")
-    place = Path(swept.run_path) / what
+    for path in ("a", "b", "c"):
+        world.lake.objects.put("main", path, path.encode())
+    world.lake.objects.delete("main", "a")
+    (young,) = (path for path in (world.root / "data").rglob("*/*") if path.read_bytes() == b"a")
+    os.utime(young, ((world.now + 4 * GRACE).timestamp(),) * 2)
+    clean = run(world, "clean")
+    world.lake.objects.delete("main", "b")
+    swept = incremental(world)
+    place = Path((clean if what == "settled" else swept).run_path) / what
     files = [place] if place.is_file() else list(place.iterdir())
     assert files
     for file in files:

@@ -32,6 +32,7 @@ from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX, range_addres
 from ebbtide.store.content.reading import iterate_entries
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.branches import list_branches, update_branch
+from ebbtide.store.metadata.claims import take_apart
 from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.pending import publish_writes, register_writes
 from ebbtide.store.metadata.schema import (
@@ -47,8 +48,11 @@ from ebbtide.store.preparing import (
     PHASES,
     UNCOMMITTED_SCHEMA,
     Uncommitted,
+    dropped,
     uncommitted,
+    untraced,
 )
+from ebbtide.store.reclaiming import Reclaimer
 from ebbtide.store.repository import Repository
 from ebbtide.store.uploads import NewObject
 from tests.support.clock import ManualClock
@@ -78,7 +82,13 @@ def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
 def whole(lake: Repository, among: Sequence[str] | None = None) -> RowsRead:
     context = lake.context
     with context.metadata.snapshot() as tx:
-        tables = uncommitted(tx, context.repository_id, trash_time=context.trash_time, among=among)
+        tables = uncommitted(
+            tx,
+            context.repository_id,
+            now=tx.now(),
+            trash_time=context.trash_time,
+            among=among,
+        )
         return [row for table in tables for row in table.to_pylist()]
 
 
@@ -270,6 +280,88 @@ def test_each_statement_reads_an_index_in_its_order(repository: Repository, phas
             assert len(found) == 1, found
             assert found[0].detail.startswith(f"SEARCH {phase.table.name} USING"), found
             assert bound in found[0].detail, found
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_addresses_are_asked_for_by_an_index(repository: Repository, count: int) -> None:
+    """Few or many: the sweep asks about its candidates, among millions of staged entries."""
+    if repository.context.metadata.engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL chooses by the size of the tables, which are empty here")
+    plans: list[str] = []
+    with repository.context.metadata.snapshot() as tx:
+
+        def explain(
+            connection: sa.Connection, _cursor: Any, statement: str, parameters: Any, *_more: Any
+        ) -> None:
+            if "FROM staged" in statement and not statement.startswith("EXPLAIN"):
+                found = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                plans.extend(row.detail for row in found)
+
+        sa.event.listen(tx.connection, "before_cursor_execute", explain)
+        among = [f"data/{number}" for number in range(count)]
+        for _ in uncommitted(
+            tx,
+            repository.context.repository_id,
+            now=tx.now(),
+            trash_time=repository.context.trash_time,
+            among=among,
+        ):
+            pass
+        sa.event.remove(tx.connection, "before_cursor_execute", explain)
+    assert any("ix_staged_repository_id_address" in detail for detail in plans), plans
+
+
+def named(lake: Repository, read: Callable[..., Iterator[pa.Table]], **options: Any) -> set[str]:
+    with lake.context.metadata.snapshot() as tx:
+        tables = read(tx, lake.context.repository_id, **options)
+        return {row["address"] for table in tables for row in table.to_pylist()}
+
+
+def test_what_is_dropped_is_named_until_it_was_reclaimed(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    def told() -> set[str]:
+        now, trash_time = clock.host_now(), repository.context.trash_time
+        return named(repository, dropped, now=now, trash_time=trash_time)
+
+    repository.branches.create("old", "main")
+    branch = repository.objects.put("old", "a", b"1").address
+    lost = {repository.objects.put("main", path, b"1").address for path in "abc"}
+    repository.objects.put("main", "kept", b"1")
+    assert told() == set()
+    repository.objects.put("main", "a", b"2")
+    repository.objects.delete("main", "b")
+    repository.commits.reset_prefix("main", "c")
+    assert told() == lost
+    repository.branches.delete("old")
+    assert told() == lost
+    clock.advance(repository.context.trash_time)
+    assert told() == lost | {branch}
+    repository.commits.reset("main")
+    with repository.context.metadata.transaction() as tx:
+        while take_apart(tx, lease_ttl=repository.context.settings.lease_ttl, amount=1) is not None:
+            pass
+    assert len(told()) == len(lost) + 3
+    clock.advance(repository.context.settings.lease_ttl)
+    while Reclaimer(store).once().deleted_count:
+        pass
+    assert told() == {branch}
+
+
+def test_what_need_not_be_named(repository: Repository) -> None:
+    """Writes, tokens, and entries whose address a commit has: those end without a trace."""
+    repository.objects.put("main", "a", b"1")
+    assert named(repository, untraced) == set()
+    register(repository, "data/written", lasts=timedelta(hours=1))
+    promised = repository.addresses.get("main", "b").address
+    assert named(repository, untraced) == {"data/written", promised}
+    shared = repository.objects.put("main", "c", b"1").address
+    failing = FaultyStorage(
+        repository.storage,
+        before=OncePut(TREES_PREFIX, lambda: repository.objects.copy("main", "d", "main", "c")),
+    )
+    with_storage(repository, failing).commits.commit("main", "")
+    assert named(repository, untraced) == {"data/written", promised, shared}
 
 
 def test_small_stores_give_one_part(

@@ -167,6 +167,16 @@ class Reading(Protocol):
         """The relation `protected` (PROTECTED_SCHEMA) in batches; what is not `among` these
         addresses, of which there are AMONG_MAX at most, may be left out."""
 
+    def untraced(self) -> Iterator[pa.Table]:
+        """Those of the protected addresses (a column `address`, in batches, and perhaps others) of
+        which a later reading's `dropped` need not tell. For formats with slices."""
+
+    def dropped(self) -> Iterator[pa.Table]:
+        """Addresses (a column `address`, in batches) that have lost something that protected them,
+        and may be protected by something else. What an earlier reading protected, and did not name
+        as `untraced`, is protected now, or named here, or has gone; or a tree has it that is newer
+        than that reading. For formats with slices."""
+
     def purged(self) -> Iterator[pa.Table]:
         """Addresses (a column `address`, in batches) that an administrator closed for good and
         whose files may still be there: they go, though commits refer to them."""

@@ -57,7 +57,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.leases import Lease, beat, release_lease, take_lease
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.purges import pages_of_closed
-from ebbtide.store.preparing import uncommitted
+from ebbtide.store.preparing import dropped, uncommitted, untraced
 
 FORMAT_NAME: Final = "ebbtide"
 _SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
@@ -163,6 +163,7 @@ class _Reading:
     tx: Transaction
     repository_id: str
     settings: Settings
+    opened_at: datetime  # before the snapshot
 
     def roots(self) -> Roots:
         return read_roots(
@@ -174,7 +175,22 @@ class _Reading:
 
     def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
         return uncommitted(
-            self.tx, self.repository_id, trash_time=self.settings.trash_time, among=among
+            self.tx,
+            self.repository_id,
+            now=self.opened_at,
+            trash_time=self.settings.trash_time,
+            among=among,
+        )
+
+    def untraced(self) -> Iterator[pa.Table]:
+        return untraced(self.tx, self.repository_id)
+
+    def dropped(self) -> Iterator[pa.Table]:
+        return dropped(
+            self.tx,
+            self.repository_id,
+            now=self.opened_at,
+            trash_time=self.settings.trash_time,
         )
 
     def purged(self) -> Iterator[pa.Table]:
@@ -293,8 +309,9 @@ class EmbeddedRepository:
     def reading(self, cutoff: datetime | None = None) -> Iterator[_Reading]:
         """One snapshot of the database, which knows of everything that is being written."""
         del cutoff
+        opened_at = self.now()
         with self._metadata.snapshot(scans=True) as tx:
-            yield _Reading(tx, self._repository_id, self._context.settings)
+            yield _Reading(tx, self._repository_id, self._context.settings, opened_at)
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
@@ -344,7 +361,7 @@ class EmbeddedRepository:
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
-            roots = _Reading(tx, self._repository_id, self._context.settings).roots()
+            roots = _Reading(tx, self._repository_id, self._context.settings, tx.now()).roots()
             chosen = choose(roots)
             set_tombstones(tx, self._repository_id, chosen.tombstone, run_id=run_id)
             drop_ended(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -51,6 +52,8 @@ class Relations:
     of `kinds` and older than `cutoff` may go. What stays without being live, in slices that sort
     behind `closed_after`, the next run will not list: it is remembered.
 
+    Of what is protected and is not `untraced`, the format tells when it is dropped: it is settled.
+
     `purged` (parts of ADDRESS_SCHEMA) may go however young and whatever refers to it. Addresses,
     not keys: two that have one key must not go for each other."""
 
@@ -62,6 +65,7 @@ class Relations:
     kinds: tuple[str, ...]
     cutoff: datetime
     closed_after: str | None = None
+    untraced: list[Part] = field(default_factory=list)
     purged: list[Part] = field(default_factory=list)
 
     def read_purged(self) -> pa.ChunkedArray[Any]:
@@ -72,19 +76,32 @@ class Relations:
 @dataclass(frozen=True, slots=True)
 class Subtracted:
     """The candidates as parts (CANDIDATE_SCHEMA, one kind each), what is remembered as parts of the
-    same schema with the key by which each row is judged, and the counts of each class.
+    same schema with the key by which each row is judged, what of it is settled apart from the
+    others, and the counts of each class.
 
     `all_listed` is true where everything required was seen among what was listed.
     """
 
     candidates: tuple[Part, ...]
     remaining: tuple[Part, ...]
+    settled: tuple[Part, ...]
     counts: dict[str, Count]
     all_listed: bool
 
 
 REMAINING: Final = "remaining"
-"""The group of parts of what is remembered."""
+"""The group of parts of what is remembered, and looked at by the next run."""
+SETTLED: Final = "settled"
+"""The group of parts of what is remembered, and looked at once it is dropped."""
+
+
+def by_use(parts: Iterable[Part]) -> dict[str, tuple[Part, ...]]:
+    """The parts that were written, as the fields of Subtracted that they are for."""
+    found: dict[str, list[Part]] = {"candidates": [], REMAINING: [], SETTLED: []}
+    for part in parts:
+        if part.name is not None:
+            found[part.group if part.group in found else "candidates"].append(part)
+    return {name: tuple(of_use) for name, of_use in found.items()}
 
 
 class CandidateWriter:
@@ -97,7 +114,9 @@ class CandidateWriter:
         self._folder = folder
         self._number = number
         self._answer = answer
-        self._gathered: dict[str, list[pa.Table]] = {kind: [] for kind in (*kinds, REMAINING)}
+        self._gathered: dict[str, list[pa.Table]] = {
+            kind: [] for kind in (*kinds, REMAINING, SETTLED)
+        }
         self._written = dict.fromkeys(self._gathered, 0)
 
     def add(self, table: pa.Table) -> None:
@@ -106,11 +125,16 @@ class CandidateWriter:
             self._gather(kind, of_kind)
 
     def remember(self, table: pa.Table) -> None:
-        """Take what stays, rows of CANDIDATE_SCHEMA."""
-        judged = pc.coalesce(table.column("target"), table.column("address"))
-        self._gather(REMAINING, with_keys(table, judged))
+        """Take what stays: rows of CANDIDATE_SCHEMA, and `settled`, which says what of it is."""
+        settled: Any = table.column("settled")
+        rows = table.drop_columns("settled")
+        keyed = with_keys(rows, pc.coalesce(rows.column("target"), rows.column("address")))
+        self._gather(SETTLED, keyed.filter(settled))
+        self._gather(REMAINING, keyed.filter(pc.invert(settled)))
 
     def _gather(self, group: str, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
         gathered = self._gathered[group]
         gathered.append(table)
         if sum(part.num_rows for part in gathered) >= ROWS_PER_PART:
@@ -124,13 +148,14 @@ class CandidateWriter:
 
     def _flush(self, kind: str) -> None:
         table = pa.concat_tables(self._gathered[kind])
-        place = REMAINING if kind == REMAINING else "candidates"
-        if kind != REMAINING:
+        is_remembered = kind in (REMAINING, SETTLED)
+        place = kind if is_remembered else "candidates"
+        if not is_remembered:
             # What was written together lies together on a disk, and goes faster together.
             table = table.sort_by("last_modified")
         for start in range(0, table.num_rows, ROWS_PER_PART):
             name = f"{place}/{kind}-{self._number:05d}-{self._written[kind]:03d}.parquet"
             piece = table.slice(start, ROWS_PER_PART)
-            self._answer.wrote(self._folder, name, piece, group=kind, durable=kind != REMAINING)
+            self._answer.wrote(self._folder, name, piece, group=kind, durable=not is_remembered)
             self._written[kind] += 1
         self._gathered[kind] = []

@@ -5,13 +5,17 @@ what stayed for another reason. The next run looks at
 
 - the slices that were not closed off then, and everything that lies in no slice: a listing;
 - what the earlier run considered and did not delete: its remainder, and what came back to life;
-- what commits that were kept then and are not now refer to, through nodes that no kept commit has.
+- what is settled, and the format says was dropped: most of what is staged stays so for long, and is
+  not looked at again before that;
+- what commits refer to that were kept then, or made since, and are not kept now, through nodes that
+  no kept commit has.
 
-Whatever else is there was needed by commits that are still kept, or has gone. What is new among
-commits, trees and nodes is a difference of sets of ids, never of dates.
+Whatever else is there was needed by commits that are still kept, or is settled, or has gone. What
+is new among commits, trees and nodes is a difference of sets of ids, never of dates.
 
-Looking at too little keeps garbage until the next clean run; it can't lose anything, since what is
-live and protected is read as in any run. Not for: choosing between the two kinds (`modes`).
+Looking at too little keeps garbage until the next clean run; it can't lose anything, since of what
+is looked at all that is live or protected is known. Not for: choosing between the two kinds
+(`modes`).
 """
 
 from __future__ import annotations
@@ -24,12 +28,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import make_schema, without
+from ebbtide.arrow import make_schema, texts, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
+from ebbtide.gc.candidates import ROWS_PER_PART, SETTLED
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import INVENTORY_SCHEMA, REMEMBERED, in_closed_slices
-from ebbtide.gc.keys import KEYS, KeySet, KeyWriter, keys_of, read_keys_in_order
+from ebbtide.gc.keys import (
+    KEYS,
+    KEYS_SCHEMA,
+    KeyArray,
+    KeySet,
+    KeyWriter,
+    keys_of,
+    read_keys,
+    read_keys_in_order,
+    to_key_parts,
+)
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
     Part,
@@ -39,7 +54,7 @@ from ebbtide.gc.parts import (
     read_tables,
     split,
 )
-from ebbtide.gc.plan import Plan, read_commits
+from ebbtide.gc.plan import Plan, Settled, read_commits
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
 
@@ -52,6 +67,9 @@ _RECORD_SCHEMA: Final = make_schema(
 
 
 _JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address", "target")])
+_DOUBTED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA])
+SMALL_MAX: Final = 16
+"""How many small parts of what is settled there may be before they are put together."""
 
 
 class NeedsCleanRunError(Exception):
@@ -82,36 +100,63 @@ class Now:
     data_trees: frozenset[str]
     checksums: Mapping[str, str]  # of trees, by their ids
     node_parts: list[Part]  # of all data trees
+    dropped: list[Part]  # with the keys of what the format says was dropped
 
 
-def recall(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
-    """Parts (INVENTORY_SCHEMA) of what the listing of an incremental run leaves out and the run
-    must look at all the same. Raises NeedsCleanRunError, also for files that are damaged: those of
-    the earlier run, and trees and nodes that nothing but this needs."""
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """`parts` (INVENTORY_SCHEMA) are what the listing of an incremental run leaves out and the run
+    must look at all the same. What is `settled` it need not, but for what has the keys of
+    `unsettled`: of that, what counts is in `parts`, or was in those of an earlier run."""
+
+    parts: list[Part]
+    settled: tuple[Settled, ...]
+    unsettled: list[Part]
+
+
+def recall(engine: Engine, earlier: EarlierRun, now: Now) -> Recalled:
+    """What the earlier run leaves to this one. Raises NeedsCleanRunError, also for files that are
+    damaged or gone: those of earlier runs, and trees and nodes that nothing but this needs."""
     try:
         remembered = _remembered(engine, earlier, now)
-        return remembered + _expired(engine, earlier, now, remembered)
+        expired = _expired(engine, earlier, now)
+        doubted, unsettled = _doubted(engine, earlier, now, expired)
+        return Recalled(
+            # Where both have a row, that of the settled has its date.
+            parts=remembered + _new_among(doubted + expired, remembered, now.folder),
+            settled=_put_together(earlier.plan.settled, unsettled, now.folder),
+            unsettled=unsettled,
+        )
     except Refused as error:
         raise NeedsCleanRunError(error.message) from error
 
 
-def in_question(
-    folder: RunFolder, inventory: Sequence[Part], protected: Sequence[Part]
-) -> list[Part]:
-    """The keys (parts of KEYS_SCHEMA) by which those of the inventory are judged that nothing
-    protects: what else is live makes no difference to this run."""
-    kept = KeySet.read(folder, protected)
-    answer = PartRows()
-    writer = KeyWriter("live/in-question", folder, answer, group=KEYS)
-    for part in inventory:
-        if part.group == REMEMBERED:
-            keys = read_keys_in_order(folder, part)
-        else:
-            table = read_rows(folder, [part], _JUDGED_SCHEMA)
-            keys = keys_of(pc.coalesce(table.column("target"), table.column("address")))
-        writer.add(keys[np.logical_not(kept.has(keys))])
-    writer.finish()
-    return answer.parts()
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a run looks at: the addresses by which it is judged, and their keys."""
+
+    addresses: pa.ChunkedArray[Any]
+    keys: KeyArray
+
+    @classmethod
+    def of(cls, folder: RunFolder, inventory: Sequence[Part]) -> Question:
+        """Read from parts of INVENTORY_SCHEMA."""
+        rows = read_rows(folder, inventory, _JUDGED_SCHEMA)
+        judged: Any = pc.coalesce(rows.column("target"), rows.column("address"))
+        return cls(judged, keys_of(judged))
+
+    def key_parts(self, folder: RunFolder) -> list[Part]:
+        """The keys as parts of KEYS_SCHEMA: what else is live makes no difference to the run."""
+        answer = PartRows()
+        writer = KeyWriter("live/in-question", folder, answer, group=KEYS)
+        writer.add(self.keys)
+        writer.finish()
+        return answer.parts()
+
+    def left(self, folder: RunFolder, live: Iterable[Part]) -> list[str]:
+        """The addresses that are not live, each once."""
+        others = np.logical_not(KeySet.read(folder, live).has(self.keys))
+        return texts(pc.unique(self.addresses.filter(pa.array(others))))
 
 
 def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
@@ -152,10 +197,72 @@ def _rows(
     return pa.table(columns, schema=INVENTORY_SCHEMA)
 
 
-def _expired(engine: Engine, earlier: EarlierRun, now: Now, remembered: list[Part]) -> list[Part]:
-    """What commits refer to that were kept then and are not now, and that lies in slices closed
-    off then. Their dates are not known: they were there when the earlier run read the metadata."""
-    released = read_commits(earlier.folder, earlier.plan.commits).data_trees - now.data_trees
+def _doubted(
+    engine: Engine, earlier: EarlierRun, now: Now, expired: list[Part]
+) -> tuple[list[Part], list[Part]]:
+    """What of the settled was dropped, or is of a commit that expired: parts of INVENTORY_SCHEMA,
+    in which an address may come more than once, where a slice was listed again; and the keys (parts
+    of KEYS_SCHEMA) of all that was so since the last clean run."""
+    if not engine.holds([*now.dropped, *expired]):
+        raise NeedsCleanRunError("so much was dropped that listing everything is as quick")
+    doubts = to_key_parts(engine, now.folder, [*now.dropped, *expired], name="doubt")
+
+    def work(number: int, task: Sequence[Settled], answer: PartRows) -> None:
+        doubted = KeySet.read(now.folder, doubts)
+        known = KeySet.read(earlier.folder, earlier.plan.unsettled)
+        tables = [_DOUBTED_SCHEMA.empty_table()]
+        for settled in task:
+            folder = RunFolder.at(settled.run_path)
+            keys = read_keys_in_order(folder, settled.part)
+            wanted = doubted.has(keys) & ~known.has(keys)
+            if wanted.any():
+                rows = read_rows(folder, [settled.part], _DOUBTED_SCHEMA)
+                rows = rows.filter(pa.array(wanted))
+                tables.append(in_closed_slices(rows, earlier.closed_after))
+        table = pa.concat_tables(tables)
+        answer.wrote(now.folder, f"doubt/part-{number:05d}.parquet", table, group="rows")
+
+    tasks = split(earlier.plan.settled, tasks=engine.task_count)
+    found = engine.run(tasks, work)
+    answer = PartRows()
+    writer = KeyWriter("unsettled/keys", now.folder, answer, group=KEYS)
+    for part in earlier.plan.unsettled:
+        writer.add(read_keys(earlier.folder, part))
+    for part in found:
+        writer.add(read_keys(now.folder, part))
+    writer.finish()
+    return found, answer.parts()
+
+
+def _put_together(
+    settled: Sequence[Settled], unsettled: Sequence[Part], folder: RunFolder
+) -> tuple[Settled, ...]:
+    """What is settled, in fewer parts where many are small: each run adds some."""
+    small = [each for each in settled if each.part.rows < ROWS_PER_PART // 2]
+    if len(small) <= SMALL_MAX:
+        return tuple(settled)
+    known = KeySet.read(folder, unsettled)
+    tables = [_DOUBTED_SCHEMA.empty_table()]
+    for each in small:
+        rows = read_rows(RunFolder.at(each.run_path), [each.part], _DOUBTED_SCHEMA)
+        keys: KeyArray = rows.column("key").to_numpy()
+        tables.append(rows.filter(pa.array(~known.has(keys))))
+    table = pa.concat_tables(tables)
+    answer = PartRows()
+    for start in range(0, table.num_rows, ROWS_PER_PART):
+        name = f"{SETTLED}/together-{start // ROWS_PER_PART:05d}.parquet"
+        answer.wrote(folder, name, table.slice(start, ROWS_PER_PART), group=SETTLED)
+    large = [each for each in settled if each not in small]
+    return (*large, *(Settled(folder.path, part) for part in answer.parts()))
+
+
+def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
+    """What commits refer to that were kept then, or made since, and are not kept now, and that
+    lies in slices closed off then: each address as often as nodes have it. Their dates are not
+    known: they were there when the earlier run read the metadata."""
+    planned = read_commits(earlier.folder, earlier.plan.commits)
+    made_since = now.checksums.keys() - planned.trees
+    released = (planned.data_trees | made_since) - now.data_trees
     nodes = _nodes_of(engine, sorted(released), now)
     if not nodes:
         return []
@@ -177,8 +284,7 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now, remembered: list[Par
         table = pa.concat_tables(tables)
         answer.wrote(now.folder, f"expired/part-{number:05d}.parquet", table, group="rows")
 
-    parts = engine.run(split(nodes, tasks=engine.task_count), work)
-    return _new_among(parts, remembered, now.folder)
+    return engine.run(split(nodes, tasks=engine.task_count), work)
 
 
 def _nodes_of(engine: Engine, trees: Sequence[str], now: Now) -> list[tuple[str, str, int]]:
@@ -223,5 +329,5 @@ def _new_among(parts: Iterable[Part], known: list[Part], folder: RunFolder) -> l
     )
     answer = PartRows()
     table = once.rename_columns(INVENTORY_SCHEMA.names).cast(INVENTORY_SCHEMA)
-    answer.wrote(folder, "inventory/expired.parquet", table, group="rows")
+    answer.wrote(folder, "inventory/recalled.parquet", table, group="rows")
     return answer.parts()

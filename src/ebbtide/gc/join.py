@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's u
 from ebbtide.gc.candidates import (
     CANDIDATE_SCHEMA,
     CLASSES,
-    REMAINING,
     CandidateWriter,
     Relations,
     Subtracted,
+    by_use,
     micros_of,
 )
 from ebbtide.gc.counts import Count
@@ -34,6 +34,7 @@ from ebbtide.gc.spark import Change, PartWriter, read_frame, write_frame
 _KEYED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA, pa.field("purged", pa.bool_())])
 _LIVE: Final = 1
 _PROTECTED: Final = 2
+_UNTRACED: Final = 4
 
 
 def join(engine: Engine, given: Relations) -> Subtracted:
@@ -46,20 +47,23 @@ def join(engine: Engine, given: Relations) -> Subtracted:
         "class", _class_of(given.cutoff)
     )
     seen = Observation("classes")
-    wanted = F.col("class") == "candidate"
+    goes = F.col("class") == "candidate"
+    wanted = goes
+    # Whatever is protected has marks.
+    settled = (F.col("class") == "protected") & (F.col("mark").bitwiseAND(_UNTRACED) == 0)
     if given.closed_after is not None:
         stays = F.col("class").isin("protected", "young")
         wanted = wanted | (stays & (F.col("slice") > given.closed_after))
+    uses = (goes.alias("goes"), settled.alias("settled"))
     chosen = (
         classified.observe(seen, *_class_counts())
         .where(wanted)
-        .select(*CANDIDATE_SCHEMA.names, (F.col("class") == "candidate").alias("goes"))
+        .select(*CANDIDATE_SCHEMA.names, *uses)
     )
     parts = write_frame(chosen, _candidate_writer(given.folder, given.kinds))
     found = seen.get
     return Subtracted(
-        candidates=tuple(part for part in parts if part.group != REMAINING),
-        remaining=tuple(part for part in parts if part.group == REMAINING),
+        **by_use(parts),
         counts={
             name: Count(found[f"{name}_objects"], found[f"{name}_bytes"] or 0) for name in CLASSES
         },
@@ -82,7 +86,7 @@ def _with_keys(given: Relations) -> Change:
 
 
 def _keep_marks(engine: Engine, given: Relations) -> DataFrame:
-    """Columns `key` (each once) and `mark` (bits: live, protected)."""
+    """Columns `key` (each once) and `mark` (bits: live, protected, untraced)."""
 
     def marked(parts: list[Part], name: str, mark: int) -> DataFrame:
         keys = to_key_parts(engine, given.folder, parts, name=name)
@@ -90,8 +94,9 @@ def _keep_marks(engine: Engine, given: Relations) -> DataFrame:
         return frame.select("key", F.lit(mark).alias("mark"))
 
     live = marked(given.live, "live", _LIVE)
-    both = live.union(marked(given.protected, "uncommitted", _PROTECTED))
-    return both.groupBy("key").agg(F.bit_or("mark").alias("mark"))
+    protected = marked(given.protected, "uncommitted", _PROTECTED)
+    untraced = marked(given.untraced, "untraced", _UNTRACED)
+    return live.union(protected).union(untraced).groupBy("key").agg(F.bit_or("mark").alias("mark"))
 
 
 def _class_of(cutoff: datetime) -> Column:
@@ -126,9 +131,8 @@ def _candidate_writer(folder: RunFolder, kinds: tuple[str, ...]) -> PartWriter:
             table = pa.Table.from_batches([batch])
             goes = table.column("goes")
             rows = table.drop_columns("goes")
-            writer.add(rows.filter(goes))
-            if (stays := rows.filter(pc.invert(goes))).num_rows:
-                writer.remember(stays)
+            writer.add(rows.filter(goes).drop_columns("settled"))
+            writer.remember(rows.filter(pc.invert(goes)))
         writer.finish()
 
     return write

@@ -3,7 +3,8 @@
 Keys stand on the side that is taken away: what is live, protected, or known to be there. Two
 addresses with one key then keep garbage, never drop what is live. Among n kept and m listed
 addresses that happens n * m / 2**64 times on average: once in 50,000 runs for 20 million of each.
-Addresses of the store are random, and whoever chose one to collide could only keep garbage.
+Addresses of the store have 96 random bits, and whoever chose one to collide could only keep
+garbage.
 
 The hash is XXH3 of the address in UTF-8, with seed 0 (https://xxhash.com, its specification 0.2).
 """

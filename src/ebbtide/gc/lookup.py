@@ -16,25 +16,22 @@ import pyarrow.compute as pc
 
 from ebbtide.gc.candidates import (
     CLASSES,
-    REMAINING,
-    ROWS_PER_PART,
     CandidateWriter,
     Relations,
     Subtracted,
+    by_use,
     latest_micros,
     micros_of,
 )
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, REMEMBERED, in_closed_slices
-from ebbtide.gc.keys import KeySet, keys_of, read_keys_in_order, rows_of
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, in_closed_slices
+from ebbtide.gc.keys import KeySet, keys_of, rows_of
 from ebbtide.gc.parts import Part, PartRows, read_tables, split
 
 _CLASS: Final = "class "
 _REQUIRED: Final = "required"
 _SEEN: Final = "required and seen"
-_SLICES_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field("slice")])
-REMEMBERED_ROWS_MIN: Final = ROWS_PER_PART // 2
 KEPT_PER_TASK: Final = 1_000_000
 """With more to look things up in, there are no more tasks than cores: each has to read it."""
 
@@ -51,16 +48,10 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
         required = KeySet.read(folder, given.required)
         protected = KeySet.read(folder, given.protected, questions=questions)
         answer.counted(len(required), bytes_total=0, group=_REQUIRED)
+        untraced = KeySet.read(folder, given.untraced)
         purged = given.read_purged()
         writer = CandidateWriter(folder, kinds, number, answer)
-        others: list[Part] = []
-        for part in task:
-            if stays_whole(part, live, protected):
-                answer.counted(part.rows, bytes_total=part.bytes_total, group=_CLASS + "protected")
-                answer.kept(part, group=REMAINING)
-            else:
-                others.append(part)
-        for table in read_tables(folder, others, INVENTORY_SCHEMA):
+        for table in read_tables(folder, task, INVENTORY_SCHEMA):
             target = table.column("target")
             judged = pc.coalesce(target, table.column("address"))
             keys = keys_of(judged)
@@ -70,29 +61,20 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
             seen = int(np.count_nonzero(required.has(keys) & own))
             answer.counted(seen, bytes_total=0, group=_SEEN)
             is_protected = protected.has(keys)
+            settled = pa.array(is_protected & ~untraced.has(keys))
             classes = _classes(table, is_live, is_protected, is_purged, cutoff=given.cutoff)
             listed = pc.is_in(table.column("kind"), value_set=pa.array(kinds, pa.string()))
             for name in CLASSES:
-                of_class = pc.equal(classes, pa.scalar(name, pa.string()))
-                rows = table.filter(pc.and_(listed, of_class))
+                of_class = pc.and_(listed, pc.equal(classes, pa.scalar(name, pa.string())))
+                rows = table.filter(of_class)
                 size = pc.sum(rows.column("size_bytes")).as_py() or 0
                 answer.counted(rows.num_rows, bytes_total=size, group=_CLASS + name)
                 if name == "candidate" and rows.num_rows:
                     writer.add(rows)
                 elif name in ("protected", "young") and given.closed_after is not None:
-                    writer.remember(in_closed_slices(rows, given.closed_after))
+                    known = rows.append_column("settled", settled.filter(of_class))
+                    writer.remember(in_closed_slices(known, given.closed_after))
         writer.finish()
-
-    def stays_whole(part: Part, live: KeySet, protected: KeySet) -> bool:
-        """Whether a part that is remembered is to be remembered as it is: all in it is protected,
-        none is live, and the next run does not list it. Small ones are put together."""
-        if part.group != REMEMBERED or part.rows < REMEMBERED_ROWS_MIN or given.required:
-            return False
-        keys = read_keys_in_order(folder, part)
-        if not protected.has(keys).all() or live.has(keys).any():
-            return False
-        slices = next(read_tables(folder, [part], _SLICES_SCHEMA)).column("slice")
-        return given.closed_after is not None and pc.min(slices).as_py() > given.closed_after
 
     answers = engine.run(split(given.inventory, tasks=count), work)
     counts = dict.fromkeys(CLASSES, Count())
@@ -103,8 +85,7 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
     required = {part.rows for part in answers if part.name is None and part.group == _REQUIRED}
     seen = sum(part.rows for part in answers if part.name is None and part.group == _SEEN)
     return Subtracted(
-        candidates=tuple(p for p in answers if p.name is not None and p.group != REMAINING),
-        remaining=tuple(p for p in answers if p.name is not None and p.group == REMAINING),
+        **by_use(answers),
         counts=counts,
         all_listed=required == {seen},
     )

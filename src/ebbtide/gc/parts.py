@@ -130,10 +130,6 @@ class PartRows:
         folder.storage.put(folder.address(name), data, durable=False)
         self.rows.append({**asdict(part), "name": name, "group": group})
 
-    def kept(self, part: Part, *, group: str) -> None:
-        """Answer with a part of this run that is there already."""
-        self.rows.append({**asdict(part), "group": group})
-
     def counted(
         self,
         rows: int,

@@ -41,16 +41,36 @@ and ranges stay (`recorded`), the reason for the former, and what stays with the
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """A part in the folder of the run that wrote it, which later plans refer to."""
+
+    run_path: str
+    part: Part
+
+    def to_json(self) -> dict[str, Any]:
+        """For plan.json."""
+        return {"run_path": self.run_path, **self.part.to_json()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Settled:
+        """The one that `to_json` wrote. KeyError or TypeError when it is something else."""
+        return cls(str(content["run_path"]), Part.from_json(content))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A durable plan. `refusal` (kind, message) is set where a sweep needs a flag to go on.
 
     `mode` is clean or incremental, the latter going on from run `previous_id`; `mode_reason` says
     why a clean run was made. It is REMOVAL for a gone repository, of which everything goes: there
-    are no `commits` then. For the next incremental one: `read_at` is when the metadata was read,
-    slices behind `closed_after` were closed off then, `remaining` has what stays in those without
-    being live, `young_slices` counts those that were not listed, since all in them is younger than
-    the grace, `whole` counts everything in the storage, `clean_at` is when the last clean run
-    began. `inventory_url` names the inventory in whose place nothing was listed.
+    are no `commits` then. `inventory_url` names the inventory in whose place nothing was listed.
+
+    For the next incremental one: `read_at` is when the metadata was read, slices behind
+    `closed_after` were closed off then; `remaining` and `settled` have what stays in those without
+    being live, the latter until the format tells that it was dropped, and but for the keys of
+    `unsettled`, which count no more; `young_slices` counts the slices that were not listed, since
+    all in them is younger than the grace; `whole` counts everything in the storage; `clean_at` is
+    when the last clean run began.
 
     `expired_count` counts the commits that lose their data, `gone_count` those that lost it to
     earlier runs, `forgettable_count` those of both that lose their records too.
@@ -83,6 +103,8 @@ class Plan:
     young_slices: int
     remaining: tuple[Part, ...]
     whole: Count
+    settled: tuple[Settled, ...] = ()
+    unsettled: tuple[Part, ...] = ()
     inventory_url: str | None = None
     refusal: tuple[str, str] | None = None
 
@@ -116,6 +138,8 @@ class Plan:
             "closed_after": self.closed_after,
             "young_slices": self.young_slices,
             "remaining": [part.to_json() for part in self.remaining],
+            "settled": [each.to_json() for each in self.settled],
+            "unsettled": [part.to_json() for part in self.unsettled],
             "whole": asdict(self.whole),
             "inventory_url": self.inventory_url,
             "refusal": list(self.refusal) if self.refusal else None,
@@ -153,6 +177,8 @@ class Plan:
             closed_after=content["closed_after"],
             young_slices=content["young_slices"],
             remaining=tuple(Part.from_json(part) for part in content["remaining"]),
+            settled=tuple(Settled.from_json(each) for each in content["settled"]),
+            unsettled=tuple(Part.from_json(part) for part in content["unsettled"]),
             whole=Count(**content["whole"]),
             inventory_url=content.get("inventory_url"),
             refusal=(refusal[0], refusal[1]) if refusal else None,
@@ -173,6 +199,7 @@ class PlannedCommits:
     data_trees: frozenset[str]
     recorded_trees: frozenset[str]
     companions: frozenset[str]
+    trees: frozenset[str] = frozenset()
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -264,5 +291,6 @@ def read_commits(folder: RunFolder, part: Part | None) -> PlannedCommits:
         data_trees=frozenset(row["tree_id"] for row in rows if row["active"]),
         recorded_trees=frozenset(row["tree_id"] for row in rows if row["recorded"]),
         companions=frozenset(address for row in rows for address in row["companions"]),
+        trees=frozenset(row["tree_id"] for row in rows),
         reasons={row["commit_id"]: row["reason"] for row in rows if row["active"]},
     )

@@ -9,26 +9,33 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Final
 
-from ebbtide.formats.base import RepositoryFormat, Slices
-from ebbtide.gc.candidates import Relations
+from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat, Slices
+from ebbtide.gc.candidates import Relations, Subtracted
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
 from ebbtide.gc.given import GivenInventory, read_inventory
-from ebbtide.gc.incremental import NeedsCleanRunError, Now, in_question, recall
+from ebbtide.gc.incremental import (
+    EarlierRun,
+    NeedsCleanRunError,
+    Now,
+    Question,
+    Recalled,
+    recall,
+)
 from ebbtide.gc.index import Index
 from ebbtide.gc.inventory import POINTERS, list_inventory
-from ebbtide.gc.mark import MarkedTrees, Reached, mark_reached, reach
+from ebbtide.gc.mark import Marked, MarkedTrees, Reached, mark_reached, reach
 from ebbtide.gc.modes import Chosen
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part
 from ebbtide.gc.places import Place
-from ebbtide.gc.plan import Plan, write_commits
+from ebbtide.gc.plan import Plan, Settled, write_commits
 from ebbtide.gc.presence import check_presence
 from ebbtide.gc.protected import write_protected
 from ebbtide.gc.runs import RunFolder
@@ -43,12 +50,15 @@ UNCHANGED_PER_ROW: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """What was listed: parts of INVENTORY_SCHEMA, counts by kind, and of what can be collected."""
+    """What was listed: parts of INVENTORY_SCHEMA, counts by kind, and of what can be collected;
+    and until when it speaks for the storage."""
 
     parts: list[Part]
     kinds: dict[str, Count]
     total: Count
-    young_slices: int
+    cutoff: datetime
+    young_slices: int = 0
+    closed_after: str | None = None
 
     def with_rows(self, parts: list[Part]) -> _Listed:
         """This, and what an incremental run looks at besides."""
@@ -57,17 +67,28 @@ class _Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """What the metadata said, and what follows from it: for each commit, and the trees and nodes
-    that are reached."""
+class _Roots:
+    """What decides on commits, and what that means for the trees; `purged` and `untraced` are
+    parts."""
 
     roots: Roots
     decision: Decision
     commits: Part
-    protected: list[Part]
-    purged: list[Part]
     trees: MarkedTrees
-    reached: Reached
+    purged: list[Part]
+    untraced: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What is known once everything was read: the relations of the subtraction, and what an earlier
+    run left to this one."""
+
+    roots: _Roots
+    listed: _Listed
+    marked: Marked
+    protected: list[Part]
+    recalled: Recalled = field(default_factory=lambda: Recalled([], (), []))
 
 
 def make_plan(
@@ -86,152 +107,222 @@ def make_plan(
 
     An incremental run that turns out to be none becomes a clean one.
     """
-    make = partial(
-        _make,
-        engine,
-        repository,
-        run_id=run_id,
-        folder=folder,
-        options=options,
-        steps=steps,
-        given=given,
-    )
+    planning = _Planning(engine, repository, run_id, folder, options, steps, given)
     try:
-        return make(chosen=chosen)
+        return planning.make(chosen)
     except NeedsCleanRunError as error:
-        return make(chosen=Chosen(reason=str(error)))
+        return planning.make(Chosen(reason=str(error)))
 
 
-def _make(
-    engine: Engine,
-    repository: RepositoryFormat,
-    *,
-    run_id: str,
-    folder: RunFolder,
-    options: RunOptions,
-    steps: Steps,
-    chosen: Chosen,
-    given: GivenInventory | None,
-) -> Plan:
-    earlier = chosen.earlier
-    engine.expect(None if earlier is None else earlier.left.objects // UNCHANGED_PER_ROW)
-    with steps("check"):
-        started_at = check_times(repository, options)
-        cutoff = started_at - options.grace
-    with steps("list"):
-        if given is None:
-            # First: what ends while the listing goes on may have been listed or not.
-            closed_after = _closed_after(repository, cutoff)
-            slices = Slices(
-                cutoff=cutoff,
-                now=started_at,
-                closed_after=None if earlier is None else earlier.run.closed_after,
-            )
-            listed = _list(engine, repository, folder, slices)
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """One plan in the making."""
+
+    engine: Engine
+    repository: RepositoryFormat
+    run_id: str
+    folder: RunFolder
+    options: RunOptions
+    steps: Steps
+    given: GivenInventory | None
+
+    def make(self, chosen: Chosen) -> Plan:
+        """As `make_plan`; raises NeedsCleanRunError besides."""
+        earlier = chosen.earlier
+        self.engine.expect(None if earlier is None else earlier.left.objects // UNCHANGED_PER_ROW)
+        with self.steps("check"):
+            started_at = check_times(self.repository, self.options)
+        with self.steps("list"):
+            listed = self._list(started_at, None if earlier is None else earlier.run)
+        index = self._index(listed, started_at)
+        if earlier is None:
+            read = self._read_all(listed, index)
         else:
-            closed_after = None  # nobody knows what came into a slice at its end
-            cutoff = min(cutoff, given.date)
-            listed = _listed(repository, read_inventory(engine, repository, folder, given))
-    place = Place(repository.storage, repository.layout, folder, "live")
-    index = _index(repository, options, folder, listed, started_at)
-    read = _read(
-        engine, repository, place, index, steps, cutoff=cutoff, listed_count=listed.total.objects
-    )
-    if earlier is not None and read.purged:
-        raise NeedsCleanRunError("a purge was not finished, and a listing finds what it left")
-    if earlier is not None:
-        with steps("recall"):
-            now = Now(
-                folder=folder,
-                storage=repository.storage,
-                layout=repository.layout,
-                data_trees=read.trees.data,
-                checksums=read.roots.tree_checksums,
-                node_parts=read.reached.nodes,
-            )
-            listed = listed.with_rows(recall(engine, earlier.run, now))
-    with steps("mark"):
-        asked = None
-        if earlier is not None and engine.holds_keys([*listed.parts, *read.protected]):
-            asked = in_question(folder, listed.parts, read.protected)
-        marked = mark_reached(engine, place, read.reached, index=index, asked=asked)
-    with steps("subtract"):
-        relations = Relations(
-            folder=folder,
-            inventory=listed.parts,
-            live=marked.live,
-            required=marked.required,
-            protected=read.protected,
-            kinds=repository.layout.delete_order,
+            read = self._read_changes(listed, index, earlier.run)
+        result = self._subtract(read)
+        whole = read.listed.total
+        if earlier is not None:
+            whole = whole.or_more(earlier.left)
+        return self._plan(read, result, chosen, started_at=started_at, whole=whole)
+
+    def _list(self, started_at: datetime, earlier: EarlierRun | None) -> _Listed:
+        repository, folder = self.repository, self.folder
+        cutoff = started_at - self.options.grace
+        if self.given is not None:
+            # Nobody knows what came into a slice at its end.
+            parts = read_inventory(self.engine, repository, folder, self.given)
+            return _listed(repository, parts, cutoff=min(cutoff, self.given.date))
+        # First: what ends while the listing goes on may have been listed or not.
+        closed_after = _closed_after(repository, cutoff)
+        slices = Slices(
             cutoff=cutoff,
-            closed_after=closed_after,
-            purged=read.purged,
+            now=started_at,
+            closed_after=None if earlier is None else earlier.closed_after,
         )
-        result = subtract(engine, relations)
-    if marked.required and not result.all_listed:
-        with steps("presence"):
-            check_presence(
-                engine,
-                storage=repository.storage,
-                folder=folder,
+        parts, young = list_inventory(
+            self.engine, repository.storage, repository.layout, folder, slices
+        )
+        return replace(
+            _listed(repository, parts, cutoff=cutoff), young_slices=young, closed_after=closed_after
+        )
+
+    def _index(self, listed: _Listed, started_at: datetime) -> Index | None:
+        """The index of a repository whose trees and nodes have checksums; read only by a run that
+        leaves the storage unwritten."""
+        if not self.repository.layout.checked_kinds:
+            return None
+        return Index(
+            storage=self.repository.storage,
+            folder=self.folder,
+            pointers=tuple(part for part in listed.parts if part.group == POINTERS),
+            read_at=started_at,
+            writable=self.options.run_dir is None,
+        )
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.repository.storage, self.repository.layout, self.folder, "live")
+
+    def _read_all(self, listed: _Listed, index: Index | None) -> _Read:
+        """All in one snapshot of the metadata. What is protected is much to read, and is read while
+        tasks read trees; behind them where those are this process's own, whose steps keep an
+        order."""
+        with ExitStack() as until_read:
+            with self.steps("read"):
+                reading = until_read.enter_context(self.repository.reading(listed.cutoff))
+                tables = reading.protected()
+                roots = self._read_roots(reading, listed)
+                write = partial(write_protected, self.folder, tables, name="uncommitted")
+                beside: Future[list[Part]] | None = None
+                if self.engine.cores > 1:
+                    beside = until_read.enter_context(ThreadPoolExecutor(1)).submit(write)
+            with self.steps("reach"):
+                reached = self._reach(roots, index)
+                protected = write() if beside is None else beside.result()
+        with self.steps("mark"):
+            marked = mark_reached(self.engine, self._place, reached, index=index)
+        return _Read(roots, listed, marked, protected)
+
+    def _read_changes(self, listed: _Listed, index: Index | None, earlier: EarlierRun) -> _Read:
+        """All in one snapshot too. What is protected is asked for by name, once it is known what is
+        looked at: nearly all of it is settled."""
+        folder = self.folder
+        with self.repository.reading(listed.cutoff) as reading:
+            with self.steps("read"):
+                roots = self._read_roots(reading, listed)
+                if roots.purged:
+                    reason = "a purge was not finished, and a listing finds what it left"
+                    raise NeedsCleanRunError(reason)
+                dropped = write_protected(folder, reading.dropped(), name="dropped")
+            with self.steps("reach"):
+                reached = self._reach(roots, index)
+            with self.steps("recall"):
+                now = Now(
+                    folder=folder,
+                    storage=self.repository.storage,
+                    layout=self.repository.layout,
+                    data_trees=roots.trees.data,
+                    checksums=roots.roots.tree_checksums,
+                    node_parts=reached.nodes,
+                    dropped=dropped,
+                )
+                recalled = recall(self.engine, earlier, now)
+                listed = listed.with_rows(recalled.parts)
+            with self.steps("mark"):
+                few = self.engine.holds(listed.parts)
+                question = Question.of(folder, listed.parts) if few else None
+                asked = None if question is None else question.key_parts(folder)
+                marked = mark_reached(self.engine, self._place, reached, index=index, asked=asked)
+            with self.steps("protect"):
+                left = None if question is None else question.left(folder, marked.live)
+                among = left if left is None or len(left) <= AMONG_MAX else None
+                tables = reading.protected(among)
+                protected = write_protected(folder, tables, name="uncommitted")
+        return _Read(roots, listed, marked, protected, recalled)
+
+    def _read_roots(self, reading: Reading, listed: _Listed) -> _Roots:
+        roots = reading.roots()
+        purged = write_protected(self.folder, reading.purged(), name="purged")
+        untraced = write_protected(self.folder, reading.untraced(), name="untraced")
+        check_not_empty(roots, listed_count=listed.total.objects)
+        decision = decide(roots)
+        commits = write_commits(self.folder, roots, decision)
+        return _Roots(roots, decision, commits, trees_of(roots, decision), purged, untraced)
+
+    def _reach(self, roots: _Roots, index: Index | None) -> Reached:
+        checksums = roots.roots.tree_checksums
+        return reach(self.engine, self._place, trees=roots.trees, checksums=checksums, index=index)
+
+    def _subtract(self, read: _Read) -> Subtracted:
+        """Refused `missing_…` where something is not there that must be."""
+        listed, marked = read.listed, read.marked
+        with self.steps("subtract"):
+            relations = Relations(
+                folder=self.folder,
                 inventory=listed.parts,
+                live=marked.live,
                 required=marked.required,
+                protected=read.protected,
+                kinds=self.repository.layout.delete_order,
+                cutoff=listed.cutoff,
+                closed_after=listed.closed_after,
+                # What is settled once more would not count.
+                untraced=read.roots.untraced + read.recalled.unsettled,
+                purged=read.roots.purged,
             )
-    whole = listed.total if earlier is None else listed.total.or_more(earlier.left)
-    over = check_share(result.counts["candidate"], whole, share_max=options.share_max)
-    policy = read.roots.policy
-    gone_count = sum(commit.tombstoned for commit in read.roots.commits)
-    return Plan(
-        run_id=run_id,
-        identity=repository.identity,
-        started_at=started_at,
-        cutoff=cutoff,
-        grace_seconds=options.grace.total_seconds(),
-        policy=None if policy is None else policy.to_mapping(),
-        counts={"listed": listed.total, **result.counts},
-        kinds=listed.kinds,
-        candidates=result.candidates,
-        protected=tuple(read.protected),
-        commits=read.commits,
-        active_count=len(read.decision.active),
-        expired_count=len(read.decision.expired) - gone_count,
-        gone_count=gone_count,
-        forgettable_count=len(read.decision.forgettable),
-        by_ref=tuple(asdict(summary) for summary in read.decision.by_ref),
-        warnings=read.decision.warnings,
-        seconds=steps.seconds(),
-        mode="clean" if earlier is None else "incremental",
-        mode_reason=chosen.reason,
-        previous_id=None if earlier is None else earlier.run.plan.run_id,
-        clean_at=started_at if earlier is None else earlier.run.plan.clean_at,
-        read_at=read.roots.now,
-        closed_after=closed_after,
-        young_slices=listed.young_slices,
-        remaining=result.remaining,
-        whole=whole,
-        inventory_url=None if given is None else given.url,
-        refusal=(over.kind, over.message) if over else None,
-    )
+            result = subtract(self.engine, relations)
+        if marked.required and not result.all_listed:
+            with self.steps("presence"):
+                check_presence(
+                    self.engine,
+                    storage=self.repository.storage,
+                    folder=self.folder,
+                    inventory=listed.parts,
+                    required=marked.required,
+                )
+        return result
 
-
-def _index(
-    repository: RepositoryFormat,
-    options: RunOptions,
-    folder: RunFolder,
-    listed: _Listed,
-    started_at: datetime,
-) -> Index | None:
-    """The index of a repository whose trees and nodes have checksums; read only by a run that
-    leaves the storage unwritten."""
-    if not repository.layout.checked_kinds:
-        return None
-    return Index(
-        storage=repository.storage,
-        folder=folder,
-        pointers=tuple(part for part in listed.parts if part.group == POINTERS),
-        read_at=started_at,
-        writable=options.run_dir is None,
-    )
+    def _plan(
+        self, read: _Read, result: Subtracted, chosen: Chosen, *, started_at: datetime, whole: Count
+    ) -> Plan:
+        roots, decision, listed = read.roots.roots, read.roots.decision, read.listed
+        earlier = None if chosen.earlier is None else chosen.earlier.run.plan
+        over = check_share(result.counts["candidate"], whole, share_max=self.options.share_max)
+        gone_count = sum(commit.tombstoned for commit in roots.commits)
+        settled = tuple(Settled(self.folder.path, part) for part in result.settled)
+        return Plan(
+            run_id=self.run_id,
+            identity=self.repository.identity,
+            started_at=started_at,
+            cutoff=listed.cutoff,
+            grace_seconds=self.options.grace.total_seconds(),
+            policy=None if roots.policy is None else roots.policy.to_mapping(),
+            counts={"listed": listed.total, **result.counts},
+            kinds=listed.kinds,
+            candidates=result.candidates,
+            protected=tuple(read.protected),
+            commits=read.roots.commits,
+            active_count=len(decision.active),
+            expired_count=len(decision.expired) - gone_count,
+            gone_count=gone_count,
+            forgettable_count=len(decision.forgettable),
+            by_ref=tuple(asdict(summary) for summary in decision.by_ref),
+            warnings=decision.warnings,
+            seconds=self.steps.seconds(),
+            mode="clean" if earlier is None else "incremental",
+            mode_reason=chosen.reason,
+            previous_id=None if earlier is None else earlier.run_id,
+            clean_at=started_at if earlier is None else earlier.clean_at,
+            read_at=roots.now,
+            closed_after=listed.closed_after,
+            young_slices=listed.young_slices,
+            remaining=result.remaining,
+            settled=read.recalled.settled + settled,
+            unsettled=tuple(read.recalled.unsettled),
+            whole=whole,
+            inventory_url=None if self.given is None else self.given.url,
+            refusal=(over.kind, over.message) if over else None,
+        )
 
 
 def _closed_after(repository: RepositoryFormat, cutoff: datetime) -> str | None:
@@ -241,57 +332,14 @@ def _closed_after(repository: RepositoryFormat, cutoff: datetime) -> str | None:
     return None if closed_after is None else max(closed_after, latest_id(cutoff))
 
 
-def _list(
-    engine: Engine, repository: RepositoryFormat, folder: RunFolder, slices: Slices
-) -> _Listed:
-    answers, young_slices = list_inventory(
-        engine, repository.storage, repository.layout, folder, slices
-    )
-    return _listed(repository, answers, young_slices)
-
-
-def _listed(repository: RepositoryFormat, answers: list[Part], young_slices: int = 0) -> _Listed:
+def _listed(repository: RepositoryFormat, answers: list[Part], *, cutoff: datetime) -> _Listed:
     kinds = total_by_group(part for part in answers if part.name is None)
     return _Listed(
         parts=[part for part in answers if part.name is not None],
         kinds=kinds,
         total=sum((kinds.get(k, Count()) for k in repository.layout.delete_order), Count()),
-        young_slices=young_slices,
+        cutoff=cutoff,
     )
-
-
-def _read(
-    engine: Engine,
-    repository: RepositoryFormat,
-    place: Place,
-    index: Index | None,
-    steps: Steps,
-    *,
-    cutoff: datetime,
-    listed_count: int,
-) -> _Read:
-    """All in one snapshot of the metadata. What is protected is much to read, and is read while
-    tasks read trees; behind them where those are this process's own, whose steps keep an order."""
-    folder = place.folder
-    with ExitStack() as until_read:
-        with steps("read"):
-            reading = until_read.enter_context(repository.reading(cutoff))
-            tables = reading.protected()  # what has ended is judged first
-            roots = reading.roots()
-            purged = write_protected(folder, reading.purged(), name="purged")
-            write = partial(write_protected, folder, tables, name="uncommitted")
-            beside: Future[list[Part]] | None = None
-            if engine.cores > 1:
-                beside = until_read.enter_context(ThreadPoolExecutor(1)).submit(write)
-            check_not_empty(roots, listed_count=listed_count)
-            decision = decide(roots)
-            commits = write_commits(folder, roots, decision)
-            trees = trees_of(roots, decision)
-        with steps("reach"):
-            checksums = roots.tree_checksums
-            reached = reach(engine, place, trees=trees, checksums=checksums, index=index)
-            protected = write() if beside is None else beside.result()
-            return _Read(roots, decision, commits, protected, purged, trees, reached)
 
 
 def check_times(repository: RepositoryFormat, options: RunOptions) -> datetime:

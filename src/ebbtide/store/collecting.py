@@ -24,6 +24,7 @@ from ebbtide.store.metadata.released import Dropped, drop_tokens, release
 from ebbtide.store.metadata.schema import (
     branches,
     commits,
+    dropped_tokens,
     gc_runs,
     holds,
     pending,
@@ -156,6 +157,20 @@ def staging_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime
         )
     ).all()
     return _tokens(rows)
+
+
+def gone_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime) -> list[str]:
+    """Staging tokens that no branch has any more, as far as anything is left of them, and those of
+    branches that are gone."""
+    dropped = tx.execute(
+        sa.select(dropped_tokens.c.token).where(dropped_tokens.c.repository_id == repository_id)
+    )
+    rows = tx.execute(
+        sa.select(branches.c.staging_token, branches.c.sealed_tokens).where(
+            branches.c.repository_id == repository_id, _is_gone(branches, gone_before)
+        )
+    ).all()
+    return [*dropped.scalars(), *_tokens(rows)]
 
 
 def _tokens(rows: Iterable[Any]) -> list[str]:

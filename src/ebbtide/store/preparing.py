@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -42,12 +42,21 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import Conflict, InvalidInput
-from ebbtide.store.collecting import drop_ended_writes, staging_tokens
+from ebbtide.store.collecting import drop_ended_writes, gone_tokens, staging_tokens
 from ebbtide.store.content.entries import is_external
 from ebbtide.store.context import RepositoryContext
+from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.copies import begin_reading, end_reading
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.schema import copies, pending, readings, staged, upload_tokens
+from ebbtide.store.metadata.released import COMMITTED
+from ebbtide.store.metadata.schema import (
+    copies,
+    pending,
+    readings,
+    released,
+    staged,
+    upload_tokens,
+)
 from ebbtide.store.metadata.tokens import read_signing_keys, read_verifying_keys
 from ebbtide.store.signing import sign, verify
 
@@ -116,27 +125,18 @@ def uncommitted(
     tx: Transaction,
     repository_id: str,
     *,
+    now: datetime,
     trash_time: timedelta,
     among: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """All of it (UNCOMMITTED_SCHEMA) in batches, by the database's now, or what there is of
-    these addresses; `tx` is a snapshot. What has ended is judged by the now of this call, not of
-    the reading, which may come later: what is published between the two is not in the snapshot."""
-    return _uncommitted(tx, repository_id, now=tx.now(), trash_time=trash_time, among=among)
-
-
-def _uncommitted(
-    tx: Transaction,
-    repository_id: str,
-    *,
-    now: datetime,
-    trash_time: timedelta,
-    among: Sequence[str] | None,
-) -> Iterator[pa.Table]:
+    """All of it (UNCOMMITTED_SCHEMA) in batches, or what there is of these addresses; `tx` is a
+    snapshot, and `now` no later than it: what has ended by then is published by nobody since."""
     for phase in PHASES:
         query = phase.select(repository_id)
         if among is not None:
-            query = query.where(phase.table.c.address.in_(_each_of(tx, among)))
+            # In no order: that of the key would have the whole table read.
+            chosen = phase.table.c.address.in_(_each_of(tx, among))
+            query = query.where(chosen).order_by(None)
         if phase.until is not None:
             query = query.where(phase.until > now)
         live = None
@@ -146,7 +146,8 @@ def _uncommitted(
             if tx.dialect_name == "sqlite" and among is None:
                 yield from _staged_arrays(tx, repository_id, sorted(live))
                 continue
-        queries = _divided(query, sorted(live or ()), tx.reader_count)
+        tokens = sorted(live or ()) if among is None else ()
+        queries = _divided(query, tokens, tx.reader_count)
         for rows in tx.read([partial(_batches, query=each) for each in queries]):
             yield _table(phase, rows, live)
 
@@ -166,6 +167,45 @@ def _divided(
         *(query.where(column >= low, column < high) for low, high in itertools.pairwise(bounds)),
         query.where(column >= bounds[-1]),
     ]
+
+
+def untraced(tx: Transaction, repository_id: str) -> Iterator[pa.Table]:
+    """Of what is uncommitted, the addresses (a column `address`) of which `dropped` need not tell
+    when nothing keeps them any more: all but entries whose address no commit has had."""
+    queries = [
+        sa.select(phase.table.c.address).where(phase.table.c.repository_id == repository_id)
+        for phase in PHASES
+        if phase is not STAGED
+    ]
+    shared = sa.and_(staged.c.sharing.is_not(None), staged.c.sharing == COMMITTED)
+    queries.append(
+        sa.select(staged.c.address).where(staged.c.repository_id == repository_id, shared)
+    )
+    return _addresses(tx, queries)
+
+
+def dropped(
+    tx: Transaction, repository_id: str, *, now: datetime, trash_time: timedelta
+) -> Iterator[pa.Table]:
+    """The addresses (a column `address`) that have lost what was staged of them, or some of it,
+    and may be there still; what is staged on branches that are gone among them."""
+    queries = [sa.select(released.c.address).where(released.c.repository_id == repository_id)]
+    gone = gone_tokens(tx, repository_id, gone_before=now - trash_time)
+    for tokens in in_batches(gone):
+        under = staged.c.token.in_(tokens)
+        queries.append(
+            sa.select(staged.c.address).where(
+                staged.c.repository_id == repository_id, under, staged.c.address.is_not(None)
+            )
+        )
+    return _addresses(tx, queries)
+
+
+def _addresses(tx: Transaction, queries: Iterable[sa.Select[str]]) -> Iterator[pa.Table]:
+    for query in queries:
+        for rows in _batches(tx.connection, query):
+            column = pa.array([row.address for row in rows], pa.string())
+            yield _inside(pa.table({"address": column}))
 
 
 def _each_of(tx: Transaction, addresses: Sequence[str]) -> sa.Select[str]:

@@ -40,5 +40,6 @@ class Slices:
             self._slice_id = descending_id(now)
             self._opened_at = now
             self._object_count = 0
+        address = new_object_address(self._slice_id, self._object_count)
         self._object_count += 1
-        return new_object_address(self._slice_id)
+        return address

@@ -20,7 +20,7 @@ from ebbtide.store.content.layout import (
 )
 
 SLICE = descending_id(datetime(2026, 1, 1, tzinfo=UTC))
-OBJECT = new_object_address(SLICE)
+OBJECT = new_object_address(SLICE, 7)
 TREE, RANGE = tree_address(new_id()), range_address(new_id())
 EXPECTED: dict[str, Kind] = {
     OBJECT: "object",

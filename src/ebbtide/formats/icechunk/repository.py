@@ -139,6 +139,14 @@ class _Reading:
         ]
         yield pa.table(columns, schema=PROTECTED_SCHEMA)
 
+    def untraced(self) -> Iterator[pa.Table]:
+        """Nobody asks: Icechunk has no slices."""
+        return iter(())
+
+    def dropped(self) -> Iterator[pa.Table]:
+        """Nobody asks either."""
+        return iter(())
+
     def purged(self) -> Iterator[pa.Table]:
         """None: Icechunk's repositories are not purged."""
         return iter(())

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from ebbtide.arrow import first_match
-from ebbtide.ids import ID_PATTERN, new_id
+from ebbtide.ids import ID_PATTERN, numbered_id
 from ebbtide.storage.local import TEMPORARY_SUFFIX
 
 Kind = Literal["object", "tree", "range", "temporary", "system", "foreign"]
@@ -51,9 +51,10 @@ def slice_of(address: str) -> str:
     return address.removeprefix(DATA_PREFIX).partition("/")[0]
 
 
-def new_object_address(slice_id: str) -> str:
-    """A fresh address for an object in a slice (a descending id)."""
-    return f"{DATA_PREFIX}{slice_id}/{new_id()}"
+def new_object_address(slice_id: str, number: int) -> str:
+    """A fresh address for an object in a slice (a descending id). Numbers that ascend keep rows of
+    what is written one after the other close together in the database."""
+    return f"{DATA_PREFIX}{slice_id}/{numbered_id(number)}"
 
 
 def classify(addresses: pa.StringArray) -> pa.StringArray:

@@ -254,18 +254,20 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("repository_id", "token", "path", name=op.f("pk_staged")),
         sqlite_with_rowid=False,
     )
-    for name, column in (
-        ("ix_staged_shared_address", "address"),
-        ("ix_staged_shared_token", "token"),
-    ):
-        op.create_index(
-            name,
-            "staged",
-            ["repository_id", column],
-            unique=False,
-            sqlite_where=sa.text("sharing IS NOT NULL"),
-            postgresql_where=sa.text("sharing IS NOT NULL"),
-        )
+    op.create_index(
+        op.f("ix_staged_repository_id_address"),
+        "staged",
+        ["repository_id", "address"],
+        unique=False,
+    )
+    op.create_index(
+        "ix_staged_shared_token",
+        "staged",
+        ["repository_id", "token"],
+        unique=False,
+        sqlite_where=sa.text("sharing IS NOT NULL"),
+        postgresql_where=sa.text("sharing IS NOT NULL"),
+    )
     op.create_table(
         "released",
         sa.Column("repository_id", sa.Text(), nullable=False),
