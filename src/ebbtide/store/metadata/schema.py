@@ -322,7 +322,7 @@ staged = _table(
 `sharing` says who else has the address: null is nobody, `staged` perhaps another row, `committed`
 a commit. `replaced_*` is what the last write to the row took the place of; only the statement that
 writes it reads it, which so learns it under the row's own lock."""
-sa.Index(None, staged.c.repository_id, staged.c.address)
+sa.Index(None, staged.c.address)
 sa.Index(
     "ix_staged_shared_token",
     staged.c.repository_id,
