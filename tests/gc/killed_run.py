@@ -95,6 +95,10 @@ class KillingStorage:
         """See `Storage.list_prefixes`."""
         return self.inner.list_prefixes(prefix)
 
+    def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.move`."""
+        return self.inner.move(moves)
+
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """Kill the driver where it was asked for; this process ends with it, or the JVM ends it."""
         if self.address not in addresses:

@@ -372,6 +372,33 @@ def test_each_address_has_its_outcome_in_order(storage: Storage) -> None:
     assert storage.delete([]) == []
 
 
+def test_objects_move_and_say_what_became_of_them(storage: Storage) -> None:
+    storage.put("data/a/1", b"one")
+    storage.put("data/a/2", b"two")
+    moves = [("data/a/1", "kept/data/a/1"), ("data/a/none", "kept/none"), ("../x", "kept/x")]
+    found = storage.move(moves)
+    assert [each.address for each in found] == [source for source, _ in moves]
+    assert [each.outcome for each in found] == ["moved", "missing", "failed"]
+    assert listed(storage) == {"kept/data/a/1": 3, "data/a/2": 3}
+    assert storage.get("kept/data/a/1") == b"one"
+    assert [each.outcome for each in storage.move(moves[:1])] == ["moved"], "it was before"
+    back = [(target, source) for source, target in moves[:1]]
+    assert storage.move(back)[0].outcome == "moved"
+    assert listed(storage) == {"data/a/1": 3, "data/a/2": 3}
+    assert storage.move([("data/a/1", "../out")])[0].outcome == "failed"
+    assert storage.move([]) == []
+
+
+def test_many_objects_move_at_once(storage: Storage) -> None:
+    names = [f"data/{number % 3}/{number}" for number in range(200)]
+    for name in names:
+        storage.put(name, name.encode())
+    found = storage.move([(name, f"kept/{name}") for name in names])
+    assert {each.outcome for each in found} == {"moved"}
+    assert set(listed(storage)) == {f"kept/{name}" for name in names}
+    assert storage.get("kept/data/1/199") == b"data/1/199"
+
+
 def test_more_than_one_call_can_delete(storage: Storage) -> None:
     addresses = [f"a/{n}" for n in range(2_100)]
     for address in addresses[::100]:

@@ -103,6 +103,11 @@ class FaultyStorage:
         """See `Storage.delete`."""
         return self._around("delete", " ".join(addresses), lambda: self.inner.delete(addresses))
 
+    def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.move`."""
+        sources = " ".join(source for source, _ in moves)
+        return self._around("move", sources, lambda: self.inner.move(moves))
+
     def _around(self, method: str, address: str, call: Callable[[], Answer]) -> Answer:
         self.before(method, address)
         answer = call()

@@ -196,6 +196,22 @@ class MemoryStorage:
         """See `Storage.delete`."""
         return [self._delete(address) for address in addresses]
 
+    def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.move`."""
+        return [self._move(*move) for move in moves]
+
+    def _move(self, source: str, target: str) -> DeleteOutcome:
+        try:
+            split_address(source)
+            split_address(target)
+        except EbbtideError as error:
+            return DeleteOutcome(source, "failed", error.message)
+        stored = self.bucket.objects.pop(self.prefix + source, None)
+        if stored is not None:
+            self.bucket.objects[self.prefix + target] = stored
+        is_there = self.prefix + target in self.bucket.objects
+        return DeleteOutcome(source, "moved" if is_there else "missing")
+
     def _delete(self, address: str) -> DeleteOutcome:
         try:
             split_address(address)

@@ -5,7 +5,7 @@
 <run_id>/inventory/     what was listed            <run_id>/live/         what is live
 <run_id>/uncommitted/   what is protected          <run_id>/candidates/   what may go
 <run_id>/remaining/     what stays, not live       <run_id>/settled/      the same, until dropped
-<run_id>/expired/       what commits held before   <run_id>/dropped/      what may be settled no more
+<run_id>/expired/       what commits held before   <run_id>/dropped/      of the settled, perhaps
 <run_id>/purged/        what goes, live or not     <run_id>/unsettled/    keys that were so once
 <run_id>/fence.json     what the sweep closed      <run_id>/deleted/      what became of each
 <run_id>/report.json    the outcome

@@ -34,7 +34,7 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes that one step of a stream holds in memory."""
 
 Content: TypeAlias = bytes | BinaryIO | Iterable[bytes]
-Outcome = Literal["deleted", "missing", "failed"]
+Outcome = Literal["deleted", "moved", "missing", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,10 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOutcome:
-    """What became of one address that was to be deleted.
+    """What became of one address that was to be deleted, or moved away.
 
-    `deleted`: the storage acknowledged the delete. `missing`: the storage said that nothing is
+    `deleted`: the storage acknowledged the delete. `moved`: the object is at its new address, and
+    not at this one any more. `missing`: the storage said that nothing is
     there (S3 doesn't say so: it acknowledges). `failed`: neither, and `error` says why; an error
     that begins with `throttled` asks the caller to slow down and try again.
     """
@@ -150,6 +151,14 @@ class Storage(Protocol):
         """Delete any number of objects: one outcome for each address, in the same order.
 
         Never raises for an address: one that is not allowed is `failed` too.
+        """
+
+    def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
+        """Move any number of objects, each from its address to another one that nobody else uses:
+        one outcome for each, in the same order, which names the first address.
+
+        At each moment an object is at one of the two addresses, or at both. `moved` also where it
+        had been moved before; `missing` where it is at neither. Never raises for an address.
         """
 
 

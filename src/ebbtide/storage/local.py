@@ -10,13 +10,13 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,13 +24,14 @@ import pyarrow.compute as pc
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
 from ebbtide.model import EPOCH
 from ebbtide.storage import base, directories
-from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo
+from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Outcome
 from ebbtide.storage.listing import list_directory
 
 TEMPORARY_SUFFIX: Final = "#[0-9]+"
 """What follows the address of an object in the name of the file that is being written for it, as
 a regular expression; object_store's own local storage names its files alike."""
 
+_Member = TypeVar("_Member")
 _TEMPORARY: Final = re.compile(f".*{TEMPORARY_SUFFIX}", re.DOTALL)
 _KEEP_DEPTH: Final = 1
 _UNLINKERS: Final = 16
@@ -183,6 +184,45 @@ class LocalStorage:
             self._delete_in(parents, members, outcomes)
             directories.remove_empty(self.directory, parents, keep_depth=_KEEP_DEPTH)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.move`. Renames; directories that are empty afterwards go, as in `delete`."""
+        outcomes: builtins.list[DeleteOutcome | None] = [None] * len(moves)
+        for (source, target), members in _by_directories(moves, outcomes).items():
+            self._move_between(source, target, members, outcomes)
+            directories.remove_empty(self.directory, source, keep_depth=_KEEP_DEPTH)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _move_between(
+        self,
+        source: tuple[str, ...],
+        target: tuple[str, ...],
+        members: Sequence[tuple[int, str, str, str]],
+        outcomes: builtins.list[DeleteOutcome | None],
+    ) -> None:
+        """Move files from one directory to another: (index, address, name, new name) each."""
+
+        def some(part: Sequence[tuple[int, str, str, str]]) -> None:
+            for index, address, name, new_name in part:
+                outcomes[index] = _rename(chain[-1], to[-1], address, name, new_name)
+
+        try:
+            with (
+                directories.opened_chain(self.directory, source, make=False) as chain,
+                directories.opened_chain(self.directory, target) as to,
+            ):
+                _in_parallel(some, members)
+                # First where the files are now: a power cut in between leaves two names.
+                for descriptor in (*reversed(to), chain[-1]):
+                    os.fsync(descriptor)
+        except OSError as error:
+            for index, address, _, new_name in members:
+                there = self.head("/".join((*target, new_name)))
+                outcome: Outcome = "failed"
+                if isinstance(error, FileNotFoundError):
+                    outcome = "missing" if there is None else "moved"
+                text = str(error) if outcome == "failed" else None
+                outcomes[index] = DeleteOutcome(address, outcome, text)
 
     def _delete_in(
         self,
@@ -385,6 +425,23 @@ def _by_directory(
     return members
 
 
+def _by_directories(
+    moves: Sequence[tuple[str, str]], outcomes: list[DeleteOutcome | None]
+) -> dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[int, str, str, str]]]:
+    """(index, address, name, new name) of each move by its directories; sets what is refused."""
+    members: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[int, str, str, str]]] = {}
+    for index, (address, target) in enumerate(moves):
+        try:
+            *source, name = base.split_address(address)
+            *others, new_name = base.split_address(target)
+        except InvalidInput as error:
+            outcomes[index] = DeleteOutcome(address, "failed", error.message)
+        else:
+            key = (tuple(source), tuple(others))
+            members.setdefault(key, []).append((index, address, name, new_name))
+    return members
+
+
 def _unlink_all(
     parent: int,
     members: Sequence[tuple[int, str, str]],
@@ -397,13 +454,31 @@ def _unlink_all(
         for index, address, name in part:
             outcomes[index] = _unlink(parent, address, name)
 
+    _in_parallel(some, members)
+
+
+def _in_parallel(work: Callable[[Sequence[_Member]], None], members: Sequence[_Member]) -> None:
+    """Call `work` with shares of the members, each in a thread of its own."""
     size = max(_UNLINKS_MIN, -(-len(members) // _UNLINKERS))
     parts = [members[first : first + size] for first in range(0, len(members), size)]
     if len(parts) == 1:
-        some(parts[0])
+        work(parts[0])
         return
     with ThreadPoolExecutor(len(parts)) as pool:
-        list(pool.map(some, parts))
+        list(pool.map(work, parts))
+
+
+def _rename(source: int, target: int, address: str, name: str, new_name: str) -> DeleteOutcome:
+    try:
+        os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
+    except FileNotFoundError:
+        try:
+            os.stat(new_name, dir_fd=target, follow_symlinks=False)
+        except OSError:
+            return DeleteOutcome(address, "missing")
+    except OSError as error:
+        return DeleteOutcome(address, "failed", str(error))
+    return DeleteOutcome(address, "moved")
 
 
 def _unlink(parent: int, address: str, name: str) -> DeleteOutcome:
