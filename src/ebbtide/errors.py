@@ -47,6 +47,7 @@ KINDS: Final[Mapping[str, str]] = {
     "object_not_found": "no object at that path",
     "run_not_found": "no collector run of that id",
     "purge_not_found": "no purge of that id",
+    "not_quarantined": "a run that has nothing aside to bring back or to delete",
     "hold_not_found": "no hold on that commit",
     "project_not_found": "no project of that id or path",
     "collection_not_found": "no collection of that id, path or content",

@@ -29,6 +29,7 @@ from ebbtide.cli import (
     runs,
     serve,
     stores,
+    undo,
 )
 from ebbtide.cli.command import StoreOption
 from ebbtide.cli.output import print_error
@@ -83,6 +84,7 @@ history.register(app)
 app.add_typer(policies.app, name="retention")
 app.add_typer(holds.app, name="hold")
 runs.register(gc.app)
+undo.register(gc.app)
 app.add_typer(gc.app, name="gc")
 expire.register(app)
 app.add_typer(purges.app, name="purge")

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Final
 
 from ebbtide.cli.command import Cli
@@ -31,16 +32,23 @@ AUTO_MASTER: Final = "auto"
 LOCAL_MASTER: Final = "local[*]"
 """Spark inside one process of this machine."""
 
+ASKED: Final = "asked"
+NO_QUARANTINE: Final = "none"
+ASKED_PERIOD: Final = timedelta(days=7)
+"""How long is kept what somebody was asked about."""
+
 ICECHUNK: Final = "icechunk:"
 """What stands before the place of an Icechunk repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A collector and the display of its steps, which is to be entered while it works."""
+    """A collector and the display of its steps, which is to be entered while it works; and for how
+    long its sweeps keep aside what goes."""
 
     collector: Collector
     progress: StepProgress
+    aside_for: timedelta | None = None
 
 
 def open_collector(
@@ -56,11 +64,13 @@ def open_collector(
     mode: str = "auto",
     inventory: str | None = None,
     inventory_date: str | None = None,
+    quarantine: str | None = None,
     reading: bool = False,
 ) -> Run:
     """The collector of a repository, with the options of a command; `reading` is for commands that
-    only look at runs. Starts worker processes at most, where they are needed for sure: Spark, and
-    others, when they are needed."""
+    only look at runs. A `quarantine` of ASKED is for repositories whose runs can be undone. Starts
+    worker processes at most, where they are needed for sure: Spark, and others, when they are
+    needed."""
     progress = StepProgress(quiet=cli.output.as_json)
     # Whether others need workers at all is not known yet.
     starting = not reading and (mode == "clean" or is_icechunk(repository))
@@ -94,6 +104,7 @@ def open_collector(
         mode=parse_mode(mode),
         inventory=inventory,
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
+        quarantine=_period(found, quarantine),
     )
     if isinstance(found, GoneRepository):
         gone = found
@@ -106,7 +117,21 @@ def open_collector(
         )
         return Run(remover, progress)
     collector = Collector(found, engine=engine, options=options, observer=progress)
-    return Run(collector, progress)
+    return Run(collector, progress, options.quarantine)
+
+
+def _period(found: RepositoryFormat, quarantine: str | None) -> timedelta | None:
+    """For how long is kept aside what goes. InvalidInput where the format's runs can't be undone,
+    or the repository is gone, and it was asked for."""
+    if quarantine in (None, NO_QUARANTINE):
+        return None
+    try:
+        found.check_undoable()
+    except InvalidInput:
+        if quarantine == ASKED:
+            return None
+        raise
+    return ASKED_PERIOD if quarantine == ASKED else parse_duration(quarantine)
 
 
 def is_icechunk(repository: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from ebbtide.cli import documents
 from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import open_collector
+from ebbtide.cli.collecting import ASKED, open_collector
 from ebbtide.cli.command import (
     Cli,
     CollectedArgument,
@@ -20,8 +21,9 @@ from ebbtide.cli.command import (
     command,
     group,
 )
-from ebbtide.cli.figures import run_text, show_outcome, show_plan
+from ebbtide.cli.figures import aside_text, run_text, show_outcome, show_plan
 from ebbtide.cli.text import count_text, date_text, one_line, size_text
+from ebbtide.durations import format_duration
 
 if TYPE_CHECKING:
     from ebbtide.gc.plan import Plan
@@ -80,6 +82,17 @@ ModeOption = Annotated[
         metavar="MODE",
         help="clean looks at everything, incremental at what changed since the last run that was "
         "swept, auto at that where it can.",
+    ),
+]
+
+QuarantineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--quarantine",
+        metavar="PERIOD",
+        help="Move aside what goes, and keep it for so long: 'gc undo' brings it back. none "
+        "deletes at once. Without it, 7d where somebody is asked, else none.",
+        show_default=False,
     ),
 ]
 
@@ -152,7 +165,7 @@ def plan(
                 f"to carry it out: ebbtide gc sweep {repository} {report.run_id}{options}"
             )
 
-    _finish(cli, report, show)
+    finish(cli, report, show)
 
 
 @command(app, "archive")
@@ -198,6 +211,7 @@ def sweep(
     allow_share: AllowShareOption = False,
     quiet: QuietOption = False,
     run_dir: RunDirOption = None,
+    quarantine: QuarantineOption = None,
     master: MasterOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -214,17 +228,18 @@ def sweep(
         allow_share=allow_share,
         quiet=quiet,
         run_dir=run_dir,
+        quarantine=quarantine or (None if yes else ASKED),
         master=master,
     )
     run_id = run_id or run.collector.newest_unswept()
     # Who says --yes has seen the plan: 'gc plan' and 'gc show' show it.
     plan = None if yes else run.collector.plan_to_confirm(run_id)
-    if plan is not None and not _agreed(cli, plan, yes=yes):
+    if plan is not None and not _agreed(cli, plan, run.aside_for, yes=yes):
         cli.output.say("nothing was deleted; the plan stays")
         return
     with run.progress:
         report = run.collector.sweep(run_id)
-    _finish_sweep(cli, report)
+    _finish_sweep(cli, repository, report)
 
 
 @command(app, "run")
@@ -239,6 +254,7 @@ def run_both(
     mode: ModeOption = "auto",
     inventory: InventoryOption = None,
     inventory_date: InventoryDateOption = None,
+    quarantine: QuarantineOption = None,
     master: MasterOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -255,12 +271,13 @@ def run_both(
         mode=mode,
         inventory=inventory,
         inventory_date=inventory_date,
+        quarantine=quarantine or (None if yes else ASKED),
         master=master,
     )
 
     def agreed(plan: Plan) -> bool:
         run.progress.pause()
-        return _agreed(cli, plan, yes=yes)
+        return _agreed(cli, plan, run.aside_for, yes=yes)
 
     with run.progress:
         report = run.collector.run(agreed)
@@ -268,19 +285,26 @@ def run_both(
         cli.output.say(f"nothing was deleted; the plan stays: gc sweep {repository}")
     elif report.state == "refused" and report.has_plan and not cli.output.as_json:
         show_plan(cli.output, run.collector.plan_of(report.run_id))
-    _finish_sweep(cli, report)
+    _finish_sweep(cli, repository, report)
 
 
-def _agreed(cli: Cli, plan: Plan, *, yes: bool) -> bool:
+def _agreed(cli: Cli, plan: Plan, aside_for: timedelta | None, *, yes: bool) -> bool:
     if not cli.output.as_json:
         show_plan(cli.output, plan)
         cli.output.line()
     total = plan.candidate_total
-    question = (
-        f"delete {count_text(total.objects, 'file')} ({size_text(total.bytes_total)}) of "
-        f"{plan.identity.repository_name}, and {_consequence(plan)}?"
-    )
-    return confirm(question, yes=yes)
+    files = f"{count_text(total.objects, 'file')} ({size_text(total.bytes_total)})"
+    doing = f"delete {files} of {plan.identity.repository_name}"
+    if aside_for is not None:
+        doing = f"move {files} of {plan.identity.repository_name} aside"
+        period = format_duration(aside_for)
+        cli.output.say(
+            f"what goes is kept for {period}, and takes its room until then; --quarantine none "
+            f"deletes at once. On a directory each file is renamed; an object storage is asked for "
+            f"{count_text(total.objects, 'copy', 'copies')} and "
+            f"{count_text(-(-total.objects // 1000), 'delete')}, and as many deletes afterwards"
+        )
+    return confirm(f"{doing}, and {_consequence(plan)}?", yes=yes)
 
 
 def _consequence(plan: Plan) -> str:
@@ -291,7 +315,7 @@ def _consequence(plan: Plan) -> str:
     return "close the commits that are let go"
 
 
-def _finish_sweep(cli: Cli, report: RunReport) -> None:
+def _finish_sweep(cli: Cli, repository: str, report: RunReport) -> None:
     def show() -> None:
         if report.state in ("swept", "incomplete"):
             show_outcome(cli.output, report)
@@ -299,8 +323,11 @@ def _finish_sweep(cli: Cli, report: RunReport) -> None:
             if report.mode == "removal":
                 _show_removal(cli, report)
             cli.output.line(run_text(report))
+            if report.quarantine is not None:
+                cli.output.line(aside_text(report.quarantine))
+                cli.output.line(f"to bring it back: ebbtide gc undo {repository} {report.run_id}")
 
-    _finish(cli, report, show)
+    finish(cli, report, show)
 
 
 def _show_removal(cli: Cli, report: RunReport) -> None:
@@ -310,7 +337,8 @@ def _show_removal(cli: Cli, report: RunReport) -> None:
         cli.output.line(f"nothing is left of {report.repository} but the record of this run")
 
 
-def _finish(cli: Cli, report: RunReport, show: Callable[[], None]) -> None:
+def finish(cli: Cli, report: RunReport, show: Callable[[], None]) -> None:
+    """Answer with a report; the exit code is its state's."""
     from ebbtide.gc.report import EXIT_CODES
 
     cli.output.answer(report.to_json(), show)

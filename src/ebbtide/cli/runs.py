@@ -12,7 +12,7 @@ import typer
 from ebbtide.cli.collecting import is_icechunk, open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.documents import instant
-from ebbtide.cli.figures import run_text, show_outcome, show_plan
+from ebbtide.cli.figures import aside_text, run_text, show_outcome, show_plan
 from ebbtide.cli.gc import RunDirOption
 from ebbtide.cli.text import age_text, count_text, date_text, size_text
 from ebbtide.ids import instant_of
@@ -42,9 +42,9 @@ def list_runs(cli: Cli, repository: CollectedArgument, run_dir: RunDirOption = N
     def show() -> None:
         now = datetime.now(UTC)
         cli.output.table(
-            ["run", "age", "state", "candidates", "size", "deleted"],
+            ["run", "age", "state", "candidates", "size", "deleted", "aside"],
             [_row(report, now) for report in found],
-            right=["age", "candidates", "size", "deleted"],
+            right=["age", "candidates", "size", "deleted", "aside"],
             none="no runs yet: 'ebbtide gc plan' makes a plan and deletes nothing",
         )
 
@@ -61,6 +61,7 @@ def _row(report: RunReport, now: datetime) -> list[str]:
         count_text(document["candidate_count"]),
         size_text(document["candidate_bytes"]),
         count_text(document["deleted_count"]),
+        size_text(report.quarantine["bytes"]) if report.quarantine else "",
     ]
 
 
@@ -98,13 +99,15 @@ def show_run(
         if plan is not None:
             show_plan(cli.output, plan)
             cli.output.line()
-        if report.state in ("swept", "incomplete"):
+        if report.state in ("swept", "incomplete", "undone"):
             show_outcome(cli.output, report)
             cli.output.line()
         if listed is not None:
             show_candidates(cli, listed)
             cli.output.line()
         cli.output.line(run_text(report))
+        if report.quarantine is not None:
+            cli.output.line(aside_text(report.quarantine))
         for warning in report.warnings if plan is None else ():
             cli.output.warn(warning)
         if report.error is not None:

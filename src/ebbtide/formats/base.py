@@ -42,6 +42,8 @@ RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
 """Where the folders of runs lie on a repository's own storage."""
 INDEX_PREFIX: Final = "_ebbtide/gc/index/1/"
 """Where the address index of a repository lies, with the number of its form."""
+QUARANTINES_PREFIX: Final = "_ebbtide/gc/quarantines/"
+"""Where it is on record which runs moved something aside in place of deleting it."""
 EPOCH_ADDRESS: Final = "_ebbtide/gc/EPOCH"
 """Which run may delete: executors read it before each batch."""
 
@@ -291,6 +293,35 @@ class RepositoryFormat(Protocol):
 
     def guard(self) -> Guard:
         """What executors ask before each batch of deletes; made after `forget`."""
+
+    def check_undoable(self) -> None:
+        """InvalidInput `invalid_argument` for a format whose runs can't be undone."""
+
+    def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
+        """All that `forget` drops of commits, as JSON, for `reopen`: `commit_id`, `tree_id` and
+        `tree_checksum` among it."""
+
+    def closed_by(self, run_id: str) -> list[dict[str, Any]]:
+        """The commits that a run closed and did not forget (`commit_id`, `tree_id`,
+        `tree_checksum`)."""
+
+    def reopen(
+        self,
+        hold: RunHold,
+        run_id: str,
+        commit_ids: Collection[str],
+        records: Sequence[Mapping[str, Any]],
+        *,
+        until: datetime,
+    ) -> None:
+        """Open again what a run closed, in one transaction: put `records` back that it dropped,
+        lift the tombstones of `commit_ids`, and keep the data of them all until then.
+
+        Refused `lease_lost`.
+        """
+
+    def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
+        """Those of the addresses that an administrator closed for good."""
 
 
 class GoneFormat(RepositoryFormat, Protocol):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,7 +56,13 @@ from ebbtide.store.content.trees import read_tree
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.leases import Lease, beat, release_lease, take_lease
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.purges import pages_of_closed
+from ebbtide.store.metadata.purges import find_purged, pages_of_closed
+from ebbtide.store.metadata.records import (
+    closed_rows,
+    lease_commits,
+    put_back_records,
+    record_rows,
+)
 from ebbtide.store.preparing import dropped, uncommitted, untraced
 
 FORMAT_NAME: Final = "ebbtide"
@@ -390,6 +396,41 @@ class EmbeddedRepository:
     def guard(self) -> Guard:
         """The fence holds by itself."""
         return unguarded
+
+    def check_undoable(self) -> None:
+        """They can."""
+
+    def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
+        """Rows of `commits`, but for the content of collections, which nobody can reach again."""
+        with self._metadata.snapshot() as tx:
+            return record_rows(tx, self._repository_id, commit_ids)
+
+    def closed_by(self, run_id: str) -> list[dict[str, Any]]:
+        """From `commits`."""
+        with self._metadata.snapshot() as tx:
+            return closed_rows(tx, self._repository_id, run_id=run_id)
+
+    def reopen(
+        self,
+        hold: RunHold,
+        run_id: str,
+        commit_ids: Collection[str],
+        records: Sequence[Mapping[str, Any]],
+        *,
+        until: datetime,
+    ) -> None:
+        """Under the lease; a commit of one's own is kept as one is that was read by its id."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
+            self._check_held(tx, hold)
+            put_back_records(tx, self._repository_id, records, run_id=run_id)
+            lift_tombstones(tx, self._repository_id, commit_ids, run_id=run_id)
+            lease_commits(tx, self._repository_id, commit_ids, until=until)
+
+    def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
+        """From `purged`."""
+        with self._metadata.snapshot() as tx:
+            return frozenset(find_purged(tx, self._repository_id, addresses))
 
     def _check_held(self, tx: Transaction, hold: RunHold) -> None:
         assert isinstance(hold, _Hold)

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.errors import Refused
+from ebbtide.errors import InvalidInput, Refused
 from ebbtide.formats.base import (
     EPOCH_ADDRESS,
     FOREIGN,
@@ -45,6 +45,7 @@ from ebbtide.store.removal import close_repository, require_removable
 _RECORD: Final = (
     rf"^{COLLECTOR_PREFIX}(?:"
     rf"runs/{ID_PATTERN}/(?:[^/]+/)*[^/]+\.(?:json|parquet)"
+    rf"|runs/{ID_PATTERN}/quarantine/.+|quarantines/{ID_PATTERN}\.json"
     rf"|index/[0-9]+/(?:[^/]+/)*[^/]+\.parquet"
     rf"|exports/{ID_PATTERN}/[^/]+\.(?:csv|json|parquet)"
     rf"|EPOCH)(?:{TEMPORARY_SUFFIX})?$"
@@ -106,6 +107,12 @@ class GoneRepository(EmbeddedRepository):
     def layout_of(self, run_id: str) -> GoneLayout:
         """The layout as the run sees it, whose own files stay to the end."""
         return GoneLayout(own_run=run_id)
+
+    def check_undoable(self) -> None:
+        """They can't: nothing is left that would know of it."""
+        raise InvalidInput(
+            "invalid_argument", "a repository that is gone goes at once: leave --quarantine out"
+        )
 
     @property
     def last_addresses(self) -> tuple[str, ...]:

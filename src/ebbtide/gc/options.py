@@ -29,7 +29,9 @@ class RunOptions:
     kept for `run_retention`. In mode `auto` a clean run is made at least every `clean_every`.
 
     `inventory` is a place from which an inventory is read instead of listing the storage; it is of
-    `inventory_date`, unless it says so itself."""
+    `inventory_date`, unless it says so itself. With `quarantine` a sweep moves aside what it would
+    delete, and keeps it for so long. What an undo brings back no run takes for `undo_hold`.
+    `patience` is how long a task may go on whose run has lost the repository."""
 
     grace: timedelta
     grace_min: timedelta
@@ -44,6 +46,9 @@ class RunOptions:
     clean_every: timedelta = timedelta(days=7)
     inventory: str | None = None
     inventory_date: datetime | None = None
+    quarantine: timedelta | None = None
+    undo_hold: timedelta = timedelta(days=7)
+    patience: timedelta = timedelta(seconds=30)
 
     def check_inventory(self) -> None:
         """Raises InvalidInput `invalid_argument` where an inventory goes with nothing else."""
@@ -69,6 +74,8 @@ class RunOptions:
         mode: Mode = "auto",
         inventory: str | None = None,
         inventory_date: datetime | None = None,
+        quarantine: timedelta | None = None,
+        patience: timedelta | None = None,
     ) -> RunOptions:
         """The options that the settings give, with a run's own.
 
@@ -95,4 +102,6 @@ class RunOptions:
             clean_every=settings.clean_every,
             inventory=inventory,
             inventory_date=inventory_date,
+            quarantine=quarantine,
+            patience=settings.run_lease_ttl if patience is None else patience,
         )

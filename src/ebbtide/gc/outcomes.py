@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,6 +26,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.keys import KeySet, keys_of, rows_of
 from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
+from ebbtide.gc.quarantine import move_aside
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
 from ebbtide.storage import DeleteOutcome, Storage
 
@@ -38,9 +39,10 @@ OUTCOME_SCHEMA: Final = make_schema(
 )
 """`outcome` is one of OUTCOMES; `error` says why one failed."""
 
-OUTCOMES: Final = ("deleted", "revived", "missing", "failed")
+OUTCOMES: Final = ("deleted", "quarantined", "revived", "missing", "failed")
 """Where attempts left several for one address, the first of these is what became of it."""
 
+_MOVED: Final = {"moved": "quarantined"}
 ADDRESSES_PER_BATCH: Final = 20_000
 
 
@@ -74,13 +76,18 @@ def delete_parts(
     run_id: str,
     guard: Guard,
     looks_again: bool = False,
+    aside: bool = False,
 ) -> list[Part]:
-    """Delete the addresses of `parts` (CANDIDATE_SCHEMA); the parts of the record.
+    """Delete the addresses of `parts` (CANDIDATE_SCHEMA), or move them aside; the parts of the
+    record.
 
     Where it `looks_again`, only what is as it was listed goes: it was listed long ago. Refused
     `lease_lost` when another run announced itself meanwhile, `plan_corrupt`, and by the
     `guard`, which is asked before each batch.
     """
+
+    def remove(addresses: list[str]) -> list[DeleteOutcome]:
+        return move_aside(storage, run_id, addresses) if aside else storage.delete(addresses)
 
     def work(_number: int, task: Part, answer: PartRows) -> None:
         assert task.name is not None
@@ -95,9 +102,9 @@ def delete_parts(
                     guard()
                     batch = table.slice(start, ADDRESSES_PER_BATCH)
                     outcomes = (
-                        delete_unchanged(storage, batch)
+                        remove_unchanged(storage, batch, remove)
                         if looks_again
-                        else storage.delete(texts(batch.column("address")))
+                        else remove(texts(batch.column("address")))
                     )
                     if written is not None:
                         written.result()
@@ -107,8 +114,8 @@ def delete_parts(
                         answer,
                         f"deleted/{_stem(task.name)}/{epoch:06d}-{number:04d}-{attempt}",
                         batch,
-                        outcomes=[found.outcome for found in outcomes],
-                        errors=[found.error for found in outcomes],
+                        outcomes=[_MOVED.get(each.outcome, each.outcome) for each in outcomes],
+                        errors=[each.error for each in outcomes],
                     )
             except EbbtideError as error:
                 answer.failed(error)
@@ -118,8 +125,10 @@ def delete_parts(
     return engine.run(list(parts), work)
 
 
-def delete_unchanged(storage: Storage, batch: pa.Table) -> Sequence[DeleteOutcome | Settled]:
-    """Delete those rows of CANDIDATE_SCHEMA that are there as they say."""
+def remove_unchanged(
+    storage: Storage, batch: pa.Table, remove: Callable[[list[str]], list[DeleteOutcome]]
+) -> Sequence[DeleteOutcome | Settled]:
+    """Remove those rows of CANDIDATE_SCHEMA that are there as they say."""
     columns = ("address", "size_bytes", "last_modified")
     rows = list(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
 
@@ -137,7 +146,7 @@ def delete_unchanged(storage: Storage, batch: pa.Table) -> Sequence[DeleteOutcom
     with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
         settled = list(pool.map(look, rows))
     todo = [row[0] for row, known in zip(rows, settled, strict=True) if known is None]
-    outcomes = iter(storage.delete(todo))
+    outcomes = iter(remove(todo))
     return [next(outcomes) if known is None else known for known in settled]
 
 

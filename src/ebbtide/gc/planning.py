@@ -38,6 +38,7 @@ from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan, Settled, write_commits
 from ebbtide.gc.presence import check_presence
 from ebbtide.gc.protected import write_protected
+from ebbtide.gc.quarantine import held_back
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.subtract import subtract
@@ -82,12 +83,13 @@ class _Roots:
 @dataclass(frozen=True, slots=True)
 class _Read:
     """What is known once everything was read: the relations of the subtraction, and what an earlier
-    run left to this one."""
+    run left to this one. `back` is what was undone lately, a part of what is protected."""
 
     roots: _Roots
     listed: _Listed
     marked: Marked
     protected: list[Part]
+    back: list[Part]
     recalled: Recalled = field(default_factory=lambda: Recalled([], (), []))
 
 
@@ -192,6 +194,7 @@ class _Planning:
                 reading = until_read.enter_context(self.repository.reading(listed.cutoff))
                 tables = reading.protected()
                 roots = self._read_roots(reading, listed)
+                back = self._held_back(roots)
                 write = partial(write_protected, self.folder, tables, name="uncommitted")
                 beside: Future[list[Part]] | None = None
                 if self.engine.cores > 1:
@@ -201,7 +204,7 @@ class _Planning:
                 protected = write() if beside is None else beside.result()
         with self.steps("mark"):
             marked = mark_reached(self.engine, self._place, reached, index=index)
-        return _Read(roots, listed, marked, protected)
+        return _Read(roots, listed, marked, protected + back, back)
 
     def _read_changes(self, listed: _Listed, index: Index | None, earlier: EarlierRun) -> _Read:
         """All in one snapshot too. What is protected is asked for by name, once it is known what is
@@ -238,7 +241,12 @@ class _Planning:
                 among = left if left is None or len(left) <= AMONG_MAX else None
                 tables = reading.protected(among)
                 protected = write_protected(folder, tables, name="uncommitted")
-        return _Read(roots, listed, marked, protected, recalled)
+                back = self._held_back(roots)
+        return _Read(roots, listed, marked, protected + back, back, recalled)
+
+    def _held_back(self, roots: _Roots) -> list[Part]:
+        storage, now = self.repository.storage, roots.roots.now
+        return held_back(storage, self.folder, now=now, name="uncommitted")
 
     def _read_roots(self, reading: Reading, listed: _Listed) -> _Roots:
         roots = reading.roots()
@@ -266,8 +274,8 @@ class _Planning:
                 kinds=self.repository.layout.delete_order,
                 cutoff=listed.cutoff,
                 closed_after=listed.closed_after,
-                # What is settled once more would not count.
-                untraced=read.roots.untraced + read.recalled.unsettled,
+                # What is settled once more would not count; what is back ends without a trace.
+                untraced=read.roots.untraced + read.recalled.unsettled + read.back,
                 purged=read.roots.purged,
             )
             result = subtract(self.engine, relations)

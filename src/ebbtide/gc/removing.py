@@ -312,7 +312,7 @@ class RemovalSweep(Sweep):
             self.preserve()
             todo = self._todo([], earlier)
         try:
-            untried = self._delete(todo)
+            untried = self._delete(todo, aside=False)
             with self.steps("count"):
                 outcomes = tally(self.engine, self.folder, self._answers)
         except (Refused, Failed) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from ebbtide.errors import EbbtideError, ExitCode
@@ -12,7 +13,7 @@ from ebbtide.gc.outcomes import OUTCOMES
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.sweep import Swept
 
-RunState = Literal["planned", "swept", "incomplete", "refused"]
+RunState = Literal["planned", "swept", "incomplete", "refused", "undone"]
 
 COUNTED: Final = ("listed", "live", "protected", "young", "candidate", *OUTCOMES)
 
@@ -23,6 +24,7 @@ EXIT_CODES: Mapping[str, ExitCode] = {
     "swept": ExitCode.DONE,
     "incomplete": ExitCode.INCOMPLETE,
     "refused": ExitCode.REFUSED,
+    "undone": ExitCode.DONE,
 }
 
 
@@ -30,11 +32,15 @@ EXIT_CODES: Mapping[str, ExitCode] = {
 class RunReport:
     """What a run found and did. Counts are files; bytes are theirs.
 
-    `counts` has listed, live, protected, young, candidate, and, after a sweep, deleted, missing,
-    failed and revived. `kinds` counts what was listed by kind, foreign files too. `mode` is clean
-    or incremental (on run `previous_id`), and `mode_reason` says why it is clean; both None for a
-    run without a plan. `young_slices` counts those that were not listed: all in them is younger
-    than the grace. `inventory_url` names the inventory that took the place of a listing.
+    `counts` has listed, live, protected, young, candidate, and, after a sweep, deleted,
+    quarantined, missing, failed and revived. `kinds` counts what was listed by kind, foreign files
+    too. `mode` is clean or incremental (on run `previous_id`), and `mode_reason` says why it is
+    clean; both None for a run without a plan. `young_slices` counts those that were not listed: all
+    in them is younger than the grace. `inventory_url` names the inventory that took the place of a
+    listing.
+
+    `quarantine` says what became of what was moved aside: its `state` (held, undone, purged),
+    `objects` and `bytes` that are there, and until when (`until`), or since when (`at`).
     """
 
     run_id: str
@@ -53,6 +59,7 @@ class RunReport:
     previous_id: str | None = None
     young_slices: int = 0
     inventory_url: str | None = None
+    quarantine: Mapping[str, Any] | None = None
     error: Mapping[str, str] | None = None
 
     @property
@@ -72,7 +79,11 @@ class RunReport:
             repository=content["repository"],
             state=content["state"],
             run_path=content["run_path"],
-            counts={n: Count(content[f"{n}_count"], content[f"{n}_bytes"]) for n in COUNTED},
+            counts={
+                n: Count(content[f"{n}_count"], content[f"{n}_bytes"])
+                for n in COUNTED
+                if f"{n}_count" in content
+            },
             kinds={name: Count(**count) for name, count in content["kinds"].items()},
             deleted_kinds={n: Count(**count) for n, count in content["deleted_kinds"].items()},
             commits=content["commits"],
@@ -84,6 +95,7 @@ class RunReport:
             previous_id=content["previous_id"],
             young_slices=content["young_slices"],
             inventory_url=content.get("inventory_url"),
+            quarantine=content.get("quarantine"),
             error=content["error"],
         )
 
@@ -110,6 +122,7 @@ class RunReport:
             "previous_id": self.previous_id,
             "young_slices": self.young_slices,
             "inventory_url": self.inventory_url,
+            "quarantine": None if self.quarantine is None else dict(self.quarantine),
             "error": dict(self.error) if self.error else None,
         }
 
@@ -157,9 +170,15 @@ def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> R
 
 
 def swept_report(
-    plan: Plan, swept: Swept, *, run_path: str, seconds: Mapping[str, float]
+    plan: Plan,
+    swept: Swept,
+    *,
+    run_path: str,
+    seconds: Mapping[str, float],
+    until: datetime | None = None,
 ) -> RunReport:
-    """The report of a sweep."""
+    """The report of a sweep. What it moved aside is kept `until` then."""
+    aside = swept.outcomes.by_outcome["quarantined"]
     failed = swept.outcomes.by_outcome["failed"].objects
     complete = not failed and not swept.untried
     return RunReport(
@@ -179,6 +198,14 @@ def swept_report(
         previous_id=plan.previous_id,
         young_slices=plan.young_slices,
         inventory_url=plan.inventory_url,
+        quarantine=None
+        if until is None
+        else {
+            "state": "held",
+            "until": until.isoformat(),
+            "objects": aside.objects,
+            "bytes": aside.bytes_total,
+        },
         error=None
         if complete
         else error_json(

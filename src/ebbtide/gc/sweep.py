@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import texts
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
 from ebbtide.formats.base import AMONG_MAX, Fencing, RepositoryFormat, RunHold
+from ebbtide.gc import quarantine
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_not_empty
@@ -30,6 +31,7 @@ from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan, PlannedCommits, read_commits
 from ebbtide.gc.planning import check_times, trees_of
 from ebbtide.gc.protected import write_protected
+from ebbtide.gc.quarantine import Quarantine, keep_records
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.retention.decision import Decision, Roots, decide
@@ -72,6 +74,7 @@ class Sweep:
             check_times(self.repository, self.options)
             planned = read_commits(self.folder, self.plan.commits)
             check_parts(self.engine, self.folder, self.plan.candidates)
+        aside = self._moves_aside()
         is_first = self.folder.get_json(FENCE_FILE) is None
         earlier = self.folder.names("deleted")
         for attempt in range(1, ATTEMPTS + 1):
@@ -88,6 +91,9 @@ class Sweep:
             forgettable = planned.forgettable & decision.forgettable
             try:
                 with self.steps("forget"):
+                    if aside:
+                        records = self.repository.records(forgettable)
+                        keep_records(self.folder, self.hold.run_epoch, records)
                     self.repository.forget(self.hold, self.plan.run_id, forgettable)
                 break
             except (Refused, Failed) as error:
@@ -98,7 +104,7 @@ class Sweep:
                 if attempt == ATTEMPTS:
                     raise
         try:
-            untried = self._delete(todo)
+            untried = self._delete(todo, aside=aside)
             with self.steps("count"):
                 outcomes = tally(self.engine, self.folder, self._answers)
         except (Refused, Failed) as error:
@@ -123,12 +129,26 @@ class Sweep:
 
     def _check_state(self) -> None:
         report = self.folder.get_json(REPORT_FILE)
-        if report is not None and report.get("state") == "swept":
+        state = None if report is None else report.get("state")
+        if state in ("swept", "undone"):
             raise Conflict(
-                "plan_used", f"run {self.plan.run_id} was swept already: make a new plan"
+                "plan_used", f"run {self.plan.run_id} was {state} already: make a new plan"
             )
         if self.plan.refusal is not None and not self.options.allow_share:
             raise Refused(*self.plan.refusal)
+
+    def _moves_aside(self) -> bool:
+        """Whether candidates are moved aside: as an earlier attempt did, or as was asked for. That
+        is on record before the first of them moves."""
+        storage, lasts = self.repository.storage, self.options.quarantine
+        if quarantine.read(storage, self.plan.run_id) is not None:
+            return True
+        if lasts is None:
+            return False
+        until = self.repository.now() + lasts
+        record = Quarantine(self.plan.run_id, self.folder.path, "held", until)
+        quarantine.write(storage, record)
+        return True
 
     def _fence(self, planned: PlannedCommits) -> tuple[Roots, Decision]:
         """Tombstone what the plan holds expired and what still is, in one transaction."""
@@ -164,6 +184,9 @@ class Sweep:
             after = reading.roots()
             kept = reading.protected(among=self._few_candidates())
             protected = write_protected(self.folder, kept, name=f"{name}/kept")
+        protected += quarantine.held_back(
+            self.repository.storage, self.folder, now=roots.now, name=f"{name}/kept"
+        )
         trees = _newly_kept(planned, (roots, decision), (after, decide(after)))
         live = mark(
             self.engine,
@@ -198,8 +221,8 @@ class Sweep:
         self._answers += revived
         return todo
 
-    def _delete(self, todo: list[Part]) -> int:
-        """Delete kind by kind, pointers first; how many candidates were not come to.
+    def _delete(self, todo: list[Part], *, aside: bool) -> int:
+        """Delete kind by kind, or move aside, pointers first; how many candidates were not come to.
 
         A kind of which something failed holds back the kinds that it points at.
         """
@@ -219,6 +242,7 @@ class Sweep:
                     run_id=self.plan.run_id,
                     guard=guard,
                     looks_again=self.plan.inventory_url is not None,
+                    aside=aside,
                 )
             self._answers += answers
             if any(part.group.startswith("failed ") for part in answers):

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import texts, without
 from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.quarantine import delete_copies
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.plan import DELETED_SCHEMA, outcome_counts, read_objects
 from ebbtide.storage import Storage
@@ -90,7 +91,9 @@ def _delete_part(
     if not left.num_rows:
         return settled, False
     check()
-    outcomes = storage.delete(texts(left.column("address")))
+    addresses = texts(left.column("address"))
+    kept = delete_copies(storage, addresses)
+    outcomes = [kept.get(each.address, each) for each in storage.delete(addresses)]
     table = pa.table(
         [
             *left.columns,

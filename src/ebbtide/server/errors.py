@@ -50,6 +50,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "object_not_found",
         "run_not_found",
         "purge_not_found",
+        "not_quarantined",
         "hold_not_found",
         "key_not_found",
         "project_not_found",

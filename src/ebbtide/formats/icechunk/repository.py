@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ebbtide.clock import Clock, SystemClock
-from ebbtide.errors import Conflict, NotFound, Refused
+from ebbtide.errors import Conflict, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import (
     EPOCH_ADDRESS,
     PROTECTED_SCHEMA,
@@ -384,6 +384,41 @@ class IcechunkRepository:
 
     def closed_after(self) -> None:
         """There are no slices: runs are clean ones."""
+
+    def check_undoable(self) -> None:
+        """Not yet: what `forget` takes out of `repo` is not kept."""
+        raise InvalidInput(
+            "invalid_argument",
+            "runs on Icechunk repositories cannot be undone: sweep without --quarantine",
+        )
+
+    def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
+        """None are kept."""
+        del commit_ids
+        return []
+
+    def closed_by(self, run_id: str) -> list[dict[str, Any]]:
+        """Runs close nothing that is not dropped."""
+        del run_id
+        return []
+
+    def reopen(
+        self,
+        hold: RunHold,
+        run_id: str,
+        commit_ids: Collection[str],
+        records: Sequence[Mapping[str, Any]],
+        *,
+        until: datetime,
+    ) -> None:
+        """As `check_undoable`."""
+        del hold, run_id, commit_ids, records, until
+        self.check_undoable()
+
+    def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
+        """None: Icechunk's repositories are not purged."""
+        del addresses
+        return frozenset()
 
     def guard(self) -> Guard:
         """Version 1: the refs, as they are at each batch. Version 2: `forget` closed what goes, but

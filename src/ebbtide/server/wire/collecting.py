@@ -131,7 +131,7 @@ class RunAnswer(Wire):
     """A run. `report` is what `ebbtide gc show --json` prints of it."""
 
     run_id: str
-    state: Literal["running", "planned", "swept", "incomplete", "refused", "failed"]
+    state: Literal["running", "planned", "swept", "incomplete", "refused", "failed", "undone"]
     steps: list[StepAnswer] = Field(default_factory=list)
     report: dict[str, Any] | None = None
     error: dict[str, str] | None = None

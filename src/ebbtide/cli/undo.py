@@ -1,0 +1,94 @@
+"""`gc undo` and `gc purge`: what a sweep moved aside comes back, or goes for good."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ebbtide.cli.asking import confirm, require_answerable
+from ebbtide.cli.collecting import open_collector
+from ebbtide.cli.command import Cli, CollectedArgument, YesOption, command
+from ebbtide.cli.gc import MasterOption, RunDirOption, finish
+from ebbtide.cli.text import count_text, size_text
+
+if TYPE_CHECKING:
+    from ebbtide.gc.report import RunReport
+
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="Id of the run.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the group `gc`."""
+    command(app, "undo")(undo)
+    command(app, "purge")(purge)
+
+
+def undo(
+    cli: Cli,
+    repository: CollectedArgument,
+    run_id: RunArgument,
+    under: Annotated[
+        str,
+        typer.Option(
+            "--under",
+            metavar="ADDRESS",
+            help="Only the files whose addresses begin so; commits stay closed.",
+        ),
+    ] = "",
+    run_dir: RunDirOption = None,
+    master: MasterOption = None,
+) -> None:
+    """Bring back what a sweep with --quarantine moved aside, and open its commits again.
+
+    What is back no run takes for 7 days. The run cannot be swept again. An undo that was
+    interrupted is asked for again.
+    """
+    run = open_collector(cli, repository, run_dir=run_dir, master=master)
+    with run.progress:
+        report = run.collector.undo(run_id, under=under)
+    finish(cli, report, lambda: _show_undone(cli, report))
+
+
+def _show_undone(cli: Cli, report: RunReport) -> None:
+    found = report.quarantine or {}
+    size = size_text(found["back_bytes"])
+    cli.output.line(f"{count_text(found['back_objects'], 'file')} ({size}) are back")
+    if report.state == "undone":
+        cli.output.line(f"{count_text(found['reopened_commits'], 'commit')} can be read again")
+    else:
+        cli.output.line(f"{_left(report)} stay aside; the commits stay closed")
+    if found["closed_commits"]:
+        count = count_text(found["closed_commits"], "commit")
+        cli.output.warn(f"{count} stay closed: other runs have deleted what they need")
+    if found["purged_objects"]:
+        count = count_text(found["purged_objects"], "file")
+        cli.output.warn(f"{count} did not come back: an administrator had them purged")
+
+
+def purge(
+    cli: Cli,
+    repository: CollectedArgument,
+    run_id: RunArgument,
+    run_dir: RunDirOption = None,
+    master: MasterOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Delete for good what a sweep with --quarantine moved aside."""
+    require_answerable(yes=yes)
+    run = open_collector(cli, repository, run_dir=run_dir, master=master)
+    if not yes:
+        question = f"delete {_left(run.collector.show(run_id))} of run {run_id} for good?"
+        if not confirm(question, yes=yes):
+            cli.output.say("nothing was deleted")
+            return
+    with run.progress:
+        report = run.collector.purge(run_id)
+    finish(cli, report, lambda: cli.output.line(f"run {run_id} has nothing aside any more"))
+
+
+def _left(report: RunReport) -> str:
+    found = report.quarantine or {"objects": 0, "bytes": 0}
+    return f"{count_text(found['objects'], 'file')} ({size_text(found['bytes'])})"

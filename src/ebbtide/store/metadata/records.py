@@ -1,0 +1,94 @@
+"""Queries: what a run closes and drops of commits, and how it is put back.
+
+Not for: closing and dropping (`ebbtide.store.collecting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from ebbtide.store.metadata.batches import in_batches
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.schema import commits
+
+_DROPPED: Final = (
+    commits.c.commit_id,
+    commits.c.tree_id,
+    commits.c.tree_checksum,
+    commits.c.message,
+    commits.c.committer,
+    commits.c.metadata,
+)
+"""What `forget` empties, and by which id."""
+
+
+def record_rows(
+    tx: Transaction, repository_id: str, commit_ids: Collection[str]
+) -> list[dict[str, Any]]:
+    """What is dropped when the records of commits are, by column; not of content of collections."""
+    found: list[dict[str, Any]] = []
+    for batch in in_batches(sorted(commit_ids)):
+        rows = tx.execute(
+            sa.select(*_DROPPED).where(
+                commits.c.repository_id == repository_id,
+                commits.c.commit_id.in_(batch),
+                commits.c.collection_id.is_(None),
+                commits.c.tree_id.is_not(None),
+            )
+        )
+        found += (dict(row._mapping) for row in rows)
+    return found
+
+
+def closed_rows(tx: Transaction, repository_id: str, *, run_id: str) -> list[dict[str, Any]]:
+    """`commit_id`, `tree_id` and `tree_checksum` of the commits that a run closed and that have
+    their records."""
+    rows = tx.execute(
+        sa.select(commits.c.commit_id, commits.c.tree_id, commits.c.tree_checksum).where(
+            commits.c.repository_id == repository_id,
+            commits.c.tombstoned_by == run_id,
+            commits.c.forgotten_by.is_(None),
+        )
+    )
+    return [dict(row._mapping) for row in rows]
+
+
+def put_back_records(
+    tx: Transaction, repository_id: str, records: Sequence[Mapping[str, Any]], *, run_id: str
+) -> None:
+    """Fill the stubs that a run left with what they had. Stubs of other runs stay."""
+    for record in records:
+        values = {name: value for name, value in record.items() if name != "commit_id"}
+        tx.execute(
+            sa.update(commits)
+            .where(
+                commits.c.repository_id == repository_id,
+                commits.c.commit_id == record["commit_id"],
+                commits.c.forgotten_by == run_id,
+            )
+            .values(**values, forgotten_by=None)
+        )
+
+
+def lease_commits(
+    tx: Transaction, repository_id: str, commit_ids: Collection[str], *, until: datetime
+) -> None:
+    """Promise the data of commits until then, or for as long as was promised before."""
+    later = sa.case(
+        (commits.c.leased_until > until, commits.c.leased_until),
+        else_=sa.literal(until, commits.c.leased_until.type),
+    )
+    for batch in in_batches(sorted(commit_ids)):
+        tx.execute(
+            sa.update(commits)
+            .where(
+                commits.c.repository_id == repository_id,
+                commits.c.commit_id.in_(batch),
+                commits.c.tombstoned_by.is_(None),
+            )
+            .values(leased_until=later)
+        )

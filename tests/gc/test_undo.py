@@ -1,0 +1,287 @@
+"""Sweeps that move aside, and what brings it back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound
+from ebbtide.formats.base import QUARANTINES_PREFIX
+from ebbtide.gc import quarantine
+from ebbtide.gc.report import RunReport
+from ebbtide.gc.steps import Event, Observer
+from ebbtide.storage import DeleteOutcome, LocalStorage
+from ebbtide.store.metadata.purges import insert_purged
+from tests.support.world import DAY, World
+
+WEEK = 7 * DAY
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, settings={"range_entries_target": 2})
+    made.keep(default="3d")
+    yield made
+    made.close()
+
+
+def history(world: World) -> dict[str, dict[str, bytes]]:
+    """Commits of which the first two expire, one of them reached by no branch; what each has."""
+    commits = [
+        world.save("main", days_ago=30, put=["a", "b", "c"]),
+        world.save("main", days_ago=20, put=["b", "d"], delete=["a"]),
+        world.save("main", days_ago=1, put=["e"], delete=["b", "c"]),
+    ]
+    world.lake.branches.create("side", commits[1])
+    commits.append(world.save("side", days_ago=10, put=["x"], delete=["d"]))
+    world.lake.branches.delete("side")
+    world.lake.objects.put("main", "dropped", b"dropped")
+    world.lake.objects.delete("main", "dropped")
+    world.clock.advance(2 * HOUR)
+    return {commit: contents(world, commit) for commit in commits}
+
+
+def contents(world: World, ref: str) -> dict[str, bytes]:
+    return {
+        entry.path: world.lake.objects.get(ref, entry.path)
+        for entry in world.lake.objects.walk(ref)
+    }
+
+
+def files(world: World) -> dict[str, bytes]:
+    """What is on the storage, but for what the collector keeps."""
+    found = (path for path in world.root.rglob("*") if path.is_file())
+    named = {str(path.relative_to(world.root)): path.read_bytes() for path in found}
+    apart = ("_ebbtide/gc/", "_ebbtide/OWNER")
+    return {name: data for name, data in named.items() if not name.startswith(apart)}
+
+
+def sweep(world: World, **options: Any) -> RunReport:
+    report = world.collect(quarantine=WEEK, **options)
+    assert report.state == "swept", report.error
+    return report
+
+
+def test_what_is_swept_is_moved_aside(world: World) -> None:
+    history(world)
+    before = files(world)
+    report = sweep(world)
+    after = files(world)
+    gone = before.keys() - after.keys()
+    assert report.counts["deleted"].objects == 0
+    assert report.counts["quarantined"].objects == len(gone) > 4
+    aside = world.root / quarantine.prefix_of(report.run_id)
+    assert {name: (aside / name).read_bytes() for name in gone} == {
+        name: before[name] for name in gone
+    }
+    assert report.quarantine is not None
+    assert report.quarantine["objects"] == len(gone)
+    assert sweep(world).counts["candidate"].objects == 0, "nobody collects what is aside"
+
+
+def test_an_undone_run_brings_every_byte_and_commit_back(world: World) -> None:
+    known = history(world)
+    before = files(world)
+    report = sweep(world)
+    gone = before.keys() - files(world).keys()
+    assert report.commits["forgotten"] == 1
+    assert len([c for c in known if raises_kind(world, c)]) >= 2
+    undone = world.collector().undo(report.run_id)
+    assert undone.state == "undone"
+    assert files(world) == before
+    for commit, has in known.items():
+        assert contents(world, commit) == has
+    assert undone.quarantine is not None
+    assert undone.quarantine["objects"] == undone.quarantine["closed_commits"] == 0
+    # It is held for a week, whatever the policy says.
+    assert sweep(world).counts["candidate"].objects == 0
+    world.clock.advance(WEEK - HOUR)
+    assert world.collect().counts["candidate"].objects == 0
+    world.clock.advance(2 * HOUR)
+    world.collect()
+    assert not gone & files(world).keys()
+
+
+def raises_kind(world: World, commit: str) -> str | None:
+    try:
+        contents(world, commit)
+    except EbbtideError as error:
+        return error.kind
+    return None
+
+
+def test_an_undone_run_is_closed_for_good(world: World) -> None:
+    history(world)
+    run_id = sweep(world).run_id
+    world.collector().undo(run_id)
+    with pytest.raises(Conflict, match="undone"):
+        world.collector().sweep(run_id)
+    with pytest.raises(Conflict, match="undone"):
+        world.collector().undo(run_id)
+    assert world.collector().show(run_id).state == "undone"
+
+
+def test_a_selection_comes_back_and_is_held(world: World) -> None:
+    history(world)
+    before = files(world)
+    report = sweep(world)
+    gone = sorted(before.keys() - files(world).keys())
+    name = next(each for each in gone if each.startswith("data/"))
+    part = world.collector().undo(report.run_id, under=name)
+    assert part.state == "swept"
+    assert part.quarantine is not None
+    assert part.quarantine["back_objects"] == 1
+    assert part.quarantine["objects"] == len(gone) - 1
+    assert files(world)[name] == before[name]
+    assert sweep(world).counts["candidate"].objects == 0
+    assert world.collector().undo(report.run_id).state == "undone"
+    assert files(world) == before
+
+
+def test_purged_and_timed_out(world: World) -> None:
+    history(world)
+    first = sweep(world).run_id
+    done = world.collector().purge(first)
+    assert done.quarantine is not None
+    assert (done.quarantine["state"], done.quarantine["objects"]) == ("purged", 0)
+    assert not (world.root / quarantine.prefix_of(first)).exists()
+    with pytest.raises(NotFound, match="aside"):
+        world.collector().undo(first)
+    with pytest.raises(NotFound, match="aside"):
+        world.collector().purge(first)
+    world.lake.objects.put("main", "more", b"1")
+    world.lake.objects.delete("main", "more")
+    world.clock.advance(2 * HOUR)
+    second = sweep(world).run_id
+    world.clock.advance(WEEK - 2 * HOUR)
+    world.collect()
+    assert (world.root / quarantine.prefix_of(second)).exists()
+    world.clock.advance(3 * HOUR)
+    world.collect()
+    assert not (world.root / quarantine.prefix_of(second)).exists()
+    shown = world.collector().show(second).quarantine
+    assert shown is not None
+    assert shown["state"] == "purged"
+
+
+def test_an_older_plan_does_not_take_what_is_back(world: World) -> None:
+    known = history(world)
+    old = world.collector().plan()
+    report = sweep(world)
+    world.collector().undo(report.run_id)
+    swept = world.collector().sweep(old.run_id)
+    assert swept.counts["deleted"].objects == 0
+    assert swept.counts["revived"].objects == old.counts["candidate"].objects
+    for commit, has in known.items():
+        assert contents(world, commit) == has
+
+
+def test_a_commit_stays_closed_that_a_later_run_took_from(world: World) -> None:
+    known = history(world)
+    first = sweep(world)
+    newest = world.lake.branches.get("main").commit_id
+    world.lake.objects.delete("main", "d")
+    world.save("main", days_ago=0, put=["z"])
+    world.clock.advance(5 * DAY)
+    world.collect()  # deletes for good what only `newest` had since
+    undone = world.collector().undo(first.run_id)
+    assert undone.quarantine is not None
+    assert undone.quarantine["closed_commits"] >= 1
+    readable = [commit for commit in known if raises_kind(world, commit) is None]
+    for commit in readable:
+        assert contents(world, commit) == known[commit]
+    assert newest not in readable
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_broken_off_anywhere(tmp_path: Path, seed: int) -> None:
+    """Sweep and undo end at any step; asked for again, it is as if nothing had been."""
+    rng = random.Random(seed)
+    world = World(tmp_path, settings={"range_entries_target": 2})
+    world.keep(default="3d")
+    known = history(world)
+    before = files(world)
+
+    def broken(steps: list[str]) -> Observer:
+        chosen = (rng.choice(steps), rng.choice(["start", "end"]))
+
+        def observe(step: str, event: Event) -> None:
+            if (step, event) == chosen:
+                raise KeyboardInterrupt
+
+        return observe
+
+    planned = world.collector(quarantine=WEEK).plan()
+    steps = ["fence", "recheck", "forget", "delete tree", "delete range", "delete object"]
+    for _ in range(rng.randrange(1, 4)):
+        with suppress(KeyboardInterrupt, Conflict):
+            world.collector(quarantine=WEEK, observer=broken(steps)).sweep(planned.run_id)
+    at_once: dict[str, Any] = {"patience": timedelta(0)}
+    for _ in range(rng.randrange(4)):
+        with suppress(KeyboardInterrupt, Conflict, NotFound):
+            breaking = broken(["bring back", "reopen"])
+            world.collector(observer=breaking, **at_once).undo(planned.run_id)
+    with suppress(Conflict, NotFound):  # undone before, or nothing had moved
+        world.collector(**at_once).undo(planned.run_id)
+    assert files(world) == before
+    for commit, has in known.items():
+        assert contents(world, commit) == has
+    assert not list((world.root / "_ebbtide" / "gc" / "runs").glob("*/quarantine/**/*"))
+    world.close()
+
+
+def test_what_was_purged_stays_gone(world: World) -> None:
+    """A copy that is aside goes with the purge, and an undo that finds one leaves it there."""
+    history(world)
+    before = files(world)
+    report = sweep(world)
+    gone = sorted(before.keys() - files(world).keys())
+    first, second = [name for name in gone if name.startswith("data/")][:2]
+    aside = world.root / quarantine.prefix_of(report.run_id)
+    assert quarantine.delete_copies(world.lake.storage, [first]) == {}
+    assert not (aside / first).exists()
+    with world.store.metadata.transaction() as tx:
+        insert_purged(tx, world.lake.info.repository_id, "0" * 32, [first, second])
+    undone = world.collector().undo(report.run_id)
+    assert undone.quarantine is not None
+    assert undone.quarantine["purged_objects"] == 1
+    assert files(world).keys() == before.keys() - {first, second}
+    assert not (aside / second).exists()
+    for commit in (row.commit_id for row in world.lake.commits.log("main")):
+        assert raises_kind(world, commit) in (None, "purged")
+
+
+def test_what_does_not_come_back_is_asked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history(world)
+    before = files(world)
+    report = sweep(world)
+    move = LocalStorage.move
+
+    def failing(_storage: LocalStorage, moves: list[tuple[str, str]]) -> list[DeleteOutcome]:
+        return [DeleteOutcome(source, "failed", "made to fail") for source, _ in moves]
+
+    monkeypatch.setattr(LocalStorage, "move", failing)
+    with pytest.raises(Failed, match="undo the run again"):
+        world.collector().undo(report.run_id)
+    monkeypatch.setattr(LocalStorage, "move", move)
+    assert world.collector().undo(report.run_id).state == "undone"
+    assert files(world) == before
+
+
+def test_a_damaged_record_stops_every_run(world: World) -> None:
+    """Nobody knows then what must not go."""
+    history(world)
+    report = sweep(world)
+    name = f"{QUARANTINES_PREFIX}{report.run_id}.json"
+    world.lake.storage.put(name, b"{}")
+    assert world.collect().error is not None
+    assert world.collector().undo(report.run_id).state == "refused"
