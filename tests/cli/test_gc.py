@@ -78,7 +78,7 @@ def test_run_asks_with_the_figures(
     """No leaves the plan; yes sweeps. A plan that nobody swept is what `gc sweep` means."""
     typing("n\n")
     refused = lake("gc", "run", "lake", *SHORT)
-    assert "delete 1 file (3 B) of lake, and close the commits that are let go?" in refused.err
+    assert "move 1 file (3 B) of lake aside, and close the commits that are" in refused.err
     assert "keep_last 1" in refused.out
     assert lake("fs", "cat", "lake", expired, "a").out == "old"
     typing("y\n")

@@ -1,0 +1,75 @@
+"""`gc run --quarantine`, `gc undo`, `gc purge`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.conftest import Ebbtide
+from tests.cli.test_gc import SHORT, expired
+
+__all__ = ["expired"]  # a fixture
+
+
+def test_a_run_comes_back_as_it_was(lake: Ebbtide, expired: str) -> None:
+    run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "3d")
+    assert "moved aside" in run.out
+    assert "to bring it back: ebbtide gc undo lake" in run.out
+    assert lake("fs", "cat", "lake", expired, "a", code=1).err
+    (listed,) = lake("gc", "runs", "lake", "--json").document["runs"]
+    assert (listed["state"], listed["deleted_count"], listed["quarantined_count"]) == (
+        ("swept", 0, 1)
+    )
+    assert listed["quarantine"]["bytes"] == 3
+    run_id = listed["run_id"]
+    assert "aside until" in lake("gc", "show", "lake", run_id).out
+    undone = lake("gc", "undo", "lake", run_id).out
+    assert "1 file (3 B) are back" in undone
+    assert "can be read again" in undone
+    assert lake("fs", "cat", "lake", expired, "a").out == "old"
+    assert "brought back" in lake("gc", "show", "lake", run_id).out
+    again = lake("gc", "undo", "lake", run_id, code=1)
+    assert "was undone already" in again.err
+
+
+def test_a_selection_and_the_end(lake: Ebbtide, expired: str) -> None:
+    lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "3d")
+    run_id = lake("gc", "runs", "lake", "--json").document["runs"][0]["run_id"]
+    none = lake("gc", "undo", "lake", run_id, "--under", "data/none", "--json").document
+    assert (none["state"], none["quarantine"]["back_objects"]) == ("swept", 0)
+    assert "1 file (3 B) stay aside" in lake("gc", "undo", "lake", run_id, "--under", "x").out
+    purged = lake("gc", "purge", "lake", run_id, "--yes")
+    assert "has nothing aside any more" in purged.out
+    assert lake("gc", "undo", "lake", run_id, code=1).err
+    assert lake("fs", "cat", "lake", expired, "a", code=1).err
+
+
+def test_a_script_deletes_at_once(lake: Ebbtide, expired: str) -> None:
+    del expired
+    done = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+    assert (done["deleted_count"], done["quarantine"]) == (1, None)
+    missing = lake("gc", "undo", "lake", done["run_id"], code=1)
+    assert "deleted for good" in missing.err
+
+
+@pytest.mark.parametrize("period", ["7", "soon", "-1d"])
+def test_a_bad_period_changes_nothing(lake: Ebbtide, expired: str, period: str) -> None:
+    assert lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", period, code=2).err
+    assert lake("fs", "cat", "lake", expired, "a").out == "old"
+    assert lake("gc", "runs", "lake", "--json").document["runs"] == []
+
+
+def test_who_is_asked_has_a_week(
+    lake: Ebbtide, expired: str, typing: Callable[[str], None]
+) -> None:
+    typing("y\n")
+    run = lake("gc", "run", "lake", *SHORT)
+    assert "kept for 7d" in run.err
+    assert "1 copy" in run.err
+    assert "move 1 file (3 B) of lake aside" in run.err
+    run_id = lake("gc", "runs", "lake", "--json").document["runs"][0]["run_id"]
+    lake("gc", "undo", "lake", run_id)
+    assert lake("fs", "cat", "lake", expired, "a").out == "old"
+    typing("n\n")
+    lake("gc", "run", "lake", *SHORT, "--quarantine", "none")
