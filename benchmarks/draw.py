@@ -30,7 +30,7 @@ STEPS: Final = {
 def main() -> None:
     """Read, draw, write."""
     found = [json.loads(file.read_text()) for file in RESULTS.glob("bottom-line-[0-9]*.json")]
-    found.sort(key=lambda each: float(each["scale"]))
+    found.sort(key=lambda each: float(each["files"]))
     # Ids and dates that differ from drawing to drawing say nothing.
     mpl.rcParams.update({"svg.hashsalt": "ebbtide", "svg.fonttype": "none", "font.size": 9})
     figure, (whole, steps, memory) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
@@ -43,7 +43,7 @@ def main() -> None:
     usual = [
         (m, each["peers"]["common"]["total_seconds"])
         for m, each in zip(millions, found, strict=True)
-        if "peers" in each
+        if "common" in each.get("peers", {})
     ]
     if usual:
         whole.plot(*zip(*usual, strict=True), marker="s", color="grey", label="usual method")
@@ -60,6 +60,9 @@ def main() -> None:
         (memory, "peak memory of the program", "MiB"),
     ):
         axes.set(xscale="log", yscale="log", title=title, xlabel="million files", ylabel=unit)
+        if axes is memory:
+            axes.set_yscale("linear")
+            axes.set_ylim(bottom=0)
         axes.grid(visible=True, which="major", alpha=0.3)
         axes.legend(fontsize=8)
     figure.savefig(TARGET, metadata={"Date": None})
