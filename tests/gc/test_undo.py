@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,10 +15,13 @@ import pytest
 from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound
 from ebbtide.formats.base import QUARANTINES_PREFIX
 from ebbtide.gc import quarantine
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
-from ebbtide.gc.steps import Event, Observer
+from ebbtide.gc.steps import Event
 from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.store.metadata.purges import insert_purged
+from tests.support.faulty import FaultyStorage, Hook
 from tests.support.world import DAY, World
 
 WEEK = 7 * DAY
@@ -200,8 +204,17 @@ def test_a_commit_stays_closed_that_a_later_run_took_from(world: World) -> None:
     assert newest not in readable
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_broken_off_anywhere(tmp_path: Path, seed: int) -> None:
+class Shared(FaultyStorage):
+    """One whose hooks are where the run is: in this process."""
+
+    @property
+    def shared_between_processes(self) -> bool:
+        """For the test, yes."""
+        return True
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweep and undo end at any step; asked for again, it is as if nothing had been."""
     rng = random.Random(seed)
     world = World(tmp_path, settings={"range_entries_target": 2})
@@ -209,27 +222,40 @@ def test_broken_off_anywhere(tmp_path: Path, seed: int) -> None:
     known = history(world)
     before = files(world)
 
-    def broken(steps: list[str]) -> Observer:
+    def broken(steps: list[str]) -> Collector:
+        """One that ends at a step, or at one of its changes of the storage: before or after it."""
         chosen = (rng.choice(steps), rng.choice(["start", "end"]))
+        calls = itertools.count(-rng.randrange(12))
+        at_call = rng.random() < 0.7
 
         def observe(step: str, event: Event) -> None:
-            if (step, event) == chosen:
+            if not at_call and (step, event) == chosen:
                 raise KeyboardInterrupt
 
-        return observe
+        def count(method: str, _address: str) -> None:
+            if at_call and method in ("move", "delete") and next(calls) == 0:
+                raise KeyboardInterrupt
 
+        hooks: dict[str, Hook] = {rng.choice(["before", "after"]): count}
+        repository = world.format()
+        repository.storage = Shared(repository.storage, **hooks)
+        options = RunOptions.of(
+            world.settings, grace=HOUR, quarantine=WEEK, patience=timedelta(0), mode="clean"
+        )
+        return Collector(repository, engine=world.engine, options=options, observer=observe)
+
+    monkeypatch.setattr("ebbtide.gc.outcomes.ADDRESSES_PER_BATCH", 1)
+    monkeypatch.setattr("ebbtide.gc.undoing.ROWS_PER_PART", 1)
     planned = world.collector(quarantine=WEEK).plan()
     steps = ["fence", "recheck", "forget", "delete tree", "delete range", "delete object"]
     for _ in range(rng.randrange(1, 4)):
         with suppress(KeyboardInterrupt, Conflict):
-            world.collector(quarantine=WEEK, observer=broken(steps)).sweep(planned.run_id)
-    at_once: dict[str, Any] = {"patience": timedelta(0)}
+            broken(steps).sweep(planned.run_id)
     for _ in range(rng.randrange(4)):
         with suppress(KeyboardInterrupt, Conflict, NotFound):
-            breaking = broken(["bring back", "reopen"])
-            world.collector(observer=breaking, **at_once).undo(planned.run_id)
+            broken(["bring back", "reopen"]).undo(planned.run_id)
     with suppress(Conflict, NotFound):  # undone before, or nothing had moved
-        world.collector(**at_once).undo(planned.run_id)
+        world.collector(patience=timedelta(0)).undo(planned.run_id)
     assert files(world) == before
     for commit, has in known.items():
         assert contents(world, commit) == has
@@ -285,3 +311,27 @@ def test_a_damaged_record_stops_every_run(world: World) -> None:
     world.lake.storage.put(name, b"{}")
     assert world.collect().error is not None
     assert world.collector().undo(report.run_id).state == "refused"
+
+
+def test_a_purge_that_was_broken_off_is_asked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history(world)
+    report = sweep(world)
+    kept = files(world)
+    delete = LocalStorage.delete
+
+    def failing(storage: LocalStorage, addresses: list[str]) -> list[DeleteOutcome]:
+        done = delete(storage, addresses[:1])
+        return done + [DeleteOutcome(each, "failed", "made to fail") for each in addresses[1:]]
+
+    monkeypatch.setattr(LocalStorage, "delete", failing)
+    with pytest.raises(Failed, match="purge the run again"):
+        world.collector().purge(report.run_id)
+    monkeypatch.setattr(LocalStorage, "delete", delete)
+    held = world.collector().show(report.run_id).quarantine
+    assert held is not None
+    assert held["state"] == "held"
+    assert world.collector().purge(report.run_id).quarantine is not None
+    assert not (world.root / quarantine.prefix_of(report.run_id)).exists()
+    assert files(world) == kept
