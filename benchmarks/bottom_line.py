@@ -38,7 +38,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -384,8 +384,8 @@ class Figures:
         }
 
 
-def run(name: str, directory: Path, mode: str) -> Figures:
-    """Run the program."""
+def run(name: str, directory: Path, mode: str, more: Mapping[str, str]) -> Figures:
+    """Run the program, with more in its environment."""
     command = [
         *(str(Path(sys.executable).with_name("ebbtide")), "--store", str(directory)),
         *("gc", "run", "lake", "--yes", "--json", "--mode", mode),
@@ -397,6 +397,7 @@ def run(name: str, directory: Path, mode: str) -> Figures:
         "EBBTIDE_TRASH_TIME": "0s",
         # Each run closes what changed before it off, as if changes were days apart.
         "EBBTIDE_SLICE_AGE_MAX": "1s",
+        **more,
     }
     started = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
@@ -616,11 +617,19 @@ def measure(
             print(results.write(name, content))
 
 
-def collect(kind: str, history: History, policy: dict[str, Any], directory: Path) -> Figures:
-    """A run, of which what it deleted is what is of no use."""
+def collect(
+    kind: str,
+    history: History,
+    policy: dict[str, Any],
+    directory: Path,
+    more: Mapping[str, str] | None = None,
+) -> Figures:
+    """A run, of which what it deleted is what is of no use. The program has `more` in its
+    environment."""
     expected = history.useless(policy)
     time.sleep(2)  # the grace is one second
-    figures = run(NAMES[kind], directory, "incremental" if kind == "incremental" else "clean")
+    mode = "incremental" if kind == "incremental" else "clean"
+    figures = run(NAMES[kind], directory, mode, more or {})
     deleted = deleted_objects(figures.report)
     wanted = {history.address(number) for number in expected}
     if deleted != wanted:

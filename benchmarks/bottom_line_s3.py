@@ -74,9 +74,10 @@ def measured(
         expected = len(history.useless(policy)) / 1_000
         seen = Deletes(proxy, max(2, round(expected / 2)))
         proxy.seeing = seen.see
-        os.environ.update(dict.fromkeys(ENDPOINTS, proxy.endpoint))
-        figures = collect("cold" if history.changes == 0 else "warm", history, policy, directory)
-        os.environ.update(dict.fromkeys(ENDPOINTS, target))
+        kind = "cold" if history.changes == 0 else "warm"
+        # Not for this process, whose clients are kept.
+        more = dict.fromkeys(ENDPOINTS, proxy.endpoint)
+        figures = collect(kind, history, policy, directory, more)
         figures.name = name
         found = {**figures.to_json(), "requests": dict(proxy.counts), "refused": proxy.refused}
     show(figures, None)

@@ -164,6 +164,38 @@ def test_a_run(server: Server, repo: lakefs.Repository) -> None:
         assert (again.status_code, again.json()["kind"]) == (409, "plan_used")
 
 
+def test_a_run_comes_back(http: httpx.Client, lake: lakefs.Repository) -> None:
+    for number in range(2):
+        lake.branch("main").object("a").upload(str(number))
+    run_id = http.post(place(lake, "gc/runs"), json=SOON | {"quarantine": "1d"}).json()["run_id"]
+    run = ended(http, lake, run_id)
+    assert (run["state"], run["report"]["quarantined_count"]) == ("swept", 1)
+    for under, back in (("data/none", 0), (None, 1)):
+        asked = http.post(place(lake, f"gc/runs/{run_id}/undo"), json={"under": under})
+        assert asked.status_code == 202, asked.text
+        run = ended(http, lake, run_id)
+        assert run["report"]["quarantine"]["back_objects"] == back
+    assert run["state"] == "undone"
+    for action in ("undo", "purge"):
+        again = http.post(place(lake, f"gc/runs/{run_id}/{action}"))
+        assert (again.status_code, again.json()["kind"]) == (409, "plan_used")
+    unknown = http.post(place(lake, f"gc/runs/{'0' * 32}/undo"))
+    assert (unknown.status_code, unknown.json()["kind"]) == (404, "run_not_found")
+    bad = http.post(place(lake, "gc/runs"), json=SOON | {"quarantine": "7"})
+    assert bad.status_code == 400
+
+
+def test_what_is_aside_is_purged(http: httpx.Client, lake: lakefs.Repository) -> None:
+    for number in range(2):
+        lake.branch("main").object("a").upload(str(number))
+    run_id = http.post(place(lake, "gc/runs"), json=SOON | {"quarantine": "1d"}).json()["run_id"]
+    ended(http, lake, run_id)
+    assert http.post(place(lake, f"gc/runs/{run_id}/purge")).status_code == 202
+    assert ended(http, lake, run_id)["report"]["quarantine"]["state"] == "purged"
+    again = http.post(place(lake, f"gc/runs/{run_id}/undo"))
+    assert (again.status_code, again.json()["kind"]) == (404, "not_quarantined")
+
+
 def test_a_plan_that_is_swept_later(http: httpx.Client, lake: lakefs.Repository) -> None:
     for number in range(2):
         lake.branch("main").object("a").upload(str(number))

@@ -105,6 +105,8 @@ ROLES = {
     ("GET", R + "/gc/prepare_commits/status"): "admin",
     ("POST", R + "/gc/prepare_uncommited"): "admin",
     ("POST", R + "/gc/runs"): "admin",
+    ("POST", R + "/gc/runs/{run_id}/undo"): "admin",
+    ("POST", R + "/gc/runs/{run_id}/purge"): "admin",
     ("GET", R + "/gc/runs"): "reader",
     ("GET", R + "/gc/runs/{run_id}"): "reader",
     ("POST", R + "/purges"): "admin",

@@ -14,22 +14,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.processes import follow_parent
 from ebbtide.settings import Settings
 
+if TYPE_CHECKING:
+    from ebbtide.gc.collector import Collector
+    from ebbtide.gc.report import RunReport
+
 START_SECONDS_MAX: Final = 60
 JOBS_KEPT: Final = 100
 
 Tell = Callable[..., None]
+Action = Literal["run", "plan", "sweep", "undo", "purge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a job is to do. `sweep` names the run whose plan to carry out; None is a new plan."""
+    """What a job is to do: make a new plan, or that and sweep it; or something with the run named.
+    `under` is of an undo: only the addresses that begin so."""
 
     directory: Path | None
     settings: Settings
@@ -39,8 +45,10 @@ class Order:
     grace: str | None = None
     unsafe: bool = False
     allow_share: bool = False
-    dry_run: bool = False
-    sweep: str | None = None
+    quarantine: str | None = None
+    action: Action = "run"
+    run_id: str | None = None
+    under: str = ""
 
 
 @dataclass(slots=True)
@@ -226,13 +234,20 @@ def _collect(order: Order, tell: Tell) -> dict[str, Any]:
             unsafe=order.unsafe,
             allow_share=order.allow_share,
             mode=parse_mode(order.mode),
+            quarantine=None if order.quarantine is None else parse_duration(order.quarantine),
         )
         engine = make_engine(order.settings, None, StepProgress(quiet=True))
         collector = Collector(
             found, engine=engine, options=options, observer=lambda step, event: tell(event, step)
         )
-        if order.sweep is not None:
-            report = collector.sweep(order.sweep)
-        else:
-            report = collector.plan() if order.dry_run else collector.run()
-        return report.to_json()
+        return _act(order, collector).to_json()
+
+
+def _act(order: Order, collector: Collector) -> RunReport:
+    if order.action == "undo":
+        return collector.undo(order.run_id or "", under=order.under)
+    if order.action == "purge":
+        return collector.purge(order.run_id or "")
+    if order.action == "sweep":
+        return collector.sweep(order.run_id)
+    return collector.plan() if order.action == "plan" else collector.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
@@ -11,7 +12,7 @@ from ebbtide.gc.engine import LocalEngine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.workers import Workers
-from ebbtide.server.jobs import Job, Order
+from ebbtide.server.jobs import Action, Job, Order
 from ebbtide.server.serving import Served
 from ebbtide.server.wire.collecting import RunAnswer, RunCreation, StepAnswer
 
@@ -19,20 +20,51 @@ from ebbtide.server.wire.collecting import RunAnswer, RunCreation, StepAnswer
 def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
     """Start a run as a job. Raises as `Jobs.start`, NotFound `repository_not_found`; for a sweep,
     NotFound `run_not_found` and Conflict `plan_used`."""
-    found = served.repository(repository)
     if asked.sweep and _collector(served, repository).show(asked.sweep).state == "swept":
         raise Conflict("plan_used", f"run {asked.sweep} was swept already: start a new one")
+    action: Action = "plan" if asked.dry_run else "run"
+    return _start(
+        served,
+        repository,
+        action="sweep" if asked.sweep else action,
+        run_id=asked.sweep or None,
+        mode=asked.mode,
+        grace=asked.grace,
+        unsafe=asked.unsafe,
+        allow_share=asked.allow_share,
+        quarantine=asked.quarantine,
+    )
+
+
+def undo(served: Served, repository: str, run_id: str, *, under: str) -> RunAnswer:
+    """Bring back, as a job, what a run moved aside. Raises as `start`, and NotFound
+    `not_quarantined`."""
+    _require_aside(served, repository, run_id)
+    return _start(served, repository, action="undo", run_id=run_id, under=under)
+
+
+def purge(served: Served, repository: str, run_id: str) -> RunAnswer:
+    """Delete for good, as a job, what a run moved aside. Raises as `undo`."""
+    _require_aside(served, repository, run_id)
+    return _start(served, repository, action="purge", run_id=run_id)
+
+
+def _require_aside(served: Served, repository: str, run_id: str) -> None:
+    report = _collector(served, repository).show(run_id)
+    if report.quarantine is None or report.quarantine["state"] == "purged":
+        raise NotFound("not_quarantined", f"run {run_id} has nothing aside")
+    if report.state == "undone":
+        raise Conflict("plan_used", f"run {run_id} was undone already")
+
+
+def _start(served: Served, repository: str, **what: Any) -> RunAnswer:  # fields of Order
+    found = served.repository(repository)
     order = Order(
         directory=served.store.directory,
         settings=served.settings,
         repository=found.info.name,
         repository_id=found.info.repository_id,
-        mode=asked.mode,
-        grace=asked.grace,
-        unsafe=asked.unsafe,
-        allow_share=asked.allow_share,
-        dry_run=asked.dry_run,
-        sweep=asked.sweep or None,
+        **what,
     )
     return _of_job(served.jobs.start(order))
 

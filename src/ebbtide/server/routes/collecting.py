@@ -23,6 +23,7 @@ from ebbtide.server.wire.collecting import (
     TaskError,
     TaskStatus,
     UncommittedRequest,
+    UndoRequest,
 )
 from ebbtide.store.keys import Role
 
@@ -95,6 +96,23 @@ def start_run(
 ) -> RunAnswer:
     """Start a run. The answer comes once the run holds the repository."""
     return runs.start(served, repository, asked or RunCreation())
+
+
+@routes.add("POST", _GC + "/runs/{run_id:segment}/undo", Role.ADMIN, status=202)
+def undo_run(
+    repository: Segment,
+    run_id: Segment,
+    served: ServedDep,
+    asked: Annotated[UndoRequest | None, Body()] = None,
+) -> RunAnswer:
+    """Bring back what a run moved aside. The answer comes once it holds the repository."""
+    return runs.undo(served, repository, run_id, under=(asked and asked.under) or "")
+
+
+@routes.add("POST", _GC + "/runs/{run_id:segment}/purge", Role.ADMIN, status=202)
+def purge_run(repository: Segment, run_id: Segment, served: ServedDep) -> RunAnswer:
+    """Delete for good what a run moved aside."""
+    return runs.purge(served, repository, run_id)
 
 
 @routes.add("GET", _GC + "/runs", Role.READER)

@@ -109,7 +109,8 @@ class PreparedUncommitted(Wire):
 
 
 class RunCreation(Wire):
-    """What a run is to do: plan and sweep; plan alone; or sweep the plan of an earlier run."""
+    """What a run is to do: plan and sweep; plan alone; or sweep the plan of an earlier run. With a
+    `quarantine` (a period) a sweep moves aside what goes."""
 
     mode: Literal["auto", "clean", "incremental"] = "auto"
     grace: Annotated[str, Field(max_length=64)] | None = None
@@ -117,6 +118,13 @@ class RunCreation(Wire):
     allow_share: bool = False
     dry_run: bool = False
     sweep: Text | None = None
+    quarantine: Annotated[str, Field(max_length=64)] | None = None
+
+
+class UndoRequest(Wire):
+    """With `under`, only the files whose addresses begin so come back."""
+
+    under: Text | None = None
 
 
 class StepAnswer(Wire):
