@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from ebbtide.errors import EbbtideError, Incomplete, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat, RunHold
-from ebbtide.gc import quarantine
+from ebbtide.gc.aside import Aside
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_grace
 from ebbtide.gc.given import GivenInventory, open_inventory
@@ -19,7 +18,6 @@ from ebbtide.gc.modes import Chosen, Earlier, is_due, newest_swept
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.plan import Plan, read_commits, read_plan, write_plan
 from ebbtide.gc.planning import make_plan
-from ebbtide.gc.quarantine import Quarantine
 from ebbtide.gc.report import (
     RunReport,
     planned_report,
@@ -35,7 +33,6 @@ from ebbtide.gc.runs import (
 )
 from ebbtide.gc.steps import Observer, Steps, silent
 from ebbtide.gc.sweep import Sweep, Swept
-from ebbtide.gc.undoing import Undo
 from ebbtide.ids import descending_id, instant_of
 from ebbtide.storage import open_storage
 
@@ -66,6 +63,7 @@ class Collector:
         self._engine = engine
         self._options = options
         self._observer = observer
+        self._aside = Aside(engine, repository, options)
 
     def plan(self) -> RunReport:
         """Make a plan. A gate's refusal is a report with state `refused`; nothing is deleted.
@@ -107,57 +105,19 @@ class Collector:
         return self._held(run_id, self._folder(run_id), self._purge, deletes=True)
 
     def _undo(self, run_id: str, folder: RunFolder, hold: RunHold, *, under: str) -> RunReport:
-        undo = Undo(
-            self._engine,
-            self._repository,
-            self._read_plan(folder, run_id),
-            folder,
-            hold,
-            Steps(hold, self._observer),
-            lasts=self._options.undo_hold,
-            patience=self._options.patience,
-            under=under,
-        )
-        undone = undo.execute()
+        plan, steps = self._read_plan(folder, run_id), Steps(hold, self._observer)
+        is_whole, told = self._aside.undo(plan, folder, hold, steps, under=under)
         report = self.show(run_id)
-        state = "undone" if undone.is_whole else "held"
-        report = replace(
-            report,
-            state="undone" if undone.is_whole else report.state,
-            quarantine=self._quarantine_of(run_id, state) | undone.to_json(),
-        )
+        state = "undone" if is_whole else report.state
+        report = replace(report, state=state, quarantine=told)
         self._finish(folder, report)
         return report
 
     def _purge(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
-        record = quarantine.read(self._repository.storage, run_id)
-        if record is None or record.state != "held":
-            raise NotFound("not_quarantined", f"run {run_id} has nothing aside")
-        return self._end_quarantine(record, folder, Steps(hold, self._observer))
-
-    def _end_quarantine(self, record: Quarantine, folder: RunFolder, steps: Steps) -> RunReport:
-        """Delete what a run has aside."""
-        storage = self._repository.storage
-        with steps("purge"):
-            quarantine.delete_held(self._engine, storage, record.run_id)
-        if record.back_at is None:
-            quarantine.drop(storage, record.run_id)
-        else:
-            quarantine.write(storage, replace(record, state="purged"))
-        known = self._quarantine_of(record.run_id, "purged")
-        report = replace(self.show(record.run_id), quarantine=known)
+        record = self._aside.held(run_id)
+        report = self._aside.purge(record, self.show(run_id), Steps(hold, self._observer))
         self._finish(folder, report)
         return report
-
-    def _quarantine_of(self, run_id: str, state: str) -> dict[str, Any]:
-        """What a report says of what a run has aside now."""
-        storage = self._repository.storage
-        left = quarantine.count(storage, run_id)
-        record = quarantine.read(storage, run_id)
-        until = None if record is None or state != "held" else record.until.isoformat()
-        at = None if state == "held" else self._repository.now().isoformat()
-        counted = {"objects": left.objects, "bytes": left.bytes_total}
-        return {"state": state, "until": until, "at": at, **counted}
 
     def _held(self, run_id: str, folder: RunFolder, work: Work, *, deletes: bool) -> RunReport:
         """Do `work` while this run holds the repository. Until the storage is known to be ours,
@@ -234,10 +194,9 @@ class Collector:
         due = is_due(plan.clean_at, self._repository.now(), every=self._options.clean_every)
         if mode == "auto" and due is not None:
             return Chosen(reason=due)
-        for record in quarantine.read_all(self._repository.storage):
-            # What came back lies where no incremental run looks.
-            if record.back_at is not None and record.back_at > plan.clean_at:
-                return Chosen(reason=f"run {record.run_id} was undone since the last clean run")
+        undone = self._aside.undone_since(plan.clean_at)
+        if undone is not None:
+            return Chosen(reason=f"run {undone} was undone since the last clean run")
         run = EarlierRun(plan, RunFolder.at(newest.run_path))
         return Chosen(Earlier(run, plan.whole - newest.counts["deleted"]))
 
@@ -263,31 +222,18 @@ class Collector:
         self, plan: Plan, swept: Swept, folder: RunFolder, hold: RunHold, steps: Steps
     ) -> RunReport:
         del hold
-        record = quarantine.read(self._repository.storage, plan.run_id)
-        report = swept_report(
-            plan,
-            swept,
-            run_path=folder.path,
-            seconds=steps.seconds(),
-            until=None if record is None else record.until,
-        )
+        until, seconds = self._aside.until(plan.run_id), steps.seconds()
+        report = swept_report(plan, swept, run_path=folder.path, seconds=seconds, until=until)
         self._finish(folder, report)
         self._end_quarantines(plan, steps)
         self._drop_old_runs()
         return report
 
     def _end_quarantines(self, plan: Plan, steps: Steps) -> None:
-        """Delete what is aside and whose time is over; forget of what came back as soon as a clean
-        run has seen it and may take it."""
-        now, storage = self._repository.now(), self._repository.storage
-        for record in quarantine.read_all(storage):
-            folder = RunFolder.at(record.run_path)
-            if record.state == "held" and record.until <= now:
-                self._end_quarantine(record, folder, steps)
-                continue
-            is_seen = record.back_at is None or record.back_at < plan.clean_at
-            if record.state != "held" and is_seen and not record.protects(now):
-                quarantine.drop(storage, record.run_id)
+        """Delete what is aside and whose time is over."""
+        for record in self._aside.over(plan):
+            report = self._aside.purge(record, self.show(record.run_id), steps)
+            self._finish(RunFolder.at(record.run_path), report)
 
     def _refused(
         self, run_id: str, folder: RunFolder, error: EbbtideError, seconds: Mapping[str, float]
@@ -307,7 +253,7 @@ class Collector:
             made_at = instant_of(run_id)
             if made_at is None or made_at >= oldest:
                 continue
-            if quarantine.read(self._repository.storage, run_id) is None:
+            if not self._aside.has(run_id):
                 RunFolder.at(path).delete()
                 self._repository.drop_run(run_id)
 

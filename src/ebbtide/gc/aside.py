@@ -1,0 +1,108 @@
+"""What runs of one repository have aside: brought back, deleted for good, and told in reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from ebbtide.errors import NotFound
+from ebbtide.formats.base import RepositoryFormat, RunHold
+from ebbtide.gc import quarantine
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.plan import Plan
+from ebbtide.gc.quarantine import Quarantine
+from ebbtide.gc.report import RunReport
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.steps import Steps
+from ebbtide.gc.undoing import Undo
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """The quarantines of one repository. What changes them is done under a hold."""
+
+    engine: Engine
+    repository: RepositoryFormat
+    options: RunOptions
+
+    def undo(
+        self, plan: Plan, folder: RunFolder, hold: RunHold, steps: Steps, *, under: str
+    ) -> tuple[bool, dict[str, Any]]:
+        """Bring back what a run moved aside: whether that is all, and what its report says of it.
+        Raises as `Undo.execute`."""
+        undo = Undo(
+            self.engine,
+            self.repository,
+            plan,
+            folder,
+            hold,
+            steps,
+            lasts=self.options.undo_hold,
+            patience=self.options.patience,
+            under=under,
+        )
+        undone = undo.execute()
+        known = self._told(plan.run_id, "undone" if undone.is_whole else "held")
+        return undone.is_whole, known | undone.to_json()
+
+    def held(self, run_id: str) -> Quarantine:
+        """The record of a run that has something aside. NotFound `not_quarantined`."""
+        record = quarantine.read(self.repository.storage, run_id)
+        if record is None or record.state != "held":
+            raise NotFound("not_quarantined", f"run {run_id} has nothing aside")
+        return record
+
+    def purge(self, record: Quarantine, report: RunReport, steps: Steps) -> RunReport:
+        """Delete for good what a run has aside; its report, changed. Failed `storage_error`."""
+        storage = self.repository.storage
+        with steps("purge"):
+            quarantine.delete_held(self.engine, storage, record.run_id)
+        if record.back_at is None:
+            quarantine.drop(storage, record.run_id)
+        else:
+            quarantine.write(storage, replace(record, state="purged"))
+        return replace(report, quarantine=self._told(record.run_id, "purged"))
+
+    def over(self, plan: Plan) -> Iterator[Quarantine]:
+        """After a sweep of `plan`, the records of runs whose time is over. Those of what came back
+        are dropped as soon as a clean run has seen it and the next may take it."""
+        now, storage = self.repository.now(), self.repository.storage
+        for record in quarantine.read_all(storage):
+            is_seen = record.back_at is None or record.back_at < plan.clean_at
+            if record.state == "held":
+                if record.until <= now:
+                    yield record
+            elif is_seen and not record.protects(now):
+                quarantine.drop(storage, record.run_id)
+
+    def has(self, run_id: str) -> bool:
+        """Whether there is a record of a run's quarantine."""
+        return quarantine.read(self.repository.storage, run_id) is not None
+
+    def undone_since(self, instant: datetime) -> str | None:
+        """A run of which something came back since. Where that lies no incremental run looks."""
+        for record in quarantine.read_all(self.repository.storage):
+            if record.back_at is not None and record.back_at > instant:
+                return record.run_id
+        return None
+
+    def until(self, run_id: str) -> datetime | None:
+        """Until when is kept what a run moved aside; None where it did not."""
+        record = quarantine.read(self.repository.storage, run_id)
+        return None if record is None else record.until
+
+    def _told(self, run_id: str, state: str) -> dict[str, Any]:
+        """What a report says of what a run has aside now."""
+        left = quarantine.count(self.repository.storage, run_id)
+        until = self.until(run_id) if state == "held" else None
+        at = None if state == "held" else self.repository.now()
+        return {
+            "state": state,
+            "until": None if until is None else until.isoformat(),
+            "at": None if at is None else at.isoformat(),
+            "objects": left.objects,
+            "bytes": left.bytes_total,
+        }
