@@ -25,6 +25,7 @@ from ebbtide.formats.base import (
     Slices,
     unguarded,
 )
+from ebbtide.formats.embedded_walk import EmbeddedWalk
 from ebbtide.ids import instant_of, latest_id
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
@@ -203,6 +204,9 @@ class _Reading:
         for addresses in pages_of_closed(self.tx, self.repository_id):
             yield pa.table({"address": pa.array(addresses, pa.string())})
 
+    def closed_addresses(self, among: Collection[str]) -> Collection[str]:
+        return find_purged(self.tx, self.repository_id, among).keys()
+
 
 class _Hold:
     """A lease with a thread that keeps it alive."""
@@ -289,6 +293,11 @@ class EmbeddedRepository:
             yield hold
         finally:
             hold.stop()
+
+    @property
+    def walk(self) -> EmbeddedWalk:
+        """Parquet files."""
+        return EmbeddedWalk(self.storage)
 
     @property
     def landmark(self) -> str:

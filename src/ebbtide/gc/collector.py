@@ -33,6 +33,8 @@ from ebbtide.gc.runs import (
 )
 from ebbtide.gc.steps import Observer, Steps, silent
 from ebbtide.gc.sweep import Sweep, Swept
+from ebbtide.gc.verifying.findings import Verification
+from ebbtide.gc.verifying.verify import verify
 from ebbtide.ids import descending_id, instant_of
 from ebbtide.storage import open_storage
 
@@ -312,6 +314,12 @@ class Collector:
         """Why the plan of a run keeps the data of each commit that it keeps. Raises as above."""
         folder = self._folder(run_id)
         return read_commits(folder, self._read_plan(folder, run_id).commits).reasons
+
+    def verify(self, run_id: str) -> Verification:
+        """Check a run's plan, and what is on record of its sweep. Takes no lease. Raises as
+        `plan_of`, and as `verifying.verify.verify`."""
+        folder = self._folder(run_id)
+        return verify(self._repository, self._read_plan(folder, run_id), folder)
 
     def _check_options(self) -> None:
         self._check_grace()

@@ -35,7 +35,7 @@ from ebbtide.gc.modes import Chosen
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part
 from ebbtide.gc.places import Place
-from ebbtide.gc.plan import Plan, Settled, write_commits
+from ebbtide.gc.plan import Plan, Settled, write_commits, write_refs
 from ebbtide.gc.presence import check_presence
 from ebbtide.gc.protected import write_protected
 from ebbtide.gc.quarantine import held_back
@@ -75,6 +75,7 @@ class _Roots:
     roots: Roots
     decision: Decision
     commits: Part
+    refs: Part
     trees: MarkedTrees
     purged: list[Part]
     untraced: list[Part]
@@ -255,7 +256,8 @@ class _Planning:
         check_not_empty(roots, listed_count=listed.total.objects)
         decision = decide(roots)
         commits = write_commits(self.folder, roots, decision)
-        return _Roots(roots, decision, commits, trees_of(roots, decision), purged, untraced)
+        refs = write_refs(self.folder, roots)
+        return _Roots(roots, decision, commits, refs, trees_of(roots, decision), purged, untraced)
 
     def _reach(self, roots: _Roots, index: Index | None) -> Reached:
         checksums = roots.roots.tree_checksums
@@ -310,6 +312,7 @@ class _Planning:
             candidates=result.candidates,
             protected=tuple(read.protected),
             commits=read.roots.commits,
+            refs=read.roots.refs,
             active_count=len(decision.active),
             expired_count=len(decision.expired) - gone_count,
             gone_count=gone_count,

@@ -44,6 +44,7 @@ from ebbtide.formats.icechunk.state import (
     snapshot_files,
     spec_version,
 )
+from ebbtide.formats.icechunk.walk import IcechunkWalk
 from ebbtide.ids import descending_id
 from ebbtide.model import Commit
 from ebbtide.retention import Policy
@@ -151,6 +152,11 @@ class _Reading:
         """None: Icechunk's repositories are not purged."""
         return iter(())
 
+    def closed_addresses(self, among: Collection[str]) -> Collection[str]:
+        """None either."""
+        del among
+        return ()
+
 
 class IcechunkRepository:
     """A repository of version 1 or 2.
@@ -212,6 +218,11 @@ class IcechunkRepository:
             return int(json.loads(self.storage.get(EPOCH_ADDRESS))["run_epoch"])
         except (NotFound, ValueError, KeyError, TypeError):
             return 0
+
+    @property
+    def walk(self) -> IcechunkWalk:
+        """Snapshots and manifests."""
+        return IcechunkWalk(self.storage)
 
     @property
     def landmark(self) -> str:
