@@ -80,7 +80,7 @@ class Finding:
 class Verification:
     """What was found. `counts` has the findings of each sort, `shown` the first of each.
 
-    `checked` counts what was looked at: candidates, outcomes, commits, trees, nodes. `path` is the
+    `checked` counts what was looked at, by verify.CHECKED. `path` is the
     file with all findings: None where there are none, or where it could not be written, and then
     `unwritten` says why.
     """

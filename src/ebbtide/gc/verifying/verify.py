@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Refused
@@ -22,6 +23,8 @@ from ebbtide.gc.verifying.commits import (
 from ebbtide.gc.verifying.findings import Finding, Findings, Verification
 from ebbtide.gc.verifying.reaching import Need, Needs, reach
 from ebbtide.retention.decision import decide
+
+CHECKED: Final = ("candidates", "outcomes", "commits", "trees", "nodes")
 
 
 def verify(repository: RepositoryFormat, plan: Plan, folder: RunFolder) -> Verification:
@@ -103,7 +106,7 @@ class _Verifying:
             repository=self.plan.identity.repository_name,
             counts=dict(self.findings.counts),
             shown=self.findings.shown,
-            checked=dict(self.checked),
+            checked={name: self.checked[name] for name in CHECKED},
             path=path,
             unwritten=unwritten,
         )
