@@ -53,9 +53,12 @@ def _show(cli: Cli, found: Verification) -> None:
             continue
         lead = "note: " if sort in NOTES else ""
         cli.output.line(f"{lead}{sort}: {words}")
-        cli.output.table(
-            ["what", "kind", "size", "why"], [_row(each) for each in shown], right=["size"]
-        )
+        if any(each.address or each.commit_id for each in shown):
+            rows = [_row(each) for each in shown]
+            cli.output.table(["what", "kind", "size", "why"], rows, right=["size"])
+        else:
+            for each in shown:
+                cli.output.line(one_line(each.text))
         more = found.counts[sort] - len(shown)
         if more:
             cli.output.line(f"and {count_text(more)} more")

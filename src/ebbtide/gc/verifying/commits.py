@@ -111,7 +111,7 @@ def _check_counts(plan: Plan, planned: PlannedRoots, findings: Findings) -> None
     found = (len(planned.commits) - len(lost), len(lost) - gone, gone, forgettable)
     for name, count in zip(_COUNTED, found, strict=True):
         if getattr(plan, name) != count:
-            text = f"{name} is {getattr(plan, name):,}, and the commits come to {count:,}"
+            text = f"{name} is {getattr(plan, name):,}, and its commits come to {count:,}"
             findings.add(Finding("figure", text))
 
 
