@@ -423,6 +423,32 @@ def test_findings_do_not_outlast_what_they_found(swept: PlannedWorld) -> None:
     assert not (Path(report.run_path) / DIFFERENCES_FILE).exists()
 
 
+# What is moved aside
+
+
+def test_what_was_moved_aside_and_brought_back(planned: PlannedWorld) -> None:
+    collector = planned.collector(quarantine=DAY)
+    report = collector.sweep(planned.run_id)
+    assert report.counts["quarantined"].objects > 4
+    assert verified(planned).counts == {}
+    assert planned.collector().undo(planned.run_id).state == "undone"
+    found = verified(planned)
+    assert found.verified
+    assert found.checked["outcomes"] == report.counts["quarantined"].objects
+
+
+def test_what_was_moved_aside_and_is_needed(planned: PlannedWorld) -> None:
+    address = live_address(planned)
+    forgery = forged(planned, reported(planned))
+    forgery.put_in(planned.root, address, "object")
+    forgery.seal()
+    assert planned.collector(quarantine=DAY).sweep(planned.run_id).state == "swept"
+    assert not verified(planned).verified
+    assert named(reported(planned), "lost") == {address}
+    assert planned.collector().undo(planned.run_id).state == "undone"
+    assert not verified(planned).counts.get("lost"), "it is back"
+
+
 # Incremental plans
 
 

@@ -201,9 +201,6 @@ class Reading(Protocol):
         """Addresses (a column `address`, in batches) that an administrator closed for good and
         whose files may still be there: they go, though commits refer to them."""
 
-    def closed_addresses(self, among: Collection[str]) -> Collection[str]:
-        """Those of the addresses that an administrator ever closed for good."""
-
 
 class RunHold(Protocol):
     """A run's hold on a repository, kept alive by a heartbeat."""

@@ -204,9 +204,6 @@ class _Reading:
         for addresses in pages_of_closed(self.tx, self.repository_id):
             yield pa.table({"address": pa.array(addresses, pa.string())})
 
-    def closed_addresses(self, among: Collection[str]) -> Collection[str]:
-        return find_purged(self.tx, self.repository_id, among).keys()
-
 
 class _Hold:
     """A lease with a thread that keeps it alive."""

@@ -152,11 +152,6 @@ class _Reading:
         """None: Icechunk's repositories are not purged."""
         return iter(())
 
-    def closed_addresses(self, among: Collection[str]) -> Collection[str]:
-        """None either."""
-        del among
-        return ()
-
 
 class IcechunkRepository:
     """A repository of version 1 or 2.

@@ -30,7 +30,8 @@ CANDIDATES_HELD: Final = 1_000_000
 LOOKS_AT_ONCE: Final = 32
 _SECOND: Final = timedelta(seconds=1)
 _COLUMNS: Final = ("address", "size_bytes", "last_modified", "kind", "target")
-_REPORTED: Final = ("swept", "incomplete")
+_ENDED: Final = ("swept", "undone")
+_REPORTED: Final = (*_ENDED, "incomplete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class Candidate:
 
     @property
     def went(self) -> bool:
-        """Whether it is gone, by the record."""
-        return self.outcome in ("deleted", "missing")
+        """Whether it is gone, by the record; what was moved aside may be back."""
+        return self.outcome in ("deleted", "missing", "quarantined")
 
     def finding(self, sort: str, text: str) -> Finding:
         """A finding about it."""
@@ -76,7 +77,7 @@ class Candidates:
     def chunks(self, report: Mapping[str, Any] | None) -> Iterator[dict[str, Candidate]]:
         """All candidates by address, CANDIDATES_HELD at a time; `report` is the run's, if it came
         to its end. Refused `plan_corrupt`."""
-        must_end = report is not None and report.get("state") == "swept"
+        must_end = report is not None and report.get("state") in _ENDED
         held: dict[str, Candidate] = {}
         for part in self._plan.candidates:
             for found in self._read(part):
@@ -167,7 +168,7 @@ class Candidates:
             return
         for outcome in OUTCOMES:
             found = Count(self.outcomes[outcome], self.outcome_bytes[outcome])
-            said = Count(report[f"{outcome}_count"], report[f"{outcome}_bytes"])
+            said = Count(report.get(f"{outcome}_count", 0), report.get(f"{outcome}_bytes", 0))
             if found != said:
                 text = f"the report counts {_figure(said)} {outcome}, the record {_figure(found)}"
                 self._findings.add(Finding("figure", text))

@@ -134,9 +134,9 @@ class _Verifying:
         needs = Needs.of(planned, roots, decide(roots))
         read = reach(self.repository.walk, needs, chunk, look, unread)
         young = look_at_files(self.repository.storage, self.plan, chunk.values(), self.findings)
-        # Who was told to delete something for good deletes what is needed and young.
-        with self.repository.reading(self.plan.cutoff) as reading:
-            closed = set(reading.closed_addresses({*needed, *(each.address for each in young)}))
+        # What an administrator closed for good goes though it is needed, or young.
+        told = sorted({*needed, *(each.address for each in young)})
+        closed = self.repository.purged_among(told)
         for address, need in needed.items():
             if address not in closed:
                 self._name(chunk[address], need)
@@ -145,9 +145,16 @@ class _Verifying:
                 self.findings.add(each.finding("young", f"the plan's limit is {self.plan.cutoff}"))
         self.checked.update(read if is_first else ())
 
+    def _is_lost(self, candidate: Candidate) -> bool:
+        """Whether it went, and did not come back: an undo leaves the record as it was."""
+        if candidate.outcome == "quarantined":
+            return self.repository.storage.head(candidate.address) is None
+        return candidate.went
+
     def _name(self, candidate: Candidate, need: Need) -> None:
         if candidate.went:
-            self.findings.add(candidate.finding("lost", need.text))
+            if self._is_lost(candidate):
+                self.findings.add(candidate.finding("lost", need.text))
         elif candidate.goes:
             sort = "needed" if need.planned else "revived"
             self.findings.add(candidate.finding(sort, need.text))
@@ -177,7 +184,7 @@ class _Verifying:
         for own in sorted(listed | reasons.keys()):
             candidate = chunk[own]
             reason, was_there = reasons.get(own, ("by the plan itself", False))
-            if candidate.went and own in reasons:
+            if own in reasons and self._is_lost(candidate):
                 self.findings.add(candidate.finding("lost", reason))
             elif own in listed or (was_there and candidate.goes):
                 self.findings.add(candidate.finding("protected", reason))
