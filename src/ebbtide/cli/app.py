@@ -31,6 +31,7 @@ from ebbtide.cli import (
     stores,
     undo,
     verifying,
+    whatif,
 )
 from ebbtide.cli.command import StoreOption
 from ebbtide.cli.output import print_error
@@ -89,6 +90,7 @@ undo.register(gc.app)
 verifying.register(gc.app)
 app.add_typer(gc.app, name="gc")
 expire.register(app)
+whatif.register(app)
 app.add_typer(purges.app, name="purge")
 reclaim.register(app)
 serve.register(app)

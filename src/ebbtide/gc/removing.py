@@ -38,6 +38,8 @@ from ebbtide.gc.subtract import subtract
 from ebbtide.gc.sweep import Sweep, Swept, check_parts, incomplete
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify_removal
+from ebbtide.gc.whatif import WhatIf
+from ebbtide.retention import Policy
 from ebbtide.storage import Storage
 
 KEPT_SHOWN: Final = 20
@@ -115,6 +117,15 @@ class Remover(Collector):
             folder,
             layout=self._gone.layout_of(run_id),
             check_removable=self._gone.check_removable,
+        )
+
+    def what_if(self, policies: Sequence[Policy]) -> WhatIf:
+        """InvalidInput `invalid_argument`: no policy has a say here."""
+        del policies
+        raise InvalidInput(
+            "invalid_argument",
+            f"{self._gone.identity.repository_name} is gone, and no policy keeps anything of it: "
+            "'ebbtide gc plan' shows what would go",
         )
 
     def _check_grace(self) -> None:
