@@ -596,3 +596,22 @@ def test_icechunk_plans_pass_and_whatever_is_needed_is_found_in_them(
     assert swept.state == "swept", swept.error
     found = lake.collector().verify(report.run_id)
     assert (found.verified, found.counts) == (True, {})
+
+
+@pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
+def test_an_icechunk_plan_that_leaves_the_storage_unwritten(
+    tmp_path: Path, spec_version: int
+) -> None:
+    lake = IcechunkLake(tmp_path / "lake")
+    build_random(lake.path, 1, spec_version)
+    lake.age()
+    before = {path: path.read_bytes() for path in lake.path.rglob("*") if path.is_file()}
+    report = lake.collector(run_dir=tmp_path / "runs").plan()
+    found = lake.collector(run_dir=tmp_path / "runs").verify(report.run_id)
+    assert (found.verified, found.counts) == (True, {})
+    forgery = Forgery(lake.format(run_dir=tmp_path / "runs"), report)
+    snapshot = next((lake.path / "snapshots").iterdir()).relative_to(lake.path).as_posix()
+    forgery.put_in(lake.path, snapshot, "chunk")
+    forgery.seal()
+    assert not lake.collector(run_dir=tmp_path / "runs").verify(report.run_id).verified
+    assert before == {path: path.read_bytes() for path in lake.path.rglob("*") if path.is_file()}

@@ -134,7 +134,7 @@ def test_what_is_lost(world: World) -> None:
     assert ages == [8, 2]
     assert more.oldest_at is not None
     assert (START - more.oldest_at).days == 10
-    assert (now.lost_count, less.lost_count, more.lost_count) == (0, 2, -2)
+    assert (now.fewer_count, less.fewer_count, more.fewer_count) == (0, 2, -2)
     assert longer.regained_count == 3
     assert shorter.reclaimable.objects > found.present.reclaimable.objects
     assert longer.reclaimable == Count(1, 4), "but for a temporary file"

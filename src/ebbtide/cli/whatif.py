@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbtide.gc.whatif import Alternative, WhatIf
+
+NAME_SHOWN: Final = 60
+"""Characters of a policy that was written on the command line."""
 
 
 def register(app: typer.Typer) -> None:
@@ -92,9 +95,10 @@ def _mapping(text: str) -> object:
 
 
 def _show(cli: Cli, found: WhatIf, names: Sequence[str], price: float | None) -> None:
-    pairs = [("present", found.present), *zip(names, found.others, strict=True)]
+    shown = [name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}…" for name in names]
+    pairs = [("present", found.present), *zip(shown, found.others, strict=True)]
     headers = ["policy", "would go", "size", "more", "commits without data", "restore points lost"]
-    headers += ["a month"] * (price is not None)
+    headers += ["saves a month"] * (price is not None)
     cli.output.table(
         headers, [_row(name, each, found.present, price) for name, each in pairs], right=headers[1:]
     )
@@ -127,34 +131,34 @@ def _row(name: str, found: Alternative, present: Alternative, price: float | Non
 
 def _show_refs(cli: Cli, found: Alternative) -> None:
     cli.output.table(
-        ["branch", "rule", "commits", "kept", "lost", "oldest kept"],
+        ["branch", "rule", "commits", "kept", "fewer", "oldest kept"],
         [
             [
                 each.name,
                 each.rule,
                 count_text(each.commit_count),
                 count_text(each.kept_count),
-                count_text(each.lost_count),
+                count_text(each.fewer_count),
                 date_text(each.oldest_at),
             ]
             for each in found.by_ref
         ],
-        right=["commits", "kept", "lost"],
+        right=["commits", "kept", "fewer"],
         none="no branches",
     )
     rules = found.by_rule
     if len(rules) < len(found.by_ref):
         cli.output.table(
-            ["rule", "branches", "commits", "kept", "lost"],
+            ["rule", "branches", "commits", "kept", "fewer"],
             [
                 [
                     each.rule,
                     count_text(each.ref_count),
                     count_text(each.commit_count),
                     count_text(each.kept_count),
-                    count_text(each.lost_count),
+                    count_text(each.fewer_count),
                 ]
                 for each in rules
             ],
-            right=["branches", "commits", "kept", "lost"],
+            right=["branches", "commits", "kept", "fewer"],
         )

@@ -35,8 +35,8 @@ from ebbtide.storage import open_storage
 class RefOutlook:
     """What a policy leaves of a branch, of all dangling commits, or of all tagged ones.
 
-    `kept_count` counts the commits that can still be read, `lost_count` how many fewer that is than
-    with the present policy (negative: more), `oldest_at` is the date of the oldest, but for a
+    `kept_count` counts the commits that can still be read, `fewer_count` how many fewer that is
+    than with the present policy (negative: more), `oldest_at` is the date of the oldest, but for a
     repository's initial commit; None where there is no other, and for what is no branch.
     """
 
@@ -45,7 +45,7 @@ class RefOutlook:
     rule: str
     commit_count: int
     kept_count: int
-    lost_count: int
+    fewer_count: int
     oldest_at: datetime | None
 
 
@@ -57,7 +57,7 @@ class RuleOutlook:
     ref_count: int
     commit_count: int
     kept_count: int
-    lost_count: int
+    fewer_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Alternative:
                 known.ref_count + 1,
                 known.commit_count + ref.commit_count,
                 known.kept_count + ref.kept_count,
-                known.lost_count + ref.lost_count,
+                known.fewer_count + ref.fewer_count,
             )
         return tuple(found.values())
 
@@ -232,7 +232,7 @@ def _ref_outlook(
         rule=found.rule,
         commit_count=found.commit_count,
         kept_count=found.kept_count,
-        lost_count=kept_before - found.kept_count,
+        fewer_count=kept_before - found.kept_count,
         oldest_at=None if found.commit_id is None else oldest[found.commit_id],
     )
 
