@@ -179,6 +179,19 @@ def test_what_is_staged(planned: PlannedWorld) -> None:
     assert (finding.sort, finding.text) == ("protected", "staged")
 
 
+def test_temporary_files_are_judged_by_what_they_become(planned: PlannedWorld) -> None:
+    """What a commit has is written to its end; what is staged may be written again."""
+    forgery = forged(planned, reported(planned))
+    staged, live = staged_address(planned), live_address(planned)
+    for address in (staged, live):
+        (planned.root / f"{address}#12").write_bytes(b"half")
+        forgery.put_in(planned.root, f"{address}#12", "temporary")
+    forgery.seal()
+    assert not verified(planned).verified
+    assert named(reported(planned), "protected") == {f"{staged}#12"}
+    assert sorts(verified(planned)) == {"protected"}
+
+
 def lose_reason(rows: list[Row], commit_id: str) -> None:
     next(row for row in rows if row["commit_id"] == commit_id)["reason"] = None
 

@@ -4,6 +4,7 @@ figures add up.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -107,7 +108,8 @@ class Candidates:
         for row in table.to_pylist():
             count += Count(1, row["size_bytes"])
             outcome = self._outcome(row, recorded.pop(row["address"], None))
-            yield Candidate(**row, outcome=outcome)
+            # There are few kinds, and a million rows are held.
+            yield Candidate(**row | {"kind": sys.intern(row["kind"])}, outcome=outcome)
         for address, record in recorded.items():
             text = f"{record['outcome']} by deleted/{stem}"
             self._findings.add(Finding("stray", text, address, kind=record["kind"]))

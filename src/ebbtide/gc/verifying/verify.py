@@ -161,24 +161,24 @@ class _Verifying:
 
     def _listed_as_protected(self, chunk: dict[str, Candidate]) -> set[str]:
         """Those candidates that the plan itself has among what stays without a commit."""
-        judged = _by_judged(chunk)
+        judged = _Judged(chunk)
         found: set[str] = set()
         for table in read_tables(self.folder, self.plan.protected, ADDRESS_SCHEMA):
-            for address in judged.keys() & set(texts(table.column("address"))):
-                found.update(judged[address])
+            for address in texts(table.column("address")):
+                found.update(judged.by(address))
         return found
 
     def _check_protected(
         self, chunk: dict[str, Candidate], reading: Reading, listed: set[str]
     ) -> None:
         """Name the candidates that stay without a commit."""
-        judged = _by_judged(chunk)
+        judged = _Judged(chunk)
         reasons: dict[str, tuple[str, bool]] = {}
         for table in reading.protected():
             columns = (table.column(name) for name in ("address", "reason", "created_at"))
             for address, reason, since in zip(*(c.to_pylist() for c in columns), strict=True):
                 was_there = since is not None and since < self.plan.read_at
-                for own in judged.get(address, ()):
+                for own in judged.by(address):
                     before = reasons.get(own, (reason, False))
                     reasons[own] = (before[0], before[1] or was_there)
         for own in sorted(listed | reasons.keys()):
@@ -192,9 +192,18 @@ class _Verifying:
                 self.findings.add(candidate.finding("revived", reason))
 
 
-def _by_judged(chunk: dict[str, Candidate]) -> dict[str, list[str]]:
+class _Judged:
     """Candidates by the address that protects them: a temporary file's is what it will become."""
-    found: dict[str, list[str]] = {}
-    for each in chunk.values():
-        found.setdefault(each.target or each.address, []).append(each.address)
-    return found
+
+    def __init__(self, chunk: dict[str, Candidate]) -> None:
+        self._chunk = chunk
+        self._temporary: dict[str, list[str]] = {}
+        for each in chunk.values():
+            if each.target is not None:
+                self._temporary.setdefault(each.target, []).append(each.address)
+
+    def by(self, address: str) -> list[str]:
+        """Those that an address protects."""
+        own = self._chunk.get(address)
+        found = [] if own is None or own.target is not None else [address]
+        return found + self._temporary.get(address, [])
