@@ -141,6 +141,19 @@ def test_what_is_lost(world: World) -> None:
     assert sum(rule.ref_count for rule in shorter.by_rule) == len(shorter.by_ref)
 
 
+@pytest.mark.parametrize("has_policy", [True, False])
+def test_a_hold_is_no_part_of_the_policy(world: World, has_policy: bool) -> None:
+    """It comes with any other policy too, and is there before there is one."""
+    held = ask(world, {"default": "1d"}).others[0].lost[0].commit_id
+    world.lake.retention.hold(held, "audit")
+    if not has_policy:
+        world.lake.retention.unset()
+    other = ask(world, {"default": "1d"}).others[0]
+    assert held not in {each.commit_id for each in other.lost}
+    world.keep(default="1d")
+    check_agrees(world, other, world.collector().plan())
+
+
 def state_of(world: World) -> tuple[dict[str, tuple[int, bytes]], list[str]]:
     """Every file of the store's storage, and all that is in its database."""
     files = {
