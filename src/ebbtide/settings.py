@@ -44,6 +44,7 @@ _HOW: Final[dict[object, str]] = {
     int: "write a whole number",
     int | None: "write a whole number",
     float: "write a number between 0 and 1, such as 0.5",
+    float | None: "write a number, such as 0.023",
 }
 
 
@@ -177,6 +178,13 @@ class Settings(BaseSettings):
         "s3:// gs:// az://",
         description="What URLs of objects may begin with that are staged through the server where "
         "they are, divided by blanks.",
+    )
+    price_gb_month: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="What a GB (1,000,000,000 bytes) costs for a month, in any currency; `what-if` "
+        "reckons with it.",
     )
     run_retention: Duration = Field(
         timedelta(days=365), description="How long the records of collector runs are kept."

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from ebbtide.errors import Failed
 from tests.cli.conftest import Ebbtide
 from tests.cli.test_app import program
 from tests.support.engines import shared_session
@@ -70,6 +71,48 @@ def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
     runs = lake("gc", "runs", "lake", "--json").document["runs"]
     assert [(run["run_id"], run["state"]) for run in runs] == [(run_id, "swept")]
     assert lake("gc", "sweep", "lake", "--yes", "--json", code=1).error_kind == "run_not_found"
+
+
+def test_verify(lake: Ebbtide, expired: str) -> None:
+    """Before the sweep and after it; then with a record that lacks something."""
+    del expired
+    run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
+    found = lake("gc", "verify", "lake", run_id, "--json").document
+    assert (found["verified"], found["difference_count"], found["path"]) == (True, 0, None)
+    assert (found["checked"]["candidates"], found["checked"]["outcomes"]) == (1, 0)
+    assert f"run {run_id}: passes (1 candidates" in lake("gc", "verify", "lake", run_id).out
+    swept = lake("gc", "sweep", "lake", run_id, *SHORT, "--yes", "--json").document
+    assert lake("gc", "verify", "lake", run_id, "--json").document["checked"]["outcomes"] == 1
+
+    (record,) = Path(swept["run_path"], "deleted").rglob("*.parquet")
+    record.unlink()
+    differs = lake("gc", "verify", "lake", run_id, "--json", code=3).document
+    assert not differs["verified"]
+    assert differs["counts"] == {"unrecorded": 1, "gone": 1, "figure": 1}
+    assert {each["sort"] for each in differs["differences"]} == {"unrecorded", "figure"}
+    shown = lake("gc", "verify", "lake", run_id, code=3)
+    (address,) = {each["address"] for each in differs["differences"]} - {None}
+    assert address in shown.out
+    assert differs["path"] in shown.out
+    assert "does not pass: 2 differences" in shown.err
+    assert lake("gc", "verify", "lake", "0" * 32, "--json", code=1).error_kind == "run_not_found"
+
+
+def test_verify_where_nothing_can_be_written(
+    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del expired
+    swept = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+    (record,) = Path(swept["run_path"], "deleted").rglob("*.parquet")
+    record.unlink()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Failed("storage_error", "no writing here")
+
+    monkeypatch.setattr("ebbtide.storage.local.LocalStorage.put", refuse)
+    found = lake("gc", "verify", "lake", swept["run_id"], code=3)
+    assert "they are written nowhere: no writing here" in found.err
+    assert "unrecorded" in found.out
 
 
 def test_run_asks_with_the_figures(

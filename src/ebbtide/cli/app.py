@@ -30,6 +30,8 @@ from ebbtide.cli import (
     serve,
     stores,
     undo,
+    verifying,
+    whatif,
 )
 from ebbtide.cli.command import StoreOption
 from ebbtide.cli.output import print_error
@@ -85,8 +87,10 @@ app.add_typer(policies.app, name="retention")
 app.add_typer(holds.app, name="hold")
 runs.register(gc.app)
 undo.register(gc.app)
+verifying.register(gc.app)
 app.add_typer(gc.app, name="gc")
 expire.register(app)
+whatif.register(app)
 app.add_typer(purges.app, name="purge")
 reclaim.register(app)
 serve.register(app)

@@ -159,6 +159,24 @@ class Layout(Protocol):
         `unknown_format_version`."""
 
 
+class Walk(Protocol):
+    """Another way to read trees and nodes, for verification: plain, slow, and without any code of
+    the layout's, so that the two do not err alike. Used by several threads.
+
+    All raise NotFound `object_not_found` for a file that is not there, and ValueError for one that
+    is damaged.
+    """
+
+    def tree(self, tree_id: str) -> str:
+        """The address of a tree's file."""
+
+    def nodes(self, tree: str) -> list[str]:
+        """The addresses of the nodes of the tree at an address."""
+
+    def content(self, node: str) -> Iterator[str]:
+        """What the node at an address refers to; also what lies outside the storage root."""
+
+
 class Reading(Protocol):
     """One consistent reading of a repository's metadata."""
 
@@ -224,6 +242,10 @@ class RepositoryFormat(Protocol):
     @property
     def layout(self) -> Layout:
         """How they lie there."""
+
+    @property
+    def walk(self) -> Walk:
+        """Another way to read its trees and nodes."""
 
     @property
     def landmark(self) -> str:

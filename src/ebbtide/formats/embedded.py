@@ -25,6 +25,7 @@ from ebbtide.formats.base import (
     Slices,
     unguarded,
 )
+from ebbtide.formats.embedded_walk import EmbeddedWalk
 from ebbtide.ids import instant_of, latest_id
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
@@ -289,6 +290,11 @@ class EmbeddedRepository:
             yield hold
         finally:
             hold.stop()
+
+    @property
+    def walk(self) -> EmbeddedWalk:
+        """Parquet files."""
+        return EmbeddedWalk(self.storage)
 
     @property
     def landmark(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -33,7 +33,11 @@ from ebbtide.gc.runs import (
 )
 from ebbtide.gc.steps import Observer, Steps, silent
 from ebbtide.gc.sweep import Sweep, Swept
+from ebbtide.gc.verifying.findings import Verification
+from ebbtide.gc.verifying.verify import verify
+from ebbtide.gc.whatif import WhatIf, what_if
 from ebbtide.ids import descending_id, instant_of
+from ebbtide.retention import Policy
 from ebbtide.storage import open_storage
 
 Work = Callable[[str, RunFolder, RunHold], RunReport]
@@ -312,6 +316,25 @@ class Collector:
         """Why the plan of a run keeps the data of each commit that it keeps. Raises as above."""
         folder = self._folder(run_id)
         return read_commits(folder, self._read_plan(folder, run_id).commits).reasons
+
+    def verify(self, run_id: str) -> Verification:
+        """Check a run's plan, and what is on record of its sweep. Takes no lease. Raises as
+        `plan_of`, and as `verifying.verify.verify`."""
+        folder = self._folder(run_id)
+        return verify(self._repository, self._read_plan(folder, run_id), folder)
+
+    def what_if(self, policies: Sequence[Policy]) -> WhatIf:
+        """What plans would come to with other policies, and with the one that there is. Takes no
+        lease, and leaves nothing behind. Raises InvalidInput as `plan`, and Refused."""
+        self._check_options()
+        return what_if(
+            self._repository,
+            policies,
+            engine=self._engine,
+            options=self._options,
+            given=self._open_inventory(self._repository.now()),
+            observer=self._observer,
+        )
 
     def _check_options(self) -> None:
         self._check_grace()

@@ -19,7 +19,7 @@ from ebbtide.errors import Refused
 from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
 from ebbtide.gc.gates import check_identity
-from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.parts import Part, PartRows, encode, read_part
 from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
 from ebbtide.retention.decision import Decision, Roots
 
@@ -35,9 +35,23 @@ COMMITS_SCHEMA: Final = make_schema(
     ("recorded", pa.bool_()),
     ("reason", pa.string()),
     ("companions", pa.list_(pa.string())),
+    ("parent_ids", pa.list_(pa.string())),
+    ("tombstoned", pa.bool_()),
+    ("leased_until", pa.timestamp("us", "UTC")),
+    ("is_content", pa.bool_()),
 )
 """Every commit that the plan looked at: whether its data stays (`active`), whether its record, tree
-and ranges stay (`recorded`), the reason for the former, and what stays with the latter."""
+and ranges stay (`recorded`), the reason for the former, and what stays with the latter. The other
+columns are those of `model.Commit`: with REFS_FILE they are all that was decided by."""
+REFS_FILE: Final = "refs.parquet"
+REFS_SCHEMA: Final = make_schema(
+    ("name", pa.string()),
+    ("kind", pa.string()),
+    ("commit_id", pa.string()),
+    ("expires_at", pa.timestamp("us", "UTC")),
+    ("keeps_data", pa.bool_()),
+)
+"""Every ref that was not gone, with the columns of `model.Ref`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,8 @@ class Plan:
 
     `mode` is clean or incremental, the latter going on from run `previous_id`; `mode_reason` says
     why a clean run was made. It is REMOVAL for a gone repository, of which everything goes: there
-    are no `commits` then. `inventory_url` names the inventory in whose place nothing was listed.
+    are no `commits` and `refs` then. `inventory_url` names the inventory in whose place nothing was
+    listed.
 
     For the next incremental one: `read_at` is when the metadata was read, slices behind
     `closed_after` were closed off then; `remaining` and `settled` have what stays in those without
@@ -87,6 +102,7 @@ class Plan:
     candidates: tuple[Part, ...]
     protected: tuple[Part, ...]
     commits: Part | None
+    refs: Part | None
     active_count: int
     expired_count: int
     gone_count: int
@@ -123,6 +139,7 @@ class Plan:
             "candidates": [part.to_json() for part in self.candidates],
             "protected": [part.to_json() for part in self.protected],
             "commits": None if self.commits is None else self.commits.to_json(),
+            "refs": None if self.refs is None else self.refs.to_json(),
             "active_count": self.active_count,
             "expired_count": self.expired_count,
             "gone_count": self.gone_count,
@@ -162,6 +179,7 @@ class Plan:
             candidates=tuple(Part.from_json(part) for part in content["candidates"]),
             protected=tuple(Part.from_json(part) for part in content["protected"]),
             commits=None if content["commits"] is None else Part.from_json(content["commits"]),
+            refs=None if content["refs"] is None else Part.from_json(content["refs"]),
             active_count=content["active_count"],
             expired_count=content["expired_count"],
             gone_count=content["gone_count"],
@@ -264,14 +282,32 @@ def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
             else []
             for commit in commits
         ],
+        [commit.parent_ids for commit in commits],
+        [commit.tombstoned for commit in commits],
+        [commit.leased_until for commit in commits],
+        [commit.is_content for commit in commits],
     ]
+    return _write_columns(folder, COMMITS_FILE, columns, COMMITS_SCHEMA, group="commits")
+
+
+def write_refs(folder: RunFolder, roots: Roots) -> Part:
+    """Write REFS_FILE."""
+    columns: list[list[Any]] = [  # of the schema's types
+        [getattr(ref, name) for ref in roots.refs] for name in REFS_SCHEMA.names
+    ]
+    return _write_columns(folder, REFS_FILE, columns, REFS_SCHEMA, group="refs")
+
+
+def _write_columns(
+    folder: RunFolder, name: str, columns: list[list[Any]], schema: pa.Schema, *, group: str
+) -> Part:
     arrays = [
         pa.array(column, schema_field.type)
-        for column, schema_field in zip(columns, COMMITS_SCHEMA, strict=True)
+        for column, schema_field in zip(columns, schema, strict=True)
     ]
     answer = PartRows()
-    table = pa.Table.from_arrays(arrays, schema=COMMITS_SCHEMA)
-    answer.wrote(folder, COMMITS_FILE, table, group="commits", durable=True)
+    data = encode(pa.Table.from_arrays(arrays, schema=schema))
+    answer.encoded(folder, name, data, rows=len(columns[0]), group=group, durable=True)
     return answer.parts()[0]
 
 

@@ -6,7 +6,7 @@ what is protected and what is committed. What is written after the listing canno
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -35,7 +35,7 @@ from ebbtide.gc.modes import Chosen
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part
 from ebbtide.gc.places import Place
-from ebbtide.gc.plan import Plan, Settled, write_commits
+from ebbtide.gc.plan import Plan, Settled, write_commits, write_refs
 from ebbtide.gc.presence import check_presence
 from ebbtide.gc.protected import write_protected
 from ebbtide.gc.quarantine import held_back
@@ -43,6 +43,7 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.subtract import subtract
 from ebbtide.ids import latest_id
+from ebbtide.retention import Policy
 from ebbtide.retention.decision import Decision, Roots, decide
 
 UNCHANGED_PER_ROW: Final = 50
@@ -75,6 +76,7 @@ class _Roots:
     roots: Roots
     decision: Decision
     commits: Part
+    refs: Part
     trees: MarkedTrees
     purged: list[Part]
     untraced: list[Part]
@@ -91,6 +93,16 @@ class _Read:
     protected: list[Part]
     back: list[Part]
     recalled: Recalled = field(default_factory=lambda: Recalled([], (), []))
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a plan would come to: `counts` by class, and of candidates by `kinds`."""
+
+    roots: Roots
+    decision: Decision
+    counts: dict[str, Count]
+    kinds: dict[str, Count]
 
 
 def make_plan(
@@ -114,6 +126,26 @@ def make_plan(
         return planning.make(chosen)
     except NeedsCleanRunError as error:
         return planning.make(Chosen(reason=str(error)))
+
+
+def look_ahead(
+    engine: Engine,
+    repository: RepositoryFormat,
+    policies: Iterable[Policy],
+    *,
+    folder: RunFolder,
+    options: RunOptions,
+    steps: Steps,
+    given: GivenInventory | None = None,
+) -> Iterator[Outlook]:
+    """What a clean plan would come to now: with the policy that the repository has, then with each
+    of `policies` in its place. One listing, and one reading of the metadata, serve all of them.
+
+    What is in `folder` is of the last one. Refused as a plan is; but whose the storage is, and what
+    its clock says, is known only to a run that writes to it.
+    """
+    planning = _Planning(engine, repository, "", folder, options, steps, given)
+    yield from planning.look_ahead(policies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +178,35 @@ class _Planning:
         if earlier is not None:
             whole = whole.or_more(earlier.left)
         return self._plan(read, result, chosen, started_at=started_at, whole=whole)
+
+    def look_ahead(self, policies: Iterable[Policy]) -> Iterator[Outlook]:
+        """As the function of that name."""
+        self.engine.expect(None)
+        started_at = self.repository.now()
+        with self.steps("list"):
+            # No run goes on from this one: nothing is to be remembered.
+            listed = replace(self._list(started_at, None), closed_after=None)
+        index = self._index(listed, started_at)
+        present = self._read_all(listed, index)
+        yield self._outlook(present)
+        for policy in policies:
+            yield self._outlook(self._under(policy, present, index))
+
+    def _under(self, policy: Policy, present: _Read, index: Index | None) -> _Read:
+        """What was read, as it would be with another policy."""
+        read = present.roots
+        with self.steps("reach"):
+            other = replace(read.roots, policy=policy.with_holds(read.roots.holds))
+            roots = self._decided(other, read.purged, read.untraced)
+            reached = self._reach(roots, index)
+        with self.steps("mark"):
+            marked = mark_reached(self.engine, self._place, reached, index=index)
+        return replace(present, roots=roots, marked=marked)
+
+    def _outlook(self, read: _Read) -> Outlook:
+        result = self._subtract(read)
+        kinds = total_by_group(result.candidates)
+        return Outlook(read.roots.roots, read.roots.decision, result.counts, kinds)
 
     def _list(self, started_at: datetime, earlier: EarlierRun | None) -> _Listed:
         repository, folder = self.repository, self.folder
@@ -253,9 +314,13 @@ class _Planning:
         purged = write_protected(self.folder, reading.purged(), name="purged")
         untraced = write_protected(self.folder, reading.untraced(), name="untraced")
         check_not_empty(roots, listed_count=listed.total.objects)
+        return self._decided(roots, purged, untraced)
+
+    def _decided(self, roots: Roots, purged: list[Part], untraced: list[Part]) -> _Roots:
         decision = decide(roots)
         commits = write_commits(self.folder, roots, decision)
-        return _Roots(roots, decision, commits, trees_of(roots, decision), purged, untraced)
+        refs = write_refs(self.folder, roots)
+        return _Roots(roots, decision, commits, refs, trees_of(roots, decision), purged, untraced)
 
     def _reach(self, roots: _Roots, index: Index | None) -> Reached:
         checksums = roots.roots.tree_checksums
@@ -310,6 +375,7 @@ class _Planning:
             candidates=result.candidates,
             protected=tuple(read.protected),
             commits=read.roots.commits,
+            refs=read.roots.refs,
             active_count=len(decision.active),
             expired_count=len(decision.expired) - gone_count,
             gone_count=gone_count,

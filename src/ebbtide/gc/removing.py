@@ -36,6 +36,10 @@ from ebbtide.gc.runs import FENCE_FILE, RunFolder
 from ebbtide.gc.steps import Observer, Steps, silent
 from ebbtide.gc.subtract import subtract
 from ebbtide.gc.sweep import Sweep, Swept, check_parts, incomplete
+from ebbtide.gc.verifying.findings import Verification
+from ebbtide.gc.verifying.verify import verify_removal
+from ebbtide.gc.whatif import WhatIf
+from ebbtide.retention import Policy
 from ebbtide.storage import Storage
 
 KEPT_SHOWN: Final = 20
@@ -100,6 +104,29 @@ class Remover(Collector):
     def plan_to_confirm(self, run_id: str) -> Plan | None:
         """As `Collector.plan_to_confirm`; None where the plan was carried out but for its end."""
         return super().plan_to_confirm(run_id) if self._gone.emptied() is None else None
+
+    def verify(self, run_id: str) -> Verification:
+        """As `Collector.verify`: there is nothing that a gone repository needs. Refused
+        `plan_foreign` for a plan from before it was gone."""
+        folder = self._folder(run_id)
+        plan = self._read_plan(folder, run_id)
+        _require_removal(plan)
+        return verify_removal(
+            self._gone,
+            plan,
+            folder,
+            layout=self._gone.layout_of(run_id),
+            check_removable=self._gone.check_removable,
+        )
+
+    def what_if(self, policies: Sequence[Policy]) -> WhatIf:
+        """InvalidInput `invalid_argument`: no policy has a say here."""
+        del policies
+        raise InvalidInput(
+            "invalid_argument",
+            f"{self._gone.identity.repository_name} is gone, and no policy keeps anything of it: "
+            "'ebbtide gc plan' shows what would go",
+        )
 
     def _check_grace(self) -> None:
         """No file is too young: what was being written when the repository ended has ended."""
@@ -214,6 +241,14 @@ def _delete(storage: Storage, addresses: Sequence[str]) -> None:
             )
 
 
+def _require_removal(plan: Plan) -> None:
+    if plan.mode != REMOVAL:
+        raise Refused(
+            "plan_foreign",
+            f"the plan of run {plan.run_id} is from before the repository was gone: plan again",
+        )
+
+
 def make_removal_plan(
     engine: Engine,
     repository: GoneFormat,
@@ -261,6 +296,7 @@ def make_removal_plan(
         candidates=result.candidates,
         protected=(),
         commits=None,
+        refs=None,
         active_count=0,
         expired_count=0,
         gone_count=0,
@@ -290,12 +326,7 @@ class RemovalSweep(Sweep):
     def execute(self) -> Swept:
         """As `Sweep.execute`."""
         with self.steps("check"):
-            if self.plan.mode != REMOVAL:
-                raise Refused(
-                    "plan_foreign",
-                    f"the plan of run {self.plan.run_id} is from before the repository was gone: "
-                    "plan again",
-                )
+            _require_removal(self.plan)
             self._check_state()
             check_times(self.repository, self.options)
             check_parts(self.engine, self.folder, self.plan.candidates)

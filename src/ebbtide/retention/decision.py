@@ -27,6 +27,7 @@ class Roots:
     their files; a tree that is not in it was given up. Without a policy everything that a commit
     holds is kept. `companions` maps commits to the addresses that go with their records, beside
     tree and nodes. Of `lenient_trees`, which nobody may come to need, files may be missing.
+    `holds` are those that any policy comes with; this one has them.
     """
 
     now: datetime
@@ -37,6 +38,7 @@ class Roots:
     policy: Policy | None
     companions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lenient_trees: frozenset[str] = frozenset()
+    holds: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

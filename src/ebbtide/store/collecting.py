@@ -6,7 +6,7 @@ in one place (`formats/embedded.py`). Not for: deciding what goes, or touching t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -56,6 +56,7 @@ def read_roots(
     now = tx.now()
     promised = _promises(tx, repository_id, since=now - lease_ttl, lease_ttl=lease_ttl)
     collected = read_kept(tx, repository_id, now=now, lease_ttl=lease_ttl, trash_time=trash_time)
+    held = _holds(tx, repository_id)
     kept: list[Commit] = []
     stub_ids: set[str] = set()
     checksums: dict[str, str] = {}
@@ -88,7 +89,8 @@ def read_roots(
         commits=tuple(kept),
         stub_ids=frozenset(stub_ids),
         tree_checksums=checksums,
-        policy=_policy(tx, repository_id),
+        policy=_policy(tx, repository_id, held),
+        holds=held,
     )
 
 
@@ -137,16 +139,19 @@ def _is_gone(table: sa.Table, gone_before: datetime) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.expires_at.is_not(None), table.c.expires_at <= gone_before)
 
 
-def _policy(tx: Transaction, repository_id: str) -> Policy | None:
-    stored = tx.execute(
-        sa.select(repositories.c.policy).where(repositories.c.repository_id == repository_id)
-    ).scalar_one()
-    if stored is None:
-        return None
+def _holds(tx: Transaction, repository_id: str) -> dict[str, str]:
+    """Reasons, by the commits that are held."""
     held = tx.execute(
         sa.select(holds.c.commit_id, holds.c.reason).where(holds.c.repository_id == repository_id)
     )
-    return Policy.parse(stored).with_holds({row.commit_id: row.reason for row in held})
+    return {row.commit_id: row.reason for row in held}
+
+
+def _policy(tx: Transaction, repository_id: str, held: Mapping[str, str]) -> Policy | None:
+    stored = tx.execute(
+        sa.select(repositories.c.policy).where(repositories.c.repository_id == repository_id)
+    ).scalar_one()
+    return None if stored is None else Policy.parse(stored).with_holds(held)
 
 
 def staging_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime) -> list[str]:

@@ -44,6 +44,7 @@ from ebbtide.formats.icechunk.state import (
     snapshot_files,
     spec_version,
 )
+from ebbtide.formats.icechunk.walk import IcechunkWalk
 from ebbtide.ids import descending_id
 from ebbtide.model import Commit
 from ebbtide.retention import Policy
@@ -212,6 +213,11 @@ class IcechunkRepository:
             return int(json.loads(self.storage.get(EPOCH_ADDRESS))["run_epoch"])
         except (NotFound, ValueError, KeyError, TypeError):
             return 0
+
+    @property
+    def walk(self) -> IcechunkWalk:
+        """Snapshots and manifests."""
+        return IcechunkWalk(self.storage)
 
     @property
     def landmark(self) -> str:

@@ -1,0 +1,80 @@
+"""`gc verify`: check a run's plan before its sweep, or its record after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ebbtide.cli.collecting import open_collector
+from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.gc import QuietOption, RunDirOption
+from ebbtide.cli.text import count_text, one_line, size_text
+from ebbtide.errors import ExitCode
+
+if TYPE_CHECKING:
+    from ebbtide.gc.verifying.findings import Finding, Verification
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the group `gc`."""
+    command(app, "verify")(verify_run)
+
+
+def verify_run(
+    cli: Cli,
+    repository: CollectedArgument,
+    run_id: Annotated[
+        str, typer.Argument(metavar="RUN", help="Id of the run.", show_default=False)
+    ],
+    run_dir: RunDirOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Check a plan, or what is on record of its sweep, by a walk of its own. Changes nothing.
+
+    Before the sweep: that nothing would go which is needed, kept or too young. After it: that
+    nothing went which is needed, and that the record is whole. Exit code 3 where something differs.
+    """
+    run = open_collector(cli, repository, run_dir=run_dir, quiet=quiet, mode="auto", reading=True)
+    found = run.collector.verify(run_id)
+    cli.output.answer(found.to_json(), lambda: _show(cli, found))
+    if not found.verified:
+        count = count_text(found.difference_count, "difference")
+        cli.output.error(f"run {run_id} of {found.repository} does not pass: {count}")
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+def _show(cli: Cli, found: Verification) -> None:
+    from ebbtide.gc.verifying.findings import DIFFERENCES, NOTES
+
+    for sort, words in [*DIFFERENCES.items(), *NOTES.items()]:
+        shown = [each for each in found.shown if each.sort == sort]
+        if not shown:
+            continue
+        lead = "note: " if sort in NOTES else ""
+        cli.output.line(f"{lead}{sort}: {words}")
+        if any(each.address or each.commit_id for each in shown):
+            rows = [_row(each) for each in shown]
+            cli.output.table(["what", "kind", "size", "why"], rows, right=["size"])
+        else:
+            for each in shown:
+                cli.output.line(one_line(each.text))
+        more = found.counts[sort] - len(shown)
+        if more:
+            cli.output.line(f"and {count_text(more)} more")
+        cli.output.line()
+    if found.path is not None:
+        cli.output.line(f"all of them: {found.path}")
+    if found.unwritten is not None:
+        cli.output.warn(f"they are written nowhere: {found.unwritten}")
+    looked = ", ".join(f"{count_text(count)} {name}" for name, count in found.checked.items())
+    cli.output.line(f"run {found.run_id}: {'passes' if found.verified else 'differs'} ({looked})")
+
+
+def _row(found: Finding) -> list[str]:
+    return [
+        found.address or found.commit_id or "",
+        found.kind or "",
+        "" if found.size_bytes is None else size_text(found.size_bytes),
+        one_line(found.text),
+    ]

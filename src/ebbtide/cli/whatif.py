@@ -1,0 +1,164 @@
+"""`what-if`: what other policies would let go."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ebbtide.cli.collecting import is_icechunk, open_collector
+from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.gc import (
+    GraceOption,
+    InventoryDateOption,
+    InventoryOption,
+    MasterOption,
+    RunDirOption,
+)
+from ebbtide.cli.policies import read_policy_file
+from ebbtide.cli.text import count_text, date_text, size_text
+from ebbtide.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbtide.gc.whatif import Alternative, WhatIf
+
+NAME_SHOWN: Final = 60
+"""Characters of a policy that was written on the command line."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    command(app, "what-if")(what_if)
+
+
+def what_if(
+    cli: Cli,
+    repository: CollectedArgument,
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            metavar="POLICY",
+            help="Another policy: a file with it as JSON, or that JSON itself; - for stdin; "
+            "repeatable.",
+            show_default=False,
+        ),
+    ],
+    grace: GraceOption = None,
+    run_dir: RunDirOption = None,
+    inventory: InventoryOption = None,
+    inventory_date: InventoryDateOption = None,
+    master: MasterOption = None,
+) -> None:
+    """Show what other policies would let go, beside the present one. Changes nothing.
+
+    Figures are those of a 'gc plan' after 'retention set', without either. Takes no lock, and
+    leaves nothing behind.
+    """
+    from ebbtide.retention import Policy
+
+    if is_icechunk(repository):
+        raise InvalidInput(
+            "invalid_argument",
+            f"{repository} has no policy: what an expiry would free is shown by "
+            "'ebbtide expire REPO … --dry-run'",
+        )
+    policies = [Policy.parse(_mapping(text)) for text in policy]
+    run = open_collector(
+        cli,
+        repository,
+        grace=grace,
+        unsafe=True,  # nothing is deleted
+        run_dir=run_dir,
+        mode="clean",
+        inventory=inventory,
+        inventory_date=inventory_date,
+        master=master,
+    )
+    with run.progress:
+        found = run.collector.what_if(policies)
+    price = cli.store.settings.price_gb_month
+    document = found.to_json(policy, price)
+    cli.output.answer(document, lambda: _show(cli, found, policy, price))
+
+
+def _mapping(text: str) -> object:
+    """The JSON of a policy, by itself or from a file."""
+    if not text.lstrip().startswith("{"):
+        return read_policy_file(text)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInput("invalid_policy", f"{text[:60]!r} is not JSON: {error}") from None
+
+
+def _show(cli: Cli, found: WhatIf, names: Sequence[str], price: float | None) -> None:
+    shown = [name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}…" for name in names]
+    pairs = [("present", found.present), *zip(shown, found.others, strict=True)]
+    headers = ["policy", "would go", "size", "more", "commits without data", "restore points lost"]
+    headers += ["saves a month"] * (price is not None)
+    cli.output.table(
+        headers, [_row(name, each, found.present, price) for name, each in pairs], right=headers[1:]
+    )
+    for name, each in pairs:
+        cli.output.line()
+        cli.output.line(name)
+        _show_refs(cli, each)
+        for warning in each.warnings:
+            cli.output.warn(f"{name}: {warning}")
+    cli.output.line()
+    cli.output.line("nothing was changed")
+
+
+def _row(name: str, found: Alternative, present: Alternative, price: float | None) -> list[str]:
+    from ebbtide.gc.whatif import money
+
+    size = found.reclaimable.bytes_total
+    more = size - present.reclaimable.bytes_total
+    cost = money(size, price)
+    return [
+        name,
+        count_text(found.reclaimable.objects),
+        size_text(size),
+        ("-" if more < 0 else "") + size_text(abs(more)),
+        count_text(found.expired_count),
+        count_text(len(found.lost)),
+        *([] if cost is None else [f"{cost:,.2f}"]),
+    ]
+
+
+def _show_refs(cli: Cli, found: Alternative) -> None:
+    cli.output.table(
+        ["branch", "rule", "commits", "kept", "fewer", "oldest kept"],
+        [
+            [
+                each.name,
+                each.rule,
+                count_text(each.commit_count),
+                count_text(each.kept_count),
+                count_text(each.fewer_count),
+                date_text(each.oldest_at),
+            ]
+            for each in found.by_ref
+        ],
+        right=["commits", "kept", "fewer"],
+        none="no branches",
+    )
+    rules = found.by_rule
+    if len(rules) < len(found.by_ref):
+        cli.output.table(
+            ["rule", "branches", "commits", "kept", "fewer"],
+            [
+                [
+                    each.rule,
+                    count_text(each.ref_count),
+                    count_text(each.commit_count),
+                    count_text(each.kept_count),
+                    count_text(each.fewer_count),
+                ]
+                for each in rules
+            ],
+            right=["branches", "commits", "kept", "fewer"],
+        )

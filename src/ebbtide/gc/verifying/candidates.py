@@ -1,0 +1,231 @@
+"""A plan's candidates, and what is on record of each: are they what the plan says, and do the
+figures add up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
+
+import pyarrow as pa
+
+from ebbtide.arrow import texts
+from ebbtide.errors import InvalidInput
+from ebbtide.formats.base import Layout
+from ebbtide.gc.counts import Count
+from ebbtide.gc.outcomes import OUTCOME_SCHEMA, OUTCOMES
+from ebbtide.gc.parts import Part, read_part
+from ebbtide.gc.plan import Plan
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.verifying.findings import Finding, Findings
+from ebbtide.storage import Storage
+from ebbtide.storage.base import ObjectInfo, split_address
+
+CANDIDATES_HELD: Final = 1_000_000
+"""So many are held together; for each more, all that is needed is walked once more."""
+LOOKS_AT_ONCE: Final = 32
+_SECOND: Final = timedelta(seconds=1)
+_COLUMNS: Final = ("address", "size_bytes", "last_modified", "kind", "target")
+_ENDED: Final = ("swept", "undone")
+_REPORTED: Final = (*_ENDED, "incomplete")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row of CANDIDATE_SCHEMA, and what became of it; None where nothing is on record."""
+
+    address: str
+    size_bytes: int
+    last_modified: datetime
+    kind: str
+    target: str | None
+    outcome: str | None
+
+    @property
+    def goes(self) -> bool:
+        """Whether a sweep would still delete it."""
+        return self.outcome in (None, "failed")
+
+    @property
+    def went(self) -> bool:
+        """Whether it is gone, by the record; what was moved aside may be back."""
+        return self.outcome in ("deleted", "missing", "quarantined")
+
+    def finding(self, sort: str, text: str) -> Finding:
+        """A finding about it."""
+        return Finding(sort, text, self.address, kind=self.kind, size_bytes=self.size_bytes)
+
+
+class Candidates:
+    """Reads them, each with its record, and checks both on the way."""
+
+    def __init__(self, plan: Plan, folder: RunFolder, layout: Layout, findings: Findings) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._layout = layout
+        self._findings = findings
+        self._records = _by_part(folder.names("deleted"))
+        self.is_swept = bool(self._records)
+        self.total = Count()
+        self.outcomes: Counter[str] = Counter()
+        self.outcome_bytes: Counter[str] = Counter()
+
+    def chunks(self, report: Mapping[str, Any] | None) -> Iterator[dict[str, Candidate]]:
+        """All candidates by address, CANDIDATES_HELD at a time; `report` is the run's, if it came
+        to its end. Refused `plan_corrupt`."""
+        must_end = report is not None and report.get("state") in _ENDED
+        held: dict[str, Candidate] = {}
+        for part in self._plan.candidates:
+            for found in self._read(part):
+                if found.address in held:
+                    self._findings.add(found.finding("twice", f"again in {part.name}"))
+                held[found.address] = found
+                if must_end and found.outcome is None:
+                    text = "the run was swept to its end"
+                    self._findings.add(found.finding("unrecorded", text))
+            if len(held) >= CANDIDATES_HELD:
+                yield held
+                held = {}
+        if held:
+            yield held
+        for stem in self._records:
+            self._findings.add(Finding("stray", f"deleted/{stem}: of no part of the plan"))
+        self._check_figures(report)
+
+    def _read(self, part: Part) -> Iterator[Candidate]:
+        """One part, and what is on record of it."""
+        assert part.name is not None
+        table = read_part(self._folder, part.name, part.checksum, columns=_COLUMNS)
+        self._check_shapes(part, table)
+        stem = part.name.rpartition("/")[2].removesuffix(".parquet")
+        recorded = self._recorded(self._records.pop(stem, []))
+        count = Count()
+        for row in table.to_pylist():
+            count += Count(1, row["size_bytes"])
+            outcome = self._outcome(row, recorded.pop(row["address"], None))
+            # There are few kinds, and a million rows are held.
+            yield Candidate(**row | {"kind": sys.intern(row["kind"])}, outcome=outcome)
+        for address, record in recorded.items():
+            text = f"{record['outcome']} by deleted/{stem}"
+            self._findings.add(Finding("stray", text, address, kind=record["kind"]))
+        if count != Count(part.rows, part.bytes_total):
+            text = f"{part.name} has {_figure(count)}, and the plan says "
+            text += _figure(Count(part.rows, part.bytes_total))
+            self._findings.add(Finding("figure", text))
+        self.total += count
+
+    def _recorded(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """What is on record, by address: of several attempts, what counts."""
+        found: dict[str, dict[str, Any]] = {}
+        for name in names:
+            for row in read_part(self._folder, name).select(OUTCOME_SCHEMA.names).to_pylist():
+                before = found.get(row["address"])
+                if before is None or _rank(row) < _rank(before):
+                    found[row["address"]] = row
+        return found
+
+    def _outcome(self, row: dict[str, Any], record: dict[str, Any] | None) -> str | None:
+        """What became of a candidate, by its record."""
+        if record is None:
+            return None
+        if (record["size_bytes"], record["kind"]) != (row["size_bytes"], row["kind"]):
+            text = f"on record as a {record['kind']} of {record['size_bytes']:,} bytes"
+            self._findings.add(
+                Finding("changed", text, row["address"], None, row["kind"], row["size_bytes"])
+            )
+        outcome = str(record["outcome"])
+        self.outcomes[outcome] += 1
+        self.outcome_bytes[outcome] += record["size_bytes"]
+        return outcome
+
+    def _check_shapes(self, part: Part, table: pa.Table) -> None:
+        """Each is of the kind that its address has, which is one that may go."""
+        addresses = cast("pa.StringArray", table.column("address").combine_chunks())
+        kinds, targets = self._layout.classify(addresses), self._layout.targets(addresses)
+        columns = [table.column("kind").to_pylist(), table.column("target").to_pylist()]
+        rows = zip(texts(addresses), texts(kinds), targets.to_pylist(), *columns, strict=True)
+        for address, kind, target, said, said_target in rows:
+            text = None
+            if kind not in self._layout.delete_order or not _is_inside(address):
+                text = f"a {kind} file, which never goes"
+            elif kind != said or kind != part.group:
+                text = f"a {kind}, and listed as a {said} in {part.name}"
+            elif target != said_target:
+                text = f"written for {target}, and listed as for {said_target}"
+            if text is not None:
+                self._findings.add(Finding("shape", text, address, kind=str(said)))
+
+    def _check_figures(self, report: Mapping[str, Any] | None) -> None:
+        """The plan's sums, and those of the report, are those of the rows."""
+        wanted = self._plan.candidate_total
+        if self.total != wanted:
+            text = f"the plan counts {_figure(wanted)}, and its parts have {_figure(self.total)}"
+            self._findings.add(Finding("figure", text))
+        if report is None or report.get("state") not in _REPORTED:
+            return
+        for outcome in OUTCOMES:
+            found = Count(self.outcomes[outcome], self.outcome_bytes[outcome])
+            said = Count(report.get(f"{outcome}_count", 0), report.get(f"{outcome}_bytes", 0))
+            if found != said:
+                text = f"the report counts {_figure(said)} {outcome}, the record {_figure(found)}"
+                self._findings.add(Finding("figure", text))
+
+
+def _rank(row: Mapping[str, Any]) -> int:
+    return OUTCOMES.index(row["outcome"])
+
+
+def _by_part(names: Iterable[str]) -> dict[str, list[str]]:
+    """Parts of records by the part of candidates that they are of."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.split("/")[1], []).append(name)
+    return found
+
+
+def _is_inside(address: str) -> bool:
+    try:
+        return bool(split_address(address))
+    except InvalidInput:
+        return False
+
+
+def _figure(count: Count) -> str:
+    return f"{count.objects:,} of {count.bytes_total:,} bytes"
+
+
+def look_at_files(
+    storage: Storage, plan: Plan, candidates: Iterable[Candidate], findings: Findings
+) -> list[Candidate]:
+    """Compare what would go with what is there; those that are too young, by the plan or the
+    storage."""
+    young: list[Candidate] = []
+
+    def head(candidate: Candidate) -> tuple[Candidate, ObjectInfo | None]:
+        return candidate, storage.head(candidate.address)
+
+    going = [each for each in candidates if each.goes and _is_inside(each.address)]
+    with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
+        for start in range(0, len(going), LOOKS_AT_ONCE * 32):
+            for each, there in pool.map(head, going[start : start + LOOKS_AT_ONCE * 32]):
+                if there is None:
+                    findings.add(each.finding("gone", "nothing is there"))
+                    continue
+                if max(_latest(each.last_modified), _latest(there.last_modified)) >= plan.cutoff:
+                    young.append(each)
+                # Of what an incremental run remembers, the plan has a date that is late enough.
+                is_later = there.last_modified >= each.last_modified + _SECOND
+                if there.size_bytes != each.size_bytes or is_later:
+                    text = f"{there.size_bytes:,} bytes of {there.last_modified.isoformat()}"
+                    findings.add(each.finding("changed", f"there are {text}"))
+    return young
+
+
+def _latest(date: datetime) -> datetime:
+    """The latest instant that a date may stand for: one in whole seconds, any of that second."""
+    return date if date.microsecond else date + timedelta(microseconds=999_999)

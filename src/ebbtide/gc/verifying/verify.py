@@ -1,0 +1,209 @@
+"""Verification of one run: its plan, before or after its sweep. Takes no lock, changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from ebbtide.arrow import texts
+from ebbtide.errors import Refused
+from ebbtide.formats.base import Layout, Reading, RepositoryFormat
+from ebbtide.gc.parts import ADDRESS_SCHEMA, read_tables
+from ebbtide.gc.plan import REMOVAL, Plan
+from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
+from ebbtide.gc.verifying.candidates import Candidate, Candidates, look_at_files
+from ebbtide.gc.verifying.commits import (
+    PlannedRoots,
+    check_decision,
+    check_present,
+    read_planned,
+)
+from ebbtide.gc.verifying.findings import Finding, Findings, Verification
+from ebbtide.gc.verifying.reaching import Need, Needs, reach
+from ebbtide.retention.decision import decide
+
+CHECKED: Final = ("candidates", "outcomes", "commits", "trees", "nodes")
+
+
+def verify(repository: RepositoryFormat, plan: Plan, folder: RunFolder) -> Verification:
+    """Check a plan that is as it was written, and what is on record of its sweep.
+
+    Writes its findings into the run's folder where it can. Refused as a reading of the repository
+    is, `plan_corrupt` where a part is not as it was written, and `plan_foreign` for a plan by which
+    everything goes, which is `verify_removal`'s.
+    """
+    work = _Verifying(repository, plan, folder, repository.layout)
+    work.run()
+    return work.result()
+
+
+def verify_removal(
+    repository: RepositoryFormat,
+    plan: Plan,
+    folder: RunFolder,
+    *,
+    layout: Layout,
+    check_removable: Callable[[], None],
+) -> Verification:
+    """Check a plan by which everything of a gone repository goes: that it is gone, that each
+    candidate is what the plan says, and the figures. Nothing is needed, so that nothing is walked.
+    """
+    work = _Verifying(repository, plan, folder, layout)
+    try:
+        check_removable()
+    except Refused as error:
+        work.findings.add(Finding("repository", error.message))
+    for chunk in work.candidates.chunks(folder.get_json(REPORT_FILE)):
+        work.count(chunk)
+        look_at_files(repository.storage, plan, chunk.values(), work.findings)
+    return work.result()
+
+
+@dataclass(slots=True)
+class _Verifying:
+    repository: RepositoryFormat
+    plan: Plan
+    folder: RunFolder
+    layout: Layout
+    findings: Findings = field(default_factory=Findings)
+    checked: Counter[str] = field(default_factory=Counter)
+    candidates: Candidates = field(init=False)
+    _unread: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.candidates = Candidates(self.plan, self.folder, self.layout, self.findings)
+
+    def run(self) -> None:
+        """Look at everything."""
+        plan = self.plan
+        if plan.mode == REMOVAL or plan.commits is None or plan.refs is None:
+            raise Refused(
+                "plan_foreign",
+                f"the plan of run {plan.run_id} is of {plan.identity.repository_name} as it was "
+                "gone, and it is not any more: plan again",
+            )
+        planned = read_planned(self.folder, plan, plan.commits, plan.refs)
+        check_decision(plan, planned, self.findings)
+        self.checked["commits"] = len(planned.commits)
+        is_first = True
+        for chunk in self.candidates.chunks(self.folder.get_json(REPORT_FILE)):
+            self.count(chunk)
+            self._check(chunk, planned, is_first=is_first)
+            is_first = False
+
+    def count(self, chunk: dict[str, Candidate]) -> None:
+        """Count candidates that were looked at."""
+        self.checked["candidates"] += len(chunk)
+        self.checked["outcomes"] += sum(each.outcome is not None for each in chunk.values())
+
+    def result(self) -> Verification:
+        """What was found, and written down."""
+        path, unwritten = self.findings.write(self.folder)
+        return Verification(
+            run_id=self.plan.run_id,
+            repository=self.plan.identity.repository_name,
+            counts=dict(self.findings.counts),
+            shown=self.findings.shown,
+            checked={name: self.checked[name] for name in CHECKED},
+            path=path,
+            unwritten=unwritten,
+        )
+
+    def _check(self, chunk: dict[str, Candidate], planned: PlannedRoots, *, is_first: bool) -> None:
+        """Whether any of these candidates is needed, or younger than it may be."""
+        listed = self._listed_as_protected(chunk)
+        with self.repository.reading(self.plan.cutoff) as reading:
+            roots = reading.roots()
+            if is_first:
+                swept = self.folder.has(FENCE_FILE)
+                check_present(self.plan, planned, roots, self.findings, swept=swept)
+            self._check_protected(chunk, reading, listed)
+        needed: dict[str, Need] = {}
+
+        def look(address: str, need: Need) -> None:
+            if address in chunk:
+                needed.setdefault(address, need)
+
+        def unread(sort: str, address: str, text: str) -> None:
+            if not (address in chunk and chunk[address].went) and address not in self._unread:
+                self._unread.add(address)
+                self.findings.add(Finding(sort, text, address))
+
+        needs = Needs.of(planned, roots, decide(roots))
+        read = reach(self.repository.walk, needs, chunk, look, unread)
+        young = look_at_files(self.repository.storage, self.plan, chunk.values(), self.findings)
+        # What an administrator closed for good goes though it is needed, or young.
+        told = sorted({*needed, *(each.address for each in young)})
+        closed = self.repository.purged_among(told)
+        for address, need in needed.items():
+            if address not in closed:
+                self._name(chunk[address], need)
+        for each in young:
+            if each.address not in closed:
+                self.findings.add(each.finding("young", f"the plan's limit is {self.plan.cutoff}"))
+        self.checked.update(read if is_first else ())
+
+    def _is_lost(self, candidate: Candidate) -> bool:
+        """Whether it went, and did not come back: an undo leaves the record as it was."""
+        if candidate.outcome == "quarantined":
+            return self.repository.storage.head(candidate.address) is None
+        return candidate.went
+
+    def _name(self, candidate: Candidate, need: Need) -> None:
+        if candidate.went:
+            if self._is_lost(candidate):
+                self.findings.add(candidate.finding("lost", need.text))
+        elif candidate.goes:
+            sort = "needed" if need.planned else "revived"
+            self.findings.add(candidate.finding(sort, need.text))
+
+    def _listed_as_protected(self, chunk: dict[str, Candidate]) -> set[str]:
+        """Those candidates that the plan itself has among what stays without a commit."""
+        judged = _Judged(chunk)
+        found: set[str] = set()
+        for table in read_tables(self.folder, self.plan.protected, ADDRESS_SCHEMA):
+            for address in texts(table.column("address")):
+                found.update(judged.by(address))
+        return found
+
+    def _check_protected(
+        self, chunk: dict[str, Candidate], reading: Reading, listed: set[str]
+    ) -> None:
+        """Name the candidates that stay without a commit."""
+        judged = _Judged(chunk)
+        reasons: dict[str, tuple[str, bool]] = {}
+        for table in reading.protected():
+            columns = (table.column(name) for name in ("address", "reason", "created_at"))
+            for address, reason, since in zip(*(c.to_pylist() for c in columns), strict=True):
+                was_there = since is not None and since < self.plan.read_at
+                for own in judged.by(address):
+                    before = reasons.get(own, (reason, False))
+                    reasons[own] = (before[0], before[1] or was_there)
+        for own in sorted(listed | reasons.keys()):
+            candidate = chunk[own]
+            reason, was_there = reasons.get(own, ("by the plan itself", False))
+            if own in reasons and self._is_lost(candidate):
+                self.findings.add(candidate.finding("lost", reason))
+            elif own in listed or (was_there and candidate.goes):
+                self.findings.add(candidate.finding("protected", reason))
+            elif candidate.goes:
+                self.findings.add(candidate.finding("revived", reason))
+
+
+class _Judged:
+    """Candidates by the address that protects them: a temporary file's is what it will become."""
+
+    def __init__(self, chunk: dict[str, Candidate]) -> None:
+        self._chunk = chunk
+        self._temporary: dict[str, list[str]] = {}
+        for each in chunk.values():
+            if each.target is not None:
+                self._temporary.setdefault(each.target, []).append(each.address)
+
+    def by(self, address: str) -> list[str]:
+        """Those that an address protects."""
+        own = self._chunk.get(address)
+        found = [] if own is None or own.target is not None else [address]
+        return found + self._temporary.get(address, [])

@@ -1,0 +1,291 @@
+"""What other policies would let go: plans that nobody writes down, side by side.
+
+Changes nothing, and takes no lease. Figures are those of a plan that is made at the same time, by
+the same code.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ebbtide.formats.base import RepositoryFormat
+from ebbtide.gc.counts import Count
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.given import GivenInventory
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.planning import Outlook, look_ahead
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.steps import Observer, Steps, silent
+from ebbtide.ids import descending_id
+from ebbtide.model import EPOCH, Commit
+from ebbtide.retention import Policy
+from ebbtide.retention.decision import Roots
+from ebbtide.retention.selection import RefSummary
+from ebbtide.storage import open_storage
+
+
+@dataclass(frozen=True, slots=True)
+class RefOutlook:
+    """What a policy leaves of a branch, of all dangling commits, or of all tagged ones.
+
+    `kept_count` counts the commits that can still be read, `fewer_count` how many fewer that is
+    than with the present policy (negative: more), `oldest_at` is the date of the oldest, but for a
+    repository's initial commit; None where there is no other, and for what is no branch.
+    """
+
+    kind: str
+    name: str
+    rule: str
+    commit_count: int
+    kept_count: int
+    fewer_count: int
+    oldest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOutlook:
+    """The same of all that fall under one rule. A commit on several branches counts on each."""
+
+    rule: str
+    ref_count: int
+    commit_count: int
+    kept_count: int
+    fewer_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostCommit:
+    """A commit that the present policy keeps and another lets go."""
+
+    commit_id: str
+    created_at: datetime
+    reason: str  # why the present policy keeps it
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What a plan with a policy would come to.
+
+    `counts` are those of a plan, by class; `kinds` are of its candidates. `expired_count` counts
+    the commits that would lose their data and have it yet, `lost` those of them that the present
+    policy keeps, `regained_count` what that lets go and this one keeps.
+    """
+
+    policy: Mapping[str, Any] | None  # as Policy.to_mapping gives it
+    counts: Mapping[str, Count]
+    kinds: Mapping[str, Count]
+    active_count: int
+    expired_count: int
+    lost: tuple[LostCommit, ...]
+    regained_count: int
+    by_ref: tuple[RefOutlook, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def reclaimable(self) -> Count:
+        """All candidates together."""
+        return self.counts["candidate"]
+
+    @property
+    def by_rule(self) -> tuple[RuleOutlook, ...]:
+        """What becomes of the refs under each rule, in the order of the rules' first refs."""
+        found: dict[str, RuleOutlook] = {}
+        for ref in self.by_ref:
+            known = found.get(ref.rule, RuleOutlook(ref.rule, 0, 0, 0, 0))
+            found[ref.rule] = RuleOutlook(
+                ref.rule,
+                known.ref_count + 1,
+                known.commit_count + ref.commit_count,
+                known.kept_count + ref.kept_count,
+                known.fewer_count + ref.fewer_count,
+            )
+        return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The present policy, and others in the order in which they were given."""
+
+    repository: str
+    now: datetime
+    grace_seconds: float
+    present: Alternative
+    others: tuple[Alternative, ...]
+
+    def to_json(self, names: Sequence[str], price: float | None) -> dict[str, Any]:
+        """What `--json` prints; `names` are of the others, `price` is of a GB and month."""
+        pairs = zip(("present", *names), (self.present, *self.others), strict=True)
+        return {
+            "repository": self.repository,
+            "now": self.now.isoformat(),
+            "grace_seconds": self.grace_seconds,
+            "price_gb_month": price,
+            "policies": [_policy_json(name, each, self.present, price) for name, each in pairs],
+        }
+
+
+def what_if(
+    repository: RepositoryFormat,
+    policies: Sequence[Policy],
+    *,
+    engine: Engine,
+    options: RunOptions,
+    given: GivenInventory | None = None,
+    observer: Observer = silent,
+) -> WhatIf:
+    """Compare policies with the one that a repository has. Refused as a plan is.
+
+    Files go to a temporary directory, or below the options' `run_dir`, and are deleted at the end.
+    """
+    with _temporary_folder(options.run_dir, repository.now()) as folder:
+        outlooks = look_ahead(
+            engine,
+            repository,
+            policies,
+            folder=folder,
+            # Nor is the index written to.
+            options=replace(options, run_dir=folder.path),
+            steps=Steps(_Unheld(), observer),
+            given=given,
+        )
+        first = next(outlooks)
+        present = _alternative(first, first)
+        others = tuple(_alternative(each, first) for each in outlooks)
+    return WhatIf(
+        repository=repository.identity.repository_name,
+        now=first.roots.now,
+        grace_seconds=options.grace.total_seconds(),
+        present=present,
+        others=others,
+    )
+
+
+class _Unheld:
+    """The hold of one who holds nothing."""
+
+    run_epoch = 0
+
+    def check(self) -> None:
+        """Nothing is held that could be lost."""
+
+
+@contextmanager
+def _temporary_folder(run_dir: str | None, now: datetime) -> Iterator[RunFolder]:
+    """A folder for parts, which goes with all that is in it."""
+    parts = None if run_dir is None else urlsplit(open_storage(run_dir).url)
+    if run_dir is None or parts is None or parts.scheme == "file":
+        parent = None if parts is None else Path(unquote(parts.path))
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="ebbtide-", dir=parent) as directory:
+            yield RunFolder(open_storage(directory), "what-if/")
+        return
+    folder = RunFolder(open_storage(run_dir), f"what-if-{descending_id(now)}/")
+    try:
+        yield folder
+    finally:
+        folder.delete()
+
+
+def _alternative(found: Outlook, present: Outlook) -> Alternative:
+    roots, active = found.roots, found.decision.active
+    kept_now = present.decision.active
+    lost = tuple(
+        LostCommit(commit.commit_id, commit.created_at, kept_now[commit.commit_id])
+        for commit in roots.commits
+        if commit.commit_id in kept_now and commit.commit_id not in active
+    )
+    gone_count = sum(commit.tombstoned for commit in roots.commits)
+    before = {(each.kind, each.name): each for each in present.decision.by_ref}
+    oldest = _oldest_kept(roots, active)
+    return Alternative(
+        policy=None if roots.policy is None else roots.policy.to_mapping(),
+        counts=found.counts,
+        kinds=found.kinds,
+        active_count=len(active),
+        expired_count=len(found.decision.expired) - gone_count,
+        lost=tuple(sorted(lost, key=lambda each: (each.created_at, each.commit_id))),
+        regained_count=sum(commit_id not in kept_now for commit_id in active),
+        by_ref=tuple(
+            _ref_outlook(each, before.get((each.kind, each.name)), oldest)
+            for each in found.decision.by_ref
+        ),
+        warnings=found.decision.warnings,
+    )
+
+
+def _ref_outlook(
+    found: RefSummary, before: RefSummary | None, oldest: Mapping[str, datetime | None]
+) -> RefOutlook:
+    # Without a rule for tags, each keeps its commit.
+    kept_before = found.commit_count if before is None else before.kept_count
+    return RefOutlook(
+        kind=found.kind,
+        name=found.name,
+        rule=found.rule,
+        commit_count=found.commit_count,
+        kept_count=found.kept_count,
+        fewer_count=kept_before - found.kept_count,
+        oldest_at=None if found.commit_id is None else oldest[found.commit_id],
+    )
+
+
+def _oldest_kept(roots: Roots, active: Mapping[str, str]) -> dict[str, datetime | None]:
+    """For each commit the date of the oldest that is kept on its main ancestry."""
+    known = {commit.commit_id: commit for commit in roots.commits}
+    found: dict[str, datetime | None] = {}
+    for commit in roots.commits:
+        chain: list[Commit] = []
+        place: Commit | None = commit
+        while place is not None and place.commit_id not in found:
+            chain.append(place)
+            place = known.get(place.first_parent_id or "")
+        oldest = None if place is None else found[place.commit_id]
+        for each in reversed(chain):
+            if each.commit_id in active and each.created_at != EPOCH:
+                oldest = each.created_at if oldest is None else min(oldest, each.created_at)
+            found[each.commit_id] = oldest
+    return found
+
+
+def _policy_json(
+    name: str, found: Alternative, present: Alternative, price: float | None
+) -> dict[str, Any]:
+    size = found.reclaimable.bytes_total
+    more = size - present.reclaimable.bytes_total
+    return {
+        "name": name,
+        "policy": None if found.policy is None else dict(found.policy),
+        "candidate_count": found.reclaimable.objects,
+        "candidate_bytes": size,
+        "more_count": found.reclaimable.objects - present.reclaimable.objects,
+        "more_bytes": more,
+        "money_month": money(size, price),
+        "more_money_month": money(more, price),
+        "counts": {key: asdict(count) for key, count in found.counts.items()},
+        "kinds": {key: asdict(count) for key, count in found.kinds.items()},
+        "active_count": found.active_count,
+        "expired_count": found.expired_count,
+        "lost_count": len(found.lost),
+        "regained_count": found.regained_count,
+        "lost": [asdict(each) | {"created_at": each.created_at.isoformat()} for each in found.lost],
+        "by_ref": [
+            asdict(each)
+            | {"oldest_at": None if each.oldest_at is None else each.oldest_at.isoformat()}
+            for each in found.by_ref
+        ],
+        "by_rule": [asdict(each) for each in found.by_rule],
+        "warnings": list(found.warnings),
+    }
+
+
+def money(size_bytes: int, price: float | None) -> float | None:
+    """What it costs to keep so much for a month; None where nobody knows the price."""
+    return None if price is None else size_bytes / 1e9 * price

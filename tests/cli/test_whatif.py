@@ -1,0 +1,93 @@
+"""`what-if`: policies as the command line takes them, and what is shown of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ebbtide
+
+Write = Callable[..., str]
+DAILY = '{"default": {"keep_last": 1}}'
+
+
+@pytest.fixture
+def history(lake: Ebbtide, write: Write, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """`lake` with three commits, each of which writes `a` anew; their ids."""
+    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    days = ((1, "first"), (2, "second!"), (3, "third"))
+    ids = tuple(write("--date", f"2020-01-0{day}T00:00:00Z", a=text) for day, text in days)
+    lake("retention", "set", "lake", "--default", "keep_last:2")
+    return ids
+
+
+def test_policies_side_by_side(
+    lake: Ebbtide, history: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EBBTIDE_GRACE", "0s")
+    monkeypatch.setenv("EBBTIDE_PRICE_GB_MONTH", "1e9")
+    file = tmp_path / "keep.json"
+    file.write_text('{"default": "keep"}')
+    asked = ("what-if", "lake", "--policy", DAILY, "--policy", str(file))
+    found = lake(*asked, "--json").document
+    assert [each["name"] for each in found["policies"]] == ["present", DAILY, str(file)]
+    present, shorter, longer = found["policies"]
+    assert [each["candidate_bytes"] for each in (present, shorter, longer)] == [5, 12, 0]
+    assert [each["more_bytes"] for each in (present, shorter, longer)] == [0, 7, -5]
+    assert [each["money_month"] for each in (present, shorter, longer)] == [5.0, 12.0, 0.0]
+    assert shorter["kinds"] == {"object": {"objects": 2, "bytes_total": 12}}
+    (lost,) = shorter["lost"]
+    assert lost["commit_id"] == history[1]
+    assert lost["reason"] == "one of the last 2 of branch main"
+    (branch,) = [ref for ref in shorter["by_ref"] if ref["name"] == "main"]
+    assert (branch["rule"], branch["kept_count"], branch["fewer_count"]) == ("keep_last 1", 1, 1)
+    assert branch["oldest_at"] == "2020-01-03T00:00:00+00:00"
+    assert longer["regained_count"] == 2
+
+    shown = lake(*asked).out
+    assert "saves a month" in shown
+    assert DAILY in shown
+    assert "-5 B" in shown
+    assert "2020-01-03 00:00" in shown
+    assert lake("retention", "show", "lake", "--json").document["policy"]["default"] == {
+        "keep_last": 2
+    }
+    assert lake("gc", "runs", "lake", "--json").document == {"runs": []}
+
+
+def test_no_price_no_money(lake: Ebbtide, history: tuple[str, ...]) -> None:
+    del history
+    found = lake("what-if", "lake", "--policy", DAILY, "--json").document
+    assert found["price_gb_month"] is None
+    assert {each["money_month"] for each in found["policies"]} == {None}
+    assert "month" not in lake("what-if", "lake", "--policy", DAILY).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("lake",), "invalid_argument"),
+        (("lake", "--policy", "{"), "invalid_policy"),
+        (("lake", "--policy", json.dumps({"default": "0d"})), "invalid_duration"),
+        (("lake", "--policy", "nothing.json"), "invalid_argument"),
+        (("icechunk:/nowhere", "--policy", DAILY), "invalid_argument"),
+    ],
+)
+def test_what_cannot_be_asked(lake: Ebbtide, arguments: tuple[str, ...], kind: str) -> None:
+    assert lake("what-if", *arguments, "--json", code=2).error_kind == kind
+
+
+def test_icechunk_is_told_what_to_use_instead(ebbtide: Ebbtide) -> None:
+    found = ebbtide("what-if", "icechunk:/nowhere", "--policy", DAILY, code=2)
+    assert "ebbtide expire" in found.err
+    assert "--dry-run" in found.err
+
+
+def test_a_bad_price(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EBBTIDE_PRICE_GB_MONTH", "much")
+    found = ebbtide("repo", "list", "--json", code=2)
+    assert found.error_kind == "invalid_setting"
+    assert "write a number, such as 0.023" in found.err

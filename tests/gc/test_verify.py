@@ -1,0 +1,630 @@
+"""Verification: what a plan must not have is found by a walk of its own, and true plans pass."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ebbtide.errors import Refused
+from ebbtide.gc.report import RunReport
+from ebbtide.gc.verifying import candidates as candidates_module
+from ebbtide.gc.verifying.findings import DIFFERENCES_FILE, Verification
+from ebbtide.store.content.layout import range_address, tree_address
+from ebbtide.store.metadata.purges import insert_purged
+from ebbtide.store.metadata.schema import repositories
+from tests.gc.test_incremental import incremental, make_world
+from tests.gc.test_incremental import run as run_world
+from tests.gc.test_random_stores import EVENTS, PERIODS, Event, History, expected, play
+from tests.support.forging import Forgery, Row
+from tests.support.gone import fill, gone_repository, let_go, remover
+from tests.support.histories import PlannedWorld
+from tests.support.icechunk import SPEC_VERSIONS, build_random
+from tests.support.icechunk_lake import IcechunkLake, candidates
+from tests.support.world import DAY, World
+
+EXAMPLES = int(os.environ.get("EBBTIDE_TEST_VERIFIED", "20"))
+KINDS = {"data": "object", "_ebbtide/trees": "tree", "_ebbtide/ranges": "range"}
+
+
+def named(report: RunReport, *sorts: str) -> set[str]:
+    """The addresses of all findings of these sorts, from the file."""
+    file = Path(report.run_path) / DIFFERENCES_FILE
+    rows = pq.read_table(file).to_pylist() if file.exists() else []
+    return {row["address"] for row in rows if row["sort"] in sorts}
+
+
+def sorts(found: Verification) -> set[str]:
+    """The sorts of what was found."""
+    return set(found.counts)
+
+
+def forged(world: World, report: RunReport) -> Forgery:
+    """The plan of a run, to be changed."""
+    return Forgery(world.format(), report)
+
+
+def kind_of(address: str) -> str:
+    """The kind of a file of the store."""
+    return next(kind for prefix, kind in KINDS.items() if address.startswith(prefix))
+
+
+# Random stores
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(events=st.lists(EVENTS, min_size=3, max_size=14), default=PERIODS, main=PERIODS)
+def test_random_plans_pass_and_whatever_is_needed_is_found_in_them(
+    events: list[Event], default: int, main: int
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        world = World(Path(directory))
+        try:
+            world.keep(default=f"{default}d", branches={"main": f"{main}d"})
+            history = History()
+            play(world, history, events)
+            active = history.active({"main": main}, default, world.now)
+            stays = expected(world, history, active)
+            report = world.collector().plan()
+            found = world.collector().verify(report.run_id)
+            assert (found.verified, found.counts, found.path) == (True, {}, None)
+            assert found.checked["candidates"] == report.counts["candidate"].objects
+
+            untouched = shutil.copytree(report.run_path, Path(directory) / "untouched")
+            forgery = forged(world, report)
+            for address in stays:
+                forgery.put_in(world.root, address, kind_of(address))
+            forgery.seal()
+            found = world.collector().verify(report.run_id)
+            assert named(report, "needed", "protected") == stays
+            assert sorts(found) <= {"needed", "protected"}
+
+            shutil.rmtree(report.run_path)
+            shutil.copytree(untouched, report.run_path)
+            original = Forgery(world.format(), report)
+            original.seal()
+            swept = world.collector().sweep(report.run_id)
+            assert swept.state == "swept", swept.error
+            found = world.collector().verify(report.run_id)
+            assert (found.verified, found.counts) == (True, {})
+        finally:
+            world.close()
+
+
+# One change each
+
+
+def reported(world: PlannedWorld) -> RunReport:
+    return world.collector().show(world.run_id)
+
+
+def verified(world: PlannedWorld) -> Verification:
+    return world.collector().verify(world.run_id)
+
+
+def live_address(world: PlannedWorld) -> str:
+    """An object of the head."""
+    return next(iter(world.lake.objects.walk(world.history.head))).address
+
+
+def staged_address(world: PlannedWorld) -> str:
+    committed = {e.address for e in world.lake.objects.walk(world.history.head)}
+    (found,) = {e.address for e in world.lake.objects.walk("main")} - committed
+    return found
+
+
+def test_the_plan_of_the_template_passes(planned: PlannedWorld) -> None:
+    before = sorted(planned.root.rglob("*"))
+    found = verified(planned)
+    assert found.verified
+    assert found.counts == {}
+    assert found.checked["trees"] >= len(planned.history.kept)
+    assert sorted(planned.root.rglob("*")) == before
+
+
+def test_a_live_object(planned: PlannedWorld) -> None:
+    address = live_address(planned)
+    forgery = forged(planned, reported(planned))
+    forgery.put_in(planned.root, address, "object")
+    forgery.seal()
+    found = verified(planned)
+    assert not found.verified
+    (finding,) = found.shown
+    assert (finding.sort, finding.address) == ("needed", address)
+    assert finding.text.startswith("commit ")
+    assert found.path == f"{reported(planned).run_path}/{DIFFERENCES_FILE}"
+
+    swept = planned.collector().sweep(planned.run_id)
+    assert swept.state == "swept", "the checks of a sweep do not see it"
+    found = verified(planned)
+    assert named(reported(planned), "lost") == {address}
+    assert not found.verified
+
+
+@pytest.mark.parametrize("which", ["tree", "range"])
+def test_a_tree_or_range_of_a_kept_commit(planned: PlannedWorld, which: str) -> None:
+    tree_id, _ = planned.lake.commits.get(planned.history.middle).require_tree()
+    address = tree_address(tree_id)
+    if which == "range":
+        table = pq.read_table(planned.root / address)
+        address = range_address(table.column("range_id")[0].as_py())
+    forgery = forged(planned, reported(planned))
+    forgery.put_in(planned.root, address, which)
+    forgery.seal()
+    assert not verified(planned).verified
+    assert named(reported(planned), "needed") == {address}
+
+
+def test_what_is_staged(planned: PlannedWorld) -> None:
+    forgery = forged(planned, reported(planned))
+    forgery.put_in(planned.root, staged_address(planned), "object")
+    forgery.seal()
+    (finding,) = verified(planned).shown
+    assert (finding.sort, finding.text) == ("protected", "staged")
+
+
+def test_temporary_files_are_judged_by_what_they_become(planned: PlannedWorld) -> None:
+    """What a commit has is written to its end; what is staged may be written again."""
+    forgery = forged(planned, reported(planned))
+    staged, live = staged_address(planned), live_address(planned)
+    for address in (staged, live):
+        (planned.root / f"{address}#12").write_bytes(b"half")
+        forgery.put_in(planned.root, f"{address}#12", "temporary")
+    forgery.seal()
+    assert not verified(planned).verified
+    assert named(reported(planned), "protected") == {f"{staged}#12"}
+    assert sorts(verified(planned)) == {"protected"}
+
+
+def lose_reason(rows: list[Row], commit_id: str) -> None:
+    next(row for row in rows if row["commit_id"] == commit_id)["reason"] = None
+
+
+def drop(rows: list[Row], commit_id: str) -> None:
+    row = next(row for row in rows if row["commit_id"] == commit_id)
+    row["active"], row["reason"] = False, None
+
+
+def forget(rows: list[Row], commit_id: str) -> None:
+    drop(rows, commit_id)
+    next(row for row in rows if row["commit_id"] == commit_id)["recorded"] = False
+
+
+@pytest.mark.parametrize("change", [lose_reason, drop, forget])
+@pytest.mark.parametrize("which", ["opening", "middle", "head"])
+def test_a_commit_that_lost_its_reason(
+    planned: PlannedWorld, change: Callable[[list[Row], str], None], which: str
+) -> None:
+    commit_id: str = getattr(planned.history, which)
+    forgery = forged(planned, reported(planned))
+    forgery.edit("commits", lambda rows: change(rows, commit_id))
+    if change is not lose_reason:
+        forgery.plan["active_count"] -= 1
+        forgery.plan["expired_count"] += 1
+    if change is forget:
+        forgery.plan["forgettable_count"] += 1
+    forgery.seal()
+    (finding,) = verified(planned).shown
+    assert (finding.sort, finding.commit_id) == ("reason", commit_id)
+
+
+def test_a_figure_of_commits(planned: PlannedWorld) -> None:
+    forgery = forged(planned, reported(planned))
+    forgery.plan["active_count"] += 1
+    forgery.seal()
+    assert sorts(verified(planned)) == {"figure"}
+
+
+def test_a_reason_and_the_ref_that_gave_it(planned: PlannedWorld) -> None:
+    """Forged so that nothing contradicts it: what only that commit needs is found all the same, and
+    so does the sweep."""
+    commit_id = planned.lake.tags.create("t", planned.history.expired).commit_id
+    report = planned.collector().plan()
+    forgery = forged(planned, report)
+    forgery.edit("refs", lambda rows: rows.remove(next(r for r in rows if r["name"] == "t")))
+    forgery.edit("commits", lambda rows: drop(rows, commit_id))
+    forgery.plan["active_count"] -= 1
+    forgery.plan["expired_count"] += 1
+    three = next(e.address for e in planned.lake.objects.walk(commit_id) if e.path == "three")
+    forgery.put_in(planned.root, three, "object")
+    forgery.seal()
+    found = planned.collector().verify(report.run_id)
+    assert "since" in sorts(found)
+    assert three in named(report, "revived")
+
+
+def edit_first(world: PlannedWorld, **values: Any) -> str:
+    """Change columns of the first candidate object; its address."""
+    forgery = forged(world, reported(world))
+    addresses: list[str] = []
+
+    def change(rows: list[Row]) -> None:
+        rows[0].update(values)
+        addresses.append(rows[0]["address"])
+
+    forgery.edit_candidates("object", change)
+    forgery.seal()
+    return addresses[0]
+
+
+def test_a_size(planned: PlannedWorld) -> None:
+    address = edit_first(planned, size_bytes=12345)
+    (finding,) = verified(planned).shown
+    assert (finding.sort, finding.address) == ("changed", address)
+
+
+def test_a_kind(planned: PlannedWorld) -> None:
+    address = edit_first(planned, kind="tree")
+    assert not verified(planned).verified
+    assert named(reported(planned), "shape") == {address}
+
+
+@pytest.mark.parametrize(
+    "address", ["_ebbtide/OWNER", "data/foreign.txt", "../outside", "_ebbtide/gc/EPOCH"]
+)
+def test_what_never_goes(planned: PlannedWorld, address: str) -> None:
+    edit_first(planned, address=address)
+    assert not verified(planned).verified
+    assert named(reported(planned), "shape") == {address}
+
+
+def test_twice(planned: PlannedWorld) -> None:
+    forgery = forged(planned, reported(planned))
+    forgery.edit_candidates("object", lambda rows: rows.append(rows[0]))
+    forgery.seal()
+    assert "twice" in sorts(verified(planned))
+
+
+def test_a_young_file(planned: PlannedWorld) -> None:
+    """Written over since: the sweep would not see it."""
+    report = reported(planned)
+    address = next(a for a in candidates(report) if a.startswith("data/") and "#" not in a)
+    later = planned.now.timestamp()
+    os.utime(planned.root / address, (later, later))
+    assert sorts(verified(planned)) == {"young", "changed"}
+    assert named(report, "young") == {address}
+
+
+def test_a_young_row(planned: PlannedWorld) -> None:
+    address = edit_first(planned, last_modified=planned.now)
+    assert not verified(planned).verified
+    assert named(reported(planned), "young") == {address}
+
+
+def test_the_figures_of_a_part(planned: PlannedWorld) -> None:
+    forgery = forged(planned, reported(planned))
+    forgery.plan["candidates"][0]["rows"] += 1
+    forgery.seal()
+    assert sorts(verified(planned)) == {"figure"}
+
+
+def test_a_part_that_is_not_as_it_was_written(planned: PlannedWorld) -> None:
+    file = next((Path(reported(planned).run_path) / "candidates").iterdir())
+    file.write_bytes(file.read_bytes() + b"x")
+    with pytest.raises(Refused) as caught:
+        verified(planned)
+    assert caught.value.kind == "plan_corrupt"
+
+
+def test_what_went_since_is_a_note(planned: PlannedWorld) -> None:
+    address = next(a for a in candidates(reported(planned)) if a.startswith("data/"))
+    (planned.root / address).unlink()
+    found = verified(planned)
+    assert found.verified
+    assert named(reported(planned), "gone") == {address}
+
+
+def test_needed_files_that_are_not_there(planned: PlannedWorld) -> None:
+    tree_id, _ = planned.lake.commits.get(planned.history.head).require_tree()
+    file = planned.root / tree_address(tree_id)
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    assert sorts(verified(planned)) == {"damaged"}
+    file.unlink()
+    found = verified(planned)
+    assert sorts(found) == {"missing"}
+    assert named(reported(planned), "missing") == {tree_address(tree_id)}
+
+
+def test_a_tag_since_the_plan_is_a_note(planned: PlannedWorld) -> None:
+    planned.lake.tags.create("back", planned.history.expired)
+    found = verified(planned)
+    assert found.verified
+    assert sorts(found) == {"since", "revived"}
+    assert planned.collector().sweep(planned.run_id).state == "swept"
+    found = verified(planned)
+    assert (found.verified, found.counts) == (True, {})
+
+
+def test_what_is_staged_since_is_a_note(planned: PlannedWorld) -> None:
+    """A copy of what only an expired commit has shares its address."""
+    planned.clock.advance(timedelta(seconds=1))
+    planned.lake.objects.copy("main", "again", planned.history.expired, "three")
+    assert verified(planned).verified
+
+
+def test_what_was_purged_may_go(planned: PlannedWorld) -> None:
+    address = live_address(planned)
+    forgery = forged(planned, reported(planned))
+    forgery.put_in(planned.root, address, "object")
+    forgery.seal()
+    with planned.store.metadata.transaction() as tx:
+        insert_purged(tx, planned.lake.context.repository_id, "0" * 32, [address])
+    assert verified(planned).verified
+
+
+def test_many_candidates_in_several_passes(
+    planned: PlannedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates_module, "CANDIDATES_HELD", 1)
+    whole = verified(planned)
+    assert whole.verified
+    forgery = forged(planned, reported(planned))
+    stays = {e.address for e in planned.lake.objects.walk(planned.history.head)}
+    for address in stays:
+        forgery.put_in(planned.root, address, "object")
+    forgery.seal()
+    assert not verified(planned).verified
+    assert named(reported(planned), "needed") == stays
+
+
+# Records
+
+
+@pytest.fixture
+def swept(planned: PlannedWorld) -> PlannedWorld:
+    """One whose plan is carried out."""
+    assert planned.collector().sweep(planned.run_id).state == "swept"
+    assert verified(planned).counts == {}
+    return planned
+
+
+def test_a_record_that_was_dropped(swept: PlannedWorld) -> None:
+    report = reported(swept)
+    file = next((Path(report.run_path) / "deleted").rglob("object-*/*.parquet"))
+    lost = set(pq.read_table(file).column("address").to_pylist())
+    file.unlink()
+    assert sorts(verified(swept)) == {"unrecorded", "figure", "gone"}
+    assert named(report, "unrecorded") == lost
+
+
+def test_a_row_of_a_record_that_was_dropped(swept: PlannedWorld) -> None:
+    report = reported(swept)
+    file = next((Path(report.run_path) / "deleted").rglob("object-*/*.parquet"))
+    table = pq.read_table(file)
+    pq.write_table(table.slice(1), file)
+    assert sorts(verified(swept)) == {"unrecorded", "figure", "gone"}
+    assert named(report, "unrecorded") == {table.column("address")[0].as_py()}
+
+
+def test_a_record_of_what_is_no_candidate(swept: PlannedWorld) -> None:
+    report = reported(swept)
+    file = next((Path(report.run_path) / "deleted").rglob("object-*/*.parquet"))
+    rows = pq.read_table(file)
+    stray = [rows.to_pylist()[0] | {"address": "data/stray"}]
+    more = pa.Table.from_pylist(stray, schema=rows.schema)
+    pq.write_table(pa.concat_tables([rows, more]), file)
+    assert sorts(verified(swept)) == {"stray"}
+    assert named(report, "stray") == {"data/stray"}
+
+
+def test_findings_do_not_outlast_what_they_found(swept: PlannedWorld) -> None:
+    report = reported(swept)
+    file = next((Path(report.run_path) / "deleted").rglob("object-*/*.parquet"))
+    data = file.read_bytes()
+    file.unlink()
+    assert not verified(swept).verified
+    file.write_bytes(data)
+    found = verified(swept)
+    assert (found.verified, found.path) == (True, None)
+    assert not (Path(report.run_path) / DIFFERENCES_FILE).exists()
+
+
+# What is moved aside
+
+
+def test_what_was_moved_aside_and_brought_back(planned: PlannedWorld) -> None:
+    collector = planned.collector(quarantine=DAY)
+    report = collector.sweep(planned.run_id)
+    assert report.counts["quarantined"].objects > 4
+    assert verified(planned).counts == {}
+    assert planned.collector().undo(planned.run_id).state == "undone"
+    found = verified(planned)
+    assert found.verified
+    assert found.checked["outcomes"] == report.counts["quarantined"].objects
+
+
+def test_what_was_moved_aside_and_is_needed(planned: PlannedWorld) -> None:
+    address = live_address(planned)
+    forgery = forged(planned, reported(planned))
+    forgery.put_in(planned.root, address, "object")
+    forgery.seal()
+    assert planned.collector(quarantine=DAY).sweep(planned.run_id).state == "swept"
+    assert not verified(planned).verified
+    assert named(reported(planned), "lost") == {address}
+    assert planned.collector().undo(planned.run_id).state == "undone"
+    assert not verified(planned).counts.get("lost"), "it is back"
+
+
+# Incremental plans
+
+
+@pytest.fixture
+def going_on(tmp_path: Path) -> Iterator[World]:
+    """A store of which runs may be incremental."""
+    made = make_world(tmp_path)
+    yield made
+    made.close()
+
+
+def test_incremental_plans(going_on: World) -> None:
+    world = going_on
+    for number in range(12):
+        world.lake.objects.put("main", f"{number % 5}", f"{number}".encode())
+        world.lake.commits.commit("main", "")
+        world.clock.advance(DAY / 2)
+    world.lake.branches.create("work", "main")
+    world.lake.objects.put("work", "staged", b"staged")
+    run_world(world, "clean")
+    world.clock.advance(2 * DAY)
+    world.lake.objects.put("main", "0", b"new")
+    world.lake.commits.commit("main", "")
+    world.clock.advance(2 * DAY)
+    report = world.collector(mode="incremental").plan()
+    assert (report.state, report.mode) == ("planned", "incremental")
+    assert report.counts["candidate"].objects
+    found = world.collector().verify(report.run_id)
+    assert (found.verified, found.counts) == (True, {})
+
+    head = {e.address for e in world.lake.objects.walk("main")}
+    forgery = forged(world, report)
+    staged = {e.address for e in world.lake.objects.walk("work") if e.path == "staged"}
+    for address in head | staged:
+        forgery.put_in(world.root, address, "object")
+    forgery.seal()
+    found = world.collector().verify(report.run_id)
+    assert named(report, "needed") == head
+    assert named(report, "protected") == staged, "which the plan itself does not list"
+
+
+def test_incremental_runs_after_their_sweep(going_on: World) -> None:
+    world = going_on
+    world.lake.objects.put("main", "a", b"1")
+    world.lake.commits.commit("main", "")
+    run_world(world, "clean")
+    for number in range(4):
+        world.lake.objects.put("main", "a", f"{number} new".encode())
+        world.lake.commits.commit("main", "")
+        world.clock.advance(4 * DAY)
+        report = incremental(world)
+        found = world.collector().verify(report.run_id)
+        assert (found.verified, found.counts) == (True, {})
+    for report in world.collector().runs():
+        assert world.collector().verify(report.run_id).verified, "also what is long ago"
+
+
+# Gone repositories
+
+
+@pytest.fixture
+def gone(tmp_path: Path) -> Iterator[tuple[World, str]]:
+    """A store whose repository is gone, and the id of that."""
+    made = World(tmp_path)
+    fill(made)
+    yield made, let_go(made)
+    made.close()
+
+
+def test_the_plan_of_a_gone_repository(gone: tuple[World, str]) -> None:
+    world, repository_id = gone
+    report = remover(world.store, repository_id).plan()
+    found = remover(world.store, repository_id).verify(report.run_id)
+    assert (found.verified, found.counts) == (True, {})
+    assert found.checked["candidates"] == report.counts["candidate"].objects
+    assert remover(world.store, repository_id).plan_of(report.run_id).mode == "removal"
+
+    (world.root / "notes").write_text("not ours")
+    forgery = Forgery(gone_repository(world.store, repository_id), report)
+    forgery.put_in(world.root, "notes", "object")
+    forgery.seal()
+    assert not remover(world.store, repository_id).verify(report.run_id).verified
+    assert named(report, "shape") == {"notes"}
+
+
+def test_a_repository_that_is_not_gone_for_good(gone: tuple[World, str]) -> None:
+    world, repository_id = gone
+    repository = gone_repository(world.store, repository_id)
+    report = remover(world.store, repository).plan()
+    with world.store.metadata.transaction() as tx:
+        tx.execute(sa.update(repositories).values(expires_at=None))
+    assert sorts(remover(world.store, repository).verify(report.run_id)) == {"repository"}
+    with pytest.raises(Refused) as caught:
+        world.collector().verify(report.run_id)
+    assert caught.value.kind == "plan_foreign"
+
+
+# Icechunk
+
+STAYING = ("chunks/", "manifests/", "snapshots/", "transactions/", "overwritten/")
+ICECHUNK_KINDS = {
+    "chunks/": "chunk",
+    "manifests/": "manifest",
+    "snapshots/": "snapshot",
+    "transactions/": "transaction_log",
+    "overwritten/": "backup",
+}
+
+
+@pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
+@pytest.mark.parametrize("seed", range(int(os.environ.get("EBBTIDE_TEST_VERIFIED_ICECHUNK", "4"))))
+def test_icechunk_plans_pass_and_whatever_is_needed_is_found_in_them(
+    tmp_path: Path, seed: int, spec_version: int
+) -> None:
+    lake = IcechunkLake(tmp_path / "lake")
+    build_random(lake.path, seed, spec_version)
+    lake.age()
+    report = lake.collector().plan()
+    found = lake.collector().verify(report.run_id)
+    assert (found.verified, found.counts) == (True, {})
+
+    going = candidates(report)
+    stays = {
+        address
+        for file in lake.path.rglob("*")
+        if file.is_file()
+        and (address := file.relative_to(lake.path).as_posix()).startswith(STAYING)
+        and address not in going
+    }
+    untouched = shutil.copytree(report.run_path, tmp_path / "untouched")
+    forgery = Forgery(lake.format(), report)
+    for address in stays:
+        kind = next(kind for prefix, kind in ICECHUNK_KINDS.items() if address.startswith(prefix))
+        forgery.put_in(lake.path, address, kind)
+    forgery.seal()
+    found = lake.collector().verify(report.run_id)
+    assert named(report, "needed", "protected") == stays
+    assert sorts(found) <= {"needed", "protected"}
+    assert any(address.startswith("snapshots/") for address in stays)
+
+    shutil.rmtree(report.run_path)
+    shutil.copytree(untouched, report.run_path)
+    Forgery(lake.format(), report).seal()
+    swept = lake.collector().sweep(report.run_id)
+    assert swept.state == "swept", swept.error
+    found = lake.collector().verify(report.run_id)
+    assert (found.verified, found.counts) == (True, {})
+
+
+@pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
+def test_an_icechunk_plan_that_leaves_the_storage_unwritten(
+    tmp_path: Path, spec_version: int
+) -> None:
+    lake = IcechunkLake(tmp_path / "lake")
+    build_random(lake.path, 1, spec_version)
+    lake.age()
+    before = {path: path.read_bytes() for path in lake.path.rglob("*") if path.is_file()}
+    report = lake.collector(run_dir=tmp_path / "runs").plan()
+    found = lake.collector(run_dir=tmp_path / "runs").verify(report.run_id)
+    assert (found.verified, found.counts) == (True, {})
+    forgery = Forgery(lake.format(run_dir=tmp_path / "runs"), report)
+    snapshot = next((lake.path / "snapshots").iterdir()).relative_to(lake.path).as_posix()
+    forgery.put_in(lake.path, snapshot, "chunk")
+    forgery.seal()
+    assert not lake.collector(run_dir=tmp_path / "runs").verify(report.run_id).verified
+    assert before == {path: path.read_bytes() for path in lake.path.rglob("*") if path.is_file()}
