@@ -16,11 +16,13 @@ from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound
 from ebbtide.formats.base import QUARANTINES_PREFIX
 from ebbtide.gc import quarantine
 from ebbtide.gc.collector import Collector
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
 from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.store.metadata.purges import insert_purged
+from tests.support.engines import ENGINES
 from tests.support.faulty import FaultyStorage, Hook
 from tests.support.world import DAY, World
 
@@ -90,7 +92,9 @@ def test_what_is_swept_is_moved_aside(world: World) -> None:
     assert sweep(world).counts["candidate"].objects == 0, "nobody collects what is aside"
 
 
-def test_an_undone_run_brings_every_byte_and_commit_back(world: World) -> None:
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_an_undone_run_brings_every_byte_and_commit_back(world: World, engine: Engine) -> None:
+    world.engine = engine
     known = history(world)
     before = files(world)
     report = sweep(world)

@@ -122,13 +122,13 @@ class Undo:
             back += sum((Count(part.rows, part.bytes_total) for part in parts), Count())
         raise AssertionError("unreachable")
 
-    def _name(self, attempt: int, rest: str) -> str:
-        return f"back/{self.hold.run_epoch:06d}-{attempt:02d}-{rest}.parquet"
+    def _stem(self, attempt: int) -> str:
+        return f"back/{self.hold.run_epoch:06d}-{attempt:02d}"
 
     def _listed(self, attempt: int) -> list[Part]:
         """What is aside, as parts (BACK_SCHEMA) of one kind each in the run's folder."""
         storage, folder, layout = self.repository.storage, self.folder, self.repository.layout
-        run_id, under = self.plan.run_id, self.under
+        run_id, under, stem = self.plan.run_id, self.under, self._stem(attempt)
 
         def work(number: int, task: Sequence[Share], answer: PartRows) -> None:
             written = itertools.count()
@@ -138,7 +138,7 @@ class Undo:
                     addresses: Any = rows.column("address").combine_chunks()
                     columns = [addresses, rows.column("size_bytes"), layout.classify(addresses)]
                     for kind, of_kind in split_by(pa.table(columns, schema=BACK_SCHEMA), "kind"):
-                        name = self._name(attempt, f"{number:05d}-{next(written):05d}")
+                        name = f"{stem}-{number:05d}-{next(written):05d}.parquet"
                         answer.wrote(folder, name, of_kind, group=kind, durable=True)
 
         shares = quarantine.shares(storage, run_id)
@@ -157,7 +157,7 @@ class Undo:
                 continue
             count += len(purged)
             gone = pc.is_in(table.column("address"), value_set=pa.array(sorted(purged)))
-            name = self._name(attempt, f"less-{number:05d}")
+            name = f"{self._stem(attempt)}-less-{number:05d}.parquet"
             rows = table.filter(pc.invert(gone))
             answer.wrote(self.folder, name, rows, group=part.group, durable=True)
         return kept + answer.parts(), count
@@ -216,7 +216,7 @@ class Undo:
     def _incomplete(self, trees: dict[str, str]) -> frozenset[str]:
         """Of trees (id → checksum) those that refer to something that has gone: to what other runs
         deleted since, or this one for good. What cannot be read is incomplete too."""
-        gone = self._gone_since()
+        gone, epoch = self._gone_since(), self.hold.run_epoch
         storage, layout, folder = self.repository.storage, self.repository.layout, self.folder
 
         def is_whole(tree_id: str, lost: KeySet, nodes: dict[str, bool]) -> bool:
@@ -242,7 +242,7 @@ class Undo:
                 except EbbtideError:
                     incomplete.append(tree_id)
             table = pa.table([incomplete], schema=_TREE_SCHEMA)
-            name = f"back/incomplete-{self.hold.run_epoch:06d}-{number:05d}.parquet"
+            name = f"back/incomplete-{epoch:06d}-{number:05d}.parquet"
             answer.wrote(folder, name, table, group="incomplete")
 
         tasks = split(sorted(trees), tasks=self.engine.task_count)
