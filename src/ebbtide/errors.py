@@ -36,6 +36,7 @@ KINDS: Final[Mapping[str, str]] = {
     # Who asks.
     "key_invalid": "no access key, an unknown or revoked one, or a wrong secret",
     "role_missing": "an access key whose role does not allow what was asked",
+    "request_forged": "a form that was not sent from the page that this server made",
     "import_forbidden": "an object outside the storage root at a place that may not be imported",
     # What was named is not there.
     "store_not_found": "no store at the place named",

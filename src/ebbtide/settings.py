@@ -174,6 +174,9 @@ class Settings(BaseSettings):
         64 * 2**10, ge=1024, description="Bytes of a request's line and headers."
     )
     server_list_max: int = Field(1000, ge=1, le=5000, description="Results in one page of a list.")
+    session_ttl: PositiveDuration = Field(
+        timedelta(hours=12), description="How long a login to the pages lasts."
+    )
     import_prefixes: str = Field(
         "s3:// gs:// az://",
         description="What URLs of objects may begin with that are staged through the server where "

@@ -40,7 +40,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "ref_ambiguous",
     ),
     401: ("key_invalid",),
-    403: ("role_missing", "import_forbidden", "branch_protected"),
+    403: ("role_missing", "import_forbidden", "branch_protected", "request_forged"),
     404: (
         "repository_not_found",
         "ref_not_found",

@@ -26,6 +26,7 @@ from ebbtide.store.metadata.collections import (
     CollectionRow,
     VersionRow,
     collections_by_hash,
+    collections_in_states,
     collections_named,
     find_collection,
     find_version,
@@ -41,6 +42,7 @@ from ebbtide.store.projects import (
     Lineage,
     Projects,
     one_of,
+    trashed_now,
 )
 from ebbtide.store.views import Found
 
@@ -210,6 +212,22 @@ class CollectionReader:
                 amount=amount,
             )
             return [self._shown(tx, Seen(row, lineage)) for row in rows]
+
+    def trash(
+        self, *, after: tuple[str, str] = ("", ""), amount: int = 1000
+    ) -> builtins.list[Collection]:
+        """At most `amount` collections behind (name, id), by name and id, that are in the trash by
+        their own `expires_at`, in whatever project. Raises InvalidInput `invalid_argument`."""
+        check_amount(amount)
+        with self._metadata.snapshot() as tx:
+            rows = collections_in_states(
+                tx,
+                self._repository_id,
+                states=trashed_now(tx, self._context),
+                after=after,
+                amount=amount,
+            )
+            return [self._collection(tx, row) for row in rows]
 
     def files(
         self,

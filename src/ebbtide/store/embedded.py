@@ -50,6 +50,7 @@ from ebbtide.store.projects import no_project
 from ebbtide.store.repository import Repository
 from ebbtide.store.secrets import SecretBox, make_key_file
 from ebbtide.store.signing import SigningKey
+from ebbtide.store.sessions import Sessions
 from ebbtide.store.signing_keys import SigningKeys
 from ebbtide.store.slices import Slices
 
@@ -68,7 +69,9 @@ class Store:
         self.metadata = metadata
         self.store_id = store_id
         self.catalog = Catalog(metadata, trash_time=settings.trash_time)
-        self.keys = AccessKeys(metadata, SecretBox(directory, settings))
+        box = SecretBox(directory, settings)
+        self.keys = AccessKeys(metadata, box)
+        self.sessions = Sessions(metadata, self.keys, box, ttl=settings.session_ttl)
         self.signing_keys = SigningKeys(metadata, settings)
         self._lock = Lock()
         self._repositories: dict[str, Repository] = {}

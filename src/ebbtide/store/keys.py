@@ -127,6 +127,18 @@ class AccessKeys:
             raise Denied("key_invalid", "no such access key, or another secret")
         return _key(row)
 
+    def find(self, access_key_id: str) -> AccessKey | None:
+        """The key of that id, for whoever proved before that it is theirs; None for a revoked one.
+
+        Raises Failed `secret_key_missing`, or `secret_key_wrong` for a row that was tampered with.
+        """
+        with self._metadata.snapshot() as tx:
+            row = find_key(tx, access_key_id)
+        if row is None or row.revoked_at is not None:
+            return None
+        self._box.open(row.secret, bound_to=_binding_of(row))
+        return _key(row)
+
     @cached_property
     def _decoy(self) -> tuple[bytes, str]:
         """What is decrypted and compared for an id that nobody has: a secret that nobody has."""

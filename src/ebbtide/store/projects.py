@@ -26,6 +26,7 @@ from ebbtide.store.metadata.projects import (
     insert_project,
     lineage_of,
     page_of_projects,
+    projects_in_states,
     projects_named,
     read_project_tree,
     update_project,
@@ -183,6 +184,25 @@ class Projects:
                 amount=amount,
             )
             return [self._project(tx, Lineage((row, *above.rows))) for row in rows]
+
+    def trash(
+        self, *, after: tuple[str, str] = ("", ""), amount: int = 1000
+    ) -> builtins.list[Project]:
+        """At most `amount` projects behind (name, id), by name and id, that are in the trash by
+        their own `expires_at`, wherever they lie; those that a trashed one holds come back with it.
+
+        Raises InvalidInput `invalid_argument`.
+        """
+        check_amount(amount)
+        with self._metadata.snapshot() as tx:
+            rows = projects_in_states(
+                tx,
+                self._repository_id,
+                states=trashed_now(tx, self._context),
+                after=after,
+                amount=amount,
+            )
+            return [self._project(tx, self.lineage_in(tx, row.project_id)) for row in rows]
 
     def update(
         self,
@@ -401,6 +421,16 @@ def require_changeable(
             f"{what} is in the trash: bring it back before its {' and '.join(refused)} can be "
             "changed",
         )
+
+
+def trashed_now(tx: Transaction, context: RepositoryContext) -> StateFilter:
+    """What is in the trash and not gone."""
+    return StateFilter(
+        now=tx.now(),
+        trash_time=context.trash_time,
+        include_expired=True,
+        state=LifecycleState.TRASHED,
+    )
 
 
 def one_of(

@@ -125,6 +125,29 @@ def page_of_collections(
     return [CollectionRow(**row._mapping) for row in rows]
 
 
+def collections_in_states(
+    tx: Transaction,
+    repository_id: str,
+    *,
+    states: StateFilter,
+    after: tuple[str, str] = ("", ""),
+    amount: int,
+) -> list[CollectionRow]:
+    """At most `amount` collections of a repository behind (name, id) that are in `states`, wherever
+    they lie, by name and id."""
+    rows = tx.execute(
+        sa.select(*_COLUMNS)
+        .where(
+            collections.c.repository_id == repository_id,
+            sa.tuple_(collections.c.name, collections.c.collection_id) > sa.tuple_(*after),
+            *states.conditions(collections.c.expires_at),
+        )
+        .order_by(collections.c.name, collections.c.collection_id)
+        .limit(amount)
+    )
+    return [CollectionRow(**row._mapping) for row in rows]
+
+
 def insert_collection(tx: Transaction, row: CollectionRow) -> None:
     """Record a collection."""
     values = {name: getattr(row, name) for name in CollectionRow.__dataclass_fields__}

@@ -109,6 +109,29 @@ def page_of_projects(
     return [_row(row) for row in rows]
 
 
+def projects_in_states(
+    tx: Transaction,
+    repository_id: str,
+    *,
+    states: StateFilter,
+    after: tuple[str, str] = ("", ""),
+    amount: int,
+) -> list[ProjectRow]:
+    """At most `amount` projects of a repository behind (name, id) that are in `states`, wherever
+    they lie, by name and id."""
+    rows = tx.execute(
+        sa.select(*_COLUMNS)
+        .where(
+            projects.c.repository_id == repository_id,
+            sa.tuple_(projects.c.name, projects.c.project_id) > sa.tuple_(*after),
+            *states.conditions(projects.c.expires_at),
+        )
+        .order_by(projects.c.name, projects.c.project_id)
+        .limit(amount)
+    )
+    return [_row(row) for row in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class ProjectLink:
     """What of a project decides where it lies and when it ends."""

@@ -388,6 +388,20 @@ access_keys = _table(
 )
 """Who may use the server. `secret` is encrypted by a key that is not in the database."""
 
+sessions = _table(
+    "sessions",
+    sa.Column("token_hash", sa.Text, primary_key=True),
+    sa.Column(
+        "access_key_id", sa.Text, sa.ForeignKey("access_keys.access_key_id"), nullable=False
+    ),
+    sa.Column("seal", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("expires_at", Timestamp, nullable=False),
+)
+"""Who is logged in to the pages, by the SHA-256 of what their browsers hold. `seal` binds the row's
+values together by the key that encrypts secrets: who can write to the database alone makes none."""
+sa.Index(None, sessions.c.expires_at)
+
 upload_tokens = _table(
     "upload_tokens",
     _repository_id(),

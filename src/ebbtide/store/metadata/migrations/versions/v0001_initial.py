@@ -155,6 +155,21 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("access_key_id", name=op.f("pk_access_keys")),
     )
     op.create_table(
+        "sessions",
+        sa.Column("token_hash", sa.Text(), nullable=False),
+        sa.Column("access_key_id", sa.Text(), nullable=False),
+        sa.Column("seal", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["access_key_id"],
+            ["access_keys.access_key_id"],
+            name=op.f("fk_sessions_access_key_id"),
+        ),
+        sa.PrimaryKeyConstraint("token_hash", name=op.f("pk_sessions")),
+    )
+    op.create_index(op.f("ix_sessions_expires_at"), "sessions", ["expires_at"], unique=False)
+    op.create_table(
         "upload_tokens",
         sa.Column("repository_id", sa.Text(), nullable=False),
         sa.Column("address", sa.Text(), nullable=False),

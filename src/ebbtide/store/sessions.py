@@ -1,0 +1,100 @@
+"""Sessions: who is logged in to the server's pages, and until when.
+
+They are in the database, so that every server of the store knows them. Not for: cookies and forms
+(the server's pages), or whose key it is (`keys`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from ebbtide.errors import Failed
+from ebbtide.store.keys import AccessKey, AccessKeys
+from ebbtide.store.metadata.engine import Metadata
+from ebbtide.store.metadata.sessions import (
+    SessionRow,
+    delete_ended_sessions,
+    delete_session,
+    find_session,
+    insert_session,
+)
+from ebbtide.store.secrets import SecretBox
+
+TOKEN_BYTES: Final = 32
+_FORMS: Final = b"ebbtide forms"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One login. `token` is what the browser holds, and nobody else."""
+
+    key: AccessKey
+    token: str = field(repr=False)
+    expires_at: datetime
+
+    @property
+    def form_token(self) -> str:
+        """What each form of the session carries, so that no other site's form is taken for one.
+        It follows from the token, which it does not tell."""
+        return hmac.new(self.token.encode(), _FORMS, hashlib.sha256).hexdigest()
+
+
+class Sessions:
+    """The sessions of a store."""
+
+    def __init__(
+        self, metadata: Metadata, keys: AccessKeys, box: SecretBox, *, ttl: timedelta
+    ) -> None:
+        self._metadata = metadata
+        self._keys = keys
+        self._box = box
+        self._ttl = ttl
+
+    def start(self, access_key_id: str, secret: str) -> Session:
+        """Log in. Raises as `AccessKeys.authenticate`."""
+        key = self._keys.authenticate(access_key_id, secret)
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        with self._metadata.transaction() as tx:
+            delete_ended_sessions(tx)
+            now = tx.now()
+            expires_at = now + self._ttl
+            token_hash = _hash(token)
+            seal = self._box.seal(b"", bound_to=_binding(token_hash, access_key_id, expires_at))
+            insert_session(tx, SessionRow(token_hash, access_key_id, seal, now, expires_at))
+        return Session(key, token, expires_at)
+
+    def find(self, token: str) -> Session | None:
+        """The session of a token; None for one that nobody gave out, that has ended, or whose key
+        was revoked. Raises Failed `secret_key_missing`."""
+        with self._metadata.snapshot() as tx:
+            row = find_session(tx, _hash(token))
+            if row is None or row.expires_at <= tx.now():
+                return None
+        try:
+            bound_to = _binding(row.token_hash, row.access_key_id, row.expires_at)
+            self._box.open(row.seal, bound_to=bound_to)
+            key = self._keys.find(row.access_key_id)
+        except Failed as error:
+            if error.kind != "secret_key_wrong":
+                raise
+            # Made by hand, or before the key was changed, after which all log in anew.
+            return None
+        return None if key is None else Session(key, token, row.expires_at)
+
+    def end(self, token: str) -> None:
+        """Log out."""
+        with self._metadata.transaction() as tx:
+            delete_session(tx, _hash(token))
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _binding(token_hash: str, access_key_id: str, expires_at: datetime) -> str:
+    return f"session {token_hash} {access_key_id} {expires_at.isoformat()}"

@@ -1,0 +1,95 @@
+"""Sessions: begun with a key, ended by time, by their owner and with the key; and made by nobody
+else, even with the database at hand."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import EbbtideError
+from ebbtide.store.embedded import Store
+from ebbtide.store.keys import KeyPair, Role
+from ebbtide.store.metadata.schema import access_keys, sessions
+from tests.support.clock import ManualClock
+
+
+@pytest.fixture
+def pair(store: Store) -> KeyPair:
+    return store.keys.create(Role.READER, name="anna")
+
+
+def test_a_session_is_found_until_it_ends(store: Store, clock: ManualClock, pair: KeyPair) -> None:
+    session = store.sessions.start(pair.key.access_key_id, pair.secret)
+    assert session.expires_at == clock.now + timedelta(hours=12)
+    found = store.sessions.find(session.token)
+    assert found == session
+    assert found is not None and found.form_token == session.form_token != session.token
+    assert session.token not in repr(session)
+    clock.advance(timedelta(hours=12) - timedelta(microseconds=1))
+    assert store.sessions.find(session.token) == session
+    clock.advance(timedelta(microseconds=1))
+    assert store.sessions.find(session.token) is None
+
+
+def test_a_wrong_secret_begins_none(store: Store, pair: KeyPair) -> None:
+    with pytest.raises(EbbtideError, check=lambda error: error.kind == "key_invalid"):
+        store.sessions.start(pair.key.access_key_id, "wrong")
+    assert _rows(store) == []
+
+
+def test_ending_one_ends_no_other(store: Store, pair: KeyPair) -> None:
+    one, other = (store.sessions.start(pair.key.access_key_id, pair.secret) for _ in range(2))
+    store.sessions.end(one.token)
+    store.sessions.end(one.token)
+    assert store.sessions.find(one.token) is None
+    assert store.sessions.find(other.token) == other
+
+
+def test_a_revoked_key_ends_its_sessions(store: Store, pair: KeyPair) -> None:
+    session = store.sessions.start(pair.key.access_key_id, pair.secret)
+    store.keys.revoke(pair.key.access_key_id)
+    assert store.sessions.find(session.token) is None
+
+
+def test_ended_ones_are_dropped(store: Store, clock: ManualClock, pair: KeyPair) -> None:
+    store.sessions.start(pair.key.access_key_id, pair.secret)
+    clock.advance(timedelta(hours=13))
+    store.sessions.start(pair.key.access_key_id, pair.secret)
+    assert len(_rows(store)) == 1
+
+
+def test_tokens_are_not_in_the_database(store: Store, pair: KeyPair) -> None:
+    session = store.sessions.start(pair.key.access_key_id, pair.secret)
+    assert session.token not in str(_rows(store))
+    assert store.sessions.find(_rows(store)[0].token_hash) is None
+
+
+def test_who_writes_to_the_database_becomes_nobody_else(
+    store: Store, clock: ManualClock, pair: KeyPair
+) -> None:
+    admin = store.keys.create(Role.ADMIN)
+    session = store.sessions.start(pair.key.access_key_id, pair.secret)
+    for change in (
+        {"access_key_id": admin.key.access_key_id},
+        {"expires_at": clock.now + timedelta(days=400)},
+    ):
+        before = _rows(store)[0]._mapping
+        _change(store, sessions, **change)
+        assert store.sessions.find(session.token) is None, change
+        _change(store, sessions, **{name: before[name] for name in change})
+        assert store.sessions.find(session.token) == session
+    _change(store, access_keys, role="admin")
+    assert store.sessions.find(session.token) is None
+
+
+def _rows(store: Store) -> list[Any]:
+    with store.metadata.snapshot() as tx:
+        return list(tx.execute(sa.select(sessions)).all())
+
+
+def _change(store: Store, table: sa.Table, **values: Any) -> None:
+    with store.metadata.transaction() as tx:
+        tx.execute(sa.update(table).values(**values))
