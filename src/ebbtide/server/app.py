@@ -15,6 +15,7 @@ from ebbtide.server.auth import Authentication
 from ebbtide.server.jobs import Jobs
 from ebbtide.server.limits import HeaderLimit
 from ebbtide.server.metrics import Measuring, Metrics
+from ebbtide.server.pages.app import PagesInFront, make_pages
 from ebbtide.server.routes import (
     branches,
     collected_files,
@@ -103,6 +104,7 @@ def create_app(store: Store) -> FastAPI:
         keys=store.keys,
         is_public=lambda path: any(pattern.match(path) for pattern in public),
     )
+    app.add_middleware(PagesInFront, pages=make_pages(app.state))
     app.add_middleware(HeaderLimit, bytes_max=settings.server_header_max)
     app.add_middleware(Measuring, metrics=metrics)
     app.add_middleware(Segments)

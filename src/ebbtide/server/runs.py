@@ -20,7 +20,7 @@ from ebbtide.server.wire.collecting import RunAnswer, RunCreation, StepAnswer
 def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
     """Start a run as a job. Raises as `Jobs.start`, NotFound `repository_not_found`; for a sweep,
     NotFound `run_not_found` and Conflict `plan_used`."""
-    if asked.sweep and _collector(served, repository).show(asked.sweep).state == "swept":
+    if asked.sweep and collector_of(served, repository).show(asked.sweep).state == "swept":
         raise Conflict("plan_used", f"run {asked.sweep} was swept already: start a new one")
     action: Action = "plan" if asked.dry_run else "run"
     return _start(
@@ -50,7 +50,7 @@ def purge(served: Served, repository: str, run_id: str) -> RunAnswer:
 
 
 def _require_aside(served: Served, repository: str, run_id: str) -> None:
-    report = _collector(served, repository).show(run_id)
+    report = collector_of(served, repository).show(run_id)
     if report.quarantine is None or report.quarantine["state"] == "purged":
         raise NotFound("not_quarantined", f"run {run_id} has nothing aside")
     if report.state == "undone":
@@ -97,7 +97,7 @@ class _Known:
         self._jobs = {job.run_id: job for job in jobs if job.run_id is not None}
         self._held = found.running_id()
         self._recorded = _format(served, repository).run_paths()
-        self._collector = _collector(served, repository)
+        self._collector = collector_of(served, repository)
 
     @property
     def ids(self) -> set[str]:
@@ -165,7 +165,7 @@ def _format(served: Served, repository: str) -> EmbeddedRepository:
     return EmbeddedRepository(served.repository(repository).context, store_id=served.store.store_id)
 
 
-def _collector(served: Served, repository: str) -> Collector:
+def collector_of(served: Served, repository: str) -> Collector:
     """For reading what is on record: it needs no workers, and starts none."""
 
     def no_session() -> None:

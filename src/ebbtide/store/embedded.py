@@ -49,8 +49,8 @@ from ebbtide.store.owner import Ownership
 from ebbtide.store.projects import no_project
 from ebbtide.store.repository import Repository
 from ebbtide.store.secrets import SecretBox, make_key_file
-from ebbtide.store.signing import SigningKey
 from ebbtide.store.sessions import Sessions
+from ebbtide.store.signing import SigningKey
 from ebbtide.store.signing_keys import SigningKeys
 from ebbtide.store.slices import Slices
 

@@ -391,9 +391,7 @@ access_keys = _table(
 sessions = _table(
     "sessions",
     sa.Column("token_hash", sa.Text, primary_key=True),
-    sa.Column(
-        "access_key_id", sa.Text, sa.ForeignKey("access_keys.access_key_id"), nullable=False
-    ),
+    sa.Column("access_key_id", sa.Text, sa.ForeignKey("access_keys.access_key_id"), nullable=False),
     sa.Column("seal", sa.LargeBinary, nullable=False),
     sa.Column("created_at", Timestamp, nullable=False),
     sa.Column("expires_at", Timestamp, nullable=False),

@@ -1,0 +1,140 @@
+"""The pages as an application, in front of the routes of the API: it has paths, sessions and
+errors of its own."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ebbtide.errors import EbbtideError
+from ebbtide.server.errors import STATUS
+from ebbtide.server.pages import (
+    candidates,
+    collections,
+    commits,
+    login,
+    policies,
+    purges,
+    refs,
+    repositories,
+    runs,
+    trash,
+)
+from ebbtide.server.pages.candidate_reading import ChartsKept
+from ebbtide.server.pages.figures import Figures
+from ebbtide.server.pages.guarding import HEADERS, ROOT
+from ebbtide.server.pages.rendering import render
+from ebbtide.server.pages.routing import PageRoute
+from ebbtide.server.pages.visit import Visit
+
+logger = logging.getLogger(__name__)
+
+TOPICS: Final = (
+    login,
+    repositories,
+    commits,
+    refs,
+    collections,
+    policies,
+    runs,
+    candidates,
+    trash,
+    purges,
+)
+
+
+def page_routes() -> list[PageRoute]:
+    """Every page."""
+    return [route for topic in TOPICS for route in topic.pages.routes]
+
+
+def make_pages(state: Any) -> Starlette:  # what the server's application keeps
+    """The application of the pages; `state` has the store and the jobs."""
+    pages = Starlette(
+        routes=[route.route() for route in page_routes()],
+        exception_handlers={
+            EbbtideError: _ebbtide_error,
+            HTTPException: _http_error,
+            Exception: _unexpected,
+        },
+    )
+    state.figures = Figures()
+    state.charts = ChartsKept()
+    pages.state = state
+    return pages
+
+
+class PagesInFront:
+    """Passes what is for the pages to them, with their headers, and all else on to the API.
+
+    Whoever opens the server itself in a browser is sent to the pages.
+    """
+
+    def __init__(self, app: ASGIApp, *, pages: ASGIApp) -> None:
+        self._app = app
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or pass the request on."""
+        path = scope["path"] if scope["type"] == "http" else ""
+        if path == ROOT or path.startswith(f"{ROOT}/"):
+            await self._pages(scope, receive, _with_headers(send))
+        elif path == "/" and _is_browser(scope):
+            await RedirectResponse(ROOT, status_code=303)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _is_browser(scope: Scope) -> bool:
+    accepted = Request(scope).headers.get("accept", "")
+    return scope["method"] in ("GET", "HEAD") and "text/html" in accepted
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = list(message.get("headers", ()))
+            if not any(name.lower() == b"cache-control" for name, _ in given):
+                given.append((b"cache-control", b"no-store"))
+            message = {**message, "headers": [*given, *HEADERS]}
+        await send(message)
+
+    return sending
+
+
+def _ebbtide_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, EbbtideError)
+    status = STATUS[error.kind]
+    if status >= 500:
+        logger.error("%s: %s", error.kind, error.message)
+    return _error_page(request, status, error.kind, error.message)
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code in (404, 405):
+        return _error_page(request, error.status_code, "route_not_found", "There is no such page.")
+    return _error_page(request, error.status_code, "invalid_argument", str(error.detail))
+
+
+def _unexpected(request: Request, _error: Exception) -> Response:
+    # Whoever runs the server finds it in the log; nobody else needs to see it.
+    text = "a defect in this program: the server's log says more"
+    return _error_page(request, 500, "internal", text)
+
+
+def _error_page(request: Request, status: int, kind: str, message: str) -> Response:
+    if request.headers.get("accept") == "application/json":
+        return JSONResponse({"kind": kind, "message": message}, status_code=status)
+    visit = getattr(request.state, "visit", None)
+    if isinstance(visit, Visit) and visit.session is not None:
+        return visit.page(
+            "error.html", status=status, code=status, kind=kind, message=message, sections=()
+        )
+    return HTMLResponse(render("stranger.html", code=status, kind=kind, message=message), status)

@@ -1,0 +1,227 @@
+"""The files that a plan names: drawn by age and place, listed, and searched.
+
+There may be millions. They are read part by part, and only as many parts as a page needs; a search
+stops after so many rows and says where it goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.arrow import counts, instants, texts
+from ebbtide.gc.parts import Part, read_part
+from ebbtide.gc.plan import Plan
+from ebbtide.gc.runs import RunFolder
+from ebbtide.ids import instant_of
+from ebbtide.model import EPOCH
+from ebbtide.server.pages.charts import Bar, bars
+
+SCANNED_MAX: Final = 2_000_000
+"""Rows that one search goes through before it says where it goes on."""
+PLACES_SHOWN: Final = 12
+CHARTS_KEPT: Final = 200
+AGES: Final = (
+    ("under a day", timedelta(days=1)),
+    ("1 to 7 days", timedelta(days=7)),
+    ("7 to 30 days", timedelta(days=30)),
+    ("30 to 90 days", timedelta(days=90)),
+    ("90 days to a year", timedelta(days=365)),
+    ("over a year", timedelta.max),
+)
+_COLUMNS: Final = ("address", "size_bytes", "last_modified", "kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One file that may go."""
+
+    address: str
+    size_bytes: int
+    last_modified: datetime
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a list is narrowed to: addresses that hold `text`, one kind, files of so many bytes."""
+
+    text: str = ""
+    kind: str = ""
+    bytes_min: int = 0
+
+    def of(self, table: pa.Table) -> np.ndarray[Any, np.dtype[np.intp]]:
+        """The positions of the rows of a table that fit, ascending."""
+        fits = np.ones(table.num_rows, dtype=bool)
+        if self.text:
+            found = pc.match_substring(table.column("address"), self.text)
+            fits &= np.asarray(found)
+        if self.kind:
+            wanted = pa.scalar(self.kind, pa.string())
+            fits &= np.asarray(pc.equal(table.column("kind"), wanted))
+        if self.bytes_min:
+            fits &= np.asarray(table.column("size_bytes")) >= self.bytes_min
+        return np.flatnonzero(fits)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page of candidates. The list goes on at position `next_position`, if it does; `scanned` is
+    how many rows were looked at for the page."""
+
+    rows: Sequence[Candidate]
+    next_position: int | None
+    scanned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """The candidates of a plan by age, by where they lie, and by kind."""
+
+    ages: Sequence[Bar]
+    places: Sequence[Bar]
+    kinds: Sequence[Bar]
+
+
+class ChartsKept:
+    """The charts of the plans that were looked at last: a plan never changes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._kept: OrderedDict[tuple[str, str], Charts] = OrderedDict()
+
+    def of(self, plan: Plan, folder: RunFolder) -> Charts:
+        """The charts of a plan. Refused `plan_corrupt`."""
+        key = (plan.identity.repository_id, plan.run_id)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        charts = draw(folder, plan.candidates, now=plan.started_at)
+        with self._lock:
+            self._kept[key] = charts
+            while len(self._kept) > CHARTS_KEPT:
+                self._kept.popitem(last=False)
+        return charts
+
+
+def find(
+    folder: RunFolder, parts: Sequence[Part], search: Search, *, position: int, amount: int
+) -> Found:
+    """At most `amount` candidates that fit, from a position among all of them on.
+
+    Parts before it, and those of another kind, are not read. Refused `plan_corrupt`.
+    """
+    rows: list[Candidate] = []
+    begin, scanned = 0, 0
+    for part in parts:
+        end = begin + part.rows
+        if end <= position or (search.kind and part.group != search.kind):
+            begin = end
+            continue
+        if scanned >= SCANNED_MAX:
+            return Found(rows, max(begin, position), scanned)
+        table = _read(folder, part)
+        places = search.of(table)
+        places = places[places >= position - begin]
+        taken = places[: amount - len(rows)]
+        rows += _candidates(table.take(taken))
+        scanned += part.rows
+        if len(rows) == amount:
+            last = begin + int(taken[-1]) + 1
+            is_end = len(taken) == len(places) and part is parts[-1]
+            return Found(rows, None if is_end else last, scanned)
+        begin = end
+    return Found(rows, None, scanned)
+
+
+def draw(folder: RunFolder, parts: Sequence[Part], *, now: datetime) -> Charts:
+    """Adds all candidates up. Refused `plan_corrupt`."""
+    ages = [[0, 0] for _ in AGES]
+    places: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    kind_sizes: Counter[str] = Counter()
+    limits = np.array([period / timedelta(microseconds=1) for _, period in AGES[:-1]])
+    for part in parts:
+        table = _read(folder, part)
+        size = np.asarray(table.column("size_bytes")).astype(np.int64)
+        modified = np.asarray(table.column("last_modified").cast(pa.int64()))
+        age = (now - EPOCH) // timedelta(microseconds=1) - modified
+        bucket = np.searchsorted(limits, age, side="right")
+        for number in range(len(AGES)):
+            fits = bucket == number
+            ages[number][0] += int(fits.sum())
+            ages[number][1] += int(size[fits].sum())
+        for place, count, total in _by_place(table):
+            places[place] += count
+            sizes[place] += total
+        kinds[part.group] += part.rows
+        kind_sizes[part.group] += part.bytes_total
+    return Charts(
+        bars((name, count, size) for (name, _), (count, size) in zip(AGES, ages, strict=True)),
+        bars(_largest(places, sizes)),
+        bars((kind, kinds[kind], size) for kind, size in kind_sizes.most_common()),
+    )
+
+
+def _by_place(table: pa.Table) -> Iterator[tuple[str, int, int]]:
+    """Rows and bytes of each directory, two levels deep."""
+    address = table.column("address")
+    matched = pc.extract_regex(address, r"^(?P<place>[^/]*/[^/]*/|[^/]*/|)")
+    named = pa.table(
+        {"place": pc.struct_field(matched, "place"), "size_bytes": table.column("size_bytes")}
+    )
+    summed = named.group_by("place", use_threads=False).aggregate(
+        [("size_bytes", "count"), ("size_bytes", "sum")]
+    )
+    yield from zip(
+        texts(summed.column("place")),
+        counts(summed.column("size_bytes_count")),
+        counts(summed.column("size_bytes_sum")),
+        strict=True,
+    )
+
+
+def _largest(places: Counter[str], sizes: Counter[str]) -> list[tuple[str, int, int]]:
+    """The places with most bytes, then all others together."""
+    most = sizes.most_common(PLACES_SHOWN)
+    rows = [(_place_text(place), places[place], size) for place, size in most]
+    shown = {place for place, _ in most}
+    others = [place for place in sizes if place not in shown]
+    if others:
+        total = sum(sizes[place] for place in others)
+        rows.append((f"{len(others):,} others", sum(places[place] for place in others), total))
+    return rows
+
+
+def _place_text(place: str) -> str:
+    """A slice of objects by the hour that it was opened in, anything else as it is."""
+    opened_at = instant_of(place.removeprefix("data/").rstrip("/"))
+    if place.startswith("data/") and opened_at is not None:
+        return f"data, written from {opened_at:%Y-%m-%d %H:%M}"
+    return place or "(top)"
+
+
+def _read(folder: RunFolder, part: Part) -> pa.Table:
+    assert part.name is not None
+    return read_part(folder, part.name, part.checksum, columns=_COLUMNS)
+
+
+def _candidates(table: pa.Table) -> list[Candidate]:
+    rows = zip(
+        texts(table.column("address")),
+        counts(table.column("size_bytes")),
+        instants(table.column("last_modified")),
+        texts(table.column("kind")),
+        strict=True,
+    )
+    return [Candidate(*row) for row in rows]

@@ -1,0 +1,87 @@
+"""What a run may delete: its list with a search, and its charts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from ebbtide.cli.text import size_text
+from ebbtide.errors import InvalidInput
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.plan import Plan
+from ebbtide.gc.runs import RunFolder
+from ebbtide.server import runs
+from ebbtide.server.pages.candidate_reading import Search, find
+from ebbtide.server.pages.figures import folder_of
+from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.visit import Visit
+from ebbtide.store.keys import Role
+
+pages = Pages()
+
+PAGE_ROWS: Final = 100
+POSITION_MAX: Final = 10**12
+DIGITS_MAX: Final = 15
+_RUN: Final = "/repositories/{repository:segment}/runs/{run_id:segment}"
+
+
+@pages.add("GET", _RUN + "/candidates", Role.READER)
+def list_candidates(visit: Visit) -> Response:
+    """A page of the candidates, those that a search finds."""
+    repository = visit.repository()
+    plan, folder = _plan(visit)
+    search = Search(
+        visit.query("search"), visit.query("kind"), _parse_size(visit.query("bytes_min"))
+    )
+    position = visit.number("position", 0, most=POSITION_MAX)
+    found = find(folder, plan.candidates, search, position=position, amount=PAGE_ROWS)
+    return visit.page(
+        "candidates.html",
+        name=repository.info.name,
+        run_id=plan.run_id,
+        found=found,
+        position=position,
+        search=search,
+        bytes_min=visit.query("bytes_min"),
+        total=sum(part.rows for part in plan.candidates),
+        bytes_total=sum(part.bytes_total for part in plan.candidates),
+        kinds=sorted({part.group for part in plan.candidates}),
+        started_at=plan.started_at,
+    )
+
+
+@pages.add("GET", _RUN + "/charts", Role.READER)
+def show_charts(visit: Visit) -> Response:
+    """The charts of a run, which its page asks for once it is there: they need all parts."""
+    plan, folder = _plan(visit)
+    charts = visit.charts.of(plan, folder)
+    is_fragment = "x-fragment" in visit.request.headers
+    template = "charts.html" if is_fragment else "charts_page.html"
+    return visit.page(template, charts=charts, plan=plan)
+
+
+def _plan(visit: Visit) -> tuple[Plan, RunFolder]:
+    """The plan of the run of the path. NotFound `run_not_found`, Refused where it is damaged."""
+    repository, run_id = visit.repository(), visit.segment("run_id")
+    plan = runs.collector_of(visit.served, repository.info.name).plan_of(run_id)
+    form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
+    path = form.run_paths().get(run_id, RunFolder.inside(repository.storage, run_id).path)
+    return plan, folder_of(repository, run_id, path)
+
+
+_UNITS: Final = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def _parse_size(text: str) -> int:
+    """`500`, `1 MiB`. Raises InvalidInput `invalid_argument`."""
+    compact = text.replace(" ", "").upper()
+    number = compact.rstrip("BIKMGT")
+    unit = _UNITS.get(compact.removeprefix(number))
+    is_number = number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX
+    if compact and (unit is None or not is_number):
+        raise InvalidInput(
+            "invalid_argument",
+            f"{text[:40]!r} is no size: write bytes, or one such as {size_text(2**20)!r}",
+        )
+    return int(number) * unit if compact and unit else 0

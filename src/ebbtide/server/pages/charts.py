@@ -1,0 +1,79 @@
+"""Charts as figures that templates draw: bars, and lines. Nothing here knows of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+LINE_WIDTH: Final = 120
+LINE_HEIGHT: Final = 28
+_MARGIN: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of a chart. `percent` is its length, of the longest; 0 to 100."""
+
+    label: str
+    count: int
+    size_bytes: int
+    percent: float
+
+
+def bars(rows: Iterable[tuple[str, int, int]]) -> list[Bar]:
+    """Bars of (label, count, bytes), as long as their bytes; all empty where there are none."""
+    found = list(rows)
+    longest = max((size for _, _, size in found), default=0)
+    return [
+        Bar(label, count, size, round(100 * size / longest, 2) if longest else 0.0)
+        for label, count, size in found
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One bar of two parts, of which `kept_percent` and `lost_percent` are the lengths, of the
+    longest bar of the chart."""
+
+    label: str
+    detail: str
+    kept: int
+    lost: int
+    kept_percent: float
+    lost_percent: float
+
+
+def shares(rows: Iterable[tuple[str, str, int, int]]) -> list[Share]:
+    """Bars of (label, detail, kept, lost)."""
+    found = list(rows)
+    longest = max((kept + lost for _, _, kept, lost in found), default=0)
+    scale = 100 / longest if longest else 0.0
+    return [
+        Share(label, detail, kept, lost, round(kept * scale, 2), round(lost * scale, 2))
+        for label, detail, kept, lost in found
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through values, and its last point: coordinates in a box of LINE_WIDTH by
+    LINE_HEIGHT."""
+
+    points: str
+    last_x: float
+    last_y: float
+
+
+def line(values: Sequence[int]) -> Line | None:
+    """A line through values at even distances, from zero up; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    top = max(values) or 1
+    step = (LINE_WIDTH - 2 * _MARGIN) / (len(values) - 1)
+    height = LINE_HEIGHT - 2 * _MARGIN
+    points = [
+        (round(_MARGIN + step * number, 1), round(_MARGIN + height * (1 - value / top), 1))
+        for number, value in enumerate(values)
+    ]
+    return Line(" ".join(f"{x},{y}" for x, y in points), *points[-1])

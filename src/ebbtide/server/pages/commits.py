@@ -1,0 +1,235 @@
+"""The commit graph of a repository: a window of its history, and where that lies in the whole."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from starlette.responses import Response
+
+from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.model import EPOCH, Commit
+from ebbtide.retention.decision import Decision, Roots, decide
+from ebbtide.retention.lifecycle import LifecycleState, state_at
+from ebbtide.server.pages.graph import Row, newest_first, rows
+from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.visit import Visit
+from ebbtide.store.keys import Role
+from ebbtide.store.metadata.commits import CommitRecord, find_commits
+from ebbtide.store.repository import Repository
+
+pages = Pages()
+
+WINDOW: Final = 60
+"""Commits on one page."""
+BUCKETS: Final = 60
+"""Columns of the time axis."""
+REFS_SHOWN: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRef:
+    """A branch or tag on a commit."""
+
+    name: str
+    kind: str
+    state: LifecycleState
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCommit:
+    """A row of the graph. `fate` is kept, expired (the next run lets it go) or gone (one did)."""
+
+    row: Row
+    fate: str
+    reason: str
+    message: str
+    committer: str
+    refs: Sequence[ShownRef]
+    more_refs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A column of the time axis, of equally long ones. Heights are percent of the highest."""
+
+    begins_at: datetime
+    kept: int
+    lost: int
+    kept_height: float
+    lost_height: float
+    newest_id: str | None
+    is_shown: bool
+
+
+@pages.add("GET", "/repositories/{repository:segment}/commits", Role.READER)
+def show_commits(visit: Visit) -> Response:
+    """A window of the graph: from a commit on (`from`), at a ref (`at`), or of a day (`date`)."""
+    repository = visit.repository()
+    form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
+    with form.reading() as reading:
+        roots = reading.roots()
+    decision = decide(roots)
+    history = newest_first([commit for commit in roots.commits if not commit.is_content])
+    start = _start(visit, repository, history)
+    window = _window(visit, repository, roots, decision, history, start)
+    name = repository.info.name
+    return visit.page(
+        "commits.html",
+        window=window,
+        start=start,
+        total=len(history),
+        newer_id=history[max(0, start - WINDOW)].commit_id if start else None,
+        older_id=history[start + WINDOW].commit_id if start + WINDOW < len(history) else None,
+        buckets=_buckets(history, decision, start),
+        oldest=_oldest(history),
+        newest=history[0].created_at if history else None,
+        width=_width(window),
+        name=name,
+        at=visit.query("at"),
+        date=visit.query("date"),
+        warnings=decision.warnings,
+        now=roots.now,
+    )
+
+
+def _start(visit: Visit, repository: Repository, history: Sequence[Commit]) -> int:
+    """Where the window begins. Raises NotFound, InvalidInput `invalid_date`, as `resolve`."""
+    wanted = visit.query("from")
+    if visit.query("at"):
+        wanted = repository.commits.resolve(visit.query("at"))
+    if wanted:
+        for number, commit in enumerate(history):
+            if commit.commit_id == wanted:
+                return number
+        raise NotFound("commit_not_found", f"the history has no commit {wanted[:100]!r}")
+    if visit.query("date"):
+        ends_at = _day(visit.query("date")) + timedelta(days=1)
+        found = bisect_left(history, -ends_at.timestamp(), key=lambda c: -c.created_at.timestamp())
+        return min(found, max(0, len(history) - 1))
+    return 0
+
+
+def _day(text: str) -> datetime:
+    try:
+        day = date.fromisoformat(text)
+        return datetime(day.year, day.month, day.day, tzinfo=UTC)
+    except ValueError:
+        raise InvalidInput("invalid_date", f"{text[:40]!r} is no day: write 2026-03-01") from None
+
+
+def _window(
+    visit: Visit,
+    repository: Repository,
+    roots: Roots,
+    decision: Decision,
+    history: Sequence[Commit],
+    start: int,
+) -> list[ShownCommit]:
+    heads = {ref.name: ref.commit_id for ref in roots.refs if ref.kind == "branch"}
+    drawn = rows(
+        history,
+        start=start,
+        stop=start + WINDOW,
+        first_lane=heads.get(repository.info.default_branch),
+    )
+    refs = _refs(roots, visit.served.settings.trash_time)
+    with repository.context.metadata.snapshot() as tx:
+        ids = [row.commit.commit_id for row in drawn]
+        records = find_commits(tx, repository.info.repository_id, ids)
+    return [
+        _shown(row, decision, records.get(row.commit.commit_id), refs.get(row.commit.commit_id, ()))
+        for row in drawn
+    ]
+
+
+def _shown(
+    row: Row, decision: Decision, record: CommitRecord | None, refs: Sequence[ShownRef]
+) -> ShownCommit:
+    fate, reason = _fate(row.commit, decision, record)
+    return ShownCommit(
+        row=row,
+        fate=fate,
+        reason=reason,
+        message="" if record is None else record.message,
+        committer="" if record is None else record.committer,
+        refs=refs[:REFS_SHOWN],
+        more_refs=max(0, len(refs) - REFS_SHOWN),
+    )
+
+
+def _fate(commit: Commit, decision: Decision, record: CommitRecord | None) -> tuple[str, str]:
+    reason = decision.active.get(commit.commit_id)
+    if reason is not None:
+        return "kept", reason
+    if not commit.tombstoned:
+        return "expired", "no rule keeps it: the next run lets its data go"
+    if record is not None and record.given_up_at is not None:
+        return "gone", f"given up as damaged: {record.given_up_reason}"
+    by = "" if record is None or record.tombstoned_by is None else f" {record.tombstoned_by}"
+    return "gone", f"run{by} let its data go"
+
+
+def _refs(roots: Roots, trash_time: timedelta) -> Mapping[str, list[ShownRef]]:
+    """Branches and tags by commit, branches first."""
+    found: dict[str, list[ShownRef]] = {}
+    for ref in sorted(roots.refs, key=lambda ref: (ref.kind, ref.name)):
+        if ref.kind in ("branch", "tag"):
+            state = state_at(ref.expires_at, trash_time=trash_time, now=roots.now)
+            shown = ShownRef(ref.name, ref.kind, state, ref.expires_at)
+            found.setdefault(ref.commit_id, []).append(shown)
+    return found
+
+
+def _oldest(history: Sequence[Commit]) -> datetime | None:
+    """The date of the oldest commit, but for the initial ones, which are dated 1970."""
+    dated = [commit.created_at for commit in history if commit.created_at > EPOCH]
+    return dated[-1] if dated else None
+
+
+def _buckets(history: Sequence[Commit], decision: Decision, start: int) -> list[Bucket]:
+    """The whole history by time, the oldest first."""
+    oldest = _oldest(history)
+    if oldest is None or history[0].created_at == oldest:
+        return []
+    length = (history[0].created_at - oldest) / BUCKETS
+    kept, lost = [0] * BUCKETS, [0] * BUCKETS
+    newest: list[str | None] = [None] * BUCKETS
+    shown: set[int] = set()
+    for number, commit in enumerate(history):
+        if commit.created_at < oldest:
+            continue
+        place = min(BUCKETS - 1, int((commit.created_at - oldest) / length))
+        counts = kept if commit.commit_id in decision.active else lost
+        counts[place] += 1
+        newest[place] = newest[place] or commit.commit_id
+        if start <= number < start + WINDOW:
+            shown.add(place)
+    highest = max(k + n for k, n in zip(kept, lost, strict=True))
+    return [
+        Bucket(
+            begins_at=oldest + place * length,
+            kept=kept[place],
+            lost=lost[place],
+            kept_height=round(100 * kept[place] / highest, 2),
+            lost_height=round(100 * lost[place] / highest, 2),
+            newest_id=newest[place],
+            is_shown=place in shown,
+        )
+        for place in range(BUCKETS)
+    ]
+
+
+def _width(window: Sequence[ShownCommit]) -> int:
+    """How many lanes the window's lines take."""
+    lanes = [
+        lane
+        for shown in window
+        for lane in (shown.row.lane, *shown.row.above, *shown.row.past, *shown.row.below)
+    ]
+    return max(lanes, default=0) + 1

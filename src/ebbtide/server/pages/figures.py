@@ -1,0 +1,113 @@
+"""What the recorded runs tell of a repository: its size, what could go, and how both went on.
+
+A run that is over never changes, so that its figures are kept in memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+from typing import Any, Final
+
+from ebbtide.errors import EbbtideError
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.runs import PLAN_FILE, REPORT_FILE, RunFolder
+from ebbtide.ids import instant_of
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+
+RUNS_SHOWN: Final = 12
+"""How many runs a trend is drawn from."""
+READERS: Final = 16
+KEPT_MAX: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """One run that came to a plan. `size_bytes` is of the whole storage after it; of a plan that
+    nobody swept, `reclaimable_bytes` is what it would delete."""
+
+    run_id: str
+    made_at: datetime
+    state: str
+    object_count: int
+    size_bytes: int
+    reclaimable_count: int
+    reclaimable_bytes: int
+    deleted_bytes: int
+
+
+class Figures:
+    """Reads figures, and remembers those that stay. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._kept: OrderedDict[str, RunFigures | None] = OrderedDict()
+
+    def of(
+        self, store: Store, repositories: Sequence[Repository]
+    ) -> dict[str, tuple[RunFigures, ...]]:
+        """The latest runs with a plan of each repository, by its id, the newest first. A run whose
+        files are damaged or gone is left out."""
+        asked: list[tuple[Repository, str, str]] = []
+        for repository in repositories:
+            paths = EmbeddedRepository(repository.context, store_id=store.store_id).run_paths()
+            asked += [(repository, *each) for each in list(paths.items())[:RUNS_SHOWN]]
+        with ThreadPoolExecutor(READERS) as readers:
+            read = list(readers.map(lambda each: self._read(*each), asked))
+        found: dict[str, tuple[RunFigures, ...]] = {
+            repository.info.repository_id: () for repository in repositories
+        }
+        for (repository, _, _), figures in zip(asked, read, strict=True):
+            if figures is not None:
+                found[repository.info.repository_id] += (figures,)
+        return found
+
+    def _read(self, repository: Repository, run_id: str, path: str) -> RunFigures | None:
+        with self._lock:
+            if run_id in self._kept:
+                self._kept.move_to_end(run_id)
+                return self._kept[run_id]
+        try:
+            figures = read_figures(run_id, folder_of(repository, run_id, path))
+        except EbbtideError:
+            return None
+        if figures is not None and figures.state == "swept":
+            with self._lock:
+                self._kept[run_id] = figures
+                while len(self._kept) > KEPT_MAX:
+                    self._kept.popitem(last=False)
+        return figures
+
+
+def folder_of(repository: Repository, run_id: str, path: str) -> RunFolder:
+    """The folder of a recorded run."""
+    inside = RunFolder.inside(repository.storage, run_id)
+    return inside if path == inside.path else RunFolder.at(path)
+
+
+def read_figures(run_id: str, folder: RunFolder) -> RunFigures | None:
+    """The figures of a run; None for one that came to no plan. Raises EbbtideError."""
+    plan = folder.get_json(PLAN_FILE)
+    made_at = instant_of(run_id)
+    if plan is None or made_at is None or "whole" not in plan:
+        return None
+    report: Mapping[str, Any] = folder.get_json(REPORT_FILE) or {}
+    whole, candidates = plan["whole"], plan["counts"].get("candidate", {})
+    state = report.get("state", "planned")
+    is_open = state in ("planned", "refused")
+    deleted_bytes = report.get("deleted_bytes", 0)
+    return RunFigures(
+        run_id=run_id,
+        made_at=made_at,
+        state=state,
+        object_count=whole["objects"] - report.get("deleted_count", 0),
+        size_bytes=whole["bytes_total"] - deleted_bytes,
+        reclaimable_count=candidates.get("objects", 0) if is_open else 0,
+        reclaimable_bytes=candidates.get("bytes_total", 0) if is_open else 0,
+        deleted_bytes=deleted_bytes,
+    )

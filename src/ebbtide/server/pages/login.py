@@ -1,0 +1,85 @@
+"""Logging in and out, and the pages' own files."""
+
+from __future__ import annotations
+
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from ebbtide.errors import Denied, NotFound
+from ebbtide.server.pages.assets import assets
+from ebbtide.server.pages.guarding import ROOT, drop_cookie, set_cookie
+from ebbtide.server.pages.routing import LOGIN, Pages
+from ebbtide.server.pages.visit import Visit
+from ebbtide.store.keys import Role
+
+pages = Pages()
+
+FOREVER = "public, max-age=31536000, immutable"
+
+
+@pages.add("GET", f"/{LOGIN}", None)
+def show_login(visit: Visit) -> Response:
+    """The form; whoever is logged in already goes on."""
+    if visit.session is not None:
+        return RedirectResponse(_place(visit.query("next")), status_code=303)
+    return _form(visit, next_page=_place(visit.query("next")))
+
+
+@pages.add("POST", f"/{LOGIN}", None)
+def log_in(visit: Visit) -> Response:
+    """Begin a session. A session that the browser held before ends."""
+    next_page = _place(visit.form("next"))
+    access_key_id = visit.form("access_key_id").strip()
+    try:
+        session = visit.store.sessions.start(access_key_id, visit.form("secret").strip())
+    except Denied as error:
+        return _form(
+            visit, next_page=next_page, error=error, access_key_id=access_key_id, status=401
+        )
+    if visit.session is not None:
+        visit.store.sessions.end(visit.session.token)
+    response = RedirectResponse(next_page, status_code=303)
+    set_cookie(visit.request, response, session)
+    return response
+
+
+@pages.add("POST", "/logout", Role.READER)
+def log_out(visit: Visit) -> Response:
+    """End the session."""
+    assert visit.session is not None
+    visit.store.sessions.end(visit.session.token)
+    response = visit.to(LOGIN, notice="logged_out")
+    drop_cookie(visit.request, response)
+    return response
+
+
+@pages.add("GET", "/static/{digest:segment}/{name:segment}", None)
+def asset(visit: Visit) -> Response:
+    """A file of the pages, which a browser may keep, since another one has another address."""
+    found = assets().get(visit.segment("name"))
+    if found is None or found.digest != visit.segment("digest"):
+        raise NotFound("route_not_found", "there is no such file")
+    return Response(found.content, media_type=found.media_type, headers={"Cache-Control": FOREVER})
+
+
+def _form(
+    visit: Visit,
+    *,
+    next_page: str,
+    error: Denied | None = None,
+    access_key_id: str = "",
+    status: int = 200,
+) -> HTMLResponse:
+    return visit.page(
+        "login.html",
+        status=status,
+        next_page=next_page,
+        error=error,
+        access_key_id=access_key_id,
+    )
+
+
+def _place(next_page: str) -> str:
+    """Where to go on: to one of the pages, and nowhere else."""
+    is_ours = next_page == ROOT or next_page.startswith((f"{ROOT}/", f"{ROOT}?"))
+    is_plain = next_page.isascii() and next_page.isprintable() and "\\" not in next_page
+    return next_page if is_ours and is_plain else ROOT

@@ -1,0 +1,54 @@
+"""Which sections a repository has. A new one is a line here, and a module with its pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ebbtide.server.pages.rendering import link
+from ebbtide.store.keys import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a repository's pages, at `path` below the repository's own."""
+
+    name: str
+    path: str
+    role: Role = Role.READER
+
+
+SECTIONS: Final = (
+    Section("Overview", ""),
+    Section("Commits", "commits"),
+    Section("Branches and tags", "refs"),
+    Section("Collections", "collections"),
+    Section("Policy", "policy"),
+    Section("Runs", "runs"),
+    Section("Trash", "trash"),
+    Section("Purges", "purges", Role.ADMIN),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSection:
+    """A section as the navigation shows it."""
+
+    name: str
+    url: str
+    is_current: bool
+
+
+def sections_of(repository: str, role: Role, path: str) -> tuple[ShownSection, ...]:
+    """The sections that a role may see, from the page at `path`, as the browser writes it."""
+    base = link("repositories", repository)
+    below = path.removeprefix(base).strip("/").partition("/")[0]
+    return tuple(
+        ShownSection(
+            section.name,
+            f"{base}/{section.path}".rstrip("/"),
+            section.path == below,
+        )
+        for section in SECTIONS
+        if role.allows(section.role)
+    )

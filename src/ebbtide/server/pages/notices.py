@@ -1,0 +1,16 @@
+"""What a page says once something was done. An address can name these, and make up none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+NOTICES: Final[Mapping[str, str]] = {
+    "policy_set": "The policy is set. Nothing goes before the next run.",
+    "policy_unset": "The policy was dropped: nothing expires any more.",
+    "restored": "It was brought back from the trash.",
+    "logged_out": "You are logged out.",
+    "run_started": "The run has started.",
+    "purge_started": "The purge has started. It goes on when you leave this page.",
+    "purge_planned": "The purge is being planned. Nothing is deleted.",
+}

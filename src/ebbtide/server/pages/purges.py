@@ -1,0 +1,148 @@
+"""Purges: asked for with the repository's name typed in, and followed. For admins alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.background import BackgroundTask
+from starlette.responses import Response
+
+from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.purge.purger import ENDED, PurgeReport, Purges
+from ebbtide.purge.request import PathTarget, Request, require_confirmed
+from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit
+from ebbtide.store.keys import Role
+from ebbtide.store.metadata.purges import PurgeRow
+
+pages = Pages()
+
+ACTIVE: Final = ("planning", "deleting")
+_PURGES: Final = "/repositories/{repository:segment}/purges"
+_PURGE: Final = _PURGES + "/{purge_id:segment}"
+_FIELDS: Final = ("paths", "commits", "collections", "reason", "all_history", "repository")
+
+
+@pages.add("GET", _PURGES, Role.ADMIN)
+def list_purges(visit: Visit) -> Response:
+    """The purges of a repository, also of one that is no more, and the form that asks for one."""
+    return _list(visit)
+
+
+@pages.add("POST", _PURGES, Role.ADMIN)
+def start_purge(visit: Visit) -> Response:
+    """Begin a purge, or the plan of one."""
+    purges = Purges(visit.store)
+    dry_run = visit.form("action", "plan") != "purge"
+    try:
+        name = visit.repository().info.name
+        request = _request(visit)
+        if not dry_run:
+            require_confirmed(name, visit.form("confirmation").strip())
+        row = purges.begin(name, request)
+    except EbbtideError as error:
+        if error.http_status >= 500:
+            raise
+        return _list(visit, error=error)
+    response = visit.to(
+        "repositories",
+        name,
+        "purges",
+        row.purge_id,
+        notice="purge_planned" if dry_run else "purge_started",
+    )
+    response.background = BackgroundTask(purges.carry_out_alone, row.purge_id, dry_run=dry_run)
+    return response
+
+
+@pages.add("GET", _PURGE, Role.ADMIN)
+def show_purge(visit: Visit) -> Response:
+    """One purge: how far it is, or what it found and did."""
+    return _show(visit)
+
+
+@pages.add("POST", _PURGE + "/resume", Role.ADMIN)
+def resume_purge(visit: Visit) -> Response:
+    """Go on with one that was stopped, that failed in part, or that was only planned."""
+    row = _find(visit)
+    purges = Purges(visit.store)
+    try:
+        require_confirmed(row.repository_name, visit.form("confirmation").strip())
+    except InvalidInput as error:
+        return _show(visit, error=error, status=400)
+    purges.require_open(row)
+    response = visit.to(
+        "repositories", row.repository_name, "purges", row.purge_id, notice="purge_started"
+    )
+    response.background = BackgroundTask(purges.carry_out_alone, row.purge_id)
+    return response
+
+
+@pages.add("GET", _PURGE + "/progress", Role.ADMIN)
+def progress(visit: Visit) -> Response:
+    """How far a purge is, for the page that watches it."""
+    row = _find(visit)
+    return visit.json({"state": row.state, "ended": not _is_active(row), "html": None})
+
+
+def _list(visit: Visit, *, error: EbbtideError | None = None) -> Response:
+    name = visit.segment("repository")
+    after = visit.query("after")
+    found = [row for row in Purges(visit.store).list(name) if row.purge_id > after]
+    page = found[:PAGE_ROWS]
+    return visit.page(
+        "purges.html",
+        status=200 if error is None else error.http_status,
+        name=name,
+        rows=page,
+        more=page[-1].purge_id if len(found) > PAGE_ROWS else None,
+        error=error,
+        asked={field: visit.form(field) for field in _FIELDS},
+    )
+
+
+def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
+    row = _find(visit)
+    # Files of a purge that is still being planned are not there yet.
+    report = Purges(visit.store).show(row.purge_id) if not _is_active(row) else PurgeReport(row)
+    return visit.page(
+        "purge.html",
+        status=status,
+        row=row,
+        report=report.to_json(),
+        is_active=_is_active(row),
+        is_open=row.state not in ENDED,
+        error=error,
+    )
+
+
+def _is_active(row: PurgeRow) -> bool:
+    """Whether it is under way, as far as the database knows. One that went wrong says so."""
+    return row.state in ACTIVE and row.error is None
+
+
+def _request(visit: Visit) -> Request:
+    """What the form names: a line for each path, commit and collection. Raises InvalidInput."""
+    request = Request(
+        reason=visit.form("reason").strip(),
+        who={"access_key_id": visit.key.access_key_id, "name": visit.key.name},
+        paths=tuple(PathTarget.parse(line) for line in _lines(visit.form("paths"))),
+        commits=_lines(visit.form("commits")),
+        collections=_lines(visit.form("collections")),
+        repository=visit.form("repository") == "yes",
+        all_history=visit.form("all_history") == "yes",
+    )
+    request.check()
+    return request
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _find(visit: Visit) -> PurgeRow:
+    """Also of a repository that is no more. Raises NotFound `purge_not_found`."""
+    row = Purges(visit.store).find(visit.segment("purge_id"))
+    if row.repository_name != visit.segment("repository"):
+        raise NotFound("purge_not_found", "the repository has no purge of that id")
+    return row

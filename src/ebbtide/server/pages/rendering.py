@@ -1,0 +1,83 @@
+"""Templates, and how values are written in them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ebbtide.cli.text import age_text, count_text, date_text, one_line, short_id, size_text
+from ebbtide.model import EPOCH
+from ebbtide.server.pages.assets import assets
+from ebbtide.server.pages.guarding import ROOT
+
+
+def link(*segments: str, **query: object) -> str:
+    """The address of a page: path segments, each of which may hold anything, and a query, of which
+    what is None or empty is left out."""
+    path = "/".join([ROOT, *(quote(segment, safe="") for segment in segments)])
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return path + ("?" + urlencode(given) if given else "")
+
+
+def seconds_text(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 05 s`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def when(instant: datetime | None) -> Markup:
+    """An instant, for people and for programs; a dash for none."""
+    if instant is None or instant == EPOCH:
+        return Markup('<span class="muted">&ndash;</span>')
+    return Markup('<time datetime="{}">{} UTC</time>').format(
+        instant.isoformat(), date_text(instant)
+    )
+
+
+def left_text(until: datetime, now: datetime) -> str:
+    """`3 days left`."""
+    left = until - now
+    return f"{age_text(left)} left" if left >= timedelta(seconds=1) else "ending now"
+
+
+@cache
+def environment() -> Environment:
+    """Every value is escaped, and a name that a page was not given is a defect."""
+    made = Environment(
+        loader=PackageLoader("ebbtide.server.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "size": size_text,
+        "count": count_text,
+        "age": age_text,
+        "short": short_id,
+        "line": one_line,
+        "seconds": seconds_text,
+        "when": when,
+    }
+    made.globals |= {"link": link, "left": left_text, "asset": _asset_url}
+    return made
+
+
+def render(template: str, **values: Any) -> str:  # whatever the template shows
+    """The page that a template makes."""
+    return environment().get_template(template).render(values)
+
+
+def _asset_url(name: str) -> str:
+    return assets()[name].url

@@ -1,0 +1,131 @@
+"""The repositories of the store, and the overview of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.responses import Response
+
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.ids import instant_of
+from ebbtide.retention.decision import decide
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.server import runs
+from ebbtide.server.pages.charts import Line, line, shares
+from ebbtide.server.pages.figures import RunFigures
+from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit
+from ebbtide.store.catalog import Catalogued
+from ebbtide.store.keys import Role
+from ebbtide.store.lifecycle import Listed
+
+pages = Pages()
+
+RUNS_LISTED: Final = 5
+BRANCHES_CHARTED: Final = 12
+_TRASHED: Final = Listed(include_expired=True, state=LifecycleState.TRASHED)
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryRow:
+    """A repository in the list. `newest` is None before its first run."""
+
+    found: Catalogued
+    newest: RunFigures | None
+    trend: Line | None
+
+
+@pages.add("GET", "", Role.READER)
+def list_repositories(visit: Visit) -> Response:
+    """Repositories by name, with what their last runs found."""
+    search = visit.query("search")
+    found = visit.store.catalog.page(
+        after=visit.query("after"), amount=PAGE_ROWS + 1, search=search
+    )
+    page = found[:PAGE_ROWS]
+    more = page[-1].info.name if len(found) > PAGE_ROWS else None
+    trashed = visit.store.catalog.page(listed=_TRASHED, amount=1)
+    return visit.page(
+        "repositories.html",
+        rows=_rows(visit, page),
+        more=more,
+        search=search,
+        has_trash=bool(trashed),
+        now=visit.now(),
+    )
+
+
+@pages.add("GET", "/trash", Role.READER)
+def list_trash(visit: Visit) -> Response:
+    """Repositories in the trash."""
+    found = visit.store.catalog.page(
+        listed=_TRASHED, after=visit.query("after"), amount=PAGE_ROWS + 1
+    )
+    page = found[:PAGE_ROWS]
+    last = page[-1].info if len(found) > PAGE_ROWS else None
+    return visit.page(
+        "repository_trash.html",
+        rows=page,
+        more=None if last is None else f"{last.name} {last.repository_id}",
+        now=visit.now(),
+        trash_time=visit.served.settings.trash_time,
+    )
+
+
+@pages.add("POST", "/trash/{repository_id:segment}/restore", Role.ADMIN)
+def restore_repository(visit: Visit) -> Response:
+    """Bring a repository back."""
+    restored = visit.store.catalog.restore(
+        visit.segment("repository_id"), ensure_unique_name=visit.form("unique") == "yes"
+    )
+    return visit.to("repositories", restored.info.name, notice="restored")
+
+
+@pages.add("GET", "/repositories/{repository:segment}", Role.READER)
+def show_repository(visit: Visit) -> Response:
+    """What there is to know of a repository at a glance."""
+    repository = visit.repository()
+    found = visit.store.catalog.get(repository.info.repository_id)
+    form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
+    with form.reading() as reading:
+        roots = reading.roots()
+    decision = decide(roots)
+    branches = sorted(
+        decision.by_ref, key=lambda each: (each.kind != "branch", -each.expired_count, each.name)
+    )
+    latest, _ = runs.page(visit.served, repository.info.name, after="", amount=RUNS_LISTED)
+    histories = [commit for commit in roots.commits if not commit.is_content]
+    return visit.page(
+        "repository.html",
+        found=found,
+        row=_rows(visit, [found])[0],
+        branch_count=sum(ref.kind == "branch" for ref in roots.refs),
+        tag_count=sum(ref.kind == "tag" for ref in roots.refs),
+        commit_count=len(histories),
+        active_count=sum(commit.commit_id in decision.active for commit in histories),
+        shares=shares(
+            (each.name, each.rule, each.kept_count, each.expired_count)
+            for each in branches[:BRANCHES_CHARTED]
+        ),
+        more_branches=max(0, len(branches) - BRANCHES_CHARTED),
+        warnings=decision.warnings,
+        has_policy=roots.policy is not None,
+        runs=[(run, instant_of(run.run_id)) for run in latest],
+        now=roots.now,
+    )
+
+
+def _rows(visit: Visit, found: Sequence[Catalogued]) -> list[RepositoryRow]:
+    repositories = [visit.served.repository(each.info.name) for each in found]
+    figures = visit.figures.of(visit.store, repositories)
+    return [_row(each, figures[each.info.repository_id]) for each in found]
+
+
+def _row(found: Catalogued, figures: Sequence[RunFigures]) -> RepositoryRow:
+    return RepositoryRow(
+        found,
+        figures[0] if figures else None,
+        line([each.size_bytes for each in reversed(figures)]),
+    )

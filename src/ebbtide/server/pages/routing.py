@@ -1,0 +1,88 @@
+"""Pages that say who may see them. As with the routes of the API, one without a role does not
+exist; and a form that was not sent from a page of the same login reaches no function."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from ebbtide.errors import Denied
+from ebbtide.server.pages.guarding import FORM_TOKEN, ROOT, check_form, check_origin
+from ebbtide.server.pages.rendering import link
+from ebbtide.server.pages.visit import Visit, raw_path
+from ebbtide.store.keys import Role
+
+PageFunction = Callable[[Visit], Response]
+LOGIN: Final = "login"
+
+
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    """One page, or what a form does. `role` None is open to all."""
+
+    method: str
+    path: str
+    role: Role | None
+    function: PageFunction
+
+    @property
+    def path_format(self) -> str:
+        """By what the server's figures name it."""
+        return (ROOT + self.path).replace(":segment", "")
+
+    def route(self) -> Route:
+        """As the application takes it."""
+        return Route(ROOT + self.path, _guarded(self), methods=[self.method])
+
+
+class Pages:
+    """The pages of one topic."""
+
+    def __init__(self) -> None:
+        self.routes: list[PageRoute] = []
+
+    def add(
+        self, method: str, path: str, role: Role | None
+    ) -> Callable[[PageFunction], PageFunction]:
+        """Register a function."""
+
+        def register(function: PageFunction) -> PageFunction:
+            self.routes.append(PageRoute(method, path, role, function))
+            return function
+
+        return register
+
+
+def _guarded(route: PageRoute) -> Callable[[Request], Awaitable[Response]]:
+    async def guarded(request: Request) -> Response:
+        request.scope["route"] = route
+        visit = Visit(request)
+        request.state.visit = visit
+        await run_in_threadpool(visit.identify)
+        if route.method == "POST":
+            check_origin(request)
+        if route.role is not None:
+            if visit.session is None:
+                return _to_login(request)
+            visit.require(route.role)
+        if route.method == "POST":
+            await visit.read_form()
+            if visit.session is not None:
+                check_form(visit.session, visit.form(FORM_TOKEN))
+        return await run_in_threadpool(route.function, visit)
+
+    return guarded
+
+
+def _to_login(request: Request) -> Response:
+    """Whoever came for a page is asked who they are; a form or a script is told no."""
+    if request.method not in ("GET", "HEAD") or request.headers.get("accept") == "application/json":
+        raise Denied("key_invalid", "you are not logged in any more: log in, and try again")
+    place = raw_path(request) + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(link(LOGIN, next=place if place != ROOT else None), status_code=303)

@@ -1,0 +1,69 @@
+// What pages do besides being read: follow what is under way, bring charts along once the page is
+// there, and keep a button shut until the name is typed in. Everything works without it.
+"use strict";
+
+const POLL_MILLISECONDS = 1000;
+const FAILURES_MAX = 5;
+
+function follow(place) {
+  let failures = 0;
+  async function look() {
+    try {
+      const answer = await fetch(place.dataset.progress, {
+        headers: { Accept: "application/json" },
+        cache: "no-store",
+      });
+      if (answer.status === 401) {
+        location.reload();
+        return;
+      }
+      const found = await answer.json();
+      failures = 0;
+      if (found.ended) {
+        location.reload();
+        return;
+      }
+      if (found.html) {
+        place.innerHTML = found.html;
+      }
+    } catch {
+      failures += 1;
+    }
+    if (failures < FAILURES_MAX) {
+      setTimeout(look, POLL_MILLISECONDS);
+    }
+  }
+  setTimeout(look, POLL_MILLISECONDS);
+}
+
+async function bring(place) {
+  const answer = await fetch(place.dataset.fragment, { headers: { "X-Fragment": "1" } });
+  if (answer.ok) {
+    place.innerHTML = await answer.text();
+  }
+}
+
+function guard(field) {
+  const form = field.form;
+  const named = field.dataset.confirmsButton;
+  const button = named
+    ? document.getElementById(named)
+    : form.querySelector("button.danger");
+  function check() {
+    button.disabled = field.value.trim() !== field.dataset.confirms;
+  }
+  field.addEventListener("input", check);
+  check();
+}
+
+document.querySelectorAll("[data-progress]").forEach(follow);
+document.querySelectorAll("[data-fragment]").forEach(bring);
+document.querySelectorAll("[data-confirms]").forEach(guard);
+document.addEventListener("keydown", (event) => {
+  // A bubble that covers something can be put away without moving the focus.
+  document.body.classList.toggle("no-bubbles", event.key === "Escape");
+});
+const problem = document.getElementById("problem");
+if (problem) {
+  problem.focus();
+}

@@ -1,0 +1,160 @@
+"""The trash of a repository: branches, tags, projects, collections, and bringing them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from starlette.responses import Response
+
+from ebbtide.errors import NotFound
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.server.pages.collections import place_of
+from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit
+from ebbtide.server.paging import item_place
+from ebbtide.store.keys import Role
+from ebbtide.store.lifecycle import Listed
+from ebbtide.store.refs import NamedCommit
+from ebbtide.store.repository import Repository
+
+pages = Pages()
+
+_PATH: Final = "/repositories/{repository:segment}/trash"
+_TRASHED: Final = Listed(include_expired=True, state=LifecycleState.TRASHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Trashed:
+    """One thing in the trash: it went there at `since`, and is gone `trash_time` later."""
+
+    item_id: str
+    name: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What there may be in the trash: `read` gives at most so many behind a place, with the place
+    behind each; `restore` brings one back, under another name if its own is taken and that is
+    asked for."""
+
+    name: str
+    title: str
+    read: Callable[[Repository, str, int], list[tuple[Trashed, str]]]
+    restore: Callable[[Repository, str, bool], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A part of the list of one kind. `more` is where it goes on."""
+
+    kind: Kind
+    rows: Sequence[Trashed]
+    more: str | None
+
+
+def _named(found: Sequence[NamedCommit]) -> list[tuple[Trashed, str]]:
+    return [
+        (Trashed(each.ref_id, each.name, each.expires_at), f"{each.name} {each.ref_id}")
+        for each in found
+        if each.expires_at is not None
+    ]
+
+
+def _branches(repository: Repository, after: str, amount: int) -> list[tuple[Trashed, str]]:
+    return _named(repository.branches.page(after=after, amount=amount, listed=_TRASHED))
+
+
+def _tags(repository: Repository, after: str, amount: int) -> list[tuple[Trashed, str]]:
+    return _named(repository.tags.page(after=after, amount=amount, listed=_TRASHED))
+
+
+def _projects(repository: Repository, after: str, amount: int) -> list[tuple[Trashed, str]]:
+    return [
+        (
+            Trashed(each.project_id, each.path, each.expires_at),
+            item_place(each.name, each.project_id),
+        )
+        for each in repository.projects.trash(after=place_of(after), amount=amount)
+        if each.expires_at is not None
+    ]
+
+
+def _collections(repository: Repository, after: str, amount: int) -> list[tuple[Trashed, str]]:
+    return [
+        (
+            Trashed(each.collection_id, each.path, each.expires_at),
+            item_place(each.name, each.collection_id),
+        )
+        for each in repository.collections.trash(after=place_of(after), amount=amount)
+        if each.expires_at is not None
+    ]
+
+
+KINDS: Final = (
+    Kind(
+        "branch",
+        "Branches",
+        _branches,
+        lambda found, ref, unique: found.branches.restore(ref, ensure_unique_name=unique),
+    ),
+    Kind(
+        "tag",
+        "Tags",
+        _tags,
+        lambda found, ref, unique: found.tags.restore(ref, ensure_unique_name=unique),
+    ),
+    Kind(
+        "project",
+        "Projects",
+        _projects,
+        lambda found, ref, unique: found.projects.restore(ref, ensure_unique_name=unique),
+    ),
+    Kind(
+        "collection",
+        "Collections",
+        _collections,
+        lambda found, ref, unique: found.collections.restore(ref, ensure_unique_name=unique),
+    ),
+)
+
+
+@pages.add("GET", _PATH, Role.READER)
+def show_trash(visit: Visit) -> Response:
+    """All kinds, or one of them from a place on."""
+    repository = visit.repository()
+    wanted = visit.query("kind")
+    after = visit.query("after") if wanted else ""
+    kinds = [_kind(wanted)] if wanted else KINDS
+    return visit.page(
+        "trash.html",
+        parts=[_part(repository, kind, after) for kind in kinds],
+        is_part=bool(wanted),
+        now=visit.now(),
+        trash_time=visit.served.settings.trash_time,
+    )
+
+
+@pages.add("POST", _PATH + "/{kind:segment}/{item_id:segment}/restore", Role.WRITER)
+def restore(visit: Visit) -> Response:
+    """Bring one thing back, by its id."""
+    repository = visit.repository()
+    kind = _kind(visit.segment("kind"))
+    kind.restore(repository, visit.segment("item_id"), visit.form("unique") == "yes")
+    return visit.to("repositories", repository.info.name, "trash", notice="restored")
+
+
+def _part(repository: Repository, kind: Kind, after: str) -> Shown:
+    found = kind.read(repository, after, PAGE_ROWS + 1)
+    page = found[:PAGE_ROWS]
+    return Shown(kind, [row for row, _ in page], page[-1][1] if len(found) > PAGE_ROWS else None)
+
+
+def _kind(name: str) -> Kind:
+    for kind in KINDS:
+        if kind.name == name:
+            return kind
+    raise NotFound("route_not_found", f"the trash has no {name[:40]!r}")

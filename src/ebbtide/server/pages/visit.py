@@ -1,0 +1,168 @@
+"""One visit: who asks for which page, with what, and how it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, cast
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
+
+from ebbtide.errors import Denied, InvalidInput
+from ebbtide.server.auth import PRINCIPAL
+from ebbtide.server.limits import limited
+from ebbtide.server.pages.candidate_reading import ChartsKept
+from ebbtide.server.pages.figures import Figures
+from ebbtide.server.pages.guarding import COOKIE
+from ebbtide.server.pages.navigation import sections_of
+from ebbtide.server.pages.notices import NOTICES
+from ebbtide.server.pages.rendering import link, render
+from ebbtide.server.serving import Served
+from ebbtide.store.embedded import Store
+from ebbtide.store.keys import AccessKey, Role
+from ebbtide.store.repository import Repository
+from ebbtide.store.sessions import Session
+
+FIELDS_MAX: Final = 200
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+PAGE_ROWS: Final = 50
+
+
+class Visit:
+    """A request to the pages. The session is known once `identify` was called, and what a form
+    holds once `read_form` was."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.served = Served(request)
+        self.session: Session | None = None
+        self._form: dict[str, str] = {}
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        return self.served.store
+
+    @property
+    def figures(self) -> Figures:
+        """What runs found, as far as it is remembered."""
+        return cast("Figures", self.request.app.state.figures)
+
+    @property
+    def charts(self) -> ChartsKept:
+        """The charts of runs, as far as they are remembered."""
+        return cast("ChartsKept", self.request.app.state.charts)
+
+    def identify(self) -> None:
+        """Find the session of the cookie."""
+        token = self.request.cookies.get(COOKIE)
+        self.session = self.served.store.sessions.find(token) if token else None
+        if self.session is not None:
+            self.request.scope[PRINCIPAL] = self.session.key
+
+    async def read_form(self) -> None:
+        """Read what was sent. Raises InvalidInput `invalid_argument` or `too_large`."""
+        body = await limited(self.request, self.served.settings.server_body_max).body()
+        kind = self.request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind != FORM_TYPE:
+            raise InvalidInput("invalid_argument", f"forms are sent as {FORM_TYPE}")
+        try:
+            pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+        except ValueError:
+            raise InvalidInput("invalid_argument", "the form cannot be understood") from None
+        self._form = {name: _storable(name, value) for name, value in pairs}
+
+    @property
+    def key(self) -> AccessKey:
+        """Whose visit it is. Raises Denied `key_invalid`."""
+        return self.served.key
+
+    def allows(self, role: Role) -> bool:
+        """Whether the visitor has the role, or more."""
+        return self.session is not None and self.session.key.role.allows(role)
+
+    def require(self, role: Role) -> None:
+        """Raises Denied `role_missing`."""
+        if not self.key.role.allows(role):
+            raise Denied(
+                "role_missing",
+                f"access key {self.key.access_key_id} has the role {self.key.role}: this needs "
+                f"{role}",
+            )
+
+    def segment(self, name: str) -> str:
+        """A part of the path."""
+        return _storable(name, cast("str", self.request.path_params[name]))
+
+    def query(self, name: str, default: str = "") -> str:
+        """What the address asks for."""
+        return _storable(name, self.request.query_params.get(name, default))
+
+    def number(self, name: str, default: int, *, most: int) -> int:
+        """A whole number of the address, from 0 to `most`. Raises InvalidInput."""
+        text = self.query(name) or str(default)
+        if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most):
+            raise InvalidInput("invalid_argument", f"{name} is a number from 0 to {most}")
+        return int(text)
+
+    def form(self, name: str, default: str = "") -> str:
+        """What was sent in a field."""
+        return self._form.get(name, default)
+
+    def repository(self) -> Repository:
+        """The repository of the path. Raises NotFound `repository_not_found`."""
+        return self.served.repository(self.segment("repository"))
+
+    def now(self) -> datetime:
+        """The database's time."""
+        with self.served.store.metadata.snapshot() as tx:
+            return tx.now()
+
+    def page(
+        self,
+        template: str,
+        *,
+        status: int = 200,
+        **values: Any,  # whatever the template shows
+    ) -> HTMLResponse:
+        """A page of a template."""
+        return HTMLResponse(self.render(template, **values), status_code=status)
+
+    def render(self, template: str, **values: Any) -> str:
+        """What a template makes of the values, and of what every page shows."""
+        repository = self.request.path_params.get("repository")
+        common: dict[str, Any] = {
+            "session": self.session,
+            "role": self.session.key.role if self.session else None,
+            "can_write": self.allows(Role.WRITER),
+            "can_admin": self.allows(Role.ADMIN),
+            "notice": NOTICES.get(self.request.query_params.get("notice", "")),
+            "repository": repository,
+            "sections": ()
+            if repository is None or self.session is None
+            else sections_of(repository, self.session.key.role, raw_path(self.request)),
+        }
+        return render(template, **(common | values))
+
+    def to(self, *segments: str, notice: str | None = None, **query: object) -> RedirectResponse:
+        """On to another page, which shows a notice."""
+        assert notice is None or notice in NOTICES, notice
+        return RedirectResponse(link(*segments, **query, notice=notice), status_code=303)
+
+    def json(self, content: Mapping[str, Any]) -> JSONResponse:
+        """For the pages' script."""
+        return JSONResponse(content)
+
+
+def raw_path(request: Request) -> str:
+    """The path as the browser wrote it."""
+    return cast("bytes", request.scope["raw_path"]).decode("latin-1")
+
+
+def _storable(name: str, text: str) -> str:
+    """Databases take no zero bytes. Raises InvalidInput `invalid_argument`."""
+    if "\0" in text:
+        raise InvalidInput("invalid_argument", f"{name} holds a zero byte")
+    return text.encode("utf-8", "replace").decode()

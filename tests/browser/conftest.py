@@ -1,0 +1,131 @@
+"""One server with a lake, and a real browser, for the whole test run.
+
+What the browser's console says of an error fails the test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from tests.support.lake import NAME, fill_lake, leave_garbage
+from tests.support.requirements import require_or_skip
+from tests.support.server import Server, new_server
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+WAIT_MILLISECONDS = 20_000
+PHONE = {"width": 360, "height": 740}
+SCREEN = {"width": 1600, "height": 1000}
+
+
+def find_chromium() -> str | None:
+    """The browser's program."""
+    given = os.environ.get("EBBTIDE_TEST_CHROMIUM")
+    return given or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[playwright.Browser]:
+    """One browser, without a window."""
+    path = find_chromium()
+    if path is None:
+        require_or_skip("chromium", "no chromium on PATH, and EBBTIDE_TEST_CHROMIUM names none")
+    with playwright.sync_playwright() as started:
+        # Its own sandbox needs rights that root and containers do not have.
+        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def lake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose store has the lake, with one run that planned and one that swept."""
+    directory: Path = tmp_path_factory.mktemp("pages") / "store"
+    server = new_server(directory, EBBTIDE_RECLAIM="false").start()
+    with Store.open(directory, settings=Settings()) as store:
+        fill_lake(store)
+        store.create_repository("empty")
+        store.create_repository("dropped")
+        store.catalog.delete("dropped")
+    for action in ("run", "plan"):
+        done = server.command(
+            "gc", action, NAME, "--grace", "0s", "--unsafe", "--allow-share", "--yes"
+        )
+        assert done.returncode == 0, done
+        if action == "run":
+            with Store.open(directory, settings=Settings()) as store:
+                leave_garbage(store.repository(NAME))
+    yield server
+    server.stop()
+    assert "Traceback" not in server.log, server.log
+
+
+@dataclass
+class Visitor:
+    """Somebody at a browser, logged in."""
+
+    page: playwright.Page
+    url: str
+    said: list[str] = field(default_factory=list)
+
+    def go(self, place: str) -> None:
+        """Open a page, which must be there."""
+        answer = self.page.goto(f"{self.url}/ui{place}")
+        assert answer is not None and answer.status == 200, place
+
+    def log_in(self, server: Server, role: str) -> None:
+        """Log in with the key of a role, through the form."""
+        self.page.goto(f"{self.url}/ui/login")
+        self.page.fill("#access_key_id", server.keys[role].access_key_id)
+        self.page.fill("#secret", server.keys[role].secret)
+        self.page.keyboard.press("Enter")
+        self.page.wait_for_url(f"{self.url}/ui")
+
+
+Visitors = Callable[..., Visitor]
+
+
+@pytest.fixture
+def visitors(browser: playwright.Browser, lake_server: Server) -> Iterator[Visitors]:
+    """Gives somebody with the key of a role, at a screen of a size, in a theme."""
+    with _visitors(browser, lake_server) as visitor_of:
+        yield visitor_of
+
+
+@contextmanager
+def _visitors(browser: playwright.Browser, server: Server) -> Iterator[Visitors]:
+    contexts: list[playwright.BrowserContext] = []
+    made: list[Visitor] = []
+
+    def visitor_of(
+        role: str | None = "admin", *, size: dict[str, int] = SCREEN, theme: str = "light"
+    ) -> Visitor:
+        context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
+        context.set_default_timeout(WAIT_MILLISECONDS)
+        contexts.append(context)
+        visitor = Visitor(context.new_page(), server.url)
+        made.append(visitor)
+        visitor.page.on("pageerror", lambda error: visitor.said.append(str(error)))
+        visitor.page.on(
+            "console",
+            lambda said: visitor.said.append(said.text)
+            if said.type in ("error", "warning")
+            else None,
+        )
+        if role is not None:
+            visitor.log_in(server, role)
+        return visitor
+
+    yield visitor_of
+    for context in contexts:
+        context.close()
+    assert [said for visitor in made for said in visitor.said] == []

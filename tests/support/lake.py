@@ -1,0 +1,76 @@
+"""A repository that has something of everything, for pages: a history with merges and expired
+commits, refs in every state, projects, collections, runs, a purge."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+
+NAME: Final = "lake"
+HOSTILE: Final = "<script>alert(1)</script>"
+"""What nobody's page may run."""
+
+
+def fill_lake(store: Store, *, name: str = NAME, days: int = 120) -> Repository:
+    """A repository with a commit on most days, of which the policy lets the old ones go."""
+    lake = store.create_repository(name)
+    now = datetime.now(UTC)
+    lake.objects.put("main", "readme.txt", b"hello")
+    lake.commits.commit("main", "First light", date=now - timedelta(days=days + 2), committer="ada")
+    for branch in ("dev", "user-ada", "user-bob"):
+        lake.branches.create(branch, "main")
+    for day in range(days, 0, -1):
+        branch = ("main", "dev", "main", "user-ada", "dev", "user-bob")[day % 6]
+        path = f"tables/{branch}/day={day:03d}.parquet"
+        lake.objects.put(branch, path, b"x" * (1000 + 37 * day))
+        if day % 3 == 0 and day + 18 <= days:
+            lake.objects.delete(branch, f"tables/{branch}/day={day + 18:03d}.parquet")
+        date = now - timedelta(days=day)
+        lake.commits.commit(branch, f"Add day {day}", date=date, committer="etl")
+        if day % 30 == 4:
+            lake.commits.merge("dev", "main", date=date + timedelta(hours=2), committer="ada")
+    _make_refs(lake, now)
+    _make_collections(lake, now)
+    lake.retention.set(
+        {
+            "default": "14d",
+            "branches": {"main": {"keep_within": "30d", "keep_monthly": 3}, "user-*": "3d"},
+        }
+    )
+    return lake
+
+
+def _make_refs(lake: Repository, now: datetime) -> None:
+    lake.tags.create("v1.0", "main")
+    lake.tags.create("v1.1-rc", "main~3", expires_at=now + timedelta(days=20))
+    lake.branches.create("experiment", "main~2", expires_at=now + timedelta(days=2))
+    for name in ("dropped", "also-dropped"):
+        lake.branches.create(name, "dev")
+        lake.branches.delete(name)
+    lake.tags.create("old", "dev~4")
+    lake.tags.delete("old")
+    lake.retention.hold("dev~12", "audit of the second quarter")
+    lake.objects.put("user-bob", "hostile", b"x")
+    lake.commits.commit("user-bob", f"{HOSTILE} in a message", committer=HOSTILE)
+
+
+def _make_collections(lake: Repository, now: datetime) -> None:
+    project = lake.projects.create("genomes")
+    inner = lake.projects.create("2026", parent_id=project.project_id)
+    dropped = lake.projects.create("abandoned", parent_id=project.project_id)
+    lake.collections.create(inner.project_id, "reference")
+    lake.collections.create(inner.project_id, HOSTILE.replace("/", "-"))
+    lake.collections.create(inner.project_id, "soon over", expires_at=now + timedelta(days=3))
+    gone = lake.collections.create(inner.project_id, "superseded")
+    lake.collections.delete(gone.collection_id)
+    lake.projects.delete(dropped.project_id)
+
+
+def leave_garbage(lake: Repository, *, count: int = 40) -> None:
+    """Files that were staged and dropped, which a run may delete."""
+    for number in range(count):
+        lake.objects.put("dev", f"late/{number}", b"y" * (5000 + number))
+        lake.objects.delete("dev", f"late/{number}")
