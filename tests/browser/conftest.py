@@ -117,9 +117,9 @@ def _visitors(browser: playwright.Browser, server: Server) -> Iterator[Visitors]
         visitor.page.on("pageerror", lambda error: visitor.said.append(str(error)))
         visitor.page.on(
             "console",
-            lambda said: visitor.said.append(said.text)
-            if said.type in ("error", "warning")
-            else None,
+            lambda said: (
+                visitor.said.append(said.text) if said.type in ("error", "warning") else None
+            ),
         )
         if role is not None:
             visitor.log_in(server, role)

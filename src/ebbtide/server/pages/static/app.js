@@ -63,6 +63,11 @@ document.addEventListener("keydown", (event) => {
   // A bubble that covers something can be put away without moving the focus.
   document.body.classList.toggle("no-bubbles", event.key === "Escape");
 });
+const section = document.querySelector(".sections [aria-current]");
+if (section) {
+  const list = section.closest("ul");
+  list.scrollLeft = section.offsetLeft - list.offsetLeft - list.clientWidth / 3;
+}
 const problem = document.getElementById("problem");
 if (problem) {
   problem.focus();

@@ -1,0 +1,128 @@
+"""The pages in this process, over a store whose clock the test sets."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.server.app import create_app
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from ebbtide.store.keys import KeyPair, Role
+from tests.support.app import InProcess
+from tests.support.engines import INLINE
+from tests.support.lake import NAME, fill_lake, leave_garbage
+
+ORIGIN = {"Origin": "http://test"}
+RUN = re.compile(r"/runs/([0-9a-f]{32})")
+
+
+@dataclass
+class Browser:
+    """What a browser does, without showing anything: it keeps cookies and says where forms come
+    from."""
+
+    http: httpx.Client
+
+    def get(self, place: str, **options: Any) -> httpx.Response:
+        """Open a page."""
+        return self.http.get(f"/ui{place}", **options)
+
+    def token(self) -> str:
+        """What the forms of the session carry."""
+        found = re.search(r'name="form_token" value="(\w+)"', self.get("/trash").text)
+        assert found is not None
+        return found[1]
+
+    def post(self, place: str, **fields: str) -> httpx.Response:
+        """Send a form as the page has it."""
+        data = {"form_token": self.token(), **fields}
+        return self.http.post(f"/ui{place}", data=data, headers=ORIGIN)
+
+    def log_in(self, pair: KeyPair, **fields: str) -> httpx.Response:
+        """Send the form for logging in."""
+        data = {"access_key_id": pair.key.access_key_id, "secret": pair.secret, **fields}
+        return self.http.post("/ui/login", data=data, headers=ORIGIN)
+
+
+Browsers = Callable[..., Browser]
+
+
+@contextmanager
+def browsing(store: Store) -> Iterator[Browsers]:
+    """Gives a browser, logged in with a new key of a role unless that is None."""
+    app = create_app(store)
+    opened: list[httpx.Client] = []
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(app.router.lifespan_context(app)),
+    ):
+
+        def browser_of(role: Role | None = Role.ADMIN) -> Browser:
+            client = httpx.Client(transport=InProcess(app, portal), base_url="http://test")
+            opened.append(client)
+            browser = Browser(client)
+            if role is not None:
+                pair = store.keys.create(role, name=f"<{role}>")
+                assert browser.log_in(pair).status_code == 303
+            return browser
+
+        yield browser_of
+        for client in opened:
+            client.close()
+
+
+@pytest.fixture
+def browsers(store: Store) -> Iterator[Browsers]:
+    """Browsers on an empty store of each kind of database."""
+    with browsing(store) as found:
+        yield found
+
+
+@dataclass
+class Lake:
+    """A store with the lake, in files, and its runs."""
+
+    store: Store
+    browsers: Browsers
+    planned: str
+    swept: str
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """The lake, swept once and planned once more. Tests leave it as they find it."""
+    directory: Path = tmp_path_factory.mktemp("pages")
+    settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0))
+    with Store.init(directory / "store", settings=settings) as store:
+        repository = fill_lake(store, days=60)
+        collector = Collector(
+            EmbeddedRepository(repository.context, store_id=store.store_id),
+            engine=INLINE,
+            options=RunOptions.of(settings, grace=timedelta(0), unsafe=True, allow_share=True),
+        )
+        # Dates of files are in whole seconds, any instant of which is too young in that second.
+        time.sleep(1.1)
+        swept = collector.run()
+        assert swept.state == "swept", swept
+        leave_garbage(repository)
+        time.sleep(1.1)
+        planned = collector.plan()
+        with browsing(store) as browsers:
+            yield Lake(store, browsers, planned.run_id, swept.run_id)
+
+
+PLACE = f"/repositories/{NAME}"

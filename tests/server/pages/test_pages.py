@@ -1,0 +1,287 @@
+"""What the pages show of a lake, and what their forms do."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import timedelta
+
+import pytest
+
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.store.embedded import Store
+from ebbtide.store.keys import Role
+from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake
+from tests.support.clock import ManualClock
+from tests.support.lake import HOSTILE, NAME
+
+
+def text_of(page: str) -> str:
+    """What a page says, without its markup."""
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", page)))
+
+
+def rows_of(page: str) -> list[str]:
+    """The rows of its tables, as text."""
+    return [text_of(row).strip() for row in re.findall(r"<tr.*?</tr>", page, re.DOTALL)]
+
+
+@pytest.fixture
+def admin(lake: Lake) -> Browser:
+    return lake.browsers()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "",
+        "/trash",
+        PLACE,
+        f"{PLACE}/commits",
+        f"{PLACE}/refs",
+        f"{PLACE}/refs?kind=tag&state=expiring",
+        f"{PLACE}/collections",
+        f"{PLACE}/policy",
+        f"{PLACE}/runs",
+        f"{PLACE}/runs/{{run}}",
+        f"{PLACE}/runs/{{run}}/candidates",
+        f"{PLACE}/runs/{{run}}/charts",
+        f"{PLACE}/trash",
+        f"{PLACE}/purges",
+    ],
+)
+def test_no_name_is_markup(lake: Lake, admin: Browser, place: str) -> None:
+    found = admin.get(place.format(run=lake.planned))
+    assert found.status_code == 200
+    assert HOSTILE not in found.text
+    assert not re.search(r"\sstyle=|\son\w+=|<script(?! src=)", found.text)
+    assert "&lt;admin&gt;" in found.text, "whose session it is"
+
+
+def test_repositories(admin: Browser) -> None:
+    (row,) = [row for row in rows_of(admin.get("").text) if row.startswith(NAME)]
+    assert "persistent" in row and "planned" in row and "196.1 KiB" in row
+    assert "<polyline" in admin.get("").text, "two runs make a trend"
+    assert "No repository has" in admin.get("?search=nothing").text
+
+
+def test_the_overview(admin: Browser) -> None:
+    page = admin.get(PLACE).text
+    assert "40 files by the newest plan" in text_of(page)
+    assert any(row.startswith("main 30d, keep_monthly 3") for row in rows_of(page))
+
+
+def test_commits_are_told_apart_and_say_why(lake: Lake, admin: Browser) -> None:
+    page = admin.get(f"{PLACE}/commits").text
+    for fate, shape in (("kept", "<circle cx"), ("gone", "<path d=")):
+        (row, *_) = re.findall(rf'<li class="commit {fate}".*?</li>', page, re.DOTALL)
+        assert shape in row
+        reason = re.search(r'aria-describedby="(why-\d+)".*id="\1">([^<]+)<', row, re.DOTALL)
+        assert reason is not None and reason[2]
+    assert "head of branch main" in page
+    assert f"run {lake.swept} let its data go" in page
+    assert html.escape(HOSTILE) in page, "in a message"
+    for ref, state in (("experiment", "expiring"), ("also-dropped", "trashed")):
+        assert re.search(rf'title="branch {ref}, {state}"', page)
+
+
+def test_windows_of_the_history(lake: Lake, admin: Browser) -> None:
+    """All windows together show each commit once, the newest first."""
+    repository = lake.store.repository(NAME)
+    place, found = f"{PLACE}/commits", []
+    while place:
+        page = admin.get(place).text
+        found += re.findall(r'id="c-([0-9a-f]+)"', page)
+        older = re.search(r'rel="next" href="/ui([^"]+)"', page)
+        place = html.unescape(older[1]) if older else ""
+    assert len(found) == len(set(found)) > 60
+    dates = [repository.commits.get(commit_id).created_at for commit_id in found]
+    assert dates == sorted(dates, reverse=True)
+
+    head = repository.branches.get("user-ada").commit_id
+    at = admin.get(f"{PLACE}/commits?at=user-ada").text
+    assert re.findall(r'id="c-([0-9a-f]+)"', at)[0] == head
+    day = dates[30].date()
+    first = re.findall(r'id="c-([0-9a-f]+)"', admin.get(f"{PLACE}/commits?date={day}").text)[0]
+    assert repository.commits.get(first).created_at.date() == day
+    assert admin.get(f"{PLACE}/commits?date=x").status_code == 400
+    assert admin.get(f"{PLACE}/commits?at=nothing").status_code == 404
+    assert admin.get(f"{PLACE}/commits?from={'0' * 32}").status_code == 404
+
+
+def test_refs_by_state(admin: Browser) -> None:
+    def names(query: str) -> list[str]:
+        return [row.split()[0] for row in rows_of(admin.get(f"{PLACE}/refs?{query}").text)[1:]]
+
+    assert names("state=trashed") == ["also-dropped", "dropped"]
+    assert names("state=expiring") == ["experiment"]
+    assert names("state=persistent&prefix=user") == ["user-ada", "user-bob"]
+    assert names("kind=tag") == ["old", "v1.0", "v1.1-rc"]
+    assert admin.get(f"{PLACE}/refs?kind=x").status_code == 400
+    assert admin.get(f"{PLACE}/refs?state=gone").status_code == 400
+
+
+def test_collections(lake: Lake, admin: Browser) -> None:
+    projects = lake.store.repository(NAME).projects
+    outer, inner = projects.find("genomes"), projects.find("genomes/2026")
+    assert any("genomes" in row for row in rows_of(admin.get(f"{PLACE}/collections").text))
+    page = admin.get(f"{PLACE}/collections?project={outer.project_id}").text
+    assert [row.split()[0] for row in rows_of(page)[1:]] == ["2026", "abandoned"]
+    assert "trashed" in rows_of(page)[2]
+    page = admin.get(f"{PLACE}/collections?project={inner.project_id}").text
+    states = {state.value for state in LifecycleState if f"badge {state.value}" in page}
+    assert states == {"persistent", "expiring", "trashed"}
+    assert admin.get(f"{PLACE}/collections?project={'0' * 32}").status_code == 404
+
+
+def test_a_run(lake: Lake, admin: Browser) -> None:
+    planned = admin.get(f"{PLACE}/runs/{lake.planned}").text
+    assert "Sweep: delete what this plan names" in planned
+    assert "Sweep:" not in lake.browsers(Role.WRITER).get(f"{PLACE}/runs/{lake.planned}").text
+    swept = text_of(admin.get(f"{PLACE}/runs/{lake.swept}").text)
+    assert "Sweep:" not in swept and "revived" in swept
+    progress = admin.get(f"{PLACE}/runs/{lake.swept}/progress").json()
+    assert progress["state"] == "swept" and progress["ended"] is True
+    assert admin.get(f"{PLACE}/runs/{'0' * 32}").status_code == 404
+
+
+def test_charts(lake: Lake, admin: Browser) -> None:
+    place = f"{PLACE}/runs/{lake.planned}/charts"
+    fragment = admin.get(place, headers={"X-Fragment": "1"}).text
+    assert "<html" not in fragment and "<html" in admin.get(place).text
+    rows = rows_of(fragment)
+    assert any(re.match(r"under a day 40 19\d\.\d KiB", row) for row in rows), rows
+    assert any(row.startswith("object 40") for row in rows)
+    assert any(row.startswith("data, written from ") for row in rows)
+
+
+def test_candidates(lake: Lake, admin: Browser) -> None:
+    place = f"{PLACE}/runs/{lake.planned}/candidates"
+    rows = rows_of(admin.get(place).text)[1:]
+    assert len(rows) == 40
+    one = rows[7].split()[0]
+    assert [row.split()[0] for row in rows_of(admin.get(f"{place}?search={one}").text)[1:]] == [one]
+    assert "No candidate fits" in admin.get(f"{place}?kind=tree").text
+    assert len(rows_of(admin.get(f"{place}?bytes_min=5030").text)[1:]) == 10
+    assert "No candidate fits" in admin.get(f"{place}?bytes_min=1+MiB").text
+    for wrong in ("bytes_min=-1", "bytes_min=much", "position=-1", "position=x"):
+        assert admin.get(f"{place}?{wrong}").status_code == 400, wrong
+
+
+def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> None:
+    for fields, problem in (
+        ({"action": "explode"}, "choose what the run is to do"),
+        ({"mode": "wild"}, "choose what the run is to do"),
+        ({"grace": "5"}, "has no unit"),
+        ({"grace": "1s"}, "grace"),
+    ):
+        answer = admin.post(f"{PLACE}/runs", **fields)
+        assert answer.status_code == 400 and problem in html.unescape(answer.text), fields
+    before = admin.get(f"{PLACE}/runs/{lake.planned}/progress").json()
+    answer = admin.post(f"{PLACE}/runs/{lake.planned}/sweep", confirmation="lak")
+    assert answer.status_code == 400 and "Nothing was deleted" in answer.text
+    assert admin.get(f"{PLACE}/runs/{lake.planned}/progress").json() == before
+
+
+def test_the_policy_editor(store: Store, browsers: Browsers) -> None:
+    lake = store.create_repository("lake", storage_url="memory:pages-policy")
+    admin, reader = browsers(), browsers(Role.READER)
+    assert "everything is kept" in admin.get("/repositories/lake/policy").text
+    place = "/repositories/lake/policy"
+    for wrong, problem in (
+        ("{", "this is not JSON"),
+        ("[" * 100_000, "this is not JSON"),
+        ("{}", "no rule is given"),
+        ('{"default": 7}', "default"),
+        ('{"default": "</textarea><script>"}', "default"),
+    ):
+        answer = admin.post(place, policy=wrong)
+        assert answer.status_code == 400 and problem in html.unescape(answer.text)
+        assert "<script>" not in answer.text
+        assert html.escape(wrong[:50], quote=False) in answer.text.replace("&#34;", '"')
+    assert lake.retention.get() is None
+
+    answer = admin.post(place, policy='{"default": "7d", "branches": {"mian": "3d"}}')
+    assert "matches no branch" in answer.text and "mian" in answer.text
+    answer = admin.post(place, policy='{"default": "9d"}')
+    assert answer.status_code == 303
+    found = lake.retention.get()
+    assert found is not None and found.default is not None
+    assert found.default.keep_within == timedelta(days=9)
+    shown = reader.get(place).text
+    assert '"9d"' in html.unescape(shown) and "readonly" in shown
+    assert admin.post(f"{place}/unset").status_code == 303
+    assert lake.retention.get() is None
+
+
+def test_bringing_back(store: Store, browsers: Browsers, clock: ManualClock) -> None:
+    lake = store.create_repository("lake", storage_url="memory:pages-trash")
+    branch = lake.branches.create("dev", "main")
+    tag = lake.tags.create("v1", "main")
+    project = lake.projects.create("project")
+    collection = lake.collections.create(project.project_id, "collection")
+    lake.branches.delete("dev")
+    lake.tags.delete("v1")
+    lake.collections.delete(collection.collection_id)
+    lake.projects.delete(project.project_id)
+    lake.branches.create("dev", "main")
+    clock.advance(timedelta(days=2))
+    writer, reader = browsers(Role.WRITER), browsers(Role.READER)
+    place = "/repositories/lake/trash"
+    page = text_of(writer.get(place).text)
+    assert page.count("5 days left") == 4
+    assert "Restore" not in re.sub("(?s)<head>.*</head>", "", reader.get(place).text)
+
+    answer = writer.post(f"{place}/branch/{branch.ref_id}/restore")
+    assert answer.status_code == 409 and "there is a branch" in text_of(answer.text)
+    writer.post(f"{place}/branch/{branch.ref_id}/restore", unique="yes")
+    writer.post(f"{place}/tag/{tag.ref_id}/restore")
+    writer.post(f"{place}/project/{project.project_id}/restore")
+    done = writer.post(f"{place}/collection/{collection.collection_id}/restore")
+    assert done.headers["location"] == "/ui/repositories/lake/trash?notice=restored"
+    assert [each.name for each in lake.branches.list()] == ["dev", "dev-2", "main"]
+    assert lake.tags.get("v1").state is LifecycleState.PERSISTENT
+    assert lake.collections.get(collection.collection_id).state is LifecycleState.PERSISTENT
+    assert writer.post(f"{place}/nothing/x/restore").status_code == 404
+
+    store.catalog.delete("lake")
+    admin = browsers()
+    assert "lake" in admin.get("/trash").text
+    answer = admin.post(f"/trash/{lake.info.repository_id}/restore")
+    assert answer.headers["location"] == "/ui/repositories/lake?notice=restored"
+    assert store.repository("lake").info.repository_id == lake.info.repository_id
+
+
+def test_a_purge_is_confirmed(store: Store, browsers: Browsers) -> None:
+    lake = store.create_repository("lake")
+    lake.objects.put("main", "secret", b"secret")
+    lake.objects.put("main", "kept", b"kept")
+    lake.commits.commit("main", "oops")
+    admin, place = browsers(), "/repositories/lake/purges"
+    named = {"paths": "main:secret", "reason": "gave a <name> away", "all_history": "yes"}
+    for fields, problem in (
+        ({**named, "reason": " "}, "say why"),
+        ({**named, "paths": "main"}, "REF:PATH"),
+        ({**named, "paths": "main:nothing"}, "nothing"),
+        ({**named, "action": "purge"}, "Nothing was changed"),
+        ({**named, "action": "purge", "confirmation": "main"}, "Nothing was changed"),
+    ):
+        answer = admin.post(place, **fields)
+        assert 400 <= answer.status_code < 500 and problem in html.unescape(answer.text), fields
+        assert fields["paths"] in answer.text, "what was written stays in the form"
+    assert "Nothing was purged" in admin.get(place).text
+
+    planned = admin.post(place, **named)
+    assert planned.status_code == 303
+    shown = planned.headers["location"].removeprefix("/ui").partition("?")[0]
+    assert "Carry it out" in admin.get(shown).text
+    assert admin.get(f"{shown}/progress").json()["state"] == "planned"
+    assert lake.objects.open("main", "kept") is not None
+    refused = admin.post(f"{shown}/resume", confirmation="nothing")
+    assert refused.status_code == 400
+    assert admin.post(f"{shown}/resume", confirmation="lake").status_code == 303
+    done = admin.get(shown).text
+    assert "badge done" in done and "gave a &lt;name&gt; away" in done
+    assert admin.post(f"{shown}/resume", confirmation="lake").status_code == 409
+    assert admin.get(shown.replace("lake", "pond")).status_code == 404
+    assert [row for row in rows_of(admin.get(place).text) if "done" in row]
