@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import Path
 
 import httpx
 import pytest
@@ -62,6 +63,17 @@ def test_every_page_has_its_role() -> None:
         (each.method, each.path_format.removeprefix("/ui")): each.role for each in page_routes()
     }
     assert found == PAGES
+
+
+def test_the_table_in_the_documentation() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "pages.md").read_text()
+    rows = re.findall(r"^\| `([A-Z]+) (R?)(/?\S*)` \| (\w+) \|", text, re.MULTILINE)
+    found = {
+        (method, (R if short else "") + path.removeprefix("/ui")): role
+        for method, short, path, role in rows
+    }
+    assert len(rows) == len(found)
+    assert found == {each: role or "public" for each, role in PAGES.items()}
 
 
 def test_logging_in(store: Store, browsers: Browsers) -> None:

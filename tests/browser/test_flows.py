@@ -1,0 +1,243 @@
+"""What people do on the pages, in a real browser: every flow, every page at both sizes and in both
+themes, by keyboard, and looked at by axe."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import PHONE, SCREEN, Visitor, Visitors
+from tests.support.lake import NAME
+from tests.support.server import Server
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+LAKE = f"/repositories/{NAME}"
+PAGES = (
+    "",
+    "/trash",
+    LAKE,
+    f"{LAKE}/commits",
+    f"{LAKE}/refs",
+    f"{LAKE}/collections",
+    f"{LAKE}/policy",
+    f"{LAKE}/runs",
+    f"{LAKE}/runs/{{run}}",
+    f"{LAKE}/runs/{{run}}/candidates",
+    f"{LAKE}/trash",
+    f"{LAKE}/purges",
+    "/repositories/empty",
+    "/repositories/empty/commits",
+)
+GRAVE = ("serious", "critical")
+
+
+def newest_run(visitor: Visitor) -> str:
+    visitor.go(f"{LAKE}/runs")
+    found = re.search(r"/runs/([0-9a-f]{32})", visitor.page.content())
+    assert found is not None
+    return found[1]
+
+
+def violations(visitor: Visitor) -> list[Any]:
+    """What axe calls serious or worse."""
+    script = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    found = visitor.page.evaluate(script + "; axe.run().then(found => found.violations)")
+    return [
+        (each["id"], [node["html"][:200] for node in each["nodes"][:3]])
+        for each in found
+        if each["impact"] in GRAVE
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, SCREEN], ids=["phone", "screen"])
+def test_every_page_fits_and_can_be_used_by_all(
+    visitors: Visitors, size: dict[str, int], theme: str
+) -> None:
+    stranger = visitors(None, size=size, theme=theme)
+    stranger.go("/login")
+    assert violations(stranger) == []
+    visitor = visitors(size=size, theme=theme)
+    run = newest_run(visitor)
+    for place in PAGES:
+        visitor.go(place.format(run=run))
+        visitor.page.wait_for_load_state("networkidle")
+        visitor.page.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
+        wider = visitor.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wider <= 0, place
+        assert violations(visitor) == [], place
+    background = visitor.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    lightness = sum(map(int, re.findall(r"\d+", background)))
+    assert lightness > 600 if theme == "light" else lightness < 150
+
+
+def test_logging_in_and_out(lake_server: Server, visitors: Visitors) -> None:
+    visitor = visitors(None)
+    page = visitor.page
+    page.goto(f"{visitor.url}/")
+    assert page.url == f"{visitor.url}/ui/login"
+    page.goto(f"{visitor.url}/ui{LAKE}/policy")
+    page.fill("#access_key_id", lake_server.keys["reader"].access_key_id)
+    page.fill("#secret", "wrong")
+    page.click("button.primary")
+    page.wait_for_selector("[role=alert]")
+    visitor.said.clear()  # the browser says that it was 401, as it should be
+    page.fill("#secret", lake_server.keys["reader"].secret)
+    page.click("button.primary")
+    page.wait_for_url(f"{visitor.url}/ui{LAKE}/policy")
+    assert page.locator(".role").inner_text() == "reader"
+    assert page.evaluate("document.cookie") == "", "scripts see no session"
+    page.click("text=Log out")
+    page.wait_for_selector("text=You are logged out")
+    page.goto(f"{visitor.url}/ui")
+    assert "/ui/login" in page.url
+
+
+def test_the_graph_by_keyboard(visitors: Visitors) -> None:
+    visitor = visitors("reader")
+    page = visitor.page
+    visitor.go(f"{LAKE}/commits")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('tip')"):
+            break
+    bubble = page.locator(":focus + .bubble")
+    assert bubble.is_visible()
+    assert bubble.inner_text(), "the reason"
+    assert page.locator(".bubble:visible").count() == 1
+    page.keyboard.press("Escape")
+    assert not bubble.is_visible()
+    page.locator(".commit.gone .tip").first.hover()
+    assert "let its data go" in page.locator(".commit.gone .bubble:visible").inner_text()
+
+    total = int(re.findall(r"of (\d+)", page.locator(".pages").first.inner_text())[0])
+    seen = page.locator("li.commit").count()
+    while page.locator("a[rel=next]").count():
+        page.locator("a[rel=next]").first.focus()
+        with page.expect_navigation():
+            page.keyboard.press("Enter")
+        seen += page.locator("li.commit").count()
+    assert seen == total
+    page.fill("#at", "user-ada")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert "user-ada" in page.locator("li.commit").first.inner_text()
+
+
+def test_every_control_is_reached_by_keyboard(visitors: Visitors) -> None:
+    """Of a page with forms: Tab comes by each field and button, and shows where it is."""
+    visitor = visitors()
+    visitor.go(f"{LAKE}/runs")
+    page = visitor.page
+    page.locator("summary").focus()
+    page.keyboard.press("Enter")
+    wanted = page.locator("main :is(a, button, input, select, textarea):visible").count()
+    page.locator("#main").focus()
+    reached: set[str] = set()
+    for _ in range(3 * wanted):
+        page.keyboard.press("Tab")
+        seen = page.evaluate(
+            "(() => { const e = document.activeElement, s = getComputedStyle(e);"
+            " return [e.closest('main') ? (e.name || e.href || e.textContent) : '',"
+            " s.outlineStyle] })()"
+        )
+        if seen[0]:
+            assert seen[1] != "none", seen
+            reached.add(seen[0])
+    assert {"action", "mode", "grace", "allow_share", "Start"} <= reached
+
+
+def test_the_policy_editor(visitors: Visitors) -> None:
+    visitor = visitors()
+    page = visitor.page
+    visitor.go("/repositories/empty/policy")
+    page.fill("#policy", '{"default": "7"}')
+    page.click("text=Set the policy")
+    page.wait_for_selector("#problem")
+    assert "has no unit" in page.locator("#problem").inner_text()
+    assert page.input_value("#policy") == '{"default": "7"}'
+    visitor.said.clear()  # the browser says that it was 400, as it should be
+    page.fill("#policy", '{"default": "7d"}')
+    page.click("text=Set the policy")
+    page.wait_for_selector("text=The policy is set")
+    page.click("text=Drop the policy")
+    page.wait_for_selector("text=The policy was dropped")
+
+
+def test_a_run_from_start_to_end(visitors: Visitors) -> None:
+    """Planned, watched, looked at, searched, confirmed and swept."""
+    visitor = visitors()
+    page = visitor.page
+    visitor.go(f"{LAKE}/runs")
+    page.click("summary")
+    page.click("text=Clean: list everything")
+    page.click("button:has-text('Start')")
+    page.wait_for_url(re.compile(r"/runs/[0-9a-f]{32}"))
+    # The page follows the run, and loads anew at its end.
+    page.wait_for_selector(".head .badge.planned", timeout=120_000)
+    assert page.locator("[data-progress]").count() == 0
+    page.wait_for_selector(".charts .chart")
+
+    run = newest_run(visitor)
+    visitor.go(f"{LAKE}/runs")
+    runs = page.locator("tbody tr").count()
+    assert runs == 3
+    page.locator("tbody a").nth(1).click()
+    page.click("text=look at them")
+    assert page.locator("tbody tr").count() == 40
+    address = page.locator("tbody th").nth(3).inner_text()
+    page.fill("#search", address)
+    page.click("button:has-text('Search')")
+    assert page.locator("tbody tr").count() == 1
+
+    visitor.go(f"{LAKE}/runs/{run}")
+    page.click("summary:has-text('Sweep')")
+    button = page.locator("button.danger")
+    assert button.is_disabled()
+    page.fill("#confirmation", NAME + "x")
+    assert button.is_disabled()
+    page.fill("#confirmation", NAME)
+    button.click()
+    page.wait_for_selector(".head .badge.swept", timeout=120_000)
+
+
+def test_the_trash(visitors: Visitors) -> None:
+    visitor = visitors("writer")
+    page = visitor.page
+    visitor.go(f"{LAKE}/trash")
+    assert page.locator("text=6 days left").count() == 5
+    page.click("[aria-label='Restore branch dropped']")
+    page.wait_for_selector("text=It was brought back")
+    visitor.go(f"{LAKE}/refs?state=persistent&prefix=dropped")
+    assert page.locator("tbody tr").count() == 1
+    reader = visitors("reader")
+    reader.go(f"{LAKE}/trash")
+    assert reader.page.locator("button:has-text('Restore')").count() == 0
+
+
+def test_a_purge(visitors: Visitors) -> None:
+    visitor = visitors()
+    page = visitor.page
+    visitor.go(f"{LAKE}/purges")
+    page.click("summary")
+    page.fill("#paths", "main:readme.txt")
+    page.check("text=Every commit that holds what is named, too")
+    page.fill("#reason", "asked for by its owner")
+    assert page.locator("#purge").is_disabled()
+    page.click("text=Plan: see what would go")
+    page.wait_for_selector(".head .badge:is(.planned, .refused)", timeout=60_000)
+    state = page.locator(".head .badge").inner_text()
+    assert state == "planned"
+    page.fill("#confirmation", NAME)
+    page.click("button.danger")
+    page.wait_for_selector(".head .badge.done", timeout=60_000)
+    writer = visitors("writer")
+    writer.go(LAKE)
+    assert writer.page.locator("text=Purges").count() == 0
