@@ -10,7 +10,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -20,11 +22,13 @@ from tests.support.lake import NAME, fill_lake, leave_garbage
 from tests.support.requirements import require_or_skip
 from tests.support.server import Server, new_server
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
 WAIT_MILLISECONDS = 20_000
-PHONE = {"width": 360, "height": 740}
-SCREEN = {"width": 1600, "height": 1000}
+Theme = Literal["light", "dark"]
+PHONE: ViewportSize = {"width": 360, "height": 740}
+SCREEN: ViewportSize = {"width": 1600, "height": 1000}
 
 
 def find_chromium() -> str | None:
@@ -34,12 +38,16 @@ def find_chromium() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[playwright.Browser]:
+def browser() -> Iterator[Browser]:
     """One browser, without a window."""
     path = find_chromium()
     if path is None:
         require_or_skip("chromium", "no chromium on PATH, and EBBTIDE_TEST_CHROMIUM names none")
-    with playwright.sync_playwright() as started:
+    if find_spec("playwright") is None:
+        require_or_skip("chromium", "playwright is not installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
         # Its own sandbox needs rights that root and containers do not have.
         chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield chromium
@@ -73,7 +81,7 @@ def lake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 class Visitor:
     """Somebody at a browser, logged in."""
 
-    page: playwright.Page
+    page: Page
     url: str
     said: list[str] = field(default_factory=list)
 
@@ -95,19 +103,19 @@ Visitors = Callable[..., Visitor]
 
 
 @pytest.fixture
-def visitors(browser: playwright.Browser, lake_server: Server) -> Iterator[Visitors]:
+def visitors(browser: Browser, lake_server: Server) -> Iterator[Visitors]:
     """Gives somebody with the key of a role, at a screen of a size, in a theme."""
     with _visitors(browser, lake_server) as visitor_of:
         yield visitor_of
 
 
 @contextmanager
-def _visitors(browser: playwright.Browser, server: Server) -> Iterator[Visitors]:
-    contexts: list[playwright.BrowserContext] = []
+def _visitors(browser: Browser, server: Server) -> Iterator[Visitors]:
+    contexts: list[BrowserContext] = []
     made: list[Visitor] = []
 
     def visitor_of(
-        role: str | None = "admin", *, size: dict[str, int] = SCREEN, theme: str = "light"
+        role: str | None = "admin", *, size: ViewportSize = SCREEN, theme: Theme = "light"
     ) -> Visitor:
         context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
         context.set_default_timeout(WAIT_MILLISECONDS)

@@ -19,6 +19,7 @@ from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.server.app import create_app
+from ebbtide.server.jobs import Jobs
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.keys import KeyPair, Role
@@ -36,6 +37,7 @@ class Browser:
     from."""
 
     http: httpx.Client
+    jobs: Jobs
 
     def get(self, place: str, **options: Any) -> httpx.Response:
         """Open a page."""
@@ -74,7 +76,7 @@ def browsing(store: Store) -> Iterator[Browsers]:
         def browser_of(role: Role | None = Role.ADMIN) -> Browser:
             client = httpx.Client(transport=InProcess(app, portal), base_url="http://test")
             opened.append(client)
-            browser = Browser(client)
+            browser = Browser(client, app.state.jobs)
             if role is not None:
                 pair = store.keys.create(role, name=f"<{role}>")
                 assert browser.log_in(pair).status_code == 303

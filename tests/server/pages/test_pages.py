@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import html
 import re
+import time
 from datetime import timedelta
 
 import pytest
 
 from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.server.jobs import Job, StepState
 from ebbtide.store.embedded import Store
 from ebbtide.store.keys import Role
-from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake
+from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
 from tests.support.clock import ManualClock
 from tests.support.lake import HOSTILE, NAME
 
@@ -143,6 +145,23 @@ def test_a_run(lake: Lake, admin: Browser) -> None:
     progress = admin.get(f"{PLACE}/runs/{lake.swept}/progress").json()
     assert progress["state"] == "swept" and progress["ended"] is True
     assert admin.get(f"{PLACE}/runs/{'0' * 32}").status_code == 404
+
+
+def test_a_run_under_way(lake: Lake) -> None:
+    with browsing(lake.store) as browsers:
+        browser = browsers(Role.READER)
+        repository_id, run_id = lake.store.repository(NAME).info.repository_id, "f" * 32
+        job = Job(repository_id, process=None, run_id=run_id)
+        job.steps = [StepState("list", 0.0, 1.25), StepState("mark <b>", time.monotonic())]
+        browser.jobs._jobs.append(job)
+        page = browser.get(f"{PLACE}/runs/{run_id}").text
+        assert f'data-progress="/ui{PLACE}/runs/{run_id}/progress"' in page
+        assert "badge running" in page and "mark &lt;b&gt;" in page and "1.2 s" in page
+        found = browser.get(f"{PLACE}/runs/{run_id}/progress").json()
+        assert found["state"] == "running" and not found["ended"]
+        assert re.findall(r'<li class="(\w+)">', found["html"]) == ["ended", "going"]
+        assert "under way" in browser.get(f"{PLACE}/runs").text
+        browser.jobs._jobs.clear()
 
 
 def test_charts(lake: Lake, admin: Browser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from starlette.responses import Response
 
@@ -17,7 +18,8 @@ from ebbtide.store.keys import Role
 
 pages = Pages()
 
-_PATH = "/repositories/{repository:segment}/policy"
+BRANCHES_CHARTED: Final = 100
+_PATH: Final = "/repositories/{repository:segment}/policy"
 
 
 @pages.add("GET", _PATH, Role.READER)
@@ -75,6 +77,7 @@ def _page(
         roots = reading.roots()
     policy = repository.retention.get()
     decision = decide(roots)
+    by_ref = sorted(decision.by_ref, key=lambda each: (-each.expired_count, each.name))
     if text is None:
         text = "" if policy is None else json.dumps(policy.to_mapping(), indent=2)
     return visit.page(
@@ -86,8 +89,10 @@ def _page(
         saved=saved,
         unmatched=unmatched,
         shares=shares(
-            (each.name, each.rule, each.kept_count, each.expired_count) for each in decision.by_ref
+            (each.name, each.rule, each.kept_count, each.expired_count)
+            for each in by_ref[:BRANCHES_CHARTED]
         ),
+        more_branches=max(0, len(by_ref) - BRANCHES_CHARTED),
         kept_count=len(decision.active),
         lost_count=len(decision.expired),
     )

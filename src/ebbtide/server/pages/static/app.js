@@ -63,6 +63,11 @@ document.addEventListener("keydown", (event) => {
   // A bubble that covers something can be put away without moving the focus.
   document.body.classList.toggle("no-bubbles", event.key === "Escape");
 });
+document.addEventListener("pointerover", (event) => {
+  if (event.target.closest(".fate")) {
+    document.body.classList.remove("no-bubbles");
+  }
+});
 const section = document.querySelector(".sections [aria-current]");
 if (section) {
   const list = section.closest("ul");
