@@ -6,11 +6,14 @@ import html
 import re
 import time
 from datetime import timedelta
+from typing import get_args
 
 import pytest
 
+from ebbtide.gc.report import COUNTED, RunState
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.jobs import Job, StepState
+from ebbtide.server.pages.runs import MEANINGS, SWEPT
 from ebbtide.store.embedded import Store
 from ebbtide.store.keys import Role
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
@@ -145,6 +148,11 @@ def test_a_run(lake: Lake, admin: Browser) -> None:
     progress = admin.get(f"{PLACE}/runs/{lake.swept}/progress").json()
     assert progress["state"] == "swept" and progress["ended"] is True
     assert admin.get(f"{PLACE}/runs/{'0' * 32}").status_code == 404
+
+
+def test_every_figure_of_a_run_is_explained() -> None:
+    assert set(MEANINGS) == set(COUNTED)
+    assert set(SWEPT) | {"planned", "refused"} == set(get_args(RunState))
 
 
 def test_a_run_under_way(lake: Lake) -> None:

@@ -39,6 +39,7 @@ class RunFigures:
     reclaimable_count: int
     reclaimable_bytes: int
     deleted_bytes: int
+    is_final: bool
 
 
 class Figures:
@@ -76,7 +77,7 @@ class Figures:
             figures = read_figures(run_id, folder_of(repository, run_id, path))
         except EbbtideError:
             return None
-        if figures is not None and figures.state == "swept":
+        if figures is not None and figures.is_final:
             with self._lock:
                 self._kept[run_id] = figures
                 while len(self._kept) > KEPT_MAX:
@@ -110,4 +111,6 @@ def read_figures(run_id: str, folder: RunFolder) -> RunFigures | None:
         reclaimable_count=candidates.get("objects", 0) if is_open else 0,
         reclaimable_bytes=candidates.get("bytes_total", 0) if is_open else 0,
         deleted_bytes=deleted_bytes,
+        # What is aside may come back, or go for good.
+        is_final=state == "swept" and not report.get("quarantine"),
     )

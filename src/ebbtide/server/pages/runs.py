@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from ebbtide.errors import InvalidInput
-from ebbtide.gc.report import COUNTED, RunReport
+from ebbtide.gc.report import RunReport
 from ebbtide.ids import instant_of
 from ebbtide.server import runs
 from ebbtide.server.pages.charts import Bar, bars, shares
@@ -27,6 +27,8 @@ BRANCHES_CHARTED: Final = 25
 _RUNS: Final = "/repositories/{repository:segment}/runs"
 _RUN: Final = _RUNS + "/{run_id:segment}"
 
+SWEPT: Final = ("swept", "incomplete", "undone")
+PLANNED: Final = ("listed", "live", "protected", "young", "candidate")
 MEANINGS: Final[Mapping[str, str]] = {
     "listed": "Files in the storage that the run looked at",
     "live": "Kept, since a commit or collection that stays refers to them",
@@ -34,6 +36,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "young": "Kept, since they are younger than the grace",
     "candidate": "May go, by the plan",
     "deleted": "Deleted",
+    "quarantined": "Moved aside: an undo brings them back",
     "revived": "Kept after all: something came to need them",
     "missing": "Gone already",
     "failed": "Not deleted: the storage refused",
@@ -162,11 +165,11 @@ def _can_sweep(run: RunAnswer) -> bool:
 
 def _counts(report: Mapping[str, Any]) -> list[CountRow]:
     """The figures; those of a sweep only once there was one."""
-    swept = report["state"] in ("swept", "incomplete")
-    planned = ("listed", "live", "protected", "young", "candidate")
-    names = [name for name in MEANINGS if name in COUNTED and (swept or name in planned)]
+    names = list(MEANINGS) if report["state"] in SWEPT else PLANNED
     return [
-        CountRow(name, MEANINGS[name], report[f"{name}_count"], report[f"{name}_bytes"])
+        CountRow(
+            name, MEANINGS[name], report.get(f"{name}_count", 0), report.get(f"{name}_bytes", 0)
+        )
         for name in names
     ]
 
