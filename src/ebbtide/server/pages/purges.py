@@ -82,7 +82,8 @@ def resume_purge(visit: Visit) -> Response:
 def progress(visit: Visit) -> Response:
     """How far a purge is, for the page that watches it."""
     row = _find(visit)
-    return visit.json({"state": row.state, "ended": not _is_active(row), "html": None})
+    ended = not (_is_active(row) or (visit.query("awaited") and _is_about_to_go_on(row)))
+    return visit.json({"state": row.state, "ended": ended, "html": None})
 
 
 def _list(visit: Visit, *, error: EbbtideError | None = None) -> Response:
@@ -111,6 +112,7 @@ def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         row=row,
         report=report.to_json(),
         is_active=_is_active(row),
+        is_awaited=visit.query("notice") == "purge_started" and _is_about_to_go_on(row),
         is_open=row.state not in ENDED,
         error=error,
     )
@@ -119,6 +121,11 @@ def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
 def _is_active(row: PurgeRow) -> bool:
     """Whether it is under way, as far as the database knows. One that went wrong says so."""
     return row.state in ACTIVE and row.error is None
+
+
+def _is_about_to_go_on(row: PurgeRow) -> bool:
+    """Whether one that was just told to go on may do so any moment."""
+    return row.state == "planned" and row.error is None
 
 
 def _request(visit: Visit) -> Request:

@@ -57,6 +57,7 @@ def environment() -> Environment:
     made = Environment(
         loader=PackageLoader("ebbtide.server.pages"),
         autoescape=True,
+        auto_reload=False,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
