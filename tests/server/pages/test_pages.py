@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 
 from ebbtide.gc.report import COUNTED, RunState
+from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.jobs import Job, StepState
 from ebbtide.server.pages.runs import MEANINGS, SWEPT
@@ -211,7 +212,7 @@ def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> Non
 
 
 def test_the_policy_editor(store: Store, browsers: Browsers) -> None:
-    lake = store.create_repository("lake", storage_url="memory:pages-policy")
+    lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
     admin, reader = browsers(), browsers(Role.READER)
     assert "everything is kept" in admin.get("/repositories/lake/policy").text
     place = "/repositories/lake/policy"
@@ -242,7 +243,7 @@ def test_the_policy_editor(store: Store, browsers: Browsers) -> None:
 
 
 def test_bringing_back(store: Store, browsers: Browsers, clock: ManualClock) -> None:
-    lake = store.create_repository("lake", storage_url="memory:pages-trash")
+    lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
     branch = lake.branches.create("dev", "main")
     tag = lake.tags.create("v1", "main")
     project = lake.projects.create("project")
