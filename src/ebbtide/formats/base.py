@@ -107,6 +107,38 @@ class Clocks:
     storage: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protector:
+    """A row of the relation `protected`, for people: `where` says more than its reason does, such
+    as which branch has the address staged. Without an end it protects until something changes."""
+
+    reason: str
+    where: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetGo:
+    """That a commit was let go: by which run, or by hand for that reason. Of one that is
+    `forgotten` the record went, too."""
+
+    run_id: str | None
+    at: datetime | None
+    forgotten: bool = False
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgedAddress:
+    """That an address was closed for good: by which purge, asked for why, and how far that is."""
+
+    purge_id: str
+    at: datetime
+    reason: str
+    state: str
+
+
 class Layout(Protocol):
     """How a format lays out its files, and how their contents are read. Picklable."""
 
@@ -201,6 +233,15 @@ class Reading(Protocol):
         """Addresses (a column `address`, in batches) that an administrator closed for good and
         whose files may still be there: they go, though commits refer to them."""
 
+    def protectors(self, address: str) -> list[Protector]:
+        """What `protected` has of one address."""
+
+    def let_go(self, commit_id: str) -> LetGo | None:
+        """What is on record of letting a commit go; None too where a format keeps no record."""
+
+    def purged_at(self, address: str) -> PurgedAddress | None:
+        """What is on record of purging an address, whose file may be there or not."""
+
 
 class RunHold(Protocol):
     """A run's hold on a repository, kept alive by a heartbeat."""
@@ -269,6 +310,15 @@ class RepositoryFormat(Protocol):
     def reading(self, cutoff: datetime) -> AbstractContextManager[Reading]:
         """One snapshot of the metadata. What was made since `cutoff` is kept where a format cannot
         tell whether somebody is about to need it."""
+
+    def resolve(self, expression: str) -> str:
+        """The id of the commit that an expression means which is neither a ref's name nor an id:
+        such as `main~2`, or the first digits of an id. NotFound `ref_not_found`."""
+
+    def address_at(self, ref: str, path: str) -> str:
+        """The address of what a ref has at a path. NotFound `ref_not_found`, `object_not_found`;
+        InvalidInput `invalid_argument` where a format has no paths, or the path leads to what was
+        imported from outside the storage root."""
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None

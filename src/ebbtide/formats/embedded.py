@@ -19,8 +19,11 @@ from ebbtide.formats.base import (
     Fencing,
     Guard,
     Identity,
+    LetGo,
     Listing,
     ListingItem,
+    Protector,
+    PurgedAddress,
     RunHold,
     Slices,
     unguarded,
@@ -56,15 +59,19 @@ from ebbtide.store.content.ranges import read_range_addresses, read_range_files
 from ebbtide.store.content.trees import read_tree
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.leases import Lease, beat, release_lease, take_lease
+from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.purges import find_purged, pages_of_closed
+from ebbtide.store.metadata.purges import find_purge, find_purged, pages_of_closed
 from ebbtide.store.metadata.records import (
     closed_rows,
     lease_commits,
     put_back_records,
     record_rows,
 )
-from ebbtide.store.preparing import dropped, uncommitted, untraced
+from ebbtide.store.metadata.references import staged_places
+from ebbtide.store.preparing import STAGED, dropped, uncommitted, untraced
+from ebbtide.store.revisions import resolve
+from ebbtide.store.tracing import address_at
 
 FORMAT_NAME: Final = "ebbtide"
 _SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
@@ -204,6 +211,56 @@ class _Reading:
         for addresses in pages_of_closed(self.tx, self.repository_id):
             yield pa.table({"address": pa.array(addresses, pa.string())})
 
+    def protectors(self, address: str) -> list[Protector]:
+        rows = [row for table in self.protected([address]) for row in table.to_pylist()]
+        found = [
+            Protector(reason=row["reason"], since=row["created_at"], until=row["until"])
+            for row in rows
+            if row["reason"] != STAGED.reason
+        ]
+        if len(found) < len(rows):
+            found += self._staged_at(address)
+        return found
+
+    def _staged_at(self, address: str) -> Iterator[Protector]:
+        trash_time = self.settings.trash_time
+        places = staged_places(
+            self.tx, self.repository_id, address, gone_before=self.opened_at - trash_time
+        )
+        for place in places:
+            ends_at = place.branch_expires_at
+            yield Protector(
+                reason=STAGED.reason,
+                where=f"branch {place.branch}, path {place.path}",
+                since=place.staged_at,
+                until=None if ends_at is None else ends_at + trash_time,
+            )
+
+    def let_go(self, commit_id: str) -> LetGo | None:
+        commit = find_commits(self.tx, self.repository_id, [commit_id]).get(commit_id)
+        if commit is None or commit.is_intact:
+            return None
+        if commit.given_up_at is not None and commit.forgotten_by is None:
+            reason = f"given up as damaged: {commit.given_up_reason}"
+            return LetGo(run_id=None, at=commit.given_up_at, reason=reason)
+        return LetGo(
+            run_id=commit.forgotten_by or commit.tombstoned_by,
+            at=commit.tombstoned_at,
+            forgotten=commit.forgotten_by is not None,
+        )
+
+    def purged_at(self, address: str) -> PurgedAddress | None:
+        purge_id = find_purged(self.tx, self.repository_id, [address]).get(address)
+        row = None if purge_id is None else find_purge(self.tx, purge_id)
+        if row is None:
+            return None
+        return PurgedAddress(
+            purge_id=row.purge_id,
+            at=row.closed_at or row.started_at,
+            reason=row.request["reason"],
+            state=row.state,
+        )
+
 
 class _Hold:
     """A lease with a thread that keeps it alive."""
@@ -324,6 +381,16 @@ class EmbeddedRepository:
         opened_at = self.now()
         with self._metadata.snapshot(scans=True) as tx:
             yield _Reading(tx, self._repository_id, self._context.settings, opened_at)
+
+    def resolve(self, expression: str) -> str:
+        """As `store.revisions` has it; Conflict `ref_ambiguous` besides."""
+        with self._metadata.snapshot() as tx:
+            return resolve(tx, self._repository_id, expression).commit.commit_id
+
+    def address_at(self, ref: str, path: str) -> str:
+        """Of a branch, tag or commit, or of a collection by its path; Gone `commit_expired` where
+        a run let the record go."""
+        return address_at(self._context, ref, path)
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None

@@ -89,6 +89,12 @@ def read_nodes(
     return known + _read_from_files(engine, place, others, index, asked)
 
 
+def unknown_nodes(engine: Engine, place: Place, nodes: list[Part], index: Index) -> list[Part]:
+    """Of the nodes (parts of MARKED_NODES) those that the index does not know."""
+    found = [part for part in _recall(engine, place, nodes, index, []) if part.group == _FOUND]
+    return _without(engine, place, nodes, found) if found else nodes
+
+
 def _recall(
     engine: Engine, place: Place, nodes: list[Part], index: Index, asked: list[Part] | None
 ) -> list[Part]:

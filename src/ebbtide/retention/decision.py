@@ -7,8 +7,8 @@ follow one rule. Not for: addresses (the mark), or gates that need the storage.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from ebbtide.errors import Refused
 from ebbtide.model import Commit, Ref
@@ -27,7 +27,9 @@ class Roots:
     their files; a tree that is not in it was given up. Without a policy everything that a commit
     holds is kept. `companions` maps commits to the addresses that go with their records, beside
     tree and nodes. Of `lenient_trees`, which nobody may come to need, files may be missing.
-    `holds` are those that any policy comes with; this one has them.
+    `holds` are those that any policy comes with; this one has them. `holds_end` says when those of
+    the policy's end that do so by themselves, at the latest. A ref is gone `trash_time` after its
+    `expires_at`.
     """
 
     now: datetime
@@ -39,6 +41,22 @@ class Roots:
     companions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lenient_trees: frozenset[str] = frozenset()
     holds: Mapping[str, str] = field(default_factory=dict)
+    trash_time: timedelta = timedelta()
+    holds_end: Mapping[str, datetime] = field(default_factory=dict)
+
+    def at(self, instant: datetime) -> Roots:
+        """The roots as they will be at a later instant if nothing happens until then."""
+        refs = tuple(
+            ref
+            for ref in self.refs
+            if ref.expires_at is None or instant - ref.expires_at < self.trash_time
+        )
+        ended = {commit_id for commit_id, end in self.holds_end.items() if end <= instant}
+        policy = self.policy
+        if policy is not None and ended:
+            holds = {name: why for name, why in policy.holds.items() if name not in ended}
+            policy = replace(policy, holds=holds)
+        return replace(self, now=instant, refs=refs, policy=policy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ def read_roots(
         tree_checksums=checksums,
         policy=_policy(tx, repository_id, held),
         holds=held,
+        trash_time=trash_time,
     )
 
 

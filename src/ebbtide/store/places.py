@@ -36,7 +36,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What collections keep: `refs` of those that are not gone, and `promised`, by content, the
-    end of the last lease on what is."""
+    end of the last lease on what ends or has ended."""
 
     refs: list[Ref] = field(default_factory=list)
     promised: dict[str, datetime] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def read_kept(
         ends_at = earliest(use.expires_at, place.ends_at)
         if ends_at is None or now - ends_at < trash_time:
             kept.refs.append(_ref(use, place, ends_at))
-        elif use.replication_desired > 0 and now - ends_at < lease_ttl:
+        if ends_at is not None and use.replication_desired > 0 and now - ends_at < lease_ttl:
             # Through one that kept no data nothing was signed; before that, the reflog knows.
             promised = ends_at + lease_ttl
             kept.promised[use.content_id] = max(

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from ebbtide.formats.base import (
     Fencing,
     Guard,
     Identity,
+    Protector,
     RunHold,
     unguarded,
 )
@@ -98,6 +99,7 @@ class RepoGuard:
 class _Reading:
     state: State
     now: datetime
+    grace: timedelta
     closed: frozenset[str]
 
     def roots(self) -> Roots:
@@ -126,6 +128,10 @@ class _Reading:
             policy=Policy.parse(policy),
             companions={c.commit_id: log_addresses(history, c.commit_id) for c in commits},
             lenient_trees=frozenset(self.state.unreachable),
+            holds_end={
+                name: (since or self.now) + self.grace
+                for name, since in self.state.held_since.items()
+            },
         )
 
     def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -151,6 +157,17 @@ class _Reading:
     def purged(self) -> Iterator[pa.Table]:
         """None: Icechunk's repositories are not purged."""
         return iter(())
+
+    def protectors(self, address: str) -> list[Protector]:
+        """At most one: a backup stays or not."""
+        rows = [row for table in self.protected() for row in table.to_pylist()]
+        return [Protector(reason=row["reason"]) for row in rows if row["address"] == address]
+
+    def let_go(self, commit_id: str) -> None:
+        """Icechunk keeps no record of it; those of runs do."""
+
+    def purged_at(self, address: str) -> None:
+        """Never."""
 
 
 class IcechunkRepository:
@@ -243,6 +260,7 @@ class IcechunkRepository:
         yield self._read(cutoff)
 
     def _read(self, cutoff: datetime) -> _Reading:
+        now = self.now()
         state = read_state(
             self.storage,
             cutoff=cutoff,
@@ -254,7 +272,7 @@ class IcechunkRepository:
         self._backups = state.backups
         self._old_backups = bool(state.old_backups)
         self._unreachable = state.unreachable
-        return _Reading(state, self.now(), self._closed)
+        return _Reading(state, now, now - cutoff, self._closed)
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
@@ -289,6 +307,22 @@ class IcechunkRepository:
             if record is not None:
                 found[run_id] = str(record["run_path"])
         return dict(sorted(found.items()))
+
+    def resolve(self, expression: str) -> str:
+        """There are no expressions: NotFound `ref_not_found`."""
+        raise NotFound(
+            "ref_not_found",
+            f"there is no branch, tag or snapshot {expression[:100]!r} at {self.storage.url}",
+        )
+
+    def address_at(self, ref: str, path: str) -> str:
+        """InvalidInput `invalid_argument`: arrays have many chunks each."""
+        del path
+        raise InvalidInput(
+            "invalid_argument",
+            f"{self.identity.repository_name} has arrays, and no single file at a path: name the "
+            f"file itself, such as chunks/ID, or the snapshot or ref alone ({ref[:100]})",
+        )
 
     def plan_expiry(self, request: ExpiryRequest) -> tuple[History, Expiry]:
         """What a request comes to now, and the history that it was judged by."""

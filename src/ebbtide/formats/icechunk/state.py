@@ -69,12 +69,15 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A reading. `held` are the unreachable snapshots that stay, each with the reason; `backups`
-    the names of the copies in `overwritten/` that stay, `old_backups` those of the others;
-    `unreachable` all that no ref reaches, with the dates of their files."""
+    """A reading. `held` are the unreachable snapshots that stay, each with the reason; they do so
+    for a grace from `held_since` on, where None is now at the latest; what no plan has seen yet is
+    not in it. `backups` are the names of the copies in
+    `overwritten/` that stay, `old_backups` those of the others; `unreachable` all that no ref
+    reaches, with the dates of their files."""
 
     history: History
     held: Mapping[str, str]
+    held_since: Mapping[str, datetime | None]
     backups: frozenset[str]
     old_backups: Set[str]
     unreachable: Mapping[str, datetime]
@@ -123,18 +126,26 @@ def read_state(
         if name not in reached and name not in files and commit.created_at < cutoff
     }
     held: dict[str, str] = {}
+    since: dict[str, datetime | None] = {}
     if not quiet and repo is None:
         held |= {name: NEWLY_SEEN for name in unreachable if first_seen.get(name, cutoff) >= cutoff}
+        since |= {name: first_seen[name] for name in held if name in first_seen}
+    unseen = held.keys() - since.keys()
     copies = _copies(storage)
     backups = frozenset(name for name, date in copies.items() if may_be_since(date, cutoff))
     if not quiet and repo is not None:
         recent, logs = _recent(storage, repo, cutoff, backups)
         held |= {name: RECENT for name in recent if name in unreachable}
+        since |= {name: None for name in recent if name in unreachable}
         history = History(history.refs, history.commits, {**logs, **history.logs})
-    held |= {name: YOUNG for name, date in unreachable.items() if may_be_since(date, cutoff)}
+    young = {name: date for name, date in unreachable.items() if may_be_since(date, cutoff)}
+    held |= dict.fromkeys(young, YOUNG)
+    for name in young.keys() - unseen:
+        date, seen = _latest(young[name]), since.get(name, young[name])
+        since[name] = None if seen is None else max(date, seen)
     if repo is not None:
         backups |= frozenset(_chain(storage, repo))
-    return State(history, held, backups, copies.keys() - backups, unreachable)
+    return State(history, held, since, backups, copies.keys() - backups, unreachable)
 
 
 def load_repo(storage: Storage, address: str = REPO_ADDRESS) -> RepoFile:
@@ -180,8 +191,11 @@ def log_addresses(history: History, snapshot_id: str) -> tuple[str, ...]:
 def may_be_since(date: datetime, cutoff: datetime) -> bool:
     """Whether a file of this date may have been written at or after the cutoff: a date in whole
     seconds may stand for any instant of that second."""
-    latest = date if date.microsecond else date + timedelta(microseconds=999_999)
-    return latest >= cutoff
+    return _latest(date) >= cutoff
+
+
+def _latest(date: datetime) -> datetime:
+    return date if date.microsecond else date + timedelta(microseconds=999_999)
 
 
 def snapshot_files(storage: Storage) -> dict[str, datetime]:

@@ -119,6 +119,44 @@ def staged_among(
         yield StagedAddress(row.token, row.path, row.address)
 
 
+@dataclass(frozen=True, slots=True)
+class StagedPlace:
+    """Where an address is staged: on which branch, at which path, since when."""
+
+    branch: str
+    path: str
+    staged_at: datetime
+    branch_expires_at: datetime | None
+
+
+def staged_places(
+    tx: Transaction, repository_id: str, address: str, *, gone_before: datetime
+) -> list[StagedPlace]:
+    """Where an address is staged on branches that are not gone, by branch and path."""
+    rows = tx.execute(
+        sa.select(staged.c.token, staged.c.path, staged.c.mtime).where(
+            staged.c.repository_id == repository_id, staged.c.address == address
+        )
+    ).all()
+    here = sa.select(
+        branches.c.name,
+        branches.c.staging_token,
+        branches.c.sealed_tokens,
+        branches.c.expires_at,
+    ).where(branches.c.repository_id == repository_id, _is_there(branches, gone_before))
+    of_token = {
+        token: branch
+        for branch in tx.execute(here)
+        for token in (branch.staging_token, *branch.sealed_tokens)
+    }
+    found = [
+        StagedPlace(of_token[row.token].name, row.path, row.mtime, of_token[row.token].expires_at)
+        for row in rows
+        if row.token in of_token
+    ]
+    return sorted(found, key=lambda place: (place.branch, place.path))
+
+
 def writes_among(tx: Transaction, repository_id: str, addresses: Addresses) -> Iterator[str]:
     """Addresses that are being written."""
     query = sa.select(pending.c.address).where(

@@ -1,0 +1,1 @@
+"""Why a file or commit is still there, until when, and why it went."""

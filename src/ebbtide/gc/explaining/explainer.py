@@ -1,0 +1,268 @@
+"""Explaining: why an address or a commit is still there, until when, and why it went.
+
+What keeps something is what a run would keep it for: one reading of the repository, decided by the
+same function, and trees and nodes read as a run reads them. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+
+from ebbtide.arrow import texts
+from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.formats.base import FOREIGN, SYSTEM, Reading, RepositoryFormat
+from ebbtide.gc.candidates import latest_micros
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.explaining.answers import (
+    AddressState,
+    CommitState,
+    ExplainedAddress,
+    ExplainedCommit,
+    Went,
+)
+from ebbtide.gc.explaining.history import Surroundings
+from ebbtide.gc.explaining.holders import NOTHING, Holders, Recollection, Search
+from ebbtide.gc.explaining.keepers import Found
+from ebbtide.gc.explaining.past import describe, find_forgotten, find_outcome
+from ebbtide.gc.places import Place
+from ebbtide.gc.planning import trees_of
+from ebbtide.gc.runs import RunFolder
+from ebbtide.model import EPOCH, Commit
+from ebbtide.retention.decision import Decision, decide
+from ebbtide.retention.outlook import outlook
+from ebbtide.storage import ObjectInfo, open_storage
+
+LIMIT: Final = 20
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class Explainer:
+    """Explains what is in one repository. `grace` is that of its runs; lists have `limit` rows at
+    most, and say how many there are."""
+
+    def __init__(
+        self,
+        repository: RepositoryFormat,
+        *,
+        engine: Engine,
+        grace: timedelta,
+        limit: int = LIMIT,
+    ) -> None:
+        self._repository = repository
+        self._engine = engine
+        self._grace = grace
+        self._limit = limit
+
+    def explain(self, what: str, path: str | None = None) -> ExplainedAddress | ExplainedCommit:
+        """Explain an address, a commit's id or a ref; with a `path`, what the ref has there.
+
+        What has the shape of an address is one. Raises NotFound `ref_not_found`,
+        `commit_not_found`, `object_not_found`; InvalidInput `invalid_argument`; Refused, as a run
+        does, where what decides can't be read.
+        """
+        if path is not None:
+            return self.address(self._repository.address_at(what, path))
+        if self._kind_of(what) in self._repository.layout.delete_order:
+            return self.address(what)
+        try:
+            return self.commit(what)
+        except (NotFound, InvalidInput):
+            if not self._has_file(what):
+                raise
+        return self.address(what)
+
+    def commit(self, name: str) -> ExplainedCommit:
+        """Explain the commit that a ref, an id or another expression names. Raises as above."""
+        with self._reading() as reading:
+            roots = reading.roots()
+            around = Surroundings.of(roots, decide(roots))
+            commit_id = self._commit_of(around, name)
+            if commit_id in around.commits:
+                return self._known_commit(reading, around, around.commits[commit_id])
+            let_go = reading.let_go(commit_id)
+        let_go = let_go or find_forgotten(self._repository, commit_id)
+        if let_go is None:
+            raise NotFound("commit_not_found", f"nothing is known of commit {commit_id}")
+        return ExplainedCommit(commit_id=commit_id, state="forgotten", let_go=let_go)
+
+    def _commit_of(self, around: Surroundings, name: str) -> str:
+        named = around.named(name)
+        if named is not None:
+            return named
+        if name in around.commits or name in around.roots.stub_ids:
+            return name
+        try:
+            return self._repository.resolve(name)
+        except NotFound:
+            if find_forgotten(self._repository, name) is None:
+                raise
+            return name
+
+    def _known_commit(
+        self, reading: Reading, around: Surroundings, commit: Commit
+    ) -> ExplainedCommit:
+        roots, decision = around.roots, around.decision
+        commit_id = commit.commit_id
+        refs = around.reaching(commit_id)
+        is_active, is_recorded = commit_id in decision.active, commit_id in decision.recorded
+        data = outlook(roots, data=[commit_id]) if is_active else None
+        record = outlook(roots, records=[commit_id]) if is_recorded else None
+        return ExplainedCommit(
+            commit_id=commit_id,
+            state=_commit_state(commit, decision),
+            created_at=commit.created_at,
+            tree_id=commit.tree_id,
+            reason=decision.active.get(commit_id),
+            refs=tuple(refs[: self._limit]),
+            ref_count=len(refs),
+            leased_until=_future(commit.leased_until, roots.now),
+            hold=None if roots.policy is None else roots.policy.holds.get(commit_id),
+            data_until=None if data is None else data.ends_at,
+            data_kept_by=None if data is None else data.reason,
+            record_until=None if record is None else record.ends_at,
+            let_go=reading.let_go(commit_id) if commit.tombstoned else None,
+        )
+
+    def address(self, address: str) -> ExplainedAddress:
+        """Explain an address within the storage root. Raises NotFound `object_not_found` for what
+        is neither there nor on record; Refused as above."""
+        kind = self._kind_of(address)
+        if kind in (FOREIGN, SYSTEM):
+            return self._uncollected(address, kind)
+        target = self._target_of(address)
+        with self._reading() as reading:
+            roots = reading.roots()
+            around = Surroundings.of(roots, decide(roots))
+            protectors = reading.protectors(target or address)
+            purged = reading.purged_at(address)
+        held = NOTHING if target else self._search(around, address)
+        found = Found(around, protectors, held, address)
+        info = self._repository.storage.head(address)
+        went = None if info or purged else self._went(found)
+        ends_at, kept_by = (None, None) if info is None or purged else self._outlook(found, info)
+        past = found.past_holders()
+        return ExplainedAddress(
+            address=address,
+            kind=kind,
+            state=_state(found, is_there=info is not None, is_purged=purged is not None),
+            target=target,
+            size_bytes=None if info is None else info.size_bytes,
+            last_modified=None if info is None else info.last_modified,
+            keepers=found.keepers(self._limit),
+            keeper_count=found.keeper_count,
+            past_holders=tuple(past[: self._limit]),
+            past_holder_count=len(past),
+            unread_nodes=held.unread_nodes,
+            collectable_at=ends_at,
+            kept_by=kept_by,
+            went=went,
+            purged=purged,
+        )
+
+    def _search(self, around: Surroundings, address: str) -> Holders:
+        repository = self._repository
+        with tempfile.TemporaryDirectory(prefix="ebbtide-explain-") as directory:
+            scratch = open_storage(directory)
+            folder = RunFolder(scratch, "work/")
+            search = Search(
+                engine=self._engine,
+                place=Place(repository.storage, repository.layout, folder, "live"),
+                index=Recollection(
+                    storage=repository.storage,
+                    folder=folder,
+                    pointers=(),
+                    read_at=around.roots.now,
+                    writable=False,
+                    scratch=scratch,
+                    known=bool(repository.layout.checked_kinds),
+                ),
+                address=address,
+            )
+            trees = trees_of(around.roots, around.decision)
+            return search.find(trees, around.roots.tree_checksums)
+
+    def _went(self, found: Found) -> Went | None:
+        """Why what is not there is not. NotFound `object_not_found` where that is not known of what
+        nothing keeps."""
+        address, repository = found.address, self._repository
+        outcome = find_outcome(self._engine, repository, address)
+        if outcome is not None:
+            trees = found.held.data | found.held.files
+            return describe(repository, outcome, trees, limit=self._limit)
+        if found.keeper_count:
+            return None
+        raise NotFound(
+            "object_not_found",
+            f"{address[:200]} is not at {repository.storage.url}, nothing refers to it, and no "
+            "run on record deleted it. Records of runs are kept for EBBTIDE_RUN_RETENTION; what "
+            "was never committed goes without one",
+        )
+
+    def _outlook(self, found: Found, info: ObjectInfo) -> tuple[datetime | None, str | None]:
+        ends_at, kept_by = found.ends_at()
+        if ends_at is None:
+            return None, kept_by
+        written = pa.chunked_array([pa.array([info.last_modified], pa.timestamp("us", "UTC"))])
+        latest = EPOCH + int(latest_micros(written)[0]) * _MICROSECOND
+        return max(ends_at, latest + self._grace + _MICROSECOND), None
+
+    def _uncollected(self, address: str, kind: str) -> ExplainedAddress:
+        """What no run ever takes."""
+        info = self._repository.storage.head(address)
+        if info is None:
+            raise NotFound(
+                "object_not_found",
+                f"{address[:200]} is not at {self._repository.storage.url}, and no file that "
+                "would be collected is called so",
+            )
+        return ExplainedAddress(
+            address=address,
+            kind=kind,
+            state="system" if kind == SYSTEM else "foreign",
+            size_bytes=info.size_bytes,
+            last_modified=info.last_modified,
+        )
+
+    def _reading(self) -> AbstractContextManager[Reading]:
+        return self._repository.reading(self._repository.now() - self._grace)
+
+    def _kind_of(self, address: str) -> str:
+        return texts(self._repository.layout.classify(pa.array([address], pa.string())))[0]
+
+    def _target_of(self, address: str) -> str | None:
+        """Of a temporary file, what it is being written for."""
+        target: str | None = self._repository.layout.targets(pa.array([address], pa.string()))[
+            0
+        ].as_py()
+        return target
+
+    def _has_file(self, address: str) -> bool:
+        try:
+            return self._repository.storage.head(address) is not None
+        except InvalidInput:
+            return False
+
+
+def _state(found: Found, *, is_there: bool, is_purged: bool) -> AddressState:
+    if is_purged:
+        return "purged"
+    if found.keeper_count:
+        return "kept" if is_there else "missing"
+    return "unneeded" if is_there else "gone"
+
+
+def _commit_state(commit: Commit, decision: Decision) -> CommitState:
+    if commit.commit_id in decision.active:
+        return "kept"
+    if commit.commit_id not in decision.recorded:
+        return "unneeded"
+    return "closed" if commit.tombstoned else "expired"
+
+
+def _future(instant: datetime | None, now: datetime) -> datetime | None:
+    return instant if instant is not None and instant > now else None

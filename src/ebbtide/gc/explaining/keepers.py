@@ -1,0 +1,122 @@
+"""What keeps one address, the nearest first, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from ebbtide.formats.base import Protector
+from ebbtide.gc.explaining.answers import Keeper, PastHolder
+from ebbtide.gc.explaining.history import Surroundings
+from ebbtide.gc.explaining.holders import Holders
+from ebbtide.model import Commit
+from ebbtide.retention.outlook import outlook
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of an address: what protects it, and which trees hold it."""
+
+    around: Surroundings
+    protectors: Sequence[Protector]
+    held: Holders
+    address: str
+
+    @cached_property
+    def _data(self) -> list[Commit]:
+        """The commits that refer to it."""
+        return self._with_trees(self.held.data)
+
+    @cached_property
+    def _records(self) -> list[Commit]:
+        """The commits of which it is a part."""
+        companions = self.around.roots.companions
+        commits = self.around.roots.commits
+        beside = [c for c in commits if self.address in companions.get(c.commit_id, ())]
+        known = {commit.commit_id for commit in beside}
+        return beside + [c for c in self._with_trees(self.held.files) if c.commit_id not in known]
+
+    def _with_trees(self, trees: frozenset[str]) -> list[Commit]:
+        """Those that were given up have trees that nobody reads."""
+        roots = self.around.roots
+        there = trees & roots.tree_checksums.keys()
+        return [commit for commit in roots.commits if commit.tree_id in there]
+
+    @cached_property
+    def _keeping(self) -> list[tuple[Commit, bool]]:
+        """The commits that keep it, the nearest first, each with whether it is by its data."""
+        decision, refs_at = self.around.decision, self.around.refs_at
+        found = [(c, True) for c in self._data if c.commit_id in decision.active]
+        found += [(c, False) for c in self._records if c.commit_id in decision.recorded]
+        found.sort(key=lambda each: each[0].commit_id)
+        found.sort(key=lambda each: each[0].created_at, reverse=True)
+        found.sort(key=lambda each: not refs_at(each[0].commit_id))
+        return found
+
+    @property
+    def keeper_count(self) -> int:
+        """How many things keep it."""
+        return len(self.protectors) + len(self._keeping)
+
+    def keepers(self, limit: int) -> tuple[Keeper, ...]:
+        """At most so many of them."""
+        protecting = [
+            Keeper(
+                by="protected",
+                reason=each.reason,
+                where=each.where,
+                since=each.since,
+                until=each.until,
+            )
+            for each in self.protectors[:limit]
+        ]
+        commits = self._keeping[: limit - len(protecting)]
+        return (*protecting, *(self._keeper(commit, data=data) for commit, data in commits))
+
+    def _keeper(self, commit: Commit, *, data: bool) -> Keeper:
+        around, lease = self.around, commit.leased_until
+        policy = around.roots.policy
+        commit_id = commit.commit_id
+        return Keeper(
+            by="data" if data else "record",
+            reason=around.decision.active[commit_id] if data else around.why_recorded(commit_id),
+            commit_id=commit_id,
+            created_at=commit.created_at,
+            refs=around.refs_at(commit_id),
+            leased_until=lease if lease is not None and lease > around.roots.now else None,
+            hold=None if policy is None else policy.holds.get(commit_id),
+        )
+
+    def past_holders(self) -> list[PastHolder]:
+        """The commits that have it, as far as that was looked at, and do not keep it, the newest
+        first."""
+        keeping = {commit.commit_id for commit, _ in self._keeping}
+        found = {c.commit_id: c for c in (*self._data, *self._records)}
+        past = [commit for commit_id, commit in found.items() if commit_id not in keeping]
+        past.sort(key=lambda commit: (commit.created_at, commit.commit_id), reverse=True)
+        return [
+            PastHolder(
+                commit_id=commit.commit_id,
+                created_at=commit.created_at,
+                refs=self.around.refs_at(commit.commit_id),
+            )
+            for commit in past
+        ]
+
+    def ends_at(self) -> tuple[datetime | None, str | None]:
+        """From when on nothing keeps it if nothing changes; or None, and what keeps it then."""
+        for each in self.protectors:
+            if each.until is None:
+                return None, each.reason if each.where is None else f"{each.reason}: {each.where}"
+        roots = self.around.roots
+        found = outlook(
+            roots,
+            data=[commit.commit_id for commit in self._data],
+            records=[commit.commit_id for commit in self._records],
+        )
+        if found.ends_at is None:
+            return None, found.reason
+        untils = [each.until for each in self.protectors if each.until is not None]
+        return max(found.ends_at, *untils, roots.now), None

@@ -1,0 +1,148 @@
+"""What became of an address or commit, from the records of runs, the newest first.
+
+A record that can't be read is an error: what it says is not known, and may be what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ebbtide.arrow import texts
+from ebbtide.formats.base import LetGo, RepositoryFormat
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.explaining.answers import PastHolder, Went
+from ebbtide.gc.outcomes import OUTCOME_SCHEMA
+from ebbtide.gc.parts import PartRows, opened_part, read_part, split
+from ebbtide.gc.plan import Plan, read_plan
+from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, RunFolder
+
+GONE: Final = ("deleted", "missing")
+"""The outcomes after which an address is not there, the one that says more first."""
+_ADDRESS: Final = OUTCOME_SCHEMA.get_field_index("address")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the record of a run says of an address."""
+
+    run_id: str
+    folder: RunFolder
+    outcome: str
+
+
+def find_outcome(engine: Engine, repository: RepositoryFormat, address: str) -> Outcome | None:
+    """The newest run that deleted the address; or, where none on record did, the newest that found
+    it missing. Refused `plan_corrupt`."""
+    missing: Outcome | None = None
+    for run_id, folder in _runs(repository):
+        outcome = _outcome_in(engine, folder, address)
+        if outcome == "deleted":
+            return Outcome(run_id, folder, outcome)
+        if outcome == "missing" and missing is None:
+            missing = Outcome(run_id, folder, outcome)
+    return missing
+
+
+def _runs(repository: RepositoryFormat) -> Iterator[tuple[str, RunFolder]]:
+    for run_id, path in repository.run_paths().items():
+        inside = RunFolder.inside(repository.storage, run_id)
+        yield run_id, inside if path == inside.path else RunFolder.at(path)
+
+
+def _outcome_in(engine: Engine, folder: RunFolder, address: str) -> str | None:
+    def work(_number: int, task: Sequence[str], answer: PartRows) -> None:
+        for name in task:
+            for outcome in _outcomes(folder, name, address):
+                answer.counted(1, bytes_total=0, group=outcome)
+
+    names = folder.names("deleted")
+    found = {part.group for part in engine.run(split(names, tasks=engine.task_count), work)}
+    return next((outcome for outcome in GONE if outcome in found), None)
+
+
+def _outcomes(folder: RunFolder, name: str, address: str) -> Iterator[str]:
+    """What one part says. What was written together sorts together, so that most parts are told to
+    lack an address by their first and last one."""
+    with opened_part(folder, name) as file:
+        for number in range(file.num_row_groups):
+            if not _may_have(file, number, address):
+                continue
+            rows = file.read_row_group(number, columns=["address", "outcome"], use_threads=False)
+            chosen = pc.equal(rows.column("address"), pa.scalar(address, pa.string()))
+            yield from texts(rows.filter(chosen).column("outcome"))
+
+
+def _may_have(file: pq.ParquetFile, number: int, address: str) -> bool:
+    known: Any = file.metadata.row_group(number).column(_ADDRESS).statistics
+    if known is None or not known.has_min_max:
+        return True
+    return bool(known.min <= address <= known.max)
+
+
+def describe(
+    repository: RepositoryFormat, outcome: Outcome, trees: Collection[str], *, limit: int
+) -> Went:
+    """What a run went by, and which of the commits that it let go had one of these trees."""
+    plan = _plan_of(repository, outcome.run_id, outcome.folder)
+    found = [] if plan is None else list(_let_go_with(outcome.folder, plan, trees))
+    found.sort(key=lambda holder: (holder.created_at, holder.commit_id), reverse=True)
+    return Went(
+        run_id=outcome.run_id,
+        run_path=outcome.folder.path,
+        outcome=outcome.outcome,
+        at=_fenced_at(outcome.folder),
+        planned_at=None if plan is None else plan.started_at,
+        cutoff=None if plan is None else plan.cutoff,
+        policy=None if plan is None else plan.policy,
+        commits=tuple(found[:limit]),
+        commit_count=len(found),
+    )
+
+
+def _plan_of(repository: RepositoryFormat, run_id: str, folder: RunFolder) -> Plan | None:
+    if not folder.has(PLAN_FILE):
+        return None
+    checksum = repository.plan_checksum(run_id)
+    return read_plan(folder, identity=repository.identity, recorded_checksum=checksum)
+
+
+def _fenced_at(folder: RunFolder) -> datetime | None:
+    fence = folder.get_json(FENCE_FILE)
+    return None if fence is None else datetime.fromisoformat(fence["fenced_at"])
+
+
+def _let_go_with(folder: RunFolder, plan: Plan, trees: Collection[str]) -> Iterator[PastHolder]:
+    if plan.commits is None or plan.commits.name is None:
+        return
+    columns = ("commit_id", "created_at", "tree_id", "active")
+    rows = read_part(folder, plan.commits.name, plan.commits.checksum, columns=columns).to_pylist()
+    for row in rows:
+        if not row["active"] and row["tree_id"] in trees:
+            yield PastHolder(commit_id=row["commit_id"], created_at=row["created_at"])
+
+
+def find_forgotten(repository: RepositoryFormat, commit_id: str) -> LetGo | None:
+    """The newest run that let a commit go with its record, of those on record. Refused
+    `plan_corrupt`."""
+    for run_id, folder in _runs(repository):
+        fence = folder.get_json(FENCE_FILE)
+        plan = None if fence is None else _plan_of(repository, run_id, folder)
+        if fence is None or plan is None or plan.commits is None or plan.commits.name is None:
+            continue
+        columns = ("commit_id", "active", "recorded")
+        rows = read_part(folder, plan.commits.name, plan.commits.checksum, columns=columns)
+        mine = pc.equal(rows.column("commit_id"), pa.scalar(commit_id, pa.string()))
+        was_let_go = any(
+            not row["active"] and not row["recorded"] for row in rows.filter(mine).to_pylist()
+        )
+        if was_let_go and commit_id not in fence["kept_after_all"]:
+            at = datetime.fromisoformat(fence["fenced_at"])
+            return LetGo(run_id=run_id, at=at, forgotten=True)
+    return None

@@ -1,0 +1,150 @@
+"""How long commits stay if nothing happens: the first instant at which nothing keeps them any more.
+
+Whatever `decide` says of a later instant is what it says of the roots as they will be then. What it
+says changes at few instants: when a ref is gone, a hold or lease ends, or the period of a rule is
+over for a commit or its child. While the refs are the same, what stays only gets less: counting
+rules look at no clock. When a ref is gone, a commit that its rule had let go may be kept again by
+the default rule, as dangling, or by the rule for tags. So each time between two refs that go is
+searched on its own.
+
+Not for: addresses, or what keeps them besides commits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ebbtide.model import Commit, Ref
+from ebbtide.retention.decision import Decision, Roots, decide
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """`ends_at`: from when on nothing keeps what was asked about; None for what stays for good,
+    with what keeps it then as `reason`."""
+
+    ends_at: datetime | None
+    reason: str | None = None
+
+
+def outlook(roots: Roots, *, data: Iterable[str] = (), records: Iterable[str] = ()) -> Outlook:
+    """How long the data of one of the commits `data` stays, or the record of one of `records`.
+
+    Raises as `decide`.
+    """
+    asked = _Asked(roots, tuple(data), tuple(records))
+    near = asked.related()
+    instants = sorted({roots.now, *_instants(roots, near)})
+    breaks = sorted({roots.now, *_refs_end(roots, near)})
+    reason: str | None = None
+    for start, end in zip(breaks, [*breaks[1:], None], strict=True):
+        between = [start, *(i for i in instants if start < i and (end is None or i < end))]
+        reason = asked.kept_at(between[-1])
+        if reason is None:
+            return Outlook(_first_unkept(asked, between))
+    return Outlook(None, reason)
+
+
+def _first_unkept(asked: _Asked, instants: list[datetime]) -> datetime:
+    """The first of ascending instants, among which nothing comes to be kept again, at which nothing
+    is; at the last nothing is."""
+    place = bisect_left(instants, True, key=lambda instant: asked.kept_at(instant) is None)
+    return instants[place]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked about."""
+
+    roots: Roots
+    data: tuple[str, ...]
+    records: tuple[str, ...]
+
+    def kept_at(self, instant: datetime) -> str | None:
+        """What keeps any of it then."""
+        roots = self.roots.at(instant)
+        decision = decide(roots)
+        for commit_id in self.data:
+            if commit_id in decision.active:
+                return decision.active[commit_id]
+        if any(commit_id in decision.recorded for commit_id in self.records):
+            return _reaching(roots, decision, self.records)
+        return None
+
+    def related(self) -> list[Commit]:
+        """The commits on which it depends whether any of it stays: those asked about, and all that
+        descend from them."""
+        children: dict[str, list[Commit]] = {}
+        for commit in self.roots.commits:
+            for parent_id in commit.parent_ids:
+                children.setdefault(parent_id, []).append(commit)
+        asked = {*self.data, *self.records}
+        found = {c.commit_id: c for c in self.roots.commits if c.commit_id in asked}
+        waiting = list(found)
+        while waiting:
+            for child in children.get(waiting.pop(), ()):
+                if child.commit_id not in found:
+                    found[child.commit_id] = child
+                    waiting.append(child.commit_id)
+        return list(found.values())
+
+
+def _reaching(roots: Roots, decision: Decision, commit_ids: Iterable[str]) -> str:
+    """By what a record stays, in words."""
+    asked = frozenset(commit_ids)
+    for commit_id in sorted(asked):
+        if commit_id in decision.active:
+            return decision.active[commit_id]
+    for ref in roots.refs:
+        if ref.commit_id in asked:
+            return f"{ref.kind} {ref.name} points at it"
+    return "a ref, or a commit that is kept, has it in its history"
+
+
+def _refs_end(roots: Roots, near: Iterable[Commit]) -> Iterator[datetime]:
+    """When refs are gone that have a say: those on commits that are near, and, where a rule counts
+    tagged commits, all tags."""
+    ids = {commit.commit_id for commit in near}
+    tags_count = roots.policy is not None and roots.policy.tags is not None
+
+    def has_a_say(ref: Ref) -> bool:
+        return ref.commit_id in ids or (tags_count and ref.kind == "tag")
+
+    for ref in roots.refs:
+        if ref.expires_at is not None and has_a_say(ref):
+            yield from _later(roots.now, ref.expires_at, roots.trash_time)
+
+
+def _instants(roots: Roots, near: Iterable[Commit]) -> Iterator[datetime]:
+    """When else anything may change."""
+    periods = _periods(roots)
+    for commit in near:
+        yield from _later(roots.now, commit.created_at)
+        if commit.leased_until is not None:
+            yield from _later(roots.now, commit.leased_until)
+        if commit.commit_id in roots.holds_end:
+            yield from _later(roots.now, roots.holds_end[commit.commit_id])
+        for period in periods:
+            yield from _later(roots.now, commit.created_at, period)
+
+
+def _later(now: datetime, instant: datetime, period: timedelta = timedelta()) -> Iterator[datetime]:
+    """So long after an instant, if that is to come, and a date at all."""
+    try:
+        end = instant + period
+    except OverflowError:
+        return
+    if end > now:
+        yield end
+
+
+def _periods(roots: Roots) -> set[timedelta]:
+    """The periods of all rules."""
+    policy = roots.policy
+    if policy is None:
+        return set()
+    rules = [policy.default, policy.tags, *policy.branches.values()]
+    return {rule.keep_within for rule in rules if rule is not None and rule.keep_within is not None}
