@@ -16,6 +16,7 @@ from ebbtide.cli import (
     collected_files,
     commits,
     expire,
+    explain,
     gc,
     history,
     holds,
@@ -89,6 +90,7 @@ runs.register(gc.app)
 undo.register(gc.app)
 verifying.register(gc.app)
 app.add_typer(gc.app, name="gc")
+explain.register(app)
 expire.register(app)
 whatif.register(app)
 app.add_typer(purges.app, name="purge")

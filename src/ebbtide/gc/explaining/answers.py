@@ -140,7 +140,7 @@ class ExplainedCommit:
 
 def _json_of(value: Any) -> Any:  # a dataclass of this module, or what is in one
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, tuple):
         return [_json_of(each) for each in value]
     if hasattr(value, "__dataclass_fields__"):

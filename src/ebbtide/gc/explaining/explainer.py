@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from ebbtide.arrow import texts
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.formats.base import FOREIGN, SYSTEM, Reading, RepositoryFormat
 from ebbtide.gc.candidates import latest_micros
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engine import Engine, LocalEngine
 from ebbtide.gc.explaining.answers import (
     AddressState,
     CommitState,
@@ -32,13 +32,27 @@ from ebbtide.gc.explaining.past import describe, find_forgotten, find_outcome
 from ebbtide.gc.places import Place
 from ebbtide.gc.planning import trees_of
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.workers import Workers
 from ebbtide.model import EPOCH, Commit
 from ebbtide.retention.decision import Decision, decide
 from ebbtide.retention.outlook import outlook
 from ebbtide.storage import ObjectInfo, open_storage
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 LIMIT: Final = 20
 _MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def explaining_engine(workers: int | None) -> LocalEngine:
+    """Worker processes of this machine, by default one for each core: what they read is thrown
+    away, so that it lies in a directory that only they see."""
+
+    def no_session() -> SparkSession:
+        raise AssertionError("explaining needs no Spark")
+
+    return LocalEngine(no_session, workers=Workers(workers))
 
 
 class Explainer:
@@ -184,6 +198,7 @@ class Explainer:
                 address=address,
             )
             trees = trees_of(around.roots, around.decision)
+            self._engine.expect(search.index.row_count())
             return search.find(trees, around.roots.tree_checksums)
 
     def _went(self, found: Found) -> Went | None:

@@ -33,6 +33,8 @@ from ebbtide.storage import Storage
 UNKEPT_NODES_MAX: Final = 5_000
 """So many nodes of commits whose data is not kept are read, if the index does not know them."""
 
+KEY_BYTES: Final = 8
+
 _PAIRS_SCHEMA: Final = make_schema(
     ("tree_id", pa.string()),
     ("node_id", pa.string()),
@@ -82,6 +84,13 @@ class Recollection(Index):
         """Of both."""
         found = Index.parts(self, family) if self.known else []
         return found + Index.parts(self._beside, family)
+
+    def row_count(self) -> int | None:
+        """How many rows there are to go through, more or less; None where nobody knows."""
+        if not self.known:
+            return None
+        found = [part for family in ("trees", "nodes") for part in Index.parts(self, family)]
+        return sum(part.size_bytes for part in found) // KEY_BYTES
 
     def read(self, name: str) -> pa.Table | None:
         """From either."""

@@ -1,0 +1,278 @@
+"""`explain`: why a file or commit is still there, until when, and why it went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ebbtide.cli.collecting import is_icechunk, open_icechunk
+from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.gc import GraceOption, RunDirOption
+from ebbtide.cli.text import clean, count_text, date_text, short_id, size_text
+from ebbtide.durations import parse_duration
+
+if TYPE_CHECKING:
+    from ebbtide.formats.base import RepositoryFormat
+    from ebbtide.gc.explaining.answers import (
+        ExplainedAddress,
+        ExplainedCommit,
+        Keeper,
+        PastHolder,
+        Went,
+    )
+    from ebbtide.gc.explaining.explainer import Explainer
+
+LIMIT: Final = 20
+STATES: Final = {
+    "kept": "kept",
+    "unneeded": "nothing keeps it",
+    "purged": "closed for good by a purge",
+    "gone": "gone",
+    "missing": "needed, and not on the storage",
+    "foreign": "not the repository's own: never collected",
+    "system": "a file of the repository itself: never collected",
+}
+"""What an address is, in words."""
+COMMIT_STATES: Final = {
+    "kept": "kept",
+    "expired": "expired: the next run lets its data go; its record stays",
+    "closed": "let go: its data may be gone; its record stays",
+    "unneeded": "expired, and nothing has it in its history: the next run lets its record go too",
+    "forgotten": "let go, and its record too",
+}
+"""What a commit is, in words."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    command(app, "explain")(explain)
+
+
+def explain(
+    cli: Cli,
+    repository: CollectedArgument,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="An address within the storage root, a commit or snapshot id, or a ref.",
+            show_default=False,
+        ),
+    ],
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PATH",
+            help="With a ref or commit as WHAT: the object that it has there.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Rows of each list at most.")
+    ] = LIMIT,
+    grace: GraceOption = None,
+    run_dir: RunDirOption = None,
+) -> None:
+    """Say why a file or commit is still there and until when, or which run let it go.
+
+    What keeps it comes with the nearest first. Changes nothing.
+    """
+    explainer = _open(cli, repository, limit=limit, grace=grace, run_dir=run_dir)
+    found = explainer.explain(what, path)
+
+    from ebbtide.gc.explaining.answers import ExplainedAddress
+
+    def show() -> None:
+        if isinstance(found, ExplainedAddress):
+            _show_address(cli, found)
+        else:
+            _show_commit(cli, found)
+
+    cli.output.answer(found.to_json(), show)
+
+
+def _open(
+    cli: Cli, repository: str, *, limit: int, grace: str | None, run_dir: str | None
+) -> Explainer:
+    from ebbtide.formats.embedded import EmbeddedRepository
+    from ebbtide.gc.explaining.explainer import Explainer, explaining_engine
+    from ebbtide.gc.options import RunOptions
+
+    found: RepositoryFormat
+    if is_icechunk(repository):
+        settings, sessions = cli.settings, cli.settings.icechunk_grace
+        found = open_icechunk(repository, settings, run_dir=run_dir)
+    else:
+        context = cli.repository(repository).context
+        settings, sessions = cli.store.settings, None
+        found = EmbeddedRepository(context, store_id=cli.store.store_id)
+    asked = None if grace is None else parse_duration(grace)
+    options = RunOptions.of(settings, sessions=sessions, grace=asked)
+    engine = explaining_engine(settings.workers)
+    return Explainer(found, engine=engine, grace=options.grace, limit=limit)
+
+
+def _show_address(cli: Cli, found: ExplainedAddress) -> None:
+    facts = [("address", clean(found.address)), ("kind", found.kind)]
+    if found.target is not None:
+        facts.append(("written for", found.target))
+    if found.size_bytes is not None:
+        facts.append(("size", size_text(found.size_bytes)))
+        facts.append(("written", f"{date_text(found.last_modified)} UTC"))
+    facts.append(("state", STATES[found.state]))
+    cli.output.fields(facts)
+    _show_keepers(cli, found)
+    _show_holders(cli, found)
+    if found.went is not None:
+        _show_went(cli, found.went)
+    if found.purged is not None:
+        purged = found.purged
+        cli.output.line()
+        cli.output.line(
+            f"purge {purged.purge_id} closed it on {date_text(purged.at)} UTC "
+            f"({purged.state}): {clean(purged.reason)}"
+        )
+    _show_end(cli, found)
+
+
+def _show_keepers(cli: Cli, found: ExplainedAddress) -> None:
+    if not found.keepers:
+        return
+    cli.output.line()
+    cli.output.line(f"kept by{_of_all(len(found.keepers), found.keeper_count)}:")
+    cli.output.table(
+        ["what", "since", "why", "until"],
+        [[*_keeper_row(keeper), date_text(keeper.until)] for keeper in found.keepers],
+    )
+
+
+def _keeper_row(keeper: Keeper) -> list[str]:
+    if keeper.commit_id is None:
+        return [keeper.reason, date_text(keeper.since), keeper.where or ""]
+    why = [keeper.reason]
+    if keeper.by == "record":
+        why.append("it is a part of its record")
+    if keeper.hold is not None and not keeper.reason.startswith("held"):
+        why.append(f"held: {keeper.hold}" if keeper.hold else "held")
+    if keeper.leased_until is not None and not keeper.reason.startswith("leased"):
+        why.append(f"leased until {date_text(keeper.leased_until)}")
+    why += [ref for ref in keeper.refs if ref not in keeper.reason]
+    what = f"commit {short_id(keeper.commit_id)}"
+    return [what, date_text(keeper.created_at), "; ".join(why)]
+
+
+def _show_holders(cli: Cli, found: ExplainedAddress) -> None:
+    if found.past_holders:
+        cli.output.line()
+        count = _of_all(len(found.past_holders), found.past_holder_count)
+        cli.output.line(f"commits that have it and do not keep it{count}:")
+        _show_commits(cli, found.past_holders)
+    if found.unread_nodes:
+        cli.output.line()
+        nodes = count_text(found.unread_nodes, "node")
+        cli.output.line(
+            f"{nodes} of commits whose data is not kept were not looked at: more of those may "
+            "have it"
+        )
+
+
+def _show_commits(cli: Cli, commits: Sequence[PastHolder]) -> None:
+    cli.output.table(
+        ["commit", "created", "refs"],
+        [
+            [short_id(each.commit_id), date_text(each.created_at), ", ".join(each.refs)]
+            for each in commits
+        ],
+    )
+
+
+def _show_went(cli: Cli, went: Went) -> None:
+    words = {"deleted": "deleted it", "missing": "was to delete it, and found it missing"}
+    cli.output.line()
+    cli.output.line(f"run {went.run_id} {words[went.outcome]}:")
+    facts = [("plan of", f"{date_text(went.planned_at)} UTC")]
+    if went.at is not None:
+        facts.append(("fence", f"{date_text(went.at)} UTC"))
+    if went.policy is not None:
+        facts += [(name, str(rule)) for name, rule in went.policy.items() if name != "holds"]
+    cli.output.fields([(f"  {name}", value) for name, value in facts])
+    if went.commits:
+        count = _of_all(len(went.commits), went.commit_count)
+        cli.output.line(f"commits that the run let go and that had it{count}:")
+        _show_commits(cli, went.commits)
+    else:
+        cli.output.line("no commit that the run let go is known to have had it")
+
+
+def _show_end(cli: Cli, found: ExplainedAddress) -> None:
+    if found.collectable_at is None and found.kept_by is None:
+        return
+    cli.output.line()
+    if found.collectable_at is None:
+        cli.output.line(f"never collectable while nothing changes: {found.kept_by}")
+    else:
+        cli.output.line(
+            f"collectable from {date_text(found.collectable_at)} UTC on, if nothing changes"
+        )
+
+
+def _show_commit(cli: Cli, found: ExplainedCommit) -> None:
+    facts = [("commit", found.commit_id)]
+    if found.created_at is not None:
+        facts.append(("created", f"{date_text(found.created_at)} UTC"))
+    facts.append(("state", COMMIT_STATES[found.state]))
+    if found.reason is not None:
+        facts.append(("why", clean(found.reason)))
+    if found.hold is not None:
+        facts.append(("held", clean(found.hold) or "yes"))
+    if found.leased_until is not None:
+        facts.append(("leased until", f"{date_text(found.leased_until)} UTC"))
+    if found.let_go is not None:
+        went = found.let_go
+        by = f"by run {went.run_id}" if went.run_id is not None else clean(went.reason or "")
+        when = f", {date_text(went.at)} UTC" if went.at is not None else ""
+        facts.append(("let go", f"{by}{when}"))
+    cli.output.fields(facts)
+    if found.refs:
+        cli.output.line()
+        cli.output.line(f"in the history of{_of_all(len(found.refs), found.ref_count)}:")
+        cli.output.table(
+            ["kind", "name", "commits above", "expires", ""],
+            [
+                [
+                    ref.kind,
+                    ref.name,
+                    str(ref.distance),
+                    date_text(ref.expires_at),
+                    "" if ref.keeps_data else "keeps no data",
+                ]
+                for ref in found.refs
+            ],
+            right=["commits above"],
+        )
+    _show_commit_end(cli, found)
+
+
+def _show_commit_end(cli: Cli, found: ExplainedCommit) -> None:
+    if found.state not in ("kept", "expired", "closed"):
+        return
+    lines = []
+    if found.state == "kept":
+        until = (
+            f"from {date_text(found.data_until)} UTC on"
+            if found.data_until is not None
+            else f"never: {found.data_kept_by}"
+        )
+        lines.append(("its data may go", until))
+    record = found.record_until
+    until = "never" if record is None else f"from {date_text(record)} UTC on"
+    lines.append(("its record may go", until))
+    cli.output.line()
+    cli.output.line("if nothing changes:")
+    cli.output.fields([(f"  {name}", value) for name, value in lines])
+
+
+def _of_all(shown: int, count: int) -> str:
+    return "" if shown == count else f" (the first {shown:,} of {count:,})"
