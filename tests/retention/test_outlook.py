@@ -1,0 +1,142 @@
+"""How long commits stay: the same as looking at every instant at which anything may change."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from ebbtide.model import Commit, Ref
+from ebbtide.retention import Policy
+from ebbtide.retention.decision import Decision, Roots, decide
+from ebbtide.retention.outlook import Outlook, outlook
+from tests.retention.histories import NOW, even
+
+SEEDS = int(os.environ.get("EBBTIDE_TEST_OUTLOOKS", "200"))
+PER_TEST = 25
+MICROSECOND = timedelta(microseconds=1)
+DAY = timedelta(days=1)
+
+
+def random_roots(seed: int) -> Roots:
+    """Roots whose refs expire and whose holds end, some of them."""
+    history, pointed, written = even(seed)
+    source = random.Random(seed)
+    trash_time = source.choice((timedelta(), DAY, 5 * DAY))
+    refs = []
+    for number, ref in enumerate(pointed):
+        expires_at = NOW + timedelta(hours=source.randint(-20, 400))
+        if source.random() < 0.4 or NOW - expires_at >= trash_time:
+            refs.append(replace(ref, name=f"{ref.name}{number}"))
+        else:
+            refs.append(replace(ref, name=f"{ref.name}{number}", expires_at=expires_at))
+    policy = Policy.parse(written)
+    held = [commit_id for commit_id in policy.holds if source.random() < 0.5]
+    return Roots(
+        now=NOW,
+        refs=tuple(refs),
+        commits=tuple(history),
+        stub_ids=frozenset({"gone"}),
+        tree_checksums={commit.tree_id: "" for commit in history},
+        policy=policy,
+        trash_time=trash_time,
+        holds_end={name: NOW + timedelta(hours=source.randint(1, 300)) for name in held},
+    )
+
+
+def every_instant(roots: Roots) -> list[datetime]:
+    """Whatever may matter, by whatever rule, and what lies between."""
+    periods = [timedelta(), *(timedelta(hours=h) for h in (1, 5, 24, 72, 168, 720))]
+    instants = [commit.created_at + period for commit in roots.commits for period in periods]
+    instants += [c.leased_until for c in roots.commits if c.leased_until is not None]
+    instants += [r.expires_at + roots.trash_time for r in roots.refs if r.expires_at is not None]
+    instants += roots.holds_end.values()
+    around = {instant + off for instant in instants for off in (-MICROSECOND, timedelta())}
+    return [NOW, *sorted(instant for instant in around if instant > NOW), NOW + 3_000 * DAY]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
+def test_it_is_what_looking_at_every_instant_finds(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        roots = random_roots(seed)
+        instants = every_instant(roots)
+        decisions = {instant: decide(roots.at(instant)) for instant in instants}
+        for commit in roots.commits:
+            name = commit.commit_id
+            _check(
+                seed, outlook(roots, data=[name]), {i: d.active for i, d in decisions.items()}, name
+            )
+            kept = {i: d.recorded for i, d in decisions.items()}
+            _check(seed, outlook(roots, records=[name]), kept, name)
+
+
+def test_of_several_the_last_one_counts() -> None:
+    for seed in range(50):
+        roots = random_roots(seed)
+        source = random.Random(seed)
+        names = source.sample([c.commit_id for c in roots.commits], min(2, len(roots.commits)))
+        records = source.sample([c.commit_id for c in roots.commits], source.randint(0, 1))
+        found = outlook(roots, data=names, records=records)
+        first = next(
+            (
+                instant
+                for instant in every_instant(roots)
+                if not _keeps(decide(roots.at(instant)), names, records)
+            ),
+            None,
+        )
+        assert found.ends_at == first, seed
+
+
+def _keeps(decision: Decision, data: list[str], records: list[str]) -> bool:
+    return any(name in decision.active for name in data) or any(
+        name in decision.recorded for name in records
+    )
+
+
+def _check(seed: int, found: Outlook, kept: dict[datetime, object], name: str) -> None:
+    first = next((i for i, names in kept.items() if name not in names), None)  # type: ignore[operator]
+    assert found.ends_at == first, (seed, name)
+    assert (found.reason is not None) == (first is None), (seed, name)
+
+
+def roots_of(
+    *commits: Commit, refs: tuple[Ref, ...], trash_days: int = 0, **policy: object
+) -> Roots:
+    return Roots(
+        now=NOW,
+        refs=refs,
+        commits=commits,
+        stub_ids=frozenset(),
+        tree_checksums={commit.tree_id: "" for commit in commits},
+        policy=Policy.parse(policy),
+        trash_time=trash_days * DAY,
+    )
+
+
+def test_what_a_branch_let_go_the_default_rule_may_keep_again() -> None:
+    """The first end counts: a run in between takes it."""
+    old, head = (Commit("old", (), NOW - DAY, "t1"), Commit("head", ("old",), NOW, "t2"))
+    roots = roots_of(
+        old,
+        head,
+        refs=(Ref("brief", "branch", "head", NOW + 4 * DAY),),
+        default="30d",
+        branches={"brief": "2d"},
+    )
+
+    assert outlook(roots, data=["old"]).ends_at == NOW + 2 * DAY
+    assert "old" in decide(roots.at(NOW + 5 * DAY)).active
+
+
+def test_a_tag_that_goes_lets_another_be_counted() -> None:
+    young, old = (Commit("young", (), NOW, "t1"), Commit("old", (), NOW - 50 * DAY, "t2"))
+    refs = (Ref("a", "tag", "young", NOW + 3 * DAY), Ref("b", "tag", "old"))
+    roots = roots_of(young, old, refs=refs, trash_days=2, default="1d", tags={"keep_last": 1})
+
+    assert outlook(roots, data=["old"]).ends_at == NOW
+    assert "old" in decide(roots.at(NOW + 5 * DAY)).active
+    assert outlook(roots, data=["young"]).ends_at == NOW + 5 * DAY
