@@ -1,0 +1,655 @@
+"""Explaining: every kind of keeper by name, its end by real plans, what went; and random stores
+against the definition.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from ebbtide.errors import InvalidInput, NotFound, Refused
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit, Keeper
+from ebbtide.gc.explaining.explainer import Explainer
+from ebbtide.store.content.layout import range_address, tree_address
+from ebbtide.store.metadata.schema import pending
+from ebbtide.store.preparing import Uncommitted
+from tests.gc.test_random_stores import EVENTS, PERIODS, Event, History, play
+from tests.support.collections import of, of_files
+from tests.support.engines import ENGINES, INLINE
+from tests.support.icechunk_lake import candidates
+from tests.support.purging import SECRET_KEY, purge
+from tests.support.world import DAY, START, World
+
+STORES = int(os.environ.get("EBBTIDE_TEST_EXPLAINED_STORES", "60"))
+ASKED_PER_STORE = 8
+GRACE = timedelta(hours=4)
+MICROSECOND = timedelta(microseconds=1)
+
+
+class LeasedWorld(World):
+    """One whose runs have a grace longer than its leases."""
+
+    def collector(self, **options: Any) -> Collector:
+        """See `World.collector`."""
+        return super().collector(**({"grace": GRACE} | options))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A store with a trash, leases and tokens that last."""
+    chosen = {
+        "lease_ttl": timedelta(hours=3),
+        "trash_time": 2 * DAY,
+        "upload_ttl": timedelta(hours=5),
+        "write_ttl": timedelta(hours=4),
+        "secret_key": SECRET_KEY,
+        "range_entries_target": 4,
+    }
+    made = LeasedWorld(tmp_path, settings=chosen)
+    made.keep(default="1d", branches={"main": "7d"})
+    yield made
+    made.close()
+
+
+def explainer(world: World, **options: object) -> Explainer:
+    chosen = {"engine": INLINE, "grace": GRACE} | options
+    return Explainer(world.format(), **chosen)  # type: ignore[arg-type]
+
+
+def explain(world: World, *what: str) -> ExplainedAddress:
+    found = explainer(world).explain(*what)
+    assert isinstance(found, ExplainedAddress)
+    return found
+
+
+def explain_commit(world: World, what: str) -> ExplainedCommit:
+    found = explainer(world).explain(what)
+    assert isinstance(found, ExplainedCommit)
+    return found
+
+
+def only(found: ExplainedAddress) -> Keeper:
+    assert (found.state, found.keeper_count) == ("kept", 1), found
+    return found.keepers[0]
+
+
+def check_end(world: World, found: ExplainedAddress, end: datetime) -> None:
+    """A plan made just before its end leaves it, and one made then takes it."""
+    assert found.collectable_at == end
+    assert found.kept_by is None
+    for now, is_taken in ((end - MICROSECOND, False), (end, True)):
+        world.clock.now = now
+        report = world.collector().plan()
+        assert report.state == "planned", report.error
+        assert (found.address in candidates(report)) is is_taken, now
+
+
+def tree_file(world: World, ref: str) -> str:
+    """The address of the tree of a ref's commit."""
+    tree_id = explain_commit(world, ref).tree_id
+    assert tree_id is not None
+    return tree_address(tree_id)
+
+
+def range_files(world: World, commit_id: str) -> list[str]:
+    """The addresses of the ranges of a commit."""
+    tree = world.lake.context.tree_of(world.lake.commits.get(commit_id))
+    return [range_address(info.range_id) for info in tree.ranges]
+
+
+class TestWhatProtects:
+    def test_staged(self, world: World) -> None:
+        entry = world.lake.objects.put("main", "a/b", b"staged")
+        found = explain(world, entry.address)
+
+        keeper = only(found)
+        assert (keeper.by, keeper.reason, keeper.where) == (
+            "protected",
+            "staged",
+            "branch main, path a/b",
+        )
+        assert (found.collectable_at, found.kept_by) == (None, "staged: branch main, path a/b")
+        assert explain(world, "main", "a/b") == found
+
+    def test_staged_on_a_branch_in_the_trash(self, world: World) -> None:
+        world.lake.branches.create("side", "main")
+        entry = world.lake.objects.put("side", "a", b"staged")
+        world.lake.branches.delete("side")
+        found = explain(world, entry.address)
+
+        assert only(found).until == world.now + 2 * DAY
+        check_end(world, found, world.now + 2 * DAY)
+
+    def test_staged_twice(self, world: World) -> None:
+        entry = world.lake.objects.put("main", "a", b"staged")
+        world.lake.objects.copy("main", "b", "main", "a")
+        found = explain(world, entry.address)
+
+        places = [keeper.where for keeper in found.keepers if keeper.reason == "staged"]
+        assert places == ["branch main, path a", "branch main, path b"]
+
+    def test_a_write_in_progress_and_its_temporary_file(self, world: World) -> None:
+        seen: list[ExplainedAddress] = []
+
+        def pieces() -> Iterator[bytes]:
+            yield b"first"
+            with world.lake.context.metadata.snapshot() as tx:
+                address = tx.execute(sa.select(pending.c.address)).scalar_one()
+            (world.root / address).parent.mkdir(parents=True, exist_ok=True)
+            (world.root / address).write_bytes(b"half")
+            temporary = f"{address}#1"
+            (world.root / temporary).write_bytes(b"half")
+            seen.extend([explain(world, address), explain(world, temporary)])
+            yield b"second"
+
+        world.lake.objects.put("main", "a", pieces())
+
+        written, temporary = seen
+        for found in seen:
+            assert only(found).reason == "write in progress"
+            assert only(found).until == world.now + timedelta(hours=4)
+            assert found.collectable_at == world.now + timedelta(hours=4)
+        assert (temporary.kind, temporary.target) == ("temporary", written.address)
+
+    def test_an_upload_token(self, world: World) -> None:
+        given_out = world.lake.addresses.get("main", "a")
+        (world.root / given_out.address).parent.mkdir(parents=True, exist_ok=True)
+        (world.root / given_out.address).write_bytes(b"uploaded")
+        found = explain(world, given_out.address)
+
+        assert only(found).reason == "upload token"
+        check_end(world, found, world.now + timedelta(hours=5))
+
+    def test_a_copy_that_a_reading_must_know_of(self, world: World) -> None:
+        lake = world.lake
+        entry = lake.objects.put("main", "a", b"staged")
+        lake.objects.put("main", "z", b"another")
+        assert Uncommitted(lake.context).page(rows_max=1).next_continuation is not None
+        lake.objects.copy("main", "b", "main", "a")
+        lake.objects.delete("main", "a")
+        lake.objects.delete("main", "b")
+
+        assert only(explain(world, entry.address)).reason == "copy"
+
+
+class TestCommits:
+    def test_a_head_comes_first_and_stays_for_good(self, world: World) -> None:
+        first = world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=2, put=["b"])
+        head = world.save("main", days_ago=1, put=["c"])
+        found = explain(world, "main", "a")
+
+        ids = [keeper.commit_id for keeper in found.keepers]
+        assert ids[0] == head
+        assert ids[-1] == first
+        assert found.keepers[0].reason == "head of branch main"
+        assert found.keepers[0].refs == ("branch main",)
+        assert (found.collectable_at, found.kept_by) == (None, "head of branch main")
+
+    def test_a_window_and_the_head_at_its_opening(self, world: World) -> None:
+        world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=3, put=["b"], delete=["a"])
+        world.save("main", days_ago=1, delete=["b"])
+        world.clock.advance(timedelta(hours=4))
+        opened, within = explain(world, "main~2", "a"), explain(world, "main~1", "b")
+
+        assert only(opened).reason == "was the head of branch main when its 7d window opened"
+        assert "within its 7d" in only(within).reason
+        now = START
+        check_end(world, opened, now + 4 * DAY)
+        check_end(world, within, now + 6 * DAY)
+
+    def test_a_tag_that_expires(self, world: World) -> None:
+        old = world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=20, delete=["a"])
+        world.save("main", days_ago=19)
+        world.lake.tags.create("v1", old, expires_at=world.now + DAY)
+        found = explain(world, old, "a")
+
+        assert only(found).reason == "tag v1"
+        check_end(world, found, world.now + 3 * DAY)
+
+    def test_a_hold(self, world: World) -> None:
+        old = world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=20, delete=["a"])
+        world.save("main", days_ago=19)
+        world.lake.retention.hold(old, "an audit")
+        found = explain(world, old, "a")
+
+        assert (only(found).reason, only(found).hold) == ("held: an audit", "an audit")
+        assert (found.collectable_at, found.kept_by) == (None, "held: an audit")
+
+    def test_a_lease(self, world: World) -> None:
+        old = world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=20, delete=["a"])
+        world.save("main", days_ago=19)
+        world.lake.locators.sign_path(old, "a")
+        found = explain(world, old, "a")
+
+        until = only(found).leased_until
+        assert until is not None
+        assert until >= world.now + timedelta(hours=3)
+        check_end(world, found, until)
+
+    def test_what_a_branch_pointed_at_lately(self, world: World) -> None:
+        old = world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=20, delete=["a"])
+        world.save("main", days_ago=19)
+        found = explain(world, old, "a")
+
+        assert only(found).reason.startswith("leased until")
+        check_end(world, found, world.now + timedelta(hours=3))
+
+    def test_a_branch_in_the_trash(self, world: World) -> None:
+        world.save("main", days_ago=30, put=["a"])
+        world.lake.branches.create("side", "main")
+        lost = world.save("side", days_ago=20, put=["b"])
+        world.lake.branches.delete("side")
+        found = explain(world, lost, "b")
+
+        assert only(found).reason == "head of branch side"
+        check_end(world, found, world.now + 2 * DAY)
+
+    def test_a_collection_that_came_to_keep_no_data(self, world: World) -> None:
+        lake = world.lake
+        project = lake.projects.create("p")
+        content, ends_at = of(of_files({"x": b"1"})), world.now + DAY
+        made = lake.collections.create(project.project_id, "c", content, expires_at=ends_at)
+        found = explain(world, "p/c", "x")
+
+        assert only(found).reason == "collection p/c"
+        assert explain_commit(world, "p/c").refs[0].name == "p/c"
+        lake.collections.update(made.collection_id, replication_desired=0)
+        without = explain(world, found.address)
+        assert only(without).reason.startswith("leased until")
+        # Its record stays as long as it does.
+        record = explain(world, tree_file(world, "p/c"))
+        assert (
+            only(record).reason == "in the history of collection p/c" or only(record).by == "record"
+        )
+        check_end(world, without, world.now + timedelta(hours=3))
+
+    def test_a_collection_that_ends(self, world: World) -> None:
+        project = world.lake.projects.create("p", expires_at=world.now + DAY)
+        world.lake.collections.create(project.project_id, "c", of(of_files({"x": b"1"})))
+        found = explain(world, "p/c", "x")
+
+        # A trash time longer than a lease outlasts what was signed.
+        check_end(world, found, world.now + 3 * DAY)
+
+    def test_the_last_n_never_end(self, world: World) -> None:
+        world.keep(default={"keep_last": 2})
+        world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=20, delete=["a"])
+        world.clock.advance(timedelta(hours=4))
+        found = explain(world, "main~1", "a")
+
+        assert only(found).reason == "one of the last 2 of branch main"
+        assert (found.collectable_at, found.kept_by) == (None, "one of the last 2 of branch main")
+
+
+class TestRecords:
+    """Trees and ranges, which stay with the records of commits."""
+
+    def test_of_an_expired_commit_in_the_history_of_a_branch(self, world: World) -> None:
+        old = world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=20, put=["b"])
+        world.save("main", days_ago=19)
+        world.clock.advance(timedelta(hours=4))
+        for address in (tree_file(world, old), *range_files(world, old)):
+            found = explain(world, address)
+            keepers = {keeper.commit_id: keeper for keeper in found.keepers}
+            assert keepers[old].by == "record"
+            assert keepers[old].reason == "in the history of branch main"
+            assert found.kept_by is not None
+
+    def test_of_a_line_that_nothing_reaches(self, world: World) -> None:
+        world.lake.branches.create("side", "main")
+        lost = world.save("side", days_ago=20, put=["b"])
+        files = [tree_file(world, lost), *range_files(world, lost)]
+        world.lake.branches.delete("side")
+        end = world.now + 2 * DAY
+        for address in files:
+            world.clock.now = end - 2 * DAY
+            found = explain(world, address)
+            assert only(found).reason == "head of branch side"
+            check_end(world, found, end)
+        found = explain(world, files[0])
+        assert (found.state, found.keeper_count, found.past_holder_count) == ("unneeded", 0, 1)
+
+
+class TestCommitItself:
+    def test_from_kept_to_forgotten(self, world: World) -> None:
+        world.lake.branches.create("side", "main")
+        lost = world.save("side", days_ago=20, put=["b"])
+        world.lake.branches.delete("side")
+        end = world.now + 2 * DAY
+        found = explain_commit(world, lost)
+        assert (found.state, found.reason) == ("kept", "head of branch side")
+        assert (found.data_until, found.record_until) == (end, end)
+        assert found.refs[0].expires_at == world.now
+        assert explain_commit(world, "side").commit_id == lost
+
+        world.clock.now = end
+        assert explain_commit(world, lost).state == "unneeded"
+        run = world.collect()
+        gone = explain_commit(world, lost)
+        assert (gone.state, gone.let_go and gone.let_go.run_id) == ("forgotten", run.run_id)
+
+    def test_in_the_history(self, world: World) -> None:
+        old = world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=20)
+        world.save("main", days_ago=19)
+        world.clock.advance(timedelta(hours=4))
+        found = explain_commit(world, old)
+        assert found.state == "expired"
+        assert [(ref.name, ref.distance) for ref in found.refs] == [("main", 2)]
+        assert (found.data_until, found.record_until) == (None, None)
+        assert explain_commit(world, "main~2") == found
+        assert explain_commit(world, old[:12]) == found
+
+        run = world.collect()
+        found = explain_commit(world, old)
+        assert found.state == "closed"
+        assert found.let_go is not None
+        assert (found.let_go.run_id, found.let_go.forgotten) == (run.run_id, False)
+
+    def test_given_up(self, world: World) -> None:
+        old = world.save("main", days_ago=3, put=["a"])
+        world.save("main", days_ago=2)
+        world.lake.give_up(old, "a disk broke")
+        found = explain_commit(world, old)
+        assert found.let_go is not None
+        assert (found.state, found.let_go.run_id) == ("closed", None)
+        assert found.let_go.reason == "given up as damaged: a disk broke"
+
+
+class TestWhatWent:
+    def test_by_a_run(self, world: World) -> None:
+        old = world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=20, delete=["a"])
+        world.save("main", days_ago=19)
+        world.clock.advance(timedelta(hours=4))
+        before = explain(world, old, "a")
+        assert (before.state, before.past_holder_count) == ("unneeded", 1)
+        assert before.past_holders[0].commit_id == old
+        run = world.collect()
+        world.collect()
+        found = explain(world, before.address)
+
+        assert found.state == "gone"
+        went = found.went
+        assert went is not None
+        assert (went.run_id, went.outcome, went.at) == (run.run_id, "deleted", world.now)
+        assert went.policy is not None
+        assert went.policy["branches"] == {"main": "7d"}
+        assert [commit.commit_id for commit in went.commits] == [old]
+        assert explain(world, old, "a") == found
+
+    def test_with_the_record_of_its_commit(self, world: World) -> None:
+        """The tree is gone too; the index still knows what it held."""
+        for number in range(3):
+            world.save("main", days_ago=3 - number, put=[f"{number}{name}" for name in range(10)])
+        world.lake.branches.create("side", "main")
+        lost = world.save("side", days_ago=0, put=["b"])
+        address = explain(world, lost, "b").address
+        world.collect()
+        world.lake.branches.delete("side")
+        world.clock.advance(3 * DAY)
+        run = world.collect()
+        found = explain(world, address)
+
+        assert found.went is not None
+        assert found.went.run_id == run.run_id
+        assert [commit.commit_id for commit in found.went.commits] == [lost]
+
+    def test_by_a_purge(self, world: World) -> None:
+        world.save("main", days_ago=1, put=["a"])
+        address = explain(world, "main", "a").address
+        row = purge(world.store, "main:a", all_history=True).row
+        assert row.state == "done"
+        found = explain(world, address)
+
+        assert found.state == "purged"
+        assert found.purged is not None
+        assert found.purged.purge_id == row.purge_id
+        assert found.purged.reason == "a subject asked for it"
+        assert (found.collectable_at, found.went) == (None, None)
+
+    def test_otherwise(self, world: World) -> None:
+        """It is needed, and nobody knows where it went."""
+        head = world.save("main", days_ago=1, put=["a"])
+        address = explain(world, "main", "a").address
+        (world.root / address).unlink()
+        found = explain(world, address)
+        assert (found.state, found.keepers[0].commit_id, found.went) == ("missing", head, None)
+
+    @pytest.mark.parametrize(
+        ("what", "kind"),
+        [
+            (("data/" + "0" * 32 + "/" + "1" * 32,), "object_not_found"),
+            (("_ebbtide/trees/" + "0" * 32 + ".parquet",), "object_not_found"),
+            (("nobody",), "ref_not_found"),
+            (("0" * 32,), "ref_not_found"),
+            (("main", "nothing"), "object_not_found"),
+        ],
+    )
+    def test_never_there(self, world: World, what: tuple[str, ...], kind: str) -> None:
+        with pytest.raises(NotFound) as caught:
+            explainer(world).explain(*what)
+        assert caught.value.kind == kind
+
+
+def test_what_is_never_collected(world: World) -> None:
+    (world.root / "foreign.txt").write_text("not ours")
+    assert explain(world, "foreign.txt").state == "foreign"
+    assert explain(world, "_ebbtide/OWNER").state == "system"
+
+
+def test_what_was_imported_lies_elsewhere(world: World) -> None:
+    with pytest.raises(InvalidInput, match="never collected"):
+        world.lake.addresses.stage("main", "a", "s3://elsewhere/a", size_bytes=1, checksum="x")
+        explain(world, "main", "a")
+
+
+def test_nothing_younger_than_the_grace_goes(world: World) -> None:
+    """Files have dates of the real clock."""
+    old = world.save("main", days_ago=30, put=["a"])
+    world.save("main", days_ago=20, delete=["a"])
+    world.save("main", days_ago=19)
+    world.clock.advance(timedelta(hours=4))
+    grace = timedelta(days=500)
+    found = explainer(world, grace=grace).explain(old, "a")
+    assert isinstance(found, ExplainedAddress)
+    assert found.last_modified is not None
+    end = found.last_modified + grace + MICROSECOND
+    assert (found.state, found.collectable_at) == ("unneeded", end)
+    for now, is_taken in ((end - MICROSECOND, False), (end, True)):
+        world.clock.now = now
+        assert (found.address in candidates(world.collector(grace=grace).plan())) is is_taken
+
+
+@pytest.mark.parametrize("collected", [False, True], ids=["unindexed", "indexed"])
+@pytest.mark.parametrize("family", ["trees", "ranges"])
+def test_what_cannot_be_read_is_an_error(world: World, family: str, collected: bool) -> None:
+    """Never that nothing keeps it."""
+    world.save("main", days_ago=1, put=["a"])
+    address = explain(world, "main", "a").address
+    if collected:
+        world.collect()
+    for file in (world.root / "_ebbtide" / family).iterdir():
+        file.write_bytes(b"damaged")
+    if (family, collected) == ("trees", True):
+        # What the tree has was read when it was sound; of its ranges the run would read none anew.
+        assert explain(world, address).state == "kept"
+        return
+    with pytest.raises(Refused) as caught:
+        explain(world, address)
+    assert caught.value.kind == {"trees": "corrupt_tree", "ranges": "corrupt_node"}[family]
+
+
+def test_lists_are_bounded_and_say_of_how_many(world: World) -> None:
+    world.keep(default="keep")
+    for number in range(5):
+        world.save("main", days_ago=30 - number, put=["a"] if number == 0 else [])
+    found = explainer(world, limit=2).explain("main", "a")
+    assert isinstance(found, ExplainedAddress)
+    assert (len(found.keepers), found.keeper_count) == (2, 5)
+
+
+def test_it_changes_nothing(world: World) -> None:
+    world.save("main", days_ago=30, put=["a"])
+    before = world.files("")
+    explain(world, "main", "a")
+    assert world.files("") == before
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["inline", "workers"])
+@settings(
+    max_examples=max(1, STORES // 2),
+    deadline=None,
+    print_blob=True,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(
+    events=st.lists(EVENTS, min_size=3, max_size=14),
+    default=PERIODS,
+    main=PERIODS,
+    seed=st.integers(0, 2**32),
+)
+def test_random_stores_by_the_definition(
+    name: str, events: list[Event], default: int, main: int, seed: int
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        world = World(Path(directory))
+        world.engine = ENGINES[name]
+        try:
+            world.keep(default=f"{default}d", branches={"main": f"{main}d"})
+            history = History()
+            play(world, history, events)
+            oracle = Oracle(world, history, default, main)
+            choices = random.Random(seed)
+            asked = choices.sample(oracle.files, min(ASKED_PER_STORE, len(oracle.files)))
+            for address in asked:
+                oracle.check(address)
+            report = world.collect()
+            assert report.state == "swept"
+            for address in asked:
+                oracle.check_after(address, report.run_id)
+        finally:
+            world.close()
+
+
+class Oracle:
+    """What explaining has to answer, told from the history by hand."""
+
+    def __init__(self, world: World, history: History, default: int, main: int) -> None:
+        self.world, self.history = world, history
+        self.rules = ({"main": main}, default)
+        self.active = history.active(*self.rules, world.now)
+        self.files = sorted(
+            world.files("data") | world.files("_ebbtide/trees") | world.files("_ebbtide/ranges")
+        )
+        plan = world.collector().plan()
+        self.reasons = world.collector().reasons(plan.run_id)
+        self.candidates = candidates(plan)
+        self.explainer = Explainer(world.format(), engine=world.engine, grace=GRACE, limit=10_000)
+
+    def holders(self, address: str) -> set[str]:
+        return {c for c, held in self.history.addresses.items() if address in held}
+
+    def owners(self, address: str) -> set[str]:
+        return {c for c, files in self.history.metadata.items() if address in files}
+
+    def staged(self, address: str) -> set[str]:
+        committed = self.history.addresses
+        return {
+            f"branch {name}, path {entry.path}"
+            for name, head in self.history.branches.items()
+            for entry in self.world.lake.objects.walk(name)
+            if entry.address == address and address not in committed[head]
+        }
+
+    def recorded(self, active: set[str]) -> set[str]:
+        heads = {*self.history.branches.values(), *self.history.tags.values()}
+        return self.history.reached(heads | active)
+
+    def explain(self, address: str) -> ExplainedAddress:
+        found = self.explainer.explain(address)
+        assert isinstance(found, ExplainedAddress)
+        return found
+
+    def check(self, address: str) -> None:
+        found = self.explain(address)
+        data = {k.commit_id: k for k in found.keepers if k.by == "data"}
+        assert data.keys() == self.holders(address) & self.active
+        assert all(keeper.reason == self.reasons[name] for name, keeper in data.items() if name)
+        records = {keeper.commit_id for keeper in found.keepers if keeper.by == "record"}
+        assert records == self.owners(address) & self.recorded(self.active)
+        staged = {keeper.where for keeper in found.keepers if keeper.by == "protected"}
+        assert staged == self.staged(address)
+        past = {each.commit_id for each in found.past_holders}
+        everyone = self.holders(address) | self.owners(address)
+        assert past == everyone - data.keys() - records
+        assert (found.state == "unneeded") is (address in self.candidates)
+        assert found.keeper_count == len(found.keepers)
+        self.check_order(found)
+        assert found.collectable_at == self.ends_at(address)
+
+    def check_order(self, found: ExplainedAddress) -> None:
+        protecting = [keeper.by == "protected" for keeper in found.keepers]
+        assert protecting == sorted(protecting, reverse=True)
+        commits = [
+            (not keeper.refs, self.world.now - keeper.created_at)
+            for keeper in found.keepers
+            if keeper.created_at is not None
+        ]
+        assert commits == sorted(commits)
+
+    def ends_at(self, address: str) -> datetime | None:
+        """The first instant at which the definition lets it go."""
+        if self.staged(address):
+            return None
+        periods = {DAY * days for days in (*self.rules[0].values(), self.rules[1])}
+        dates = [commit.created_at for commit in self.history.commits.values()]
+        instants = {date + period for date in dates for period in periods}
+        for instant in sorted({self.world.now, *(i for i in instants if i > self.world.now)}):
+            active = self.history.active(*self.rules, instant)
+            kept = self.holders(address) & active or self.owners(address) & self.recorded(active)
+            if not kept:
+                return instant
+        return None
+
+    def check_after(self, address: str, run_id: str) -> None:
+        found = self.explain(address)
+        if address not in self.candidates:
+            assert found.state == "kept"
+            return
+        assert found.state == "gone"
+        assert found.went is not None
+        assert (found.went.run_id, found.went.outcome) == (run_id, "deleted")
+        let_go = {each.commit_id for each in found.went.commits}
+        held = self.holders(address) | self.owners(address)
+        assert let_go <= held
+        # What is still on record is told of; of what was forgotten, what the index has.
+        assert {each.commit_id for each in found.past_holders} == held & self.recorded(self.active)
+        assert let_go >= held & self.recorded(self.active)
+
+
+def test_a_store_without_a_run_needs_no_index(world: World) -> None:
+    world.save("main", days_ago=1, put=["a"])
+    assert not (world.root / "_ebbtide" / "gc").exists()
+    assert explain(world, "main", "a").state == "kept"
