@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -97,8 +98,8 @@ def _keeps(decision: Decision, data: list[str], records: list[str]) -> bool:
     )
 
 
-def _check(seed: int, found: Outlook, kept: dict[datetime, object], name: str) -> None:
-    first = next((i for i, names in kept.items() if name not in names), None)  # type: ignore[operator]
+def _check(seed: int, found: Outlook, kept: Mapping[datetime, Container[str]], name: str) -> None:
+    first = next((i for i, names in kept.items() if name not in names), None)
     assert found.ends_at == first, (seed, name)
     assert (found.reason is not None) == (first is None), (seed, name)
 

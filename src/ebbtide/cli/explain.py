@@ -10,6 +10,7 @@ import typer
 from ebbtide.cli.collecting import is_icechunk, open_icechunk
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.gc import GraceOption, RunDirOption
+from ebbtide.cli.policies import rules_of
 from ebbtide.cli.text import clean, count_text, date_text, short_id, size_text
 from ebbtide.durations import parse_duration
 
@@ -189,6 +190,8 @@ def _show_commits(cli: Cli, commits: Sequence[PastHolder]) -> None:
 
 
 def _show_went(cli: Cli, went: Went) -> None:
+    from ebbtide.retention import Policy
+
     words = {"deleted": "deleted it", "missing": "was to delete it, and found it missing"}
     cli.output.line()
     cli.output.line(f"run {went.run_id} {words[went.outcome]}:")
@@ -196,7 +199,7 @@ def _show_went(cli: Cli, went: Went) -> None:
     if went.at is not None:
         facts.append(("fence", f"{date_text(went.at)} UTC"))
     if went.policy is not None:
-        facts += [(name, str(rule)) for name, rule in went.policy.items() if name != "holds"]
+        facts += rules_of(Policy.parse(went.policy))
     cli.output.fields([(f"  {name}", value) for name, value in facts])
     if went.commits:
         count = _of_all(len(went.commits), went.commit_count)

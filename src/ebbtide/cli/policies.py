@@ -183,13 +183,17 @@ def _show_policy(cli: Cli, policy: Policy | None) -> None:
     if policy is None:
         cli.output.line("no policy: everything is kept")
         return
+    cli.output.table(["branches", "rule"], rules_of(policy))
+    if policy.mode != "age":
+        cli.output.line(f"mode {policy.mode}")
+
+
+def rules_of(policy: Policy) -> list[tuple[str, str]]:
+    """Which branches a rule is for, and the rule."""
     default = "keep" if policy.default is None else policy.default.describe()
     rows = [("default", default)]
     rows += [(pattern, policy.branches[pattern].describe()) for pattern in sorted(policy.branches)]
-    rows += [("(tags)", "keep" if policy.tags is None else policy.tags.describe())]
-    cli.output.table(["branches", "rule"], rows)
-    if policy.mode != "age":
-        cli.output.line(f"mode {policy.mode}")
+    return [*rows, ("(tags)", "keep" if policy.tags is None else policy.tags.describe())]
 
 
 def _document(

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LIMIT: Final = 20
+ROWS_PER_TREE: Final = 1_000
+"""Of trees that no index knows, to guess whether worker processes are worth their start."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -198,7 +200,8 @@ class Explainer:
                 address=address,
             )
             trees = trees_of(around.roots, around.decision)
-            self._engine.expect(search.index.row_count())
+            rows = search.index.row_count() or ROWS_PER_TREE * len(trees.recorded)
+            self._engine.expect(rows)
             return search.find(trees, around.roots.tree_checksums)
 
     def _went(self, found: Found) -> Went | None:

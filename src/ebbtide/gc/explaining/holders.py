@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, texts
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import Family, Index, IndexPart
@@ -47,7 +47,7 @@ _PAIRS_SCHEMA: Final = make_schema(
 class Holders:
     """`data`: the trees with a node that refers to the address; `files`: those that it is the file
     of, or of a node of. Both may name trees that no commit has any more. `unread_nodes` of commits
-    whose data is not kept were not looked at."""
+    whose data is not kept were not looked at, as far as that can be told."""
 
     data: frozenset[str]
     files: frozenset[str]
@@ -85,10 +85,10 @@ class Recollection(Index):
         found = Index.parts(self, family) if self.known else []
         return found + Index.parts(self._beside, family)
 
-    def row_count(self) -> int | None:
-        """How many rows there are to go through, more or less; None where nobody knows."""
+    def row_count(self) -> int:
+        """How many rows the index has, more or less."""
         if not self.known:
-            return None
+            return 0
         found = [part for family in ("trees", "nodes") for part in Index.parts(self, family)]
         return sum(part.size_bytes for part in found) // KEY_BYTES
 
@@ -146,22 +146,26 @@ class Search:
     def _read_unkept(
         self, trees: MarkedTrees, checksums: Mapping[str, str], asked: list[Part]
     ) -> int:
-        """Read what the index lacks of the trees whose data is not kept; how many nodes were too
-        many for that. What can't be read of it stops no run, nor this."""
-        unkept = trees.recorded - trees.data
+        """Read what the index lacks of the trees whose data is not kept, as far as it can be read:
+        damage there stops no run. How many nodes were too many for that, or could not be read."""
+        unkept = frozenset(checksums) - trees.data
         if not unkept:
             return 0
         place = replace(self.place, name=f"{self.place.name}-unkept")
         marked = MarkedTrees(recorded=unkept, data=unkept, lenient=unkept)
-        reached = reach(self.engine, place, trees=marked, checksums=checksums, index=self.index)
-        unknown = unknown_nodes(self.engine, place, reached.nodes, self.index)
-        count = rows_of(unknown)
-        if count > UNKEPT_NODES_MAX:
-            return count
-        reached = replace(reached, nodes=unknown)
-        place = replace(place, name=f"{place.name}-read")
-        mark_reached(self.engine, place, reached, index=self.index, asked=asked)
-        return 0
+        count = len(unkept)
+        try:
+            reached = reach(self.engine, place, trees=marked, checksums=checksums, index=self.index)
+            unknown = unknown_nodes(self.engine, place, reached.nodes, self.index)
+            count = rows_of(unknown)
+            if count <= UNKEPT_NODES_MAX:
+                reached = replace(reached, nodes=unknown)
+                place = replace(place, name=f"{place.name}-read")
+                mark_reached(self.engine, place, reached, index=self.index, asked=asked)
+                count = 0
+        except Refused:
+            pass
+        return count
 
     def _hits(self, key: int) -> pa.Table:
         """The nodes (NODES_SCHEMA) with that key, of all that are known."""
