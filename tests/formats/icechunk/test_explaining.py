@@ -85,7 +85,7 @@ def test_random_repositories_by_the_definition(tmp_path: Path, seed: int) -> Non
         assert {k.commit_id for k in found.keepers if k.by == "record"} == records
         if address in planned:
             assert found.collectable_at is not None
-            assert found.collectable_at <= roots.now
+            assert found.collectable_at <= lake.format().now()
         else:
             assert found.kept_by is not None  # what refs reach stays for good
 
