@@ -125,8 +125,9 @@ def _show_address(cli: Cli, found: ExplainedAddress) -> None:
     facts.append(("state", STATES[found.state]))
     cli.output.fields(facts)
     _show_keepers(cli, found)
-    _show_holders(cli, found)
-    if found.went is not None:
+    if found.went is None:
+        _show_holders(cli, found)
+    else:
         _show_went(cli, found.went)
     if found.purged is not None:
         purged = found.purged
