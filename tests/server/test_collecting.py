@@ -293,3 +293,16 @@ def test_jobs_of_what_is_not_there(tmp_path: Path) -> None:
             jobs.start(order)
         assert jobs.of("no") == []
         jobs.close()
+
+
+def test_explaining(server: Server, repo: lakefs.Repository) -> None:
+    """As `ebbtide explain --json` prints it."""
+    head = put(repo, a="1")
+    with server.http() as http:
+        by_path = http.get(place(repo, "explain?ref=main&path=a")).json()
+        assert (by_path["what"], by_path["state"]) == ("address", "kept")
+        assert [keeper["commit_id"] for keeper in by_path["keepers"]] == [head]
+        assert http.get(place(repo, f"explain?address={by_path['address']}")).json() == by_path
+        by_ref = http.get(place(repo, "explain?ref=main")).json()
+        assert (by_ref["commit_id"], by_ref["reason"]) == (head, "head of branch main")
+        assert http.get(place(repo, f"explain?commit={head}&limit=1")).json() == by_ref

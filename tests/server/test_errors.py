@@ -106,6 +106,13 @@ def test_every_kind_has_one_status() -> None:
         ("GET", "{r}/gc/prepare_commits/status?id=../x", None, 404, "task_not_found"),
         ("POST", "{r}/gc/prepare_uncommited", '{"continuation_token": "x"}', 400, None),
         ("GET", "{r}/gc/runs/no", None, 404, "run_not_found"),
+        ("GET", "{r}/explain", None, 400, "invalid_argument"),
+        ("GET", "{r}/explain?ref=main&commit=main", None, 400, "invalid_argument"),
+        ("GET", "{r}/explain?address=x&path=a", None, 400, "invalid_argument"),
+        ("GET", "{r}/explain?address=../x", None, 400, "invalid_address"),
+        ("GET", "{r}/explain?address=x", None, 404, "object_not_found"),
+        ("GET", "{r}/explain?ref=no", None, 404, "ref_not_found"),
+        ("GET", "{r}/explain?ref=main&path=no", None, 404, "object_not_found"),
     ],
 )
 def test_bad_requests(

@@ -109,6 +109,7 @@ ROLES = {
     ("POST", R + "/gc/runs/{run_id}/purge"): "admin",
     ("GET", R + "/gc/runs"): "reader",
     ("GET", R + "/gc/runs/{run_id}"): "reader",
+    ("GET", R + "/explain"): "reader",
     ("POST", R + "/purges"): "admin",
     ("GET", R + "/purges"): "admin",
     ("GET", R + "/purges/{purge_id}"): "admin",

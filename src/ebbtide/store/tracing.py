@@ -45,10 +45,6 @@ def _content_of(context: RepositoryContext, name: str) -> str | None:
     """What a collection that is not gone has, by its path; None for what is a branch's name or a
     tag's, or no collection's. An earlier version has its number behind an @."""
     with context.metadata.snapshot() as tx:
-        if find_branch(tx, context.repository_id, name) or find_tag(
-            tx, context.repository_id, name
-        ):
-            return None
         kept = read_kept(
             tx,
             context.repository_id,
@@ -56,7 +52,10 @@ def _content_of(context: RepositoryContext, name: str) -> str | None:
             lease_ttl=context.settings.lease_ttl,
             trash_time=context.trash_time,
         )
-    return next((ref.commit_id for ref in kept.refs if ref.name == name), None)
+        found = next((ref.commit_id for ref in kept.refs if ref.name == name), None)
+        if found is None or find_branch(tx, context.repository_id, name) is not None:
+            return None
+        return found if find_tag(tx, context.repository_id, name) is None else None
 
 
 def _entry_of_content(context: RepositoryContext, content_id: str, path: str) -> Entry | None:

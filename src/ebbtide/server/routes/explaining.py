@@ -1,0 +1,56 @@
+"""Why something is still there, until when, and why it went."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import Query
+
+from ebbtide.errors import InvalidInput
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.explaining.explainer import LIMIT, Explainer, explaining_engine
+from ebbtide.gc.options import RunOptions
+from ebbtide.server.routing import Routes
+from ebbtide.server.serving import Served, ServedDep
+from ebbtide.server.wire.base import Segment, Text
+from ebbtide.store.keys import Role
+
+routes = Routes("explaining")
+
+LIMIT_MAX: Final = 1000
+
+
+@routes.add("GET", "/repositories/{repository:segment}/explain", Role.READER)
+def explain(
+    repository: Segment,
+    served: ServedDep,
+    address: Annotated[Text | None, Query()] = None,
+    commit: Annotated[Text | None, Query()] = None,
+    ref: Annotated[Text | None, Query()] = None,
+    path: Annotated[Text | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT,
+) -> dict[str, Any]:
+    """What `ebbtide explain --json` prints of an address, of a commit or of a ref, or of what a ref
+    has at a path. Exactly one of the three is given."""
+    given = [each for each in (address, commit, ref) if each is not None]
+    if len(given) != 1 or (path is not None and ref is None):
+        raise InvalidInput(
+            "invalid_argument", "give one of address, commit and ref; a path goes with a ref"
+        )
+    explainer = _explainer(served, repository, limit=limit)
+    if address is not None:
+        return explainer.address(address).to_json()
+    if path is not None:
+        return explainer.explain(given[0], path).to_json()
+    return explainer.commit(given[0]).to_json()
+
+
+def _explainer(served: Served, repository: str, *, limit: int) -> Explainer:
+    """In this process: one more pool of workers for each request would be too many."""
+    context = served.repository(repository).context
+    return Explainer(
+        EmbeddedRepository(context, store_id=served.store.store_id),
+        engine=explaining_engine(1),
+        grace=RunOptions.of(served.settings).grace,
+        limit=limit,
+    )
