@@ -30,7 +30,7 @@ from ebbtide.gc.parts import Part, PartRows, read_rows, split
 from ebbtide.gc.places import Place
 from ebbtide.storage import Storage
 
-UNKEPT_NODES_MAX: Final = 5_000
+UNKEPT_NODES_MAX: Final = 1_000
 """So many nodes of commits whose data is not kept are read, if the index does not know them."""
 
 KEY_BYTES: Final = 8
