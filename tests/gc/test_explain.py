@@ -84,6 +84,12 @@ def only(found: ExplainedAddress) -> Keeper:
     return found.keepers[0]
 
 
+def only_commit(found: ExplainedAddress) -> str | None:
+    """The one commit that keeps it."""
+    (commit_id,) = {k.commit_id for k in found.keepers if k.by == "data"}
+    return commit_id
+
+
 def check_end(world: World, found: ExplainedAddress, end: datetime) -> None:
     """A plan made just before its end leaves it, and one made then takes it."""
     assert found.collectable_at == end
@@ -413,6 +419,25 @@ class TestWhatWent:
         assert found.went is not None
         assert found.went.run_id == run.run_id
         assert [commit.commit_id for commit in found.went.commits] == [lost]
+
+    def test_aside_and_back(self, world: World) -> None:
+        old = world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=20, delete=["a"])
+        world.save("main", days_ago=19)
+        world.clock.advance(timedelta(hours=4))
+        run = world.collect(quarantine=5 * DAY)
+        gone = explain(world, old, "a")
+        assert gone.went is not None
+        assert (gone.went.run_id, gone.went.outcome) == (run.run_id, "quarantined")
+        assert gone.went.aside_until == world.now + 5 * DAY
+
+        world.collector().undo(run.run_id)
+        back = explain(world, gone.address)
+        assert back.keepers[0].where == f"by an undo of run {run.run_id}"
+        until = back.keepers[0].until
+        assert until is not None
+        assert only_commit(back) == old
+        check_end(world, back, until)
 
     def test_by_a_purge(self, world: World) -> None:
         world.save("main", days_ago=1, put=["a"])

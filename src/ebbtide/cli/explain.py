@@ -193,12 +193,18 @@ def _show_commits(cli: Cli, commits: Sequence[PastHolder]) -> None:
 def _show_went(cli: Cli, went: Went) -> None:
     from ebbtide.retention import Policy
 
-    words = {"deleted": "deleted it", "missing": "was to delete it, and found it missing"}
+    words = {
+        "deleted": "deleted it",
+        "quarantined": "moved it aside",
+        "missing": "was to delete it, and found it missing",
+    }
     cli.output.line()
     cli.output.line(f"run {went.run_id} {words[went.outcome]}:")
     facts = [("plan of", f"{date_text(went.planned_at)} UTC")]
     if went.at is not None:
         facts.append(("fence", f"{date_text(went.at)} UTC"))
+    if went.aside_until is not None:
+        facts.append(("back by", f"ebbtide gc undo, until {date_text(went.aside_until)} UTC"))
     if went.policy is not None:
         facts += rules_of(Policy.parse(went.policy))
     cli.output.fields([(f"  {name}", value) for name, value in facts])

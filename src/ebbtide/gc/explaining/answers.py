@@ -52,13 +52,16 @@ class PastHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Went:
-    """That a run deleted an address, or found it `missing`; what it went by, and which commits it
-    let go that held it, as far as that is still known."""
+    """That a run deleted an address, moved it aside (`quarantined`) or found it `missing`; what it
+    went by, and which commits it let go that held it, as far as that is still known. Until
+    `aside_until` an undo of the run brings it back.
+    """
 
     run_id: str
     run_path: str
     outcome: str
     at: datetime | None
+    aside_until: datetime | None
     planned_at: datetime | None
     cutoff: datetime | None
     policy: Mapping[str, Any] | None  # as Policy.to_mapping gives it

@@ -28,7 +28,7 @@ from ebbtide.gc.explaining.answers import (
 from ebbtide.gc.explaining.history import Surroundings
 from ebbtide.gc.explaining.holders import NOTHING, Holders, Recollection, Search
 from ebbtide.gc.explaining.keepers import Found
-from ebbtide.gc.explaining.past import describe, find_forgotten, find_outcome
+from ebbtide.gc.explaining.past import brought_back, describe, find_forgotten, find_outcome
 from ebbtide.gc.places import Place
 from ebbtide.gc.planning import trees_of
 from ebbtide.gc.runs import RunFolder
@@ -157,6 +157,7 @@ class Explainer:
             roots = reading.roots()
             around = Surroundings.of(roots, decide(roots))
             protectors = reading.protectors(target or address)
+            protectors += brought_back(self._repository, target or address, roots.now)
             purged = reading.purged_at(address)
         held = NOTHING if target else self._search(around, address)
         found = Found(around, protectors, held, address)

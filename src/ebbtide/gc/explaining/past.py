@@ -1,4 +1,5 @@
-"""What became of an address or commit, from the records of runs, the newest first.
+"""What became of an address or commit, from the records of runs, the newest first; and what runs
+that were undone keep.
 
 A record that can't be read is an error: what it says is not known, and may be what was asked for.
 """
@@ -15,15 +16,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ebbtide.arrow import texts
-from ebbtide.formats.base import LetGo, RepositoryFormat
+from ebbtide.formats.base import LetGo, Protector, RepositoryFormat
+from ebbtide.gc import quarantine
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import PastHolder, Went
 from ebbtide.gc.outcomes import OUTCOME_SCHEMA
-from ebbtide.gc.parts import PartRows, opened_part, read_part, split
+from ebbtide.gc.parts import ADDRESS_SCHEMA, PartRows, opened_part, read_part, read_tables, split
 from ebbtide.gc.plan import Plan, read_plan
 from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, RunFolder
 
-GONE: Final = ("deleted", "missing")
+GONE: Final = ("deleted", "quarantined", "missing")
 """The outcomes after which an address is not there, the one that says more first."""
 _ADDRESS: Final = OUTCOME_SCHEMA.get_field_index("address")
 
@@ -38,14 +40,14 @@ class Outcome:
 
 
 def find_outcome(engine: Engine, repository: RepositoryFormat, address: str) -> Outcome | None:
-    """The newest run that deleted the address; or, where none on record did, the newest that found
-    it missing. Refused `plan_corrupt`."""
+    """The newest run that deleted the address or moved it aside; or, where none on record did, the
+    newest that found it missing. Refused `plan_corrupt`."""
     missing: Outcome | None = None
     for run_id, folder in _runs(repository):
         outcome = _outcome_in(engine, folder, address)
-        if outcome == "deleted":
+        if outcome is not None and outcome != "missing":
             return Outcome(run_id, folder, outcome)
-        if outcome == "missing" and missing is None:
+        if outcome is not None and missing is None:
             missing = Outcome(run_id, folder, outcome)
     return missing
 
@@ -98,6 +100,7 @@ def describe(
         run_path=outcome.folder.path,
         outcome=outcome.outcome,
         at=_fenced_at(outcome.folder),
+        aside_until=_aside_until(repository, outcome),
         planned_at=None if plan is None else plan.started_at,
         cutoff=None if plan is None else plan.cutoff,
         policy=None if plan is None else plan.policy,
@@ -116,6 +119,31 @@ def _plan_of(repository: RepositoryFormat, run_id: str, folder: RunFolder) -> Pl
 def _fenced_at(folder: RunFolder) -> datetime | None:
     fence = folder.get_json(FENCE_FILE)
     return None if fence is None else datetime.fromisoformat(fence["fenced_at"])
+
+
+def _aside_until(repository: RepositoryFormat, outcome: Outcome) -> datetime | None:
+    if outcome.outcome != "quarantined":
+        return None
+    record = quarantine.read(repository.storage, outcome.run_id)
+    return record.until if record is not None and record.state == "held" else None
+
+
+def brought_back(repository: RepositoryFormat, address: str, now: datetime) -> Iterator[Protector]:
+    """What keeps an address because runs were undone lately. Refused `plan_corrupt`."""
+    for record in quarantine.read_all(repository.storage):
+        if not record.protects(now):
+            continue
+        folder = RunFolder.at(record.run_path)
+        wanted = pa.scalar(address, pa.string())
+        for table in read_tables(folder, record.back, ADDRESS_SCHEMA):
+            if pc.any(pc.equal(table.column("address"), wanted)).as_py():
+                yield Protector(
+                    reason="brought back",
+                    where=f"by an undo of run {record.run_id}",
+                    since=record.back_at,
+                    until=record.back_until,
+                )
+                break
 
 
 def _let_go_with(folder: RunFolder, plan: Plan, trees: Collection[str]) -> Iterator[PastHolder]:
