@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import xxhash
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -522,6 +523,20 @@ def test_what_cannot_be_read_is_an_error(world: World, family: str, collected: b
     with pytest.raises(Refused) as caught:
         explain(world, address)
     assert caught.value.kind == {"trees": "corrupt_tree", "ranges": "corrupt_node"}[family]
+
+
+@pytest.mark.parametrize("collected", [False, True], ids=["unindexed", "indexed"])
+def test_keys_may_collide(world: World, monkeypatch: pytest.MonkeyPatch, collected: bool) -> None:
+    """Each node that has the key is read, and only what refers to the address itself counts."""
+    monkeypatch.setattr(xxhash, "xxh3_64_intdigest", lambda _data: 7)
+    world.keep(default="keep")
+    first = world.save("main", days_ago=3, put=["a"])
+    second = world.save("main", days_ago=2, put=["b"], delete=["a"])
+    if collected:
+        world.collect()
+
+    assert only(explain(world, first, "a")).commit_id == first
+    assert only(explain(world, second, "b")).commit_id == second
 
 
 def test_lists_are_bounded_and_say_of_how_many(world: World) -> None:

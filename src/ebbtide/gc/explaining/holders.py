@@ -32,6 +32,8 @@ from ebbtide.storage import Storage
 
 UNKEPT_NODES_MAX: Final = 1_000
 """So many nodes of commits whose data is not kept are read, if the index does not know them."""
+UNKEPT_NODES_MAX_ALONE: Final = 3_000
+"""So many where no commit's data keeps the address: then one of those is what is looked for."""
 
 KEY_BYTES: Final = 8
 
@@ -131,8 +133,12 @@ class Search:
         asked = PartRows()
         asked.wrote(self.place.folder, self.place.named("asked"), key_table(key), group=KEYS)
         reached = reach(self.engine, self.place, trees=trees, checksums=checksums, index=self.index)
-        mark_reached(self.engine, self.place, reached, index=self.index, asked=asked.parts())
-        unread = self._read_unkept(trees, checksums, asked.parts())
+        marked = mark_reached(
+            self.engine, self.place, reached, index=self.index, asked=asked.parts()
+        )
+        is_live = any(part.group == KEYS and part.rows for part in marked.live)
+        limit = UNKEPT_NODES_MAX if is_live else UNKEPT_NODES_MAX_ALONE
+        unread = self._read_unkept(trees, checksums, asked.parts(), limit=limit)
         hits = self._hits(int(key[0]))
         pairs = self._pairs(hits, checksums)
         confirmed = self._confirmed(hits, pairs, trees.data - trees.lenient)
@@ -144,7 +150,7 @@ class Search:
         return Holders(frozenset(texts(of_node.column("tree_id"))), frozenset(files), unread)
 
     def _read_unkept(
-        self, trees: MarkedTrees, checksums: Mapping[str, str], asked: list[Part]
+        self, trees: MarkedTrees, checksums: Mapping[str, str], asked: list[Part], *, limit: int
     ) -> int:
         """Read what the index lacks of the trees whose data is not kept, as far as it can be read:
         damage there stops no run. How many nodes were too many for that, or could not be read."""
@@ -158,7 +164,7 @@ class Search:
             reached = reach(self.engine, place, trees=marked, checksums=checksums, index=self.index)
             unknown = unknown_nodes(self.engine, place, reached.nodes, self.index)
             count = rows_of(unknown)
-            if count <= UNKEPT_NODES_MAX:
+            if count <= limit:
                 reached = replace(reached, nodes=unknown)
                 place = replace(place, name=f"{place.name}-read")
                 mark_reached(self.engine, place, reached, index=self.index, asked=asked)
@@ -177,7 +183,7 @@ class Search:
                 table = index.read(name)
                 if table is not None:
                     rows = _rows_with(table.column("keys"), np.int64(key))
-                    found.append(table.take(pa.array(rows)).select(NODES_SCHEMA.names))
+                    found.append(table.select(NODES_SCHEMA.names).take(pa.array(rows)))
             answer.wrote(place.folder, place.named(f"hits-{number:05d}"), pa.concat_tables(found))
 
         parts = self._run("nodes", work)

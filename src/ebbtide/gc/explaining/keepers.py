@@ -111,9 +111,11 @@ class Found:
             if each.until is None:
                 return None, each.reason if each.where is None else f"{each.reason}: {each.where}"
         roots = self.around.roots
+        # The nearest first, so that of what keeps it for good the nearest is named.
+        near = dict.fromkeys(c.commit_id for c, data in self._keeping if data)
         found = outlook(
             roots,
-            data=[commit.commit_id for commit in self._data],
+            data=[*near, *(c.commit_id for c in self._data if c.commit_id not in near)],
             records=[commit.commit_id for commit in self._records],
         )
         if found.ends_at is None:
