@@ -295,6 +295,19 @@ class TestCommits:
         # A trash time longer than a lease outlasts what was signed.
         check_end(world, found, world.now + 3 * DAY)
 
+    def test_a_collection_whose_leases_outlast_its_trash(self, tmp_path: Path) -> None:
+        """What was signed through it is promised for a lease after its end."""
+        chosen = {"lease_ttl": timedelta(hours=3), "trash_time": timedelta(0)}
+        world = LeasedWorld(tmp_path, settings=chosen)
+        world.keep(default="1d")
+        project = world.lake.projects.create("p", expires_at=world.now + DAY)
+        world.lake.collections.create(project.project_id, "c", of(of_files({"x": b"1"})))
+        found = explain(world, "p/c", "x")
+
+        assert only(found).reason == "collection p/c"
+        check_end(world, found, world.now + DAY + timedelta(hours=3))
+        world.close()
+
     def test_the_last_n_never_end(self, world: World) -> None:
         world.keep(default={"keep_last": 2})
         world.save("main", days_ago=30, put=["a"])
@@ -403,6 +416,22 @@ class TestWhatWent:
         assert went.policy["branches"] == {"main": "7d"}
         assert [commit.commit_id for commit in went.commits] == [old]
         assert explain(world, old, "a") == found
+
+    def test_by_the_newest_run_that_took_it(self, world: World) -> None:
+        """A file that somebody put there again went again."""
+        old = world.save("main", days_ago=30, put=["a"])
+        world.save("main", days_ago=20, delete=["a"])
+        world.save("main", days_ago=19)
+        world.clock.advance(timedelta(hours=4))
+        address = explain(world, old, "a").address
+        for _ in range(2):
+            world.clock.advance(DAY)
+            run = world.collect()
+            went = explain(world, address).went
+            assert went is not None
+            assert (went.run_id, went.at) == (run.run_id, world.now)
+            (world.root / address).parent.mkdir(exist_ok=True)
+            (world.root / address).write_text("again")
 
     def test_with_the_record_of_its_commit(self, world: World) -> None:
         """The tree is gone too; the index still knows what it held."""
