@@ -82,7 +82,7 @@ class Cli:
             raise InvalidInput(
                 "invalid_argument",
                 f"{name} is none of a store's repositories, for which this command is: Icechunk's "
-                "take 'expire' and 'gc plan|sweep|run|runs|show'",
+                "take 'expire', 'explain' and 'gc plan|sweep|run|runs|show'",
             )
         return self.store.repository(name)
 
