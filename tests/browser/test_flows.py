@@ -23,6 +23,8 @@ PAGES = (
     f"{LAKE}/commits",
     f"{LAKE}/refs",
     f"{LAKE}/collections",
+    f"{LAKE}/explain",
+    f"{LAKE}/explain?what=main",
     f"{LAKE}/policy",
     f"{LAKE}/runs",
     f"{LAKE}/runs/{{run}}",
@@ -183,11 +185,12 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
     assert page.locator("[data-progress]").count() == 0
     page.wait_for_selector(".charts .chart")
 
-    run = newest_run(visitor)
     visitor.go(f"{LAKE}/runs")
     runs = page.locator("tbody tr").count()
     assert runs == 3
     page.locator("tbody a").nth(1).click()
+    page.wait_for_url(re.compile(r"/runs/[0-9a-f]{32}"))
+    place = page.url
     page.click("text=look at them")
     assert page.locator("tbody tr").count() == 40
     address = page.locator("tbody th").nth(3).inner_text()
@@ -195,7 +198,7 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
     page.click("button:has-text('Search')")
     assert page.locator("tbody tr").count() == 1
 
-    visitor.go(f"{LAKE}/runs/{run}")
+    page.goto(place)
     page.click("summary:has-text('Sweep')")
     button = page.locator("button.danger")
     assert button.is_disabled()
@@ -204,6 +207,15 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
     page.fill("#confirmation", NAME)
     button.click()
     page.wait_for_selector(".head .badge.swept", timeout=120_000)
+
+    # What went is aside for a week, and comes back.
+    assert "40 files" in page.locator("#aside + p").inner_text()
+    page.click("button:has-text('Undo')")
+    page.wait_for_selector(".head .badge.undone", timeout=120_000)
+    visitor.go(f"{LAKE}/explain")
+    page.fill("#what", address)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h2:has-text('Kept')")
 
 
 def test_the_trash(visitors: Visitors) -> None:

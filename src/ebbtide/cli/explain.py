@@ -26,24 +26,6 @@ if TYPE_CHECKING:
     from ebbtide.gc.explaining.explainer import Explainer
 
 LIMIT: Final = 20
-STATES: Final = {
-    "kept": "kept",
-    "unneeded": "nothing keeps it",
-    "purged": "closed for good by a purge",
-    "gone": "gone",
-    "missing": "needed, and not on the storage",
-    "foreign": "not the repository's own: never collected",
-    "system": "a file of the repository itself: never collected",
-}
-"""What an address is, in words."""
-COMMIT_STATES: Final = {
-    "kept": "kept",
-    "expired": "expired: the next run lets its data go; its record stays",
-    "closed": "let go: its data may be gone; its record stays",
-    "unneeded": "expired, and nothing has it in its history: the next run lets its record go too",
-    "forgotten": "let go, and its record too",
-}
-"""What a commit is, in words."""
 
 
 def register(app: typer.Typer) -> None:
@@ -116,13 +98,15 @@ def _open(
 
 
 def _show_address(cli: Cli, found: ExplainedAddress) -> None:
+    from ebbtide.gc.explaining.answers import ADDRESS_STATES
+
     facts = [("address", clean(found.address)), ("kind", found.kind)]
     if found.target is not None:
         facts.append(("written for", found.target))
     if found.size_bytes is not None:
         facts.append(("size", size_text(found.size_bytes)))
         facts.append(("written", f"{date_text(found.last_modified)} UTC"))
-    facts.append(("state", STATES[found.state]))
+    facts.append(("state", ADDRESS_STATES[found.state]))
     cli.output.fields(facts)
     _show_keepers(cli, found)
     if found.went is None:
@@ -229,6 +213,8 @@ def _show_end(cli: Cli, found: ExplainedAddress) -> None:
 
 
 def _show_commit(cli: Cli, found: ExplainedCommit) -> None:
+    from ebbtide.gc.explaining.answers import COMMIT_STATES
+
     facts = [("commit", found.commit_id)]
     if found.created_at is not None:
         facts.append(("created", f"{date_text(found.created_at)} UTC"))

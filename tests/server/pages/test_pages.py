@@ -47,6 +47,8 @@ def admin(lake: Lake) -> Browser:
         f"{PLACE}/refs",
         f"{PLACE}/refs?kind=tag&state=expiring",
         f"{PLACE}/collections",
+        f"{PLACE}/explain",
+        f"{PLACE}/explain?what=main",
         f"{PLACE}/policy",
         f"{PLACE}/runs",
         f"{PLACE}/runs/{{run}}",
@@ -209,6 +211,44 @@ def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> Non
     answer = admin.post(f"{PLACE}/runs/{lake.planned}/sweep", confirmation="lak")
     assert answer.status_code == 400 and "Nothing was deleted" in answer.text
     assert admin.get(f"{PLACE}/runs/{lake.planned}/progress").json() == before
+
+
+def test_what_keeps_what(lake: Lake, admin: Browser) -> None:
+    page = admin.get(f"{PLACE}/runs/{lake.planned}/candidates").text
+    link = re.search(rf'href="/ui({PLACE}/explain[^"]+)"', page)
+    assert link is not None
+    assert "Nothing keeps it" in text_of(admin.get(html.unescape(link[1])).text)
+    head = text_of(admin.get(f"{PLACE}/explain?what=main").text)
+    assert "never, while nothing changes" in head and "In the history of" in head
+    repository = lake.store.repository(NAME)
+    entry = next(repository.objects.walk("main"))
+    asked = admin.get(f"{PLACE}/explain", params={"what": "main", "path": entry.path}).text
+    assert entry.address in asked and "What keeps it, the nearest first" in asked
+    wrong = admin.get(f"{PLACE}/explain?what=nothing-of-that-name")
+    assert wrong.status_code == 404 and "Not done" in wrong.text
+
+
+def test_what_is_aside_is_asked_about(lake: Lake, admin: Browser) -> None:
+    run = f"{PLACE}/runs/{lake.swept}"
+    assert "Undo: bring them back" not in admin.get(run).text
+    undone = admin.post(f"{run}/undo")
+    assert undone.status_code == 404 and "has nothing aside" in undone.text
+    purged = admin.post(f"{run}/purge", confirmation="lak")
+    assert purged.status_code == 400 and "Nothing was deleted" in purged.text
+    planned = f"{PLACE}/runs/{lake.planned}"
+    wrong = admin.post(f"{planned}/sweep", confirmation=NAME, quarantine="7")
+    assert wrong.status_code == 400 and "has no unit" in html.unescape(wrong.text)
+    assert "planned" in admin.get(planned).text
+
+
+def test_a_policy_is_tried(lake: Lake, admin: Browser) -> None:
+    before = lake.store.repository(NAME).retention.get()
+    tried = admin.post(f"{PLACE}/policy", policy='{"default": {"keep_last": 1}}', action="try")
+    said = text_of(tried.text)
+    assert tried.status_code == 200 and "What it would mean" in said
+    assert re.search(r"[1-9]\d* commits? that the present policy keeps would be let go", said)
+    assert "Nothing was set" in said and "keep_last" in html.unescape(tried.text)
+    assert lake.store.repository(NAME).retention.get() == before
 
 
 def test_the_policy_editor(store: Store, browsers: Browsers) -> None:

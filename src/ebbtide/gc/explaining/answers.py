@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ebbtide.formats.base import LetGo, PurgedAddress
 
@@ -18,6 +18,26 @@ CommitState = Literal["kept", "expired", "closed", "unneeded", "forgotten"]
 """What a commit is: `kept` with its data; `expired`, so that the next run lets its data go, and
 `closed`, a run did, while its record stays; `unneeded`, its record goes with the next run;
 `forgotten`, it went."""
+
+
+ADDRESS_STATES: Final[Mapping[AddressState, str]] = {
+    "kept": "kept",
+    "unneeded": "nothing keeps it",
+    "purged": "closed for good by a purge",
+    "gone": "gone",
+    "missing": "needed, and not on the storage",
+    "foreign": "not the repository's own: never collected",
+    "system": "a file of the repository itself: never collected",
+}
+"""What an address is, in words."""
+COMMIT_STATES: Final[Mapping[CommitState, str]] = {
+    "kept": "kept",
+    "expired": "expired: the next run lets its data go; its record stays",
+    "closed": "let go: its data may be gone; its record stays",
+    "unneeded": "expired, and nothing has it in its history: the next run lets its record go too",
+    "forgotten": "let go, and its record too",
+}
+"""What a commit is, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

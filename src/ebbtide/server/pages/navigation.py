@@ -25,6 +25,7 @@ SECTIONS: Final = (
     Section("Collections", "collections"),
     Section("Policy", "policy"),
     Section("Runs", "runs"),
+    Section("Explain", "explain"),
     Section("Trash", "trash"),
     Section("Purges", "purges", Role.ADMIN),
 )

@@ -11,6 +11,8 @@ NOTICES: Final[Mapping[str, str]] = {
     "restored": "It was brought back from the trash.",
     "logged_out": "You are logged out.",
     "run_started": "The run has started.",
+    "undo_started": "What the run moved aside is coming back.",
+    "aside_purged": "What the run moved aside is being deleted.",
     "purge_started": "The purge has started. It goes on when you leave this page.",
     "purge_planned": "The purge is being planned. Nothing is deleted.",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Final
 
 from starlette.responses import Response
@@ -30,11 +31,14 @@ def show_policy(visit: Visit) -> Response:
 
 @pages.add("POST", _PATH, Role.ADMIN)
 def set_policy(visit: Visit) -> Response:
-    """Set what the editor holds; what is wrong with it is shown beside it."""
+    """Set what the editor holds, or try it; what is wrong with it is shown beside it."""
     repository = visit.repository()
     text = visit.form("policy")
     try:
-        unmatched = repository.retention.set(parse_policy(text))
+        policy = parse_policy(text)
+        if visit.form("action") == "try":
+            return _page(visit, text=text, tried=policy)
+        unmatched = repository.retention.set(policy)
     except InvalidInput as error:
         return _page(visit, text=text, error=error, status=400)
     if unmatched:
@@ -66,6 +70,7 @@ def _page(
     visit: Visit,
     *,
     text: str | None = None,
+    tried: Policy | None = None,
     error: InvalidInput | None = None,
     saved: bool = False,
     unmatched: tuple[str, ...] = (),
@@ -76,7 +81,10 @@ def _page(
     with form.reading() as reading:
         roots = reading.roots()
     policy = repository.retention.get()
-    decision = decide(roots)
+    present = decide(roots)
+    decision = present
+    if tried is not None:
+        decision = decide(replace(roots, policy=tried.with_holds(roots.holds)))
     by_ref = sorted(decision.by_ref, key=lambda each: (-each.expired_count, each.name))
     if text is None:
         text = "" if policy is None else json.dumps(policy.to_mapping(), indent=2)
@@ -95,4 +103,7 @@ def _page(
         more_branches=max(0, len(by_ref) - BRANCHES_CHARTED),
         kept_count=len(decision.active),
         lost_count=len(decision.expired),
+        is_tried=tried is not None,
+        fewer_count=len(present.active.keys() - decision.active.keys()),
+        more_count=len(decision.active.keys() - present.active.keys()),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -24,6 +25,8 @@ RUNS_PER_PAGE: Final = 25
 MODES: Final = ("auto", "clean", "incremental")
 ACTIONS: Final = ("plan", "run")
 BRANCHES_CHARTED: Final = 25
+QUARANTINE: Final = "7d"
+"""What the forms propose."""
 _RUNS: Final = "/repositories/{repository:segment}/runs"
 _RUN: Final = _RUNS + "/{run_id:segment}"
 
@@ -73,6 +76,7 @@ def start_run(visit: Visit) -> Response:
                 "grace": visit.form("grace").strip()[:64] or None,
                 "dry_run": action == "plan",
                 "allow_share": visit.form("allow_share") == "yes",
+                "quarantine": _quarantine(visit),
             }
         )
         run = runs.start(visit.served, name, asked)
@@ -98,9 +102,41 @@ def sweep_run(visit: Visit) -> Response:
             "confirm. Nothing was deleted",
         )
         return _show(visit, error=error, status=400)
-    asked = RunCreation(sweep=run_id, allow_share=visit.form("allow_share") == "yes")
-    runs.start(visit.served, name, asked)
+    try:
+        allow_share, aside = visit.form("allow_share") == "yes", _quarantine(visit)
+        asked = RunCreation(sweep=run_id, allow_share=allow_share, quarantine=aside)
+        runs.start(visit.served, name, asked)
+    except InvalidInput as error:
+        return _show(visit, error=error, status=400)
     return visit.to("repositories", name, "runs", run_id, notice="run_started")
+
+
+@pages.add("POST", _RUN + "/undo", Role.ADMIN)
+def undo_run(visit: Visit) -> Response:
+    """Bring back what a run moved aside."""
+    name, run_id = visit.repository().info.name, visit.segment("run_id")
+    runs.undo(visit.served, name, run_id, under="")
+    return visit.to("repositories", name, "runs", run_id, notice="undo_started")
+
+
+@pages.add("POST", _RUN + "/purge", Role.ADMIN)
+def purge_run(visit: Visit) -> Response:
+    """Delete for good what a run moved aside."""
+    name, run_id = visit.repository().info.name, visit.segment("run_id")
+    if visit.form("confirmation").strip() != name:
+        error = InvalidInput(
+            "invalid_argument",
+            f"type the name of the repository, {name}, to confirm. Nothing was deleted",
+        )
+        return _show(visit, error=error, status=400)
+    runs.purge(visit.served, name, run_id)
+    return visit.to("repositories", name, "runs", run_id, notice="aside_purged")
+
+
+def _quarantine(visit: Visit) -> str | None:
+    """For how long is kept what goes; None where it is to be deleted at once."""
+    period = visit.form("quarantine").strip()[:64]
+    return None if period in ("", "none") else period
 
 
 @pages.add("GET", _RUN + "/progress", Role.READER)
@@ -127,6 +163,7 @@ def _list(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
         error=error,
         modes=MODES,
         grace=visit.served.settings.grace,
+        quarantine=QUARANTINE,
         asked={name: visit.form(name) for name in ("action", "mode", "grace", "allow_share")},
         now=visit.now(),
     )
@@ -151,10 +188,19 @@ def _show(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
         deleted_kinds=[] if report is None else _kinds(report["deleted_kinds"]),
         shares=_branches(() if report is None else report["by_ref"]),
         can_sweep=has_plan and _can_sweep(run),
+        aside=None if known is None else known.quarantine,
+        aside_until=None if known is None else _aside_until(known),
+        quarantine=QUARANTINE,
         is_over_share=run.state == "refused",
         error=error,
         now=visit.now(),
     )
+
+
+def _aside_until(report: RunReport) -> datetime | None:
+    """Until when is kept what a run has aside; None where it has nothing."""
+    until = (report.quarantine or {}).get("until")
+    return None if until is None else datetime.fromisoformat(until)
 
 
 def _can_sweep(run: RunAnswer) -> bool:

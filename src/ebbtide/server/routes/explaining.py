@@ -7,11 +7,10 @@ from typing import Annotated, Any, Final
 from fastapi import Query
 
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.explaining.explainer import LIMIT, Explainer, explaining_engine
-from ebbtide.gc.options import RunOptions
+from ebbtide.gc.explaining.explainer import LIMIT
+from ebbtide.server.explaining import explainer_of
 from ebbtide.server.routing import Routes
-from ebbtide.server.serving import Served, ServedDep
+from ebbtide.server.serving import ServedDep
 from ebbtide.server.wire.base import Segment, Text
 from ebbtide.store.keys import Role
 
@@ -37,20 +36,9 @@ def explain(
         raise InvalidInput(
             "invalid_argument", "give one of address, commit and ref; a path goes with a ref"
         )
-    explainer = _explainer(served, repository, limit=limit)
+    explainer = explainer_of(served, repository, limit=limit)
     if address is not None:
         return explainer.address(address).to_json()
     if path is not None:
         return explainer.explain(given[0], path).to_json()
     return explainer.commit(given[0]).to_json()
-
-
-def _explainer(served: Served, repository: str, *, limit: int) -> Explainer:
-    """In this process: one more pool of workers for each request would be too many."""
-    context = served.repository(repository).context
-    return Explainer(
-        EmbeddedRepository(context, store_id=served.store.store_id),
-        engine=explaining_engine(1),
-        grace=RunOptions.of(served.settings).grace,
-        limit=limit,
-    )

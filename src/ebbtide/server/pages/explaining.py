@@ -1,0 +1,50 @@
+"""Why something is still there, until when, or which run let it go."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from ebbtide.errors import EbbtideError
+from ebbtide.gc.explaining.answers import (
+    ADDRESS_STATES,
+    COMMIT_STATES,
+    ExplainedAddress,
+    ExplainedCommit,
+)
+from ebbtide.server.errors import STATUS
+from ebbtide.server.explaining import explainer_of
+from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.visit import Visit
+from ebbtide.store.keys import Role
+
+pages = Pages()
+
+LIMIT: Final = 50
+_PATH: Final = "/repositories/{repository:segment}/explain"
+
+
+@pages.add("GET", _PATH, Role.READER)
+def explain(visit: Visit) -> Response:
+    """The question, and the answer once something is asked about."""
+    name = visit.repository().info.name
+    what, path = visit.query("what").strip(), visit.query("path").strip()
+    found: ExplainedAddress | ExplainedCommit | None = None
+    problem: EbbtideError | None = None
+    if what:
+        try:
+            found = explainer_of(visit.served, name, limit=LIMIT).explain(what, path or None)
+        except EbbtideError as error:
+            problem = error
+    return visit.page(
+        "explain.html",
+        status=200 if problem is None else STATUS[problem.kind],
+        what=what,
+        path=path,
+        error=problem,
+        address=found if isinstance(found, ExplainedAddress) else None,
+        commit=found if isinstance(found, ExplainedCommit) else None,
+        address_states=ADDRESS_STATES,
+        commit_states=COMMIT_STATES,
+    )
