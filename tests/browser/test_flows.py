@@ -192,10 +192,12 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
     page.wait_for_url(re.compile(r"/runs/[0-9a-f]{32}"))
     place = page.url
     page.click("text=look at them")
+    page.wait_for_url(re.compile("/candidates$"))
     assert page.locator("tbody tr").count() == 40
     address = page.locator("tbody th").nth(3).inner_text()
     page.fill("#search", address)
     page.click("button:has-text('Search')")
+    page.wait_for_url(re.compile("[?]search="))
     assert page.locator("tbody tr").count() == 1
 
     page.goto(place)
