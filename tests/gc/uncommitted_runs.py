@@ -213,6 +213,8 @@ class Runs:
         forgotten = (planned.forgettable & still) - model.recorded(now)
         model.closed.update({each: planned.run_id for each in still if each not in model.closed})
         due -= model.needed(now)
+        # Who began to read since the plan keeps the records of copies, and with them the files.
+        planned.doomed -= model.tracked(now)
         for commit_id in model.commits.keys() - planned.commits:
             due -= set(model.commits[commit_id].contents.values())
             due -= model.pointers[commit_id]

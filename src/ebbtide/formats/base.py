@@ -385,9 +385,10 @@ class RepositoryFormat(Protocol):
         records: Sequence[Mapping[str, Any]],
         *,
         until: datetime,
-    ) -> None:
+    ) -> int:
         """Open again what a run closed, in one transaction: put `records` back that it dropped,
-        lift the tombstones of `commit_ids`, and keep the data of them all until then.
+        lift the tombstones of `commit_ids`, and keep the data of them all until then. How many of
+        `commit_ids` are open now.
 
         Refused `lease_lost`.
         """

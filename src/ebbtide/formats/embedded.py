@@ -491,14 +491,16 @@ class EmbeddedRepository:
         records: Sequence[Mapping[str, Any]],
         *,
         until: datetime,
-    ) -> None:
-        """Under the lease; a commit of one's own is kept as one is that was read by its id."""
+    ) -> int:
+        """Under the lease, all of them; a commit of one's own is kept as one that was read by its
+        id."""
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
             put_back_records(tx, self._repository_id, records, run_id=run_id)
             lift_tombstones(tx, self._repository_id, commit_ids, run_id=run_id)
             lease_commits(tx, self._repository_id, commit_ids, until=until)
+        return len(commit_ids)
 
     def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
         """From `purged`."""

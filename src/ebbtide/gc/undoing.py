@@ -204,14 +204,14 @@ class Undo:
         lost = self._incomplete({row["tree_id"]: row["tree_checksum"] for row in rows})
         whole = [row for row in rows if row["tree_id"] not in lost]
         commit_ids = [row["commit_id"] for row in whole]
-        self.repository.reopen(
+        opened = self.repository.reopen(
             self.hold,
             run_id,
             commit_ids,
             [row for row in whole if row["commit_id"] not in closed],
             until=self.repository.now() + self.lasts,
         )
-        return len(whole), len(rows) - len(whole)
+        return opened, len(rows) - opened
 
     def _incomplete(self, trees: dict[str, str]) -> frozenset[str]:
         """Of trees (id → checksum) those that refer to something that has gone: to what other runs

@@ -55,6 +55,14 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    """A snapshot's entry in the list, and its parent."""
+
+    row: Row
+    parent_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RepoFile:
     """The file as it was read. `version` is the storage's name for these very bytes."""
 
@@ -64,12 +72,22 @@ class RepoFile:
     ids: tuple[str, ...]
 
     @property
+    def listed(self) -> dict[str, Listed]:
+        """Its snapshots by id, in the order of the list."""
+        ids = self.ids
+        return {
+            name: Listed(
+                info, None if (place := info["parent_offset"]) == _NO_PARENT else ids[place]
+            )
+            for name, info in zip(ids, self.row["snapshots"], strict=True)
+        }
+
+    @property
     def commits(self) -> Iterator[Commit]:
         """Its snapshots as commits."""
-        for snapshot_id, info in zip(self.ids, self.row["snapshots"], strict=True):
-            parent = info["parent_offset"]
-            parents = () if parent == _NO_PARENT else (self.ids[parent],)
-            yield Commit(snapshot_id, parents, instant(info["flushed_at"]), snapshot_id)
+        for snapshot_id, found in self.listed.items():
+            parents = () if found.parent_id is None else (found.parent_id,)
+            yield Commit(snapshot_id, parents, instant(found.row["flushed_at"]), snapshot_id)
 
     @property
     def refs(self) -> tuple[Ref, ...]:
@@ -125,13 +143,15 @@ class RepoFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
     """A change of the file. `new_parents` maps snapshots to the parents that they are to have;
-    `drop` are those that leave its list; `drop_branches` and `drop_tags` are names. With
+    `drop` are those that leave its list, `add` those that come into it, whose parents are in it
+    then; `drop_branches` and `drop_tags` are names. With
     `forget_backups` the entries of the operations log name no backups any more, so that none but
     those made from now on, and what this file goes on in, will be needed for the log."""
 
     kind: str  # of an entry of the operations log
     new_parents: Mapping[str, str] = field(default_factory=dict)
     drop: Collection[str] = ()
+    add: Mapping[str, Listed] = field(default_factory=dict)
     drop_branches: Collection[str] = ()
     drop_tags: Collection[str] = ()
     forget_backups: bool = False
@@ -205,14 +225,13 @@ def write_repo(storage: Storage, file: RepoFile, edit: Edit, now: datetime) -> R
 
 def _edited(file: RepoFile, edit: Edit, now: datetime, backup: str) -> Row:
     row: dict[str, Any] = dict(file.row)
-    kept = dict(zip(file.ids, file.row["snapshots"], strict=True))
-    for snapshot_id in edit.drop:
-        del kept[snapshot_id]
+    known = {**file.listed, **edit.add}
+    kept = sorted(known.keys() - frozenset(edit.drop), key=id_bytes)
     places = {snapshot_id: place for place, snapshot_id in enumerate(kept)}
-    parents = {commit.commit_id: commit.first_parent_id for commit in file.commits}
+    parents = {snapshot_id: found.parent_id for snapshot_id, found in known.items()}
     row["snapshots"] = [
-        _edited_info(snapshot_id, info, file, parents, edit, places)
-        for snapshot_id, info in kept.items()
+        _edited_info(snapshot_id, known[snapshot_id].row, file, parents, edit, places)
+        for snapshot_id in kept
     ]
     for kind, dropped in (("branches", edit.drop_branches), ("tags", edit.drop_tags)):
         row[kind] = [
@@ -280,11 +299,17 @@ def logs_between(
 
 
 def _edited_log(file: RepoFile, edit: Edit, now: datetime, backup: str) -> Row:
-    """The operations log with a new entry, and where it goes on when that is one too many."""
+    """The operations log with a new entry, one for each snapshot where some come into the list, and
+    where it goes on when that is too many."""
     newest, *older = file.row["latest_updates"]
     micros = max((now - EPOCH) // timedelta(microseconds=1), newest["updated_at"] + 1)
+    told: list[Row] = [{"new_snap_id": id_bytes(name)} for name in sorted(edit.add)] or [{}]
+    number = _UPDATE_NUMBERS[edit.kind]
     entries = [
-        {"update_type": (_UPDATE_NUMBERS[edit.kind], {}), "updated_at": micros},
+        *(
+            {"update_type": (number, details), "updated_at": micros + place}
+            for place, details in reversed([*enumerate(told)])
+        ),
         {**newest, "backup_path": backup},
         *(_without_backup(entry) if edit.forget_backups else entry for entry in older),
     ]

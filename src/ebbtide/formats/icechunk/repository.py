@@ -33,6 +33,7 @@ from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2, write_record
 from ebbtide.formats.icechunk.layout import IcechunkLayout, load_snapshot
 from ebbtide.formats.icechunk.lease import hold_storage
 from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, read_refs
+from ebbtide.formats.icechunk.reopening import BACK, listable, read_holds, records_of, write_holds
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, REPO_ADDRESS, Edit, RepoFile, write_repo
 from ebbtide.formats.icechunk.state import (
     History,
@@ -101,10 +102,16 @@ class _Reading:
     now: datetime
     grace: timedelta
     closed: frozenset[str]
+    back: Mapping[str, datetime]
 
     def roots(self) -> Roots:
-        """What is live is all that refs reach, and what is held."""
-        history, held = self.state.history, self.state.held
+        """What is live is all that refs reach, and what is held: for a grace, or until the time of
+        what an undo brought back is over."""
+        history = self.state.history
+        back = {name: end for name, end in self.back.items() if name in self.state.unreachable}
+        held = {**self.state.held, **dict.fromkeys(back, BACK)}
+        ends = {name: (at or self.now) + self.grace for name, at in self.state.held_since.items()}
+        ends |= {name: max(end, ends.get(name, end)) for name, end in back.items()}
         reached = history.reached()
         commits = [history.commits[commit_id] for commit_id in reached]
         # Of the others only those whose file is there: what cannot go is not to be let go. They
@@ -128,10 +135,7 @@ class _Reading:
             policy=Policy.parse(policy),
             companions={c.commit_id: log_addresses(history, c.commit_id) for c in commits},
             lenient_trees=frozenset(self.state.unreachable),
-            holds_end={
-                name: (since or self.now) + self.grace
-                for name, since in self.state.held_since.items()
-            },
+            holds_end=ends,
         )
 
     def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -272,7 +276,8 @@ class IcechunkRepository:
         self._backups = state.backups
         self._old_backups = bool(state.old_backups)
         self._unreachable = state.unreachable
-        return _Reading(state, now, now - cutoff, self._closed)
+        back = read_holds(self.storage, now)
+        return _Reading(state, now, now - cutoff, self._closed, back)
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
@@ -426,16 +431,12 @@ class IcechunkRepository:
         """There are no slices: runs are clean ones."""
 
     def check_undoable(self) -> None:
-        """Not yet: what `forget` takes out of `repo` is not kept."""
-        raise InvalidInput(
-            "invalid_argument",
-            "runs on Icechunk repositories cannot be undone: sweep without --quarantine",
-        )
+        """They can."""
 
     def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
-        """None are kept."""
-        del commit_ids
-        return []
+        """Entries of `repo`; of version 1 names alone."""
+        file = None if self.spec_version == 1 else load_repo(self.storage)
+        return records_of(file, commit_ids)
 
     def closed_by(self, run_id: str) -> list[dict[str, Any]]:
         """Runs close nothing that is not dropped."""
@@ -450,10 +451,31 @@ class IcechunkRepository:
         records: Sequence[Mapping[str, Any]],
         *,
         until: datetime,
-    ) -> None:
-        """As `check_undoable`."""
-        del hold, run_id, commit_ids, records, until
-        self.check_undoable()
+    ) -> int:
+        """First they are held, then listed: on the condition that nobody else changes `repo`. One
+        whose parent is not listed any more stays closed.
+
+        Refused `repository_readonly`, `repository_changed`, `plan_corrupt`.
+        """
+        del run_id
+        hold.check()
+        write_holds(self.storage, commit_ids, until=until, now=self.now())
+        if self.spec_version == 1:
+            return len(commit_ids)
+        for _ in range(WRITE_ATTEMPTS):
+            file = self._load()
+            assert file is not None
+            add = listable(file, records)
+            known = file.listed.keys() | add.keys()
+            if add:
+                hold.check()
+                try:
+                    edit = Edit(kind="NewDetachedSnapshot", add=add)
+                    write_repo(self.storage, file, edit, self._log_time())
+                except Conflict:
+                    continue  # a commit was faster
+            return len(known & frozenset(commit_ids))
+        raise _changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
 
     def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
         """None: Icechunk's repositories are not purged."""

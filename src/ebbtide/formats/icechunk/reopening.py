@@ -1,0 +1,94 @@
+"""Snapshots that an undo opens again: what a run keeps of them, and what holds them afterwards.
+
+Version 2 lists its snapshots in `repo`, and what is not listed cannot be read: a run keeps their
+entries before it drops them. Version 1 has no such list, and a snapshot is open while its file is
+there. In both, `_ebbtide/gc/reopened.json` says until when what came back is held, so that what it
+shares with other snapshots does not go either.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from ebbtide.errors import NotFound, Refused
+from ebbtide.formats.icechunk.repo import Listed, RepoFile
+from ebbtide.formats.icechunk.repo_schema import SNAPSHOT_INFO
+from ebbtide.formats.icechunk.tables import decode, encode
+from ebbtide.storage import Storage
+
+HOLDS_ADDRESS: Final = "_ebbtide/gc/reopened.json"
+BACK: Final = "brought back by an undo"
+
+
+def records_of(file: RepoFile | None, snapshot_ids: Collection[str]) -> list[dict[str, Any]]:
+    """What to keep of snapshots that are about to go, as JSON. `file` is None for version 1; of
+    version 2 those that it lists. A snapshot is its own tree; no checksum of it is known."""
+    entries: Iterable[tuple[str, Listed | None]]
+    if file is None:
+        entries = [(name, None) for name in sorted(snapshot_ids)]
+    else:
+        entries = [(name, found) for name, found in file.listed.items() if name in snapshot_ids]
+    return [
+        {
+            "commit_id": name,
+            "tree_id": name,
+            "tree_checksum": "",
+            "parent_id": None if found is None else found.parent_id,
+            "entry": None if found is None else _packed(found),
+        }
+        for name, found in entries
+    ]
+
+
+def listable(file: RepoFile, records: Sequence[Mapping[str, Any]]) -> dict[str, Listed]:
+    """Of `records_of` those that can be listed in `file` again, by id: each parent is listed there,
+    or is one of them."""
+    found = {
+        row["commit_id"]: Listed(
+            decode(b64decode(row["entry"]), SNAPSHOT_INFO), parent_id=row["parent_id"]
+        )
+        for row in records
+        if row["commit_id"] not in file.listed
+    }
+    while True:
+        known = {None, *file.ids, *found}
+        orphans = [name for name, each in found.items() if each.parent_id not in known]
+        if not orphans:
+            return found
+        for name in orphans:
+            del found[name]
+
+
+def read_holds(storage: Storage, now: datetime) -> dict[str, datetime]:
+    """Until when each snapshot that came back is held, without those whose time is over. Refused
+    `plan_corrupt` for a file that is not as it was written: nobody knows then what is held.
+    """
+    try:
+        found = json.loads(storage.get(HOLDS_ADDRESS))
+        holds = {name: datetime.fromisoformat(until) for name, until in found.items()}
+    except NotFound:
+        return {}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise Refused(
+            "plan_corrupt",
+            f"{storage.url}/{HOLDS_ADDRESS} is not as it was written ({error}): bring it back from "
+            "a backup, or delete it if nothing that an undo brought back is needed",
+        ) from error
+    return {name: until for name, until in holds.items() if until > now}
+
+
+def write_holds(
+    storage: Storage, snapshot_ids: Collection[str], *, until: datetime, now: datetime
+) -> None:
+    """Hold snapshots until then, besides those that are held. Raises as `read_holds`."""
+    held = read_holds(storage, now) | dict.fromkeys(snapshot_ids, until)
+    content = {name: end.isoformat() for name, end in sorted(held.items())}
+    storage.put(HOLDS_ADDRESS, json.dumps(content, indent=1).encode())
+
+
+def _packed(found: Listed) -> str:
+    return b64encode(encode(found.row, SNAPSHOT_INFO)).decode()

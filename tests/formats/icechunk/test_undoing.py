@@ -1,0 +1,323 @@
+"""What a sweep moved aside comes back, in Icechunk's own eyes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import zarr
+from icechunk import IcechunkError
+
+from ebbtide.errors import Conflict, NotFound
+from ebbtide.formats.icechunk.reopening import HOLDS_ADDRESS
+from ebbtide.formats.icechunk.state import load_repo, snapshot_files
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.report import RunReport
+from ebbtide.storage import open_storage
+from tests.support.clock import ManualClock
+from tests.support.engines import ENGINES
+from tests.support.faulty import FaultyStorage, Hook
+from tests.support.icechunk import (
+    SPEC_VERSIONS,
+    build_random,
+    collect_with_icechunk,
+    contents,
+    create_repository,
+    listing,
+    open_repository,
+    read_snapshot,
+)
+from tests.support.icechunk_lake import GRACE, IcechunkLake
+
+both = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
+newest = pytest.mark.skipif(2 not in SPEC_VERSIONS, reason="the installed Icechunk has version 1")
+WEEK = timedelta(days=7)
+SEEDS = 24
+
+
+def all_readable(path: Path) -> dict[str, dict[str, str]]:
+    """What each snapshot reads as whose file is there, and that Icechunk reads, by id."""
+    repository = open_repository(path)
+    found = {}
+    for name in snapshot_files(open_storage(str(path))):
+        with suppress(IcechunkError):
+            found[name] = read_snapshot(repository, name)
+    return found
+
+
+def files(path: Path) -> dict[str, bytes]:
+    """All but what the collector keeps, and but `repo` and its copies, which undos add to."""
+    return {
+        name: (path / name).read_bytes()
+        for name in listing(path)
+        if name != "repo" and not name.startswith("overwritten/")
+    }
+
+
+def ancestry_of(path: Path, snapshot_ids: list[str]) -> dict[str, list[str]]:
+    repository = open_repository(path)
+    return {
+        name: [each.id for each in repository.ancestry(snapshot_id=name)] for name in snapshot_ids
+    }
+
+
+def sweep(lake: IcechunkLake) -> RunReport:
+    report = lake.collect(quarantine=WEEK)
+    assert report.state == "swept", report.error
+    return report
+
+
+def undo(lake: IcechunkLake, run_id: str, *, closed: int = 0) -> RunReport:
+    report = lake.collector().undo(run_id)
+    assert report.state == "undone", report.error
+    assert report.quarantine is not None
+    assert report.quarantine["objects"] == 0
+    assert report.quarantine["closed_commits"] == closed
+    return report
+
+
+def rewritten(lake: IcechunkLake, spec_version: int, *, commits: int = 4) -> list[str]:
+    """A repository whose main was set back to its first commit; those after it, oldest first."""
+    repository = create_repository(lake.path, spec_version)
+    made = []
+    for value in range(commits):
+        session = repository.writable_session("main")
+        root = zarr.open_group(session.store, mode="a")
+        root.require_array("values", shape=(16,), chunks=(4,), dtype="float64", compressors=None)[
+            ...
+        ] = value + 1
+        made.append(session.commit(f"value {value}"))
+    repository.reset_branch("main", made[0])
+    lake.age()
+    return made[1:]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_repositories_come_back(tmp_path: Path, seed: int) -> None:
+    """Every file, everything that could be read, and its ancestors; and all goes on from there."""
+    version = SPEC_VERSIONS[seed % len(SPEC_VERSIONS)]
+    build_random(tmp_path / "lake", 7000 + seed, version)
+    clock = ManualClock(datetime.now(UTC))
+    lake = IcechunkLake(tmp_path / "lake", clock=clock)
+    lake.engine = list(ENGINES.values())[seed // len(SPEC_VERSIONS) % 2]
+    lake.age()
+    before, readable, refs = files(lake.path), all_readable(lake.path), contents(lake.path)
+    ancestors = ancestry_of(lake.path, list(readable))
+    listed = all_listed(lake.path) if version == 2 else ()
+    report = sweep(lake)
+    kept = all_listed(lake.path) if version == 2 else ()
+    moved = report.counts["quarantined"].objects
+    gone = before.keys() - files(lake.path).keys()
+    assert len(gone) <= moved
+    assert contents(lake.path) == refs
+
+    undo(lake, report.run_id)
+
+    assert files(lake.path) == before
+    assert all_readable(lake.path) == readable
+    assert ancestry_of(lake.path, list(readable)) == ancestors
+    assert contents(lake.path) == refs
+    if version == 2:
+        assert set(listed) == set(all_listed(lake.path))
+        kinds = [str(entry.kind) for entry in open_repository(lake.path).ops_log()]
+        dropped = len(listed) - len(kept)
+        assert sum("NewDetachedSnapshot" in kind for kind in kinds[:dropped]) == dropped
+    # It is held for a week; what the run let go then goes again.
+    clock.advance(WEEK - 2 * GRACE)
+    again = lake.collect()
+    assert again.state == "swept", again.error
+    assert files(lake.path) == before
+    clock.advance(3 * GRACE)
+    lake.collect()
+    lake.collect()  # version 1 lets a snapshot go that two runs a grace apart saw unreachable
+    assert not gone & files(lake.path).keys()
+    assert contents(lake.path) == refs
+
+
+def all_listed(path: Path) -> tuple[str, ...]:
+    return load_repo(open_storage(str(path))).ids
+
+
+@both
+def test_what_is_back_can_be_worked_on(tmp_path: Path, spec_version: int) -> None:
+    """A branch is made of it, and from then on it is as if it had never been gone."""
+    lake = IcechunkLake(tmp_path / "lake")
+    made = rewritten(lake, spec_version)
+    repository = open_repository(lake.path)
+    read = {name: read_snapshot(repository, name) for name in made}
+    report = sweep(lake)
+    with pytest.raises(IcechunkError):
+        read_snapshot(open_repository(lake.path), made[-1])
+    undo(lake, report.run_id)
+
+    repository = open_repository(lake.path)
+    repository.create_branch("back", made[-1])
+    assert not collect_with_icechunk(lake.path).deleted
+    session = repository.writable_session("back")
+    zarr.open_group(session.store, mode="a").attrs["more"] = 1
+    session.commit("on what came back")
+    assert {name: read_snapshot(repository, name) for name in made} == read
+    repository.diff(from_snapshot_id=made[0], to_snapshot_id=made[-1])
+    lake.collect()
+    assert {name: read_snapshot(open_repository(lake.path), name) for name in made} == read
+
+
+@both
+def test_what_is_back_keeps_what_it_shares(tmp_path: Path, spec_version: int) -> None:
+    """Files that did not go with it, since another snapshot had them, which has gone since."""
+    repository = create_repository(tmp_path / "lake", spec_version)
+    first = commit_array(repository, "shared", 1)
+    shared = commit_array(repository, "other", 2)
+    top = commit_array(repository, "third", 3)
+    repository.create_branch("side", shared)
+    repository.reset_branch("main", first)
+    clock = ManualClock(datetime.now(UTC))
+    lake = IcechunkLake(tmp_path / "lake", clock=clock)
+    lake.age()
+    read = read_snapshot(repository, top)
+    run_id = sweep(lake).run_id  # takes `top` alone
+    undo(lake, run_id)
+    open_repository(lake.path).delete_branch("side")
+    lake.age()
+    for _ in range(2):
+        clock.advance(2 * GRACE)
+        assert lake.collect().state == "swept"
+    assert read_snapshot(open_repository(lake.path), top) == read
+    clock.advance(WEEK)
+    for _ in range(2):
+        clock.advance(2 * GRACE)
+        assert lake.collect().state == "swept"
+    assert not {f"snapshots/{top}", f"snapshots/{shared}"} & listing(lake.path).keys()
+
+
+def commit_array(repository: object, name: str, value: float) -> str:
+    session = repository.writable_session("main")  # type: ignore[attr-defined]
+    root = zarr.open_group(session.store, mode="a")
+    root.require_array(name, shape=(8,), chunks=(4,), dtype="float64", compressors=None)[...] = (
+        value
+    )
+    found: str = session.commit(name)
+    return found
+
+
+@newest
+def test_a_snapshot_stays_closed_whose_parent_a_later_run_took(tmp_path: Path) -> None:
+    """An undo of that one first brings both."""
+    lake = IcechunkLake(tmp_path / "lake")
+    made = rewritten(lake, 2, commits=5)
+    repository = open_repository(lake.path)
+    repository.create_tag("holds", made[1])
+    reads = {name: read_snapshot(repository, name) for name in made}
+    first = sweep(lake).run_id
+    open_repository(lake.path).delete_tag("holds")
+    lake.age()
+    second = sweep(lake).run_id
+    assert not set(made) & set(all_listed(lake.path))
+    undo(lake, first, closed=2)
+    assert not set(made) & set(all_listed(lake.path))
+    undo(lake, second)
+    listed = set(all_listed(lake.path))
+    assert set(made[:2]) <= listed
+    for name in made[:2]:
+        assert read_snapshot(open_repository(lake.path), name) == reads[name]
+
+
+@newest
+def test_both_runs_undone_newest_first(tmp_path: Path) -> None:
+    lake = IcechunkLake(tmp_path / "lake")
+    made = rewritten(lake, 2, commits=5)
+    repository = open_repository(lake.path)
+    repository.create_tag("holds", made[1])
+    reads = {name: read_snapshot(repository, name) for name in made}
+    first = sweep(lake).run_id
+    open_repository(lake.path).delete_tag("holds")
+    lake.age()
+    second = sweep(lake).run_id
+    undo(lake, second)
+    undo(lake, first)
+    repository = open_repository(lake.path)
+    assert {name: read_snapshot(repository, name) for name in made} == reads
+
+
+@both
+@pytest.mark.parametrize("seed", range(12))
+def test_broken_off_anywhere(
+    tmp_path: Path, spec_version: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sweep and undo end before or after any of their changes of the storage; asked for again, it
+    is as if nothing had been."""
+    rng = random.Random(seed)
+    made = rewritten(IcechunkLake(tmp_path / "lake"), spec_version)
+    clock = ManualClock(datetime.now(UTC))
+    lake = IcechunkLake(tmp_path / "lake", clock=clock)
+    repository = open_repository(lake.path)
+    read = {name: read_snapshot(repository, name) for name in made}
+    before = files(lake.path)
+
+    def broken() -> Collector:
+        clock.advance(GRACE)  # past the lease of one that was broken off
+        calls = itertools.count(-rng.randrange(24))
+
+        def count(method: str, _address: str) -> None:
+            if method in ("put", "replace", "move", "delete") and next(calls) == 0:
+                raise KeyboardInterrupt
+
+        hooks: dict[str, Hook] = {rng.choice(["before", "after"]): count}
+        found = lake.format()
+        found.storage = Shared(found.storage, **hooks)
+        options = RunOptions.of(
+            lake.settings,
+            grace=GRACE,
+            quarantine=WEEK,
+            patience=timedelta(0),
+            sessions=timedelta(0),
+        )
+        return Collector(found, engine=lake.engine, options=options)
+
+    monkeypatch.setattr("ebbtide.gc.outcomes.ADDRESSES_PER_BATCH", 2)
+    monkeypatch.setattr("ebbtide.gc.undoing.ROWS_PER_PART", 2)
+    planned = lake.collector(quarantine=WEEK).plan()
+    for _ in range(rng.randrange(1, 4)):
+        with suppress(KeyboardInterrupt, Conflict):
+            broken().sweep(planned.run_id)
+    for _ in range(rng.randrange(4)):
+        with suppress(KeyboardInterrupt, Conflict, NotFound):
+            broken().undo(planned.run_id)
+    clock.advance(GRACE)
+    with suppress(Conflict, NotFound):  # undone before, or nothing had moved
+        assert lake.collector(patience=timedelta(0)).undo(planned.run_id).state == "undone"
+    assert files(lake.path) == before
+    repository = open_repository(lake.path)
+    assert {name: read_snapshot(repository, name) for name in made} == read
+
+
+class Shared(FaultyStorage):
+    """One whose hooks are where the run is: in this process."""
+
+    @property
+    def shared_between_processes(self) -> bool:
+        """For the test, yes."""
+        return True
+
+
+@both
+def test_nobody_collects_while_the_holds_cannot_be_read(tmp_path: Path, spec_version: int) -> None:
+    lake = IcechunkLake(tmp_path / "lake")
+    rewritten(lake, spec_version)
+    run_id = sweep(lake).run_id
+    undo(lake, run_id)
+    holds = lake.path / HOLDS_ADDRESS
+    assert json.loads(holds.read_text())
+    before = files(lake.path)
+    holds.write_text("[]")
+    report = lake.collect()
+    assert report.state == "refused"
+    assert report.error is not None
+    assert HOLDS_ADDRESS in report.error["message"]
+    assert files(lake.path) == before
