@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import results
-from benchmarks.bottom_line import History, begun, change, collect, show, write
+from benchmarks.bottom_line import collect, show
+from benchmarks.bottom_line_store import History, begun, change, write
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store

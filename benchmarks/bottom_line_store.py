@@ -1,0 +1,411 @@
+"""The store of the bottom-line case: how its history is made, and written through the store's own
+writers of ranges and trees.
+
+A history decides everything by numbers, so that it is known what nobody needs. It is kept beside
+the store, for more runs of it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from multiprocessing.pool import Pool, ThreadPool
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+
+from benchmarks.prepare_uncommitted import insert_staged
+from ebbtide.arrow import make_schema
+from ebbtide.ids import descending_id
+from ebbtide.model import EPOCH, Commit, Ref
+from ebbtide.retention import Policy, select_commits
+from ebbtide.settings import Settings
+from ebbtide.storage import LocalStorage, Storage
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.files import checksum_of
+from ebbtide.store.content.layout import DATA_PREFIX
+from ebbtide.store.content.ranges import RangeInfo, write_range
+from ebbtide.store.content.trees import Tree, write_tree
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.branches import BranchRow, insert_branch
+from ebbtide.store.metadata.commits import CommitRecord, insert_commit
+from ebbtide.store.metadata.schema import ONE_MICROSECOND, branches
+from ebbtide.store.repository import Repository
+
+SEED: Final = 20_240_607
+OBJECTS, COMMITS, BRANCHES = 20_000_000, 30_000, 1_000
+UNCOMMITTED, UNREFERRED = 5_000_000, 500_000
+TREE_RANGES: Final = 100
+RANGE_ENTRIES: Final = 417
+RANGES_PER_COMMIT: Final = 4
+SLICE_OBJECTS: Final = 10_000
+PROCESSES: Final = 2
+THREADS: Final = 32
+CHANGE: Final = 0.01
+NOTHING: Final = checksum_of(b"")
+INVENTORY_ROWS: Final = 1_000_000
+INVENTORY: Final = make_schema(
+    ("key", pa.string()),
+    ("size", pa.int64()),
+    ("last_modified_date", pa.timestamp("ms", "UTC")),
+)
+_MASK: Final = 2**128 - 1
+_ODD: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
+
+
+@dataclass(slots=True)
+class Made:
+    """One commit: its number's parent, branch and date, and the numbers of its tree's ranges."""
+
+    parent: int | None
+    branch: int
+    date: datetime
+    ranges: np.ndarray[Any, np.dtype[np.int32]]
+
+
+@dataclass(slots=True)
+class History:
+    """What was made so far, by numbers: objects, ranges, commits and branches have each their own.
+
+    `slice_of` has the slice of each object, `contents` the objects of each range, `positions` where
+    in a tree it stands, `heads` the newest commit of each branch. `staged` and `unreferred` are
+    runs of objects, those `written` are in the store already, and `gone` were deleted.
+    """
+
+    scale: float
+    rng: np.random.Generator
+    replaced: int  # objects of a range that a commit replaces
+    commits: list[Made] = field(default_factory=list)
+    contents: list[np.ndarray[Any, np.dtype[np.int32]]] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    slices: list[str] = field(default_factory=list)
+    slice_of: np.ndarray[Any, np.dtype[np.int32]] = field(
+        default_factory=lambda: np.empty(0, np.int32)
+    )
+    staged: list[tuple[int, int]] = field(default_factory=list)  # runs of objects
+    unreferred: list[tuple[int, int]] = field(default_factory=list)
+    infos: list[RangeInfo] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)  # objects that a run has deleted
+    objects_written: int = 0
+    commits_written: int = 0
+    branches_written: int = 1  # main is there from the beginning
+    has_files: bool = True  # or its objects are in an inventory alone
+    changes: int = 0  # after what was made first
+    is_collected: bool = False  # since the last of them
+
+    def grow(self, share: float, start: datetime, end: datetime) -> None:
+        """Let as much happen between two instants as is this share of everything."""
+        first = len(self.slice_of)
+        when: list[float] = []
+        count = round(COMMITS * self.scale * share)
+        number = first
+        for step in range(count):
+            at = (step + 1) / count
+            number = self._commit(start + (end - start) * at, number)
+            when += [at] * (number - first - len(when))
+        for amount, runs in ((UNCOMMITTED, self.staged), (UNREFERRED, self.unreferred)):
+            more = round(amount * self.scale * share)
+            runs.append((number, number + more))
+            when += list(self.rng.random(more))
+            number += more
+        order = np.empty(len(when), np.int64)
+        order[np.argsort(when, kind="stable")] = np.arange(len(when))
+        slices = -(-len(when) // SLICE_OBJECTS)
+        base = len(self.slices)
+        self.slices += [
+            descending_id(start + (end - start) * each / slices) for each in range(slices)
+        ]
+        of_new = (order // SLICE_OBJECTS + base).astype(np.int32)
+        self.slice_of = np.concatenate([self.slice_of, of_new])
+
+    def _commit(self, date: datetime, number: int) -> int:
+        """Add a commit, and a branch now and then; the number of the next object."""
+        rng = self.rng
+        place = len(self.commits)
+        if not self.heads:
+            ranges = np.arange(TREE_RANGES, dtype=np.int32)
+            for position in range(TREE_RANGES):
+                self.positions.append(position)
+                self.contents.append(np.arange(number, number + RANGE_ENTRIES, dtype=np.int32))
+                number += RANGE_ENTRIES
+            self.commits.append(Made(None, 0, date, ranges))
+            self.heads.append(place)
+            return number
+        branch = 0
+        due = round(BRANCHES * self.scale * min(1.0, place / (COMMITS * self.scale)))
+        if len(self.heads) < max(due, 1):
+            branch = len(self.heads)
+            self.heads.append(self.heads[0])
+        elif rng.random() < 0.5:
+            branch = int(rng.integers(len(self.heads)))
+        parent = self.heads[branch]
+        ranges = self.commits[parent].ranges.copy()
+        for position in rng.choice(TREE_RANGES, RANGES_PER_COMMIT, replace=False):
+            objects = self.contents[ranges[position]].copy()
+            slots = rng.choice(RANGE_ENTRIES, self.replaced, replace=False)
+            objects[slots] = np.arange(number, number + self.replaced)
+            number += self.replaced
+            ranges[position] = len(self.contents)
+            self.contents.append(objects)
+            self.positions.append(int(position))
+        self.commits.append(Made(parent, branch, date, ranges))
+        self.heads[branch] = place
+        return number
+
+    def policy(self, change: int) -> dict[str, Any]:
+        """Rules that count, so that it does not matter when a run begins; each change of
+        everything lets a share of the trunk's commits go."""
+        trunk = round(COMMITS * self.scale * (0.3 - CHANGE * change / 2))
+        return {"default": {"keep_last": 10}, "branches": {"main": {"keep_last": trunk}}}
+
+    def useless(self, policy: dict[str, Any]) -> set[int]:
+        """The objects that nothing needs by a policy: no commit that it keeps, and no branch."""
+        commits = [
+            Commit(_id(place), tuple([] if m.parent is None else [_id(m.parent)]), m.date, "")
+            for place, m in enumerate(self.commits)
+        ]
+        refs = [Ref(_name(n), "branch", _id(head)) for n, head in enumerate(self.heads)]
+        found = select_commits(commits, refs, Policy.parse(policy), datetime.now(UTC))
+        needed = np.zeros(len(self.slice_of), np.bool_)
+        ranges = np.unique(
+            np.concatenate([self.commits[int(each[:8], 16)].ranges for each in found.active])
+        )
+        for number in ranges:
+            needed[self.contents[number]] = True
+        for first, last in self.staged:
+            needed[first:last] = True
+        return set(np.flatnonzero(~needed).tolist()) - self.gone
+
+    def address(self, number: int) -> str:
+        """Where an object lies."""
+        return f"data/{self.slices[self.slice_of[number]]}/{(number + 1) * _ODD & _MASK:032x}"
+
+
+def _id(place: int) -> str:
+    return f"{place:08x}{place * _ODD & (2**96 - 1):024x}"
+
+
+def _name(branch: int) -> str:
+    return "main" if branch == 0 else f"branch-{branch:05d}"
+
+
+# Writing it
+
+_now: History
+"""What the processes of a pool inherit."""
+_storage: Storage
+
+
+def write(history: History, lake: Repository, store: Store) -> None:
+    """Bring the store up to what has happened."""
+    global _now, _storage
+    _now, _storage = history, lake.context.storage
+    first_range, last_range = len(history.infos), len(history.contents)
+    first, last = history.objects_written, len(history.slice_of)
+    with _pool(_storage) as pool:
+        history.infos += pool.map(_write_range, range(first_range, last_range), chunksize=50)
+        if history.has_files:
+            pool.map(_write_objects, list(_by_slices(history, first, last)), chunksize=4)
+    places = range(history.commits_written, len(history.commits))
+    with _pool(_storage) as pool:  # which knows the ranges
+        checksums = pool.map(_write_tree, places, chunksize=50)
+    now = datetime.now(UTC)
+    repository_id = lake.info.repository_id
+    rng = random.Random(SEED + last)
+    with store.metadata.transaction() as tx:
+        for place, checksum in zip(places, checksums, strict=True):
+            made = history.commits[place]
+            record = CommitRecord(
+                commit_id=_id(place),
+                parent_ids=() if made.parent is None else (_id(made.parent),),
+                created_at=made.date,
+                written_at=now,
+                tree_id=_tree_id(place),
+                tree_checksum=checksum,
+            )
+            insert_commit(tx, repository_id, record)
+        tokens = []
+        for number, head in enumerate(history.heads):
+            tokens.append(f"{number:032x}")
+            if number < history.branches_written:
+                named = sa.update(branches).where(branches.c.name == _name(number))
+                tx.execute(named.values(commit_id=_id(head)))
+            else:
+                row = BranchRow(tokens[-1], _name(number), _id(head), tokens[-1], (), now, None)
+                insert_branch(tx, repository_id, row)
+        insert_staged(tx, _staged_rows(history, tokens, repository_id, first, rng))
+    with store.metadata.engine.connect() as connection:
+        # As it is some time after so much was written.
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    history.objects_written, history.commits_written = last, len(history.commits)
+    history.branches_written = len(history.heads)
+
+
+def begun(scale: float, *, has_files: bool = True) -> History:
+    """What happens until a few hours ago."""
+    now = datetime.now(UTC)
+    history = History(scale, np.random.default_rng(SEED), replaced=121, has_files=has_files)
+    history.grow(1.0, now - timedelta(days=365), now - timedelta(hours=3))
+    return history
+
+
+def change(history: History, lake: Repository, store: Store) -> None:
+    """Let 1 % more happen, and bring the store up to it."""
+    history.changes += 1
+    now = datetime.now(UTC)
+    history.grow(CHANGE, now, now + timedelta(seconds=1))
+    write(history, lake, store)
+
+
+def _pool(storage: Storage) -> Pool:
+    """Processes that inherit what there is, for a directory; threads that wait, for a server."""
+    if isinstance(storage, LocalStorage):
+        return multiprocessing.get_context("fork").Pool(PROCESSES)
+    return ThreadPool(THREADS)
+
+
+def _staged_rows(
+    history: History, tokens: Sequence[str], repository_id: str, first: int, rng: random.Random
+) -> Iterator[tuple[Any, ...]]:
+    """Of all objects from `first` on that are staged, in the order of STAGED_COLUMNS."""
+    micros = (datetime.now(UTC) - EPOCH) // ONE_MICROSECOND
+    for start, end in history.staged:
+        for number in range(max(start, first), end):
+            yield (
+                repository_id,
+                tokens[1 + rng.randrange(len(tokens) - 1)],
+                f"new/part-{number:09d}",
+                history.address(number),
+                *(0, NOTHING, micros, "application/octet-stream", "{}"),
+            )
+
+
+def _write_range(number: int) -> RangeInfo:
+    objects, table = _now.contents[number].tolist(), _now.positions[number]
+    entries = [
+        Entry(f"table-{table:03d}/part-{slot:04d}", _now.address(each), 0, NOTHING, EPOCH)
+        for slot, each in enumerate(objects)
+    ]
+    return write_range(_storage, entries, range_id=f"{number:08x}{number * _ODD & 2**96 - 1:024x}")
+
+
+def _tree_id(place: int) -> str:
+    return f"{place:08x}{(place + 7) * _ODD & (2**96 - 1):024x}"
+
+
+def _write_tree(place: int) -> str:
+    infos = tuple(_now.infos[number] for number in _now.commits[place].ranges)
+    return write_tree(_storage, Tree(_tree_id(place), infos))
+
+
+def _by_slices(history: History, first: int, last: int) -> Iterator[list[int]]:
+    """The objects of each slice."""
+    of_new = history.slice_of[first:last]
+    order = np.argsort(of_new, kind="stable") + first
+    ends = np.flatnonzero(np.diff(history.slice_of[order])) + 1
+    for piece in np.split(order, ends):
+        yield piece.tolist()
+
+
+def _write_objects(numbers: list[int]) -> None:
+    if not isinstance(_storage, LocalStorage):
+        for number in numbers:
+            _storage.put(_now.address(number), b"")
+        return
+    root = Path(_storage.url.removeprefix("file://"))
+    (root / _now.address(numbers[0])).parent.mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        os.close(os.open(root / _now.address(number), os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def saved(directory: Path) -> Path:
+    """Where the history of a store is kept, for more runs of it."""
+    return directory.with_name(f"{directory.name}.history")
+
+
+def save(history: History, directory: Path) -> None:
+    """Keep it."""
+    with saved(directory).open("wb") as file:
+        pickle.dump(history, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+@contextmanager
+def built(
+    directory: Path, scale: float, *, has_files: bool = True
+) -> Iterator[tuple[History, Store, Repository]]:
+    """The store in a directory: as it was left, or made. Without files, its objects are nowhere but
+    in inventories."""
+    settings = Settings(lease_ttl="0s", trash_time="0s")
+    if saved(directory).exists():
+        with saved(directory).open("rb") as file:
+            history: History = pickle.load(file)
+        with Store.open(directory, settings=settings) as store:
+            yield history, store, store.repository("lake")
+        return
+    started = time.monotonic()
+    history = begun(scale, has_files=has_files)
+    with Store.init(directory, settings=settings) as store:
+        lake = store.create_repository("lake")
+        store.metadata.engine.dispose()
+        write(history, lake, store)
+        save(history, directory)
+        print(
+            f"made {len(history.slice_of):,} objects, {len(history.contents):,} ranges, "
+            f"{len(history.commits):,} commits on {len(history.heads):,} branches "
+            f"in {time.monotonic() - started:.0f} s",
+            flush=True,
+        )
+        yield history, store, lake
+
+
+def write_inventory(history: History, lake: Repository, directory: Path) -> datetime:
+    """Write an inventory of all objects, which may be nowhere else, and of the files that there
+    are, in the form of S3 Inventory's Parquet files; when it was begun."""
+    begun_at = datetime.now(UTC)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    for number, first in enumerate(range(0, len(history.slice_of), INVENTORY_ROWS)):
+        numbers = range(first, min(first + INVENTORY_ROWS, len(history.slice_of)))
+        there = [history.address(each) for each in numbers if each not in history.gone]
+        dates = [begun_at - timedelta(hours=1)] * len(there)
+        columns: list[Any] = [there, [0] * len(there), dates]
+        table = pa.table(columns, schema=INVENTORY)
+        pq.write_table(table, directory / f"objects-{number:05d}.parquet", compression="zstd")
+    for number, batch in enumerate(lake.context.storage.list()):
+        columns = [batch.column(name) for name in ("address", "size_bytes", "last_modified")]
+        files = pa.table(columns, names=INVENTORY.names).cast(INVENTORY, safe=False)
+        others = files.filter(pc.invert(pc.starts_with(files.column("key"), DATA_PREFIX)))
+        pq.write_table(others, directory / f"files-{number:05d}.parquet", compression="zstd")
+    return begun_at
+
+
+def clone(directory: Path) -> Path:
+    """A copy of a store whose files are links to the same ones."""
+    target = directory.with_name(f"{directory.name}.clone")
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    subprocess.run(["cp", "-al", directory / "storage", target / "storage"], check=True)
+    # By another process: to close a SQLite file is to drop the locks that this one has on it.
+    subprocess.run(["cp", *directory.glob("*.*"), target], check=True)
+    with sqlite3.connect(target / "metadata.db") as database:
+        database.execute(
+            "UPDATE repositories SET storage_url = replace(storage_url, ?, ?)",
+            (f"{directory.absolute()}/", f"{target.absolute()}/"),
+        )
+    return target
