@@ -8,35 +8,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from ebbtide.gc.options import Mode
+from tests.gc.histories import SHARDS, PlacedMachine, fast_place, run_shard
 from tests.gc.model import Head, Made
 from tests.gc.slow_users import Witness
 from tests.gc.uncommitted_model import UncommittedModel
 from tests.gc.uncommitted_runs import PLAN_POINTS, SWEEP_POINTS, Interludes, Planned, Point, Runs
 from tests.gc.uncommitted_users import DAY, HOUR, MINUTE, SECOND, UploadUsers, acts
 from tests.gc.users import Act
-from tests.support.memory_world import MemoryWorld, Place, open_place
+from tests.support.memory_world import MemoryWorld, Place
 
 HISTORIES: Final = int(os.environ.get("EBBTIDE_TEST_UNCOMMITTED", "500"))
-SHARDS: Final = 4
 STEPS: Final = 50
 ACTS_BEFORE_RUN: Final = 10
 """A run costs as much as twenty acts: it is made when there is something new to it."""
@@ -71,11 +65,9 @@ def several(*groups: str) -> st.SearchStrategy[list[Act]]:
     return st.lists(acts(*groups), min_size=1, max_size=2)
 
 
-class Machine(RuleBasedStateMachine):
+class Machine(PlacedMachine):
     """One history in a world of its own; all share a place."""
 
-    place: ClassVar[Place]
-    modes: ClassVar[Counter[str]]
     runs: Runs | None = None
 
     @initialize(
@@ -244,35 +236,12 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    """A database for all histories; in memory where the system has a place for that."""
-    memory = Path("/dev/shm")
-    with (
-        TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory,
-        open_place(Path(directory)) as made,
-    ):
+    """Where all histories happen."""
+    with fast_place() as made:
         yield made
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_histories(place: Place, shard: int) -> None:
     """Each example is a history of fifty steps; a quarter of them all are in a shard."""
-
-    class InThisPlace(Machine):
-        modes: ClassVar[Counter[str]] = Counter()
-
-    InThisPlace.place = place
-    InThisPlace.__qualname__ += f"-{shard}"
-    run_state_machine_as_test(
-        InThisPlace,
-        settings=settings(
-            max_examples=-(-HISTORIES // SHARDS),
-            stateful_step_count=STEPS,
-            # The built-in one makes five of six histories from the one before.
-            backend="hypothesis-urandom",
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
-    )
-    # Where nearly all runs had been clean, nothing would have been seen of incremental ones.
-    assert HISTORIES < 100 or InThisPlace.modes["incremental"] > InThisPlace.modes["clean"] / 4
+    run_shard(Machine, place, shard, histories=HISTORIES, steps=STEPS)

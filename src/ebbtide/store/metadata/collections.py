@@ -135,16 +135,8 @@ def collections_in_states(
 ) -> list[CollectionRow]:
     """At most `amount` collections of a repository behind (name, id) that are in `states`, wherever
     they lie, by name and id."""
-    rows = tx.execute(
-        sa.select(*_COLUMNS)
-        .where(
-            collections.c.repository_id == repository_id,
-            sa.tuple_(collections.c.name, collections.c.collection_id) > sa.tuple_(*after),
-            *states.conditions(collections.c.expires_at),
-        )
-        .order_by(collections.c.name, collections.c.collection_id)
-        .limit(amount)
-    )
+    key = collections.c.collection_id
+    rows = tx.execute(states.page(key, _COLUMNS, repository_id, after=after, amount=amount))
     return [CollectionRow(**row._mapping) for row in rows]
 
 

@@ -5,8 +5,10 @@ A database sees dates, not states: what has expired by itself changes no row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -44,3 +46,26 @@ class StateFilter:
         if self.to_date is not None:
             found.append(expires_at < to_utc(self.to_date, what="to_date"))
         return found
+
+    def page(
+        self,
+        key: sa.Column[str],
+        columns: Sequence[sa.ColumnElement[Any]],
+        repository_id: str,
+        *,
+        after: tuple[str, str],
+        amount: int,
+    ) -> sa.Select[Any]:
+        """At most `amount` rows of a repository, of the table of projects or collections whose key
+        that is, behind (name, key), by name and key. Raises as `conditions`."""
+        row = key.table.c
+        return (
+            sa.select(*columns)
+            .where(
+                row.repository_id == repository_id,
+                sa.tuple_(row.name, key) > sa.tuple_(*after),
+                *self.conditions(row.expires_at),
+            )
+            .order_by(row.name, key)
+            .limit(amount)
+        )

@@ -119,16 +119,8 @@ def projects_in_states(
 ) -> list[ProjectRow]:
     """At most `amount` projects of a repository behind (name, id) that are in `states`, wherever
     they lie, by name and id."""
-    rows = tx.execute(
-        sa.select(*_COLUMNS)
-        .where(
-            projects.c.repository_id == repository_id,
-            sa.tuple_(projects.c.name, projects.c.project_id) > sa.tuple_(*after),
-            *states.conditions(projects.c.expires_at),
-        )
-        .order_by(projects.c.name, projects.c.project_id)
-        .limit(amount)
-    )
+    key = projects.c.project_id
+    rows = tx.execute(states.page(key, _COLUMNS, repository_id, after=after, amount=amount))
     return [_row(row) for row in rows]
 
 
