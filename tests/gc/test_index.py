@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.formats.base import INDEX_PREFIX
-from ebbtide.formats.embedded import EmbeddedLayout
+from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc import index as index_module
 from ebbtide.gc import indexed, keys, nodes
 from ebbtide.gc.index import Index

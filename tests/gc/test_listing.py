@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.formats.base import ListingItem, Slices
-from ebbtide.formats.embedded import EmbeddedLayout
+from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.ids import descending_id, new_id
 from ebbtide.storage import open_storage
 from tests.support.world import DAY, START, World

@@ -48,7 +48,8 @@ CLOCK_PRECISION: Final = timedelta(seconds=2)
 @dataclass(slots=True)
 class Planned:
     """A plan, and what the model knew when the metadata was read. `doomed` is what a sweep has to
-    delete, unless somebody comes to need it; `deleted` what sweeps of it have deleted."""
+    delete, unless somebody comes to need it; `deleted` what sweeps of it have deleted, `revived`
+    what one of them found to be needed, and left for good."""
 
     began_at: datetime
     run_id: str = ""
@@ -59,6 +60,7 @@ class Planned:
     reachable: frozenset[str] = frozenset()
     doomed: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
+    revived: set[str] = field(default_factory=set)
     swept_before: int = 0
     candidates: int = 0
 
@@ -159,7 +161,7 @@ class Runs:
         """Carry a plan out while users go on, and look at every delete; whether it came to its end,
         and did not `stop`."""
         # A copy is on record until the next fence, though nobody reads any more.
-        due = planned.doomed - {address for address, _ in self.model.shared}
+        due = planned.doomed - {address for address, _ in self.model.shared} - planned.revived
 
         def delete(address: str, stored: Stored) -> None:
             planned.deleted.add(address)
@@ -168,6 +170,8 @@ class Runs:
         def observe(step: str, moment: str) -> None:
             if (step, moment) == ("fence", "end"):
                 forgotten.update(self._fenced(planned, due))
+            if (step, moment) == ("recheck", "end"):
+                planned.revived |= planned.doomed - due - planned.deleted
             if (step, moment) == ("forget", "end"):
                 self.model.forgotten.update(dict.fromkeys(forgotten, planned.run_id))
             self.witness.at_delete = None
@@ -232,7 +236,8 @@ class Runs:
             self.passed_over[address] = self.swept + 1
         self.swept += 1
         assert planned.read_at is not None
-        for address in planned.reachable:
+        # An incremental run dates what came back to life by the run in which it did.
+        for address in planned.reachable | planned.revived:
             self.last_live[address] = max(
                 self.last_live.get(address, planned.read_at), planned.read_at
             )

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import Failed
+from ebbtide.errors import Failed, Gone, Refused
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.schema import pending, staged
+from ebbtide.store.metadata.schema import commits, pending, staged
 from ebbtide.store.repository import Repository
 from ebbtide.store.uploads import NewObject
 from tests.support.clock import ManualClock
@@ -167,3 +167,34 @@ def test_what_cannot_be_cleared_away_is_left_to_the_collector(lake: Repository) 
     assert contents(lake, "main") == {}
     assert len(files(lake) - before) == 1
     assert registered(lake) == set(), "garbage from now on"
+
+
+def test_a_commit_whose_parent_was_collected_meanwhile_says_so(lake: Repository) -> None:
+    """One that slept for days finds ranges of its parent gone: they are not missing."""
+    lake.objects.put("main", "a", b"1")
+    parent = lake.commits.commit("main", "first")
+    lake.objects.put("main", "b", b"2")
+    ranges = [info.address for info in lake.context.tree_of(parent).ranges]
+
+    def collect(method: str, address: str) -> None:
+        if method == "get" and address in ranges and lake.storage.head(address) is not None:
+            with lake.context.metadata.transaction() as tx:
+                mine = commits.c.commit_id == parent.commit_id
+                tx.execute(sa.update(commits).where(mine).values(tombstoned_by="run7"))
+            lake.storage.delete(ranges)
+
+    with pytest.raises(Gone) as caught:
+        with_storage(lake, FaultyStorage(lake.storage, before=collect)).commits.commit("main", "")
+    assert caught.value.kind == "commit_expired"
+    assert not lake.storage.head(ranges[0])
+
+
+def test_a_commit_whose_parent_is_damaged_says_so(lake: Repository) -> None:
+    lake.objects.put("main", "a", b"1")
+    parent = lake.commits.commit("main", "first")
+    lake.objects.put("main", "b", b"2")
+    lake.storage.delete([info.address for info in lake.context.tree_of(parent).ranges])
+    faulty = with_storage(lake, FaultyStorage(lake.storage))
+    with pytest.raises(Refused) as caught:
+        faulty.commits.commit("main", "")
+    assert caught.value.kind == "missing_node"

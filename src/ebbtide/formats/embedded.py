@@ -5,35 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any, Final
 
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import (
-    NODES_SCHEMA,
     Clocks,
     Fencing,
     Guard,
     Identity,
-    LetGo,
-    Listing,
-    ListingItem,
-    Protector,
-    PurgedAddress,
     RunHold,
-    Slices,
     unguarded,
 )
+from ebbtide.formats.embedded_layout import EmbeddedLayout
+from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
-from ebbtide.ids import instant_of, latest_id
+from ebbtide.ids import latest_id
 from ebbtide.retention.decision import Roots
-from ebbtide.settings import Settings
-from ebbtide.storage import Storage
-from ebbtide.storage.local import temporary_targets
 from ebbtide.store.collecting import (
     delete_run,
     drop_ended,
@@ -41,225 +29,27 @@ from ebbtide.store.collecting import (
     lift_tombstones,
     list_runs,
     oldest_open_slice,
-    read_roots,
     read_run,
     set_tombstones,
     write_run,
 )
 from ebbtide.store.content.layout import (
-    COLLECTOR_PREFIX,
-    DATA_PREFIX,
     OWNER_ADDRESS,
-    PURGES_PREFIX,
-    classify,
-    range_address,
-    tree_address,
 )
-from ebbtide.store.content.ranges import read_range_addresses, read_range_files
-from ebbtide.store.content.trees import read_tree
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.leases import Lease, beat, release_lease, take_lease
-from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.purges import find_purge, find_purged, pages_of_closed
+from ebbtide.store.metadata.purges import find_purged
 from ebbtide.store.metadata.records import (
     closed_rows,
     lease_commits,
     put_back_records,
     record_rows,
 )
-from ebbtide.store.metadata.references import staged_places
-from ebbtide.store.preparing import STAGED, dropped, uncommitted, untraced
 from ebbtide.store.revisions import resolve
 from ebbtide.store.tracing import address_at
 
 FORMAT_NAME: Final = "ebbtide"
-_SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedLayout:
-    """Files of the embedded store: objects in slices, trees, ranges."""
-
-    delete_order: tuple[str, ...] = ("tree", "range", "object", "temporary")
-    checked_kinds: tuple[str, ...] = ("tree", "range")
-
-    def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
-        """A slice is a unit of listing. What is in none is listed by directories, two levels deep:
-        whoever put it there may have put much of it into one."""
-        del cores  # there are far more slices
-        items = [ListingItem("", recursive=False)]
-        young = 0
-        for top in storage.list_prefixes():
-            if top not in (DATA_PREFIX, _SYSTEM_PREFIX):
-                items += _shards(storage, top)
-                continue
-            items.append(ListingItem(top, recursive=False))
-            for prefix in storage.list_prefixes(top):
-                opened_at = _opened_at(prefix)
-                if prefix in (COLLECTOR_PREFIX, PURGES_PREFIX) or _is_closed(
-                    prefix, slices.closed_after
-                ):
-                    continue
-                if opened_at is None and top == DATA_PREFIX:
-                    items += _shards(storage, prefix)
-                elif opened_at is not None and slices.cutoff <= opened_at <= slices.now:
-                    young += 1
-                else:
-                    items.append(ListingItem(prefix, recursive=True))
-        return Listing(items, young)
-
-    def classify(self, addresses: pa.StringArray) -> pa.StringArray:
-        """By the address alone."""
-        return classify(addresses)
-
-    def slices(self, addresses: pa.StringArray) -> pa.StringArray:
-        """The directory under `data/`."""
-        found = pc.extract_regex(addresses, rf"^{DATA_PREFIX}(?P<slice>[^/]+)/")
-        return cast("pa.StringArray", pc.struct_field(found, "slice"))
-
-    def targets(self, addresses: pa.StringArray) -> pa.StringArray:
-        """Without the suffix of temporary files, where there is one."""
-        return temporary_targets(addresses)
-
-    def tree_address(self, tree_id: str) -> str:
-        """Under `_ebbtide/trees/`."""
-        return tree_address(tree_id)
-
-    def node_address(self, node_id: str) -> str:
-        """Under `_ebbtide/ranges/`: a node is a range."""
-        return range_address(node_id)
-
-    def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
-        """The ranges of a tree."""
-        ranges = read_tree(storage, tree_id, checksum).ranges
-        columns = [
-            [info.range_id for info in ranges],
-            [info.checksum for info in ranges],
-            [info.entry_count for info in ranges],
-        ]
-        return pa.table(columns, schema=NODES_SCHEMA)
-
-    def read_files(
-        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
-    ) -> pa.Table:
-        """The addresses and sizes of a range's entries, but for imported ones."""
-        return read_range_files(storage, node_id, checksum, entry_count=entry_count)
-
-    def read_node(
-        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
-    ) -> pa.StringArray:
-        """The addresses of a range's entries."""
-        return read_range_addresses(storage, node_id, checksum, entry_count=entry_count)
-
-
-def _shards(storage: Storage, prefix: str) -> list[ListingItem]:
-    """A directory that is no slice: its own files, and each directory in it."""
-    inner = storage.list_prefixes(prefix)
-    return [ListingItem(prefix, recursive=False), *(ListingItem(p, recursive=True) for p in inner)]
-
-
-def _opened_at(prefix: str) -> datetime | None:
-    """When a slice was opened; None for a directory that is none."""
-    if not prefix.startswith(DATA_PREFIX):
-        return None
-    return instant_of(prefix.removeprefix(DATA_PREFIX).rstrip("/"))
-
-
-def _is_closed(prefix: str, closed_after: str | None) -> bool:
-    """Whether a directory is a slice that was closed off."""
-    name = prefix.removeprefix(DATA_PREFIX).rstrip("/")
-    return closed_after is not None and _opened_at(prefix) is not None and name > closed_after
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    tx: Transaction
-    repository_id: str
-    settings: Settings
-    opened_at: datetime  # before the snapshot
-
-    def roots(self) -> Roots:
-        return read_roots(
-            self.tx,
-            self.repository_id,
-            lease_ttl=self.settings.lease_ttl,
-            trash_time=self.settings.trash_time,
-        )
-
-    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        return uncommitted(
-            self.tx,
-            self.repository_id,
-            now=self.opened_at,
-            trash_time=self.settings.trash_time,
-            among=among,
-        )
-
-    def untraced(self) -> Iterator[pa.Table]:
-        return untraced(self.tx, self.repository_id)
-
-    def dropped(self) -> Iterator[pa.Table]:
-        return dropped(
-            self.tx,
-            self.repository_id,
-            now=self.opened_at,
-            trash_time=self.settings.trash_time,
-        )
-
-    def purged(self) -> Iterator[pa.Table]:
-        for addresses in pages_of_closed(self.tx, self.repository_id):
-            yield pa.table({"address": pa.array(addresses, pa.string())})
-
-    def protectors(self, address: str) -> list[Protector]:
-        rows = [row for table in self.protected([address]) for row in table.to_pylist()]
-        found = [
-            Protector(reason=row["reason"], since=row["created_at"], until=row["until"])
-            for row in rows
-            if row["reason"] != STAGED.reason
-        ]
-        if len(found) < len(rows):
-            found += self._staged_at(address)
-        return found
-
-    def _staged_at(self, address: str) -> Iterator[Protector]:
-        trash_time = self.settings.trash_time
-        places = staged_places(
-            self.tx, self.repository_id, address, gone_before=self.opened_at - trash_time
-        )
-        for place in places:
-            ends_at = place.branch_expires_at
-            yield Protector(
-                reason=STAGED.reason,
-                where=f"branch {place.branch}, path {place.path}",
-                since=place.staged_at,
-                until=None if ends_at is None else ends_at + trash_time,
-            )
-
-    def let_go(self, commit_id: str) -> LetGo | None:
-        commit = find_commits(self.tx, self.repository_id, [commit_id]).get(commit_id)
-        if commit is None or commit.is_intact:
-            return None
-        if commit.given_up_at is not None and commit.forgotten_by is None:
-            reason = f"given up as damaged: {commit.given_up_reason}"
-            return LetGo(run_id=None, at=commit.given_up_at, reason=reason)
-        return LetGo(
-            run_id=commit.forgotten_by or commit.tombstoned_by,
-            at=commit.tombstoned_at,
-            forgotten=commit.forgotten_by is not None,
-        )
-
-    def purged_at(self, address: str) -> PurgedAddress | None:
-        purge_id = find_purged(self.tx, self.repository_id, [address]).get(address)
-        row = None if purge_id is None else find_purge(self.tx, purge_id)
-        if row is None:
-            return None
-        return PurgedAddress(
-            purge_id=row.purge_id,
-            at=row.closed_at or row.started_at,
-            reason=row.request["reason"],
-            state=row.state,
-        )
 
 
 class _Hold:
@@ -375,12 +165,12 @@ class EmbeddedRepository:
         )
 
     @contextmanager
-    def reading(self, cutoff: datetime | None = None) -> Iterator[_Reading]:
+    def reading(self, cutoff: datetime | None = None) -> Iterator[EmbeddedReading]:
         """One snapshot of the database, which knows of everything that is being written."""
         del cutoff
         opened_at = self.now()
         with self._metadata.snapshot(scans=True) as tx:
-            yield _Reading(tx, self._repository_id, self._context.settings, opened_at)
+            yield EmbeddedReading(tx, self._repository_id, self._context.settings, opened_at)
 
     def resolve(self, expression: str) -> str:
         """As `store.revisions` has it; Conflict `ref_ambiguous` besides."""
@@ -440,7 +230,9 @@ class EmbeddedRepository:
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
-            roots = _Reading(tx, self._repository_id, self._context.settings, tx.now()).roots()
+            roots = EmbeddedReading(
+                tx, self._repository_id, self._context.settings, tx.now()
+            ).roots()
             chosen = choose(roots)
             set_tombstones(tx, self._repository_id, chosen.tombstone, run_id=run_id)
             drop_ended(

@@ -26,7 +26,8 @@ from ebbtide.formats.base import (
     RunHold,
     Slices,
 )
-from ebbtide.formats.embedded import EmbeddedLayout, EmbeddedRepository
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.ids import ID_PATTERN
 from ebbtide.storage import Storage
 from ebbtide.storage.local import TEMPORARY_SUFFIX

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import split_by, texts
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.base import FOREIGN
-from ebbtide.formats.embedded import EmbeddedLayout
+from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc.inventory import classified
 from ebbtide.gc.parts import Part, read_part
 from ebbtide.gc.runs import RunFolder

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ebbtide.formats.base import FOREIGN, Identity
-from ebbtide.formats.embedded import FORMAT_NAME, EmbeddedLayout
+from ebbtide.formats.embedded import FORMAT_NAME
+from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.addresses import AddressSet
 from ebbtide.purge.closing import close, find_others

@@ -27,6 +27,7 @@ from ebbtide.store.metadata.commits import (
     CommitRecord,
     insert_commit,
     require_intact_commits,
+    require_still_intact,
 )
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
@@ -92,8 +93,9 @@ def building(
     """The parent's tree, or an empty one, with changes made to it, to be published in the block.
 
     A tree that comes out as it was is the parent's own. When the block fails, what was written is
-    deleted, unless it was published after all. Raises as `apply_changes`, and Refused
-    `clock_skew` when the storage's clock and the database's are too far apart.
+    deleted, unless it was published after all. Raises as `apply_changes`, Gone `commit_expired`
+    when the parent was let go meanwhile, and Refused `clock_skew` when the storage's clock and the
+    database's are too far apart.
     """
     writes = Writes(context)
     registered: list[str] = []
@@ -104,10 +106,14 @@ def building(
 
     try:
         yield _build(context, parent, changes, register, registered)
-    except BaseException:
+    except BaseException as error:
         # The first error is the one to tell. What this cannot clear away ends by itself.
         with suppress(EbbtideError):
             writes.abandon(registered)
+        if parent is not None and isinstance(error, Refused):
+            # Of a parent that was let go meanwhile files may be gone, and nothing is wrong with it.
+            with context.metadata.snapshot() as tx:
+                require_still_intact(tx, context.repository_id, [parent])
         raise
 
 

@@ -9,47 +9,40 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
-
-import pyarrow as pa
 
 from ebbtide.clock import Clock, SystemClock
 from ebbtide.errors import Conflict, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import (
     EPOCH_ADDRESS,
-    PROTECTED_SCHEMA,
     RUNS_PREFIX,
     Clocks,
     Fencing,
     Guard,
     Identity,
-    Protector,
     RunHold,
     unguarded,
 )
 from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2, write_record
-from ebbtide.formats.icechunk.layout import IcechunkLayout, load_snapshot
+from ebbtide.formats.icechunk.guards import RefsGuard, RepoGuard, changed, check_unreached
+from ebbtide.formats.icechunk.layout import IcechunkLayout
 from ebbtide.formats.icechunk.lease import hold_storage
-from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, read_refs
-from ebbtide.formats.icechunk.reopening import BACK, listable, read_holds, records_of, write_holds
-from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, REPO_ADDRESS, Edit, RepoFile, write_repo
+from ebbtide.formats.icechunk.reading import IcechunkReading
+from ebbtide.formats.icechunk.refs import MAIN_ADDRESS
+from ebbtide.formats.icechunk.reopening import listable, read_holds, records_of, write_holds
+from ebbtide.formats.icechunk.repo import REPO_ADDRESS, Edit, RepoFile, write_repo
 from ebbtide.formats.icechunk.state import (
     History,
-    State,
     history_of,
     history_v1,
     load_repo,
-    log_addresses,
     read_state,
     snapshot_files,
     spec_version,
 )
 from ebbtide.formats.icechunk.walk import IcechunkWalk
 from ebbtide.ids import descending_id
-from ebbtide.model import Commit
-from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
 from ebbtide.settings import Settings
@@ -60,118 +53,6 @@ UNREACHABLE_ADDRESS: Final = "_ebbtide/gc/unreachable.json"
 RECORD_FILE: Final = "record.json"
 WRITE_ATTEMPTS: Final = 50
 """How often to write `repo` when commits are faster."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefsGuard:
-    """Version 1 cannot make refs conditional: before each batch they are read again, and whatever
-    points at a snapshot that is being let go stops the sweep.
-
-    `kept` are the snapshots that the sweep knows to stay.
-    """
-
-    storage: Storage
-    kept: frozenset[str]
-    going: frozenset[str]
-
-    def __call__(self) -> None:
-        """Refused `repository_changed`."""
-        for ref in read_refs(self.storage):
-            place: str | None = ref.commit_id
-            while place is not None and place not in self.kept:
-                if place in self.going:
-                    raise _changed(f"{ref.kind} {ref.name} needs snapshot {place} again")
-                place = load_snapshot(self.storage, place).parent_id
-
-
-@dataclass(frozen=True, slots=True)
-class RepoGuard:
-    """Before each batch, whether a branch or tag came to need a snapshot that is being let go."""
-
-    storage: Storage
-    going: frozenset[str]
-
-    def __call__(self) -> None:
-        """Refused `repository_changed`."""
-        _check_unreached(history_of(load_repo(self.storage)), self.going)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    state: State
-    now: datetime
-    grace: timedelta
-    closed: frozenset[str]
-    back: Mapping[str, datetime]
-
-    def roots(self) -> Roots:
-        """What is live is all that refs reach, and what is held: for a grace, or until the time of
-        what an undo brought back is over."""
-        history = self.state.history
-        back = {name: end for name, end in self.back.items() if name in self.state.unreachable}
-        held = {**self.state.held, **dict.fromkeys(back, BACK)}
-        ends = {name: (at or self.now) + self.grace for name, at in self.state.held_since.items()}
-        ends |= {name: max(end, ends.get(name, end)) for name, end in back.items()}
-        reached = history.reached()
-        commits = [history.commits[commit_id] for commit_id in reached]
-        # Of the others only those whose file is there: what cannot go is not to be let go. They
-        # keep nothing but themselves, hence no parents.
-        commits += [
-            replace(
-                history.commits.get(commit_id) or Commit(commit_id, (), date, commit_id),
-                parent_ids=(),
-                tombstoned=commit_id in self.closed and commit_id not in held,
-            )
-            for commit_id, date in self.state.unreachable.items()
-            if commit_id in history.commits or commit_id in held
-        ]
-        policy = {"default": "keep", "mode": "rewrite", "holds": dict(held)}
-        return Roots(
-            now=self.now,
-            refs=history.refs,
-            commits=tuple(commits),
-            stub_ids=frozenset(),
-            tree_checksums={commit.tree_id: "" for commit in commits},
-            policy=Policy.parse(policy),
-            companions={c.commit_id: log_addresses(history, c.commit_id) for c in commits},
-            lenient_trees=frozenset(self.state.unreachable),
-            holds_end=ends,
-        )
-
-    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The backups that stay: young ones, and those in which the operations log goes on."""
-        del among  # they are few
-        backups = [f"{BACKUPS_PREFIX}{name}" for name in sorted(self.state.backups)]
-        columns: list[Any] = [
-            backups,
-            ["a backup within the grace, or of the operations log"] * len(backups),
-            [None] * len(backups),
-            [None] * len(backups),
-        ]
-        yield pa.table(columns, schema=PROTECTED_SCHEMA)
-
-    def untraced(self) -> Iterator[pa.Table]:
-        """Nobody asks: Icechunk has no slices."""
-        return iter(())
-
-    def dropped(self) -> Iterator[pa.Table]:
-        """Nobody asks either."""
-        return iter(())
-
-    def purged(self) -> Iterator[pa.Table]:
-        """None: Icechunk's repositories are not purged."""
-        return iter(())
-
-    def protectors(self, address: str) -> list[Protector]:
-        """At most one: a backup stays or not."""
-        rows = [row for table in self.protected() for row in table.to_pylist()]
-        return [Protector(reason=row["reason"]) for row in rows if row["address"] == address]
-
-    def let_go(self, commit_id: str) -> None:
-        """Icechunk keeps no record of it; those of runs do."""
-
-    def purged_at(self, address: str) -> None:
-        """Never."""
 
 
 class IcechunkRepository:
@@ -259,11 +140,11 @@ class IcechunkRepository:
         return Clocks(host=host, database=host, storage=stored)
 
     @contextmanager
-    def reading(self, cutoff: datetime) -> Iterator[_Reading]:
+    def reading(self, cutoff: datetime) -> Iterator[IcechunkReading]:
         """Read everything anew."""
         yield self._read(cutoff)
 
-    def _read(self, cutoff: datetime) -> _Reading:
+    def _read(self, cutoff: datetime) -> IcechunkReading:
         now = self.now()
         state = read_state(
             self.storage,
@@ -277,7 +158,7 @@ class IcechunkRepository:
         self._old_backups = bool(state.old_backups)
         self._unreachable = state.unreachable
         back = read_holds(self.storage, now)
-        return _Reading(state, now, now - cutoff, self._closed, back)
+        return IcechunkReading(state, now, now - cutoff, self._closed, back)
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
@@ -360,7 +241,7 @@ class IcechunkRepository:
                     return history, expiry
                 except Conflict:
                     self.storage.delete([record])  # a commit was faster
-            raise _changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
+            raise changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
 
     def _load(self) -> RepoFile | None:
         """The file `repo` of version 2."""
@@ -425,7 +306,7 @@ class IcechunkRepository:
                 return
             except Conflict:
                 continue  # a commit was faster
-        raise _changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
+        raise changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
 
     def closed_after(self) -> None:
         """There are no slices: runs are clean ones."""
@@ -475,7 +356,7 @@ class IcechunkRepository:
                 except Conflict:
                     continue  # a commit was faster
             return len(known & frozenset(commit_ids))
-        raise _changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
+        raise changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
 
     def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
         """None: Icechunk's repositories are not purged."""
@@ -505,12 +386,12 @@ class IcechunkRepository:
         assert self._known is not None
         history = history_of(file)
         if file.previous is not None and file.previous not in self._backups:
-            raise _changed("the operations log goes on in a backup that was to go")
-        _check_unreached(history, going)
+            raise changed("the operations log goes on in a backup that was to go")
+        check_unreached(history, going)
         for commit in history.commits.values():
             is_new = commit.commit_id not in self._known.commits
             if is_new and going.intersection(commit.parent_ids):
-                raise _changed(f"snapshot {commit.commit_id} was made on one that was to go")
+                raise changed(f"snapshot {commit.commit_id} was made on one that was to go")
 
     def _first_seen(self) -> dict[str, datetime]:
         """What earlier plans saw unreachable, and since when. A damaged record is none: waiting
@@ -554,13 +435,3 @@ def _check_writable(file: RepoFile, storage: Storage) -> None:
             f"{storage.url} is set to allow no changes ({file.unwritable_reason}): set its "
             "status to online first",
         )
-
-
-def _check_unreached(history: History, going: frozenset[str]) -> None:
-    needed = history.reached() & going
-    if needed:
-        raise _changed(f"a branch or tag needs snapshot {min(needed)} again")
-
-
-def _changed(what: str) -> Refused:
-    return Refused("repository_changed", f"the repository changed meanwhile: {what}")

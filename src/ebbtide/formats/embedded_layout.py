@@ -1,0 +1,122 @@
+"""Where files of the embedded store lie, how they are listed, and how trees and ranges are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.formats.base import NODES_SCHEMA, Listing, ListingItem, Slices
+from ebbtide.ids import instant_of
+from ebbtide.storage import Storage
+from ebbtide.storage.local import temporary_targets
+from ebbtide.store.content.layout import (
+    COLLECTOR_PREFIX,
+    DATA_PREFIX,
+    PURGES_PREFIX,
+    classify,
+    range_address,
+    tree_address,
+)
+from ebbtide.store.content.ranges import read_range_addresses, read_range_files
+from ebbtide.store.content.trees import read_tree
+
+_SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedLayout:
+    """Files of the embedded store: objects in slices, trees, ranges."""
+
+    delete_order: tuple[str, ...] = ("tree", "range", "object", "temporary")
+    checked_kinds: tuple[str, ...] = ("tree", "range")
+
+    def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
+        """A slice is a unit of listing. What is in none is listed by directories, two levels deep:
+        whoever put it there may have put much of it into one."""
+        del cores  # there are far more slices
+        items = [ListingItem("", recursive=False)]
+        young = 0
+        for top in storage.list_prefixes():
+            if top not in (DATA_PREFIX, _SYSTEM_PREFIX):
+                items += _shards(storage, top)
+                continue
+            items.append(ListingItem(top, recursive=False))
+            for prefix in storage.list_prefixes(top):
+                opened_at = _opened_at(prefix)
+                if prefix in (COLLECTOR_PREFIX, PURGES_PREFIX) or _is_closed(
+                    prefix, slices.closed_after
+                ):
+                    continue
+                if opened_at is None and top == DATA_PREFIX:
+                    items += _shards(storage, prefix)
+                elif opened_at is not None and slices.cutoff <= opened_at <= slices.now:
+                    young += 1
+                else:
+                    items.append(ListingItem(prefix, recursive=True))
+        return Listing(items, young)
+
+    def classify(self, addresses: pa.StringArray) -> pa.StringArray:
+        """By the address alone."""
+        return classify(addresses)
+
+    def slices(self, addresses: pa.StringArray) -> pa.StringArray:
+        """The directory under `data/`."""
+        found = pc.extract_regex(addresses, rf"^{DATA_PREFIX}(?P<slice>[^/]+)/")
+        return cast("pa.StringArray", pc.struct_field(found, "slice"))
+
+    def targets(self, addresses: pa.StringArray) -> pa.StringArray:
+        """Without the suffix of temporary files, where there is one."""
+        return temporary_targets(addresses)
+
+    def tree_address(self, tree_id: str) -> str:
+        """Under `_ebbtide/trees/`."""
+        return tree_address(tree_id)
+
+    def node_address(self, node_id: str) -> str:
+        """Under `_ebbtide/ranges/`: a node is a range."""
+        return range_address(node_id)
+
+    def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
+        """The ranges of a tree."""
+        ranges = read_tree(storage, tree_id, checksum).ranges
+        columns = [
+            [info.range_id for info in ranges],
+            [info.checksum for info in ranges],
+            [info.entry_count for info in ranges],
+        ]
+        return pa.table(columns, schema=NODES_SCHEMA)
+
+    def read_files(
+        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
+    ) -> pa.Table:
+        """The addresses and sizes of a range's entries, but for imported ones."""
+        return read_range_files(storage, node_id, checksum, entry_count=entry_count)
+
+    def read_node(
+        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
+    ) -> pa.StringArray:
+        """The addresses of a range's entries."""
+        return read_range_addresses(storage, node_id, checksum, entry_count=entry_count)
+
+
+def _shards(storage: Storage, prefix: str) -> list[ListingItem]:
+    """A directory that is no slice: its own files, and each directory in it."""
+    inner = storage.list_prefixes(prefix)
+    return [ListingItem(prefix, recursive=False), *(ListingItem(p, recursive=True) for p in inner)]
+
+
+def _opened_at(prefix: str) -> datetime | None:
+    """When a slice was opened; None for a directory that is none."""
+    if not prefix.startswith(DATA_PREFIX):
+        return None
+    return instant_of(prefix.removeprefix(DATA_PREFIX).rstrip("/"))
+
+
+def _is_closed(prefix: str, closed_after: str | None) -> bool:
+    """Whether a directory is a slice that was closed off."""
+    name = prefix.removeprefix(DATA_PREFIX).rstrip("/")
+    return closed_after is not None and _opened_at(prefix) is not None and name > closed_after

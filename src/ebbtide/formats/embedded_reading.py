@@ -1,0 +1,119 @@
+"""What the collector reads of the embedded store's database, in one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+
+from ebbtide.formats.base import LetGo, Protector, PurgedAddress
+from ebbtide.retention.decision import Roots
+from ebbtide.settings import Settings
+from ebbtide.store.collecting import read_roots
+from ebbtide.store.metadata.commits import find_commits
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.purges import find_purge, find_purged, pages_of_closed
+from ebbtide.store.metadata.references import staged_places
+from ebbtide.store.preparing import STAGED, dropped, uncommitted, untraced
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedReading:
+    """What the database says in one snapshot."""
+
+    tx: Transaction
+    repository_id: str
+    settings: Settings
+    opened_at: datetime  # before the snapshot
+
+    def roots(self) -> Roots:
+        """Refs, commits, the policy and holds."""
+        return read_roots(
+            self.tx,
+            self.repository_id,
+            lease_ttl=self.settings.lease_ttl,
+            trash_time=self.settings.trash_time,
+        )
+
+    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """What is staged, written, promised or copied; with `among`, of these addresses alone."""
+        return uncommitted(
+            self.tx,
+            self.repository_id,
+            now=self.opened_at,
+            trash_time=self.settings.trash_time,
+            among=among,
+        )
+
+    def untraced(self) -> Iterator[pa.Table]:
+        """Writes, tokens, and staged entries whose address a commit has."""
+        return untraced(self.tx, self.repository_id)
+
+    def dropped(self) -> Iterator[pa.Table]:
+        """What was staged, and was dropped."""
+        return dropped(
+            self.tx,
+            self.repository_id,
+            now=self.opened_at,
+            trash_time=self.settings.trash_time,
+        )
+
+    def purged(self) -> Iterator[pa.Table]:
+        """What administrators closed for good."""
+        for addresses in pages_of_closed(self.tx, self.repository_id):
+            yield pa.table({"address": pa.array(addresses, pa.string())})
+
+    def protectors(self, address: str) -> list[Protector]:
+        """All that keeps an address without a commit."""
+        rows = [row for table in self.protected([address]) for row in table.to_pylist()]
+        found = [
+            Protector(reason=row["reason"], since=row["created_at"], until=row["until"])
+            for row in rows
+            if row["reason"] != STAGED.reason
+        ]
+        if len(found) < len(rows):
+            found += self._staged_at(address)
+        return found
+
+    def _staged_at(self, address: str) -> Iterator[Protector]:
+        trash_time = self.settings.trash_time
+        places = staged_places(
+            self.tx, self.repository_id, address, gone_before=self.opened_at - trash_time
+        )
+        for place in places:
+            ends_at = place.branch_expires_at
+            yield Protector(
+                reason=STAGED.reason,
+                where=f"branch {place.branch}, path {place.path}",
+                since=place.staged_at,
+                until=None if ends_at is None else ends_at + trash_time,
+            )
+
+    def let_go(self, commit_id: str) -> LetGo | None:
+        """Which run closed or forgot a commit, or who gave it up."""
+        commit = find_commits(self.tx, self.repository_id, [commit_id]).get(commit_id)
+        if commit is None or commit.is_intact:
+            return None
+        if commit.given_up_at is not None and commit.forgotten_by is None:
+            reason = f"given up as damaged: {commit.given_up_reason}"
+            return LetGo(run_id=None, at=commit.given_up_at, reason=reason)
+        return LetGo(
+            run_id=commit.forgotten_by or commit.tombstoned_by,
+            at=commit.tombstoned_at,
+            forgotten=commit.forgotten_by is not None,
+        )
+
+    def purged_at(self, address: str) -> PurgedAddress | None:
+        """The purge that closed an address."""
+        purge_id = find_purged(self.tx, self.repository_id, [address]).get(address)
+        row = None if purge_id is None else find_purge(self.tx, purge_id)
+        if row is None:
+            return None
+        return PurgedAddress(
+            purge_id=row.purge_id,
+            at=row.closed_at or row.started_at,
+            reason=row.request["reason"],
+            state=row.state,
+        )

@@ -1,0 +1,58 @@
+"""Whether somebody came to need what goes: looked at before each batch of deletes, and before
+history is dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ebbtide.errors import Refused
+from ebbtide.formats.icechunk.layout import load_snapshot
+from ebbtide.formats.icechunk.refs import read_refs
+from ebbtide.formats.icechunk.state import History, history_of, load_repo
+from ebbtide.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class RefsGuard:
+    """Version 1 cannot make refs conditional: before each batch they are read again, and whatever
+    points at a snapshot that is being let go stops the sweep.
+
+    `kept` are the snapshots that the sweep knows to stay.
+    """
+
+    storage: Storage
+    kept: frozenset[str]
+    going: frozenset[str]
+
+    def __call__(self) -> None:
+        """Refused `repository_changed`."""
+        for ref in read_refs(self.storage):
+            place: str | None = ref.commit_id
+            while place is not None and place not in self.kept:
+                if place in self.going:
+                    raise changed(f"{ref.kind} {ref.name} needs snapshot {place} again")
+                place = load_snapshot(self.storage, place).parent_id
+
+
+@dataclass(frozen=True, slots=True)
+class RepoGuard:
+    """Before each batch, whether a branch or tag came to need a snapshot that is being let go."""
+
+    storage: Storage
+    going: frozenset[str]
+
+    def __call__(self) -> None:
+        """Refused `repository_changed`."""
+        check_unreached(history_of(load_repo(self.storage)), self.going)
+
+
+def check_unreached(history: History, going: frozenset[str]) -> None:
+    """Refused `repository_changed` where a ref reaches what goes."""
+    needed = history.reached() & going
+    if needed:
+        raise changed(f"a branch or tag needs snapshot {min(needed)} again")
+
+
+def changed(what: str) -> Refused:
+    """The refusal `repository_changed`, for the caller to raise."""
+    return Refused("repository_changed", f"the repository changed meanwhile: {what}")

@@ -1,0 +1,99 @@
+"""What the collector reads of an Icechunk repository: the relations, of one state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from ebbtide.formats.base import PROTECTED_SCHEMA, Protector
+from ebbtide.formats.icechunk.reopening import BACK
+from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX
+from ebbtide.formats.icechunk.state import State, log_addresses
+from ebbtide.model import Commit
+from ebbtide.retention import Policy
+from ebbtide.retention.decision import Roots
+
+
+@dataclass(frozen=True, slots=True)
+class IcechunkReading:
+    """A state of the repository. What is `closed` by a sweep is tombstoned; what an undo brought
+    `back` is held until the times that it says."""
+
+    state: State
+    now: datetime
+    grace: timedelta
+    closed: frozenset[str]
+    back: Mapping[str, datetime]
+
+    def roots(self) -> Roots:
+        """What is live is all that refs reach, and what is held: for a grace, or until the time of
+        what an undo brought back is over."""
+        history = self.state.history
+        back = {name: end for name, end in self.back.items() if name in self.state.unreachable}
+        held = {**self.state.held, **dict.fromkeys(back, BACK)}
+        ends = {name: (at or self.now) + self.grace for name, at in self.state.held_since.items()}
+        ends |= {name: max(end, ends.get(name, end)) for name, end in back.items()}
+        reached = history.reached()
+        commits = [history.commits[commit_id] for commit_id in reached]
+        # Of the others only those whose file is there: what cannot go is not to be let go. They
+        # keep nothing but themselves, hence no parents.
+        commits += [
+            replace(
+                history.commits.get(commit_id) or Commit(commit_id, (), date, commit_id),
+                parent_ids=(),
+                tombstoned=commit_id in self.closed and commit_id not in held,
+            )
+            for commit_id, date in self.state.unreachable.items()
+            if commit_id in history.commits or commit_id in held
+        ]
+        policy = {"default": "keep", "mode": "rewrite", "holds": dict(held)}
+        return Roots(
+            now=self.now,
+            refs=history.refs,
+            commits=tuple(commits),
+            stub_ids=frozenset(),
+            tree_checksums={commit.tree_id: "" for commit in commits},
+            policy=Policy.parse(policy),
+            companions={c.commit_id: log_addresses(history, c.commit_id) for c in commits},
+            lenient_trees=frozenset(self.state.unreachable),
+            holds_end=ends,
+        )
+
+    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The backups that stay: young ones, and those in which the operations log goes on."""
+        del among  # they are few
+        backups = [f"{BACKUPS_PREFIX}{name}" for name in sorted(self.state.backups)]
+        columns: list[Any] = [
+            backups,
+            ["a backup within the grace, or of the operations log"] * len(backups),
+            [None] * len(backups),
+            [None] * len(backups),
+        ]
+        yield pa.table(columns, schema=PROTECTED_SCHEMA)
+
+    def untraced(self) -> Iterator[pa.Table]:
+        """Nobody asks: Icechunk has no slices."""
+        return iter(())
+
+    def dropped(self) -> Iterator[pa.Table]:
+        """Nobody asks either."""
+        return iter(())
+
+    def purged(self) -> Iterator[pa.Table]:
+        """None: Icechunk's repositories are not purged."""
+        return iter(())
+
+    def protectors(self, address: str) -> list[Protector]:
+        """At most one: a backup stays or not."""
+        rows = [row for table in self.protected() for row in table.to_pylist()]
+        return [Protector(reason=row["reason"]) for row in rows if row["address"] == address]
+
+    def let_go(self, commit_id: str) -> None:
+        """Icechunk keeps no record of it; those of runs do."""
+
+    def purged_at(self, address: str) -> None:
+        """Never."""
