@@ -74,8 +74,20 @@ def test_start_here(tmp_path: Path) -> None:
     assert "default   keep_last 1" in done.stdout
 
 
+def anchors(document: Path) -> set[str]:
+    """What its headings are called in links, as code hosts make it of their text."""
+    prose = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    """To files that are there."""
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
-        assert (document.parent / target).exists(), target
+    """To files that are there, and headings in them."""
+    for target, _, anchor in (
+        link.partition("#")
+        for link in re.findall(r"\]\((?!https?:)([^)]+)\)", document.read_text())
+    ):
+        file = document.parent / target if target else document
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
