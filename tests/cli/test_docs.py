@@ -35,12 +35,10 @@ def test_the_demo(tmp_path: Path) -> None:
     assert "has expired: collector run" in done.stdout
 
 
-def test_the_tour_in_the_readme(tmp_path: Path) -> None:
-    """Its commands as they stand, and of its output what does not depend on the day."""
-    tour = (ROOT / "README.md").read_text().split("## A tour")[1].split("\n## ")[0]
-    commands = "\n".join(re.findall(r"```sh\n(.*?)```", tour, re.DOTALL))
-    done = subprocess.run(
-        ["bash", "-c", commands],
+def follow(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """What the commands of a document do, as they stand."""
+    return subprocess.run(
+        ["bash", "-c", "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))],
         cwd=ROOT,
         env=environment() | {"TMPDIR": str(tmp_path)},
         capture_output=True,
@@ -48,6 +46,12 @@ def test_the_tour_in_the_readme(tmp_path: Path) -> None:
         check=False,
         timeout=800,
     )
+
+
+def test_the_tour_in_the_readme(tmp_path: Path) -> None:
+    """Of its output what does not depend on the day."""
+    tour = (ROOT / "README.md").read_text().split("## A tour")[1].split("\n## ")[0]
+    done = follow(tour, tmp_path)
     assert "2 commits kept, 2 let go" in done.stdout
     assert "was the head of branch main when its 30d window opened" in done.stdout
     assert re.search(r"^deleted +[1-9]", done.stdout, re.MULTILINE)
@@ -57,8 +61,33 @@ def test_the_tour_in_the_readme(tmp_path: Path) -> None:
     assert "has expired: collector run" in errors[0]
 
 
+def test_start_here(tmp_path: Path) -> None:
+    """All but the set-up, and what is done in a browser."""
+    start = (ROOT / "docs" / "start.md").read_text().replace("scripts/setup\n", "")
+    done = follow(start, tmp_path)
+    assert done.returncode == 0, done
+    assert done.stderr == ""
+    assert "2 commits kept, 2 let go" in done.stdout
+    assert re.search(r"^would go +1 +2.9 MiB$", done.stdout, re.MULTILINE)
+    assert re.search(r"^deleted +1 +2.9 MiB$", done.stdout, re.MULTILINE)
+    assert re.search(r"^run [0-9a-f]{32} deleted it:$", done.stdout, re.MULTILINE)
+    assert "default   keep_last 1" in done.stdout
+
+
+def anchors(document: Path) -> set[str]:
+    """What its headings are called in links, as code hosts make it of their text."""
+    prose = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    """To files that are there."""
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
-        assert (document.parent / target).exists(), target
+    """To files that are there, and headings in them."""
+    for target, _, anchor in (
+        link.partition("#")
+        for link in re.findall(r"\]\((?!https?:)([^)]+)\)", document.read_text())
+    ):
+        file = document.parent / target if target else document
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
