@@ -57,6 +57,7 @@ def test_a_directory_tree(lake: Ebbtide, tmp_path: Path) -> None:
         ("in/one", "object"),
     ]
     assert lake("fs", "put", "-r", "lake", "main", "in", tree / "one", code=2).out == ""
+    assert "add --recursive" in lake("fs", "put", "lake", "main", "in", tree, code=2).err
 
 
 def test_pages_of_a_listing(lake: Ebbtide, write: Write) -> None:

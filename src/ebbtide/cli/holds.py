@@ -26,7 +26,9 @@ def add(
     made = cli.repository(repository).retention.hold(ref, reason)
     cli.output.answer(
         documents.hold(made),
-        lambda: cli.output.line(f"commit {short_id(made.commit_id)} is held until it is released"),
+        lambda: cli.output.line(
+            f"commit {short_id(made.commit_id)} is held until 'ebbtide hold remove'"
+        ),
     )
 
 

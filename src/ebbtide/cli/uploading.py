@@ -23,8 +23,14 @@ PIECE_BYTES: Final = 8 * 1024 * 1024
 
 
 def content_of(source: str) -> AbstractContextManager[BinaryIO]:
-    """The bytes of a file, or of stdin for `-`."""
-    return nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb")
+    """The bytes of a file, or of stdin for `-`. InvalidInput `invalid_argument` for a directory."""
+    if source == "-":
+        return nullcontext(sys.stdin.buffer)
+    if Path(source).is_dir():
+        raise InvalidInput(
+            "invalid_argument", f"{source} is a directory: name a file, or add --recursive"
+        )
+    return Path(source).open("rb")
 
 
 def put_tree(

@@ -314,8 +314,8 @@ def _refusal(plan: PurgePlan) -> dict[str, str] | None:
     listed = ", ".join(f"{count} {KINDS[kind]}" for kind, count in sorted(counts.items()))
     return _error(
         "purge_in_use",
-        f"what was not named refers to what was to be purged ({listed}): name it too, or take its "
-        "references away. Nothing was deleted",
+        f"what was not named refers to what was to be purged ({listed}): name it too (all that "
+        "has the same bytes: the whole history), or take its references away. Nothing was deleted",
     )
 
 
