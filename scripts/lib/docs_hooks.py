@@ -42,6 +42,11 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_others: obje
     return turned(markdown, Path(str(page.file.abs_src_path)).resolve(), places)
 
 
+def on_post_page(output: str, **_others: object) -> str:
+    """Name the search for those who do not see it, which the theme leaves out."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
+
+
 def turned(markdown: str, document: Path, places: Mapping[Path, str]) -> str:
     """The text of a document with its links to files of the checkout as links of the site, or as
     paths. `places` says where in the site which file is.

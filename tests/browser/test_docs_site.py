@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.conftest import PHONE, SCREEN, WAIT_MILLISECONDS, Theme
+from tests.browser.conftest import PHONE, SCREEN, WAIT_MILLISECONDS, Theme, Visitor
+from tests.browser.test_flows import violations
 from tests.support.site import build
 
 if TYPE_CHECKING:
@@ -77,3 +78,12 @@ def test_searching_without_a_server(browser: Browser, site: Path) -> None:
         page.keyboard.type("EBBTIDE_SHARE_MAX")
         page.locator(".md-search-result__link", has_text="Settings").first.click()
         page.wait_for_url("**/settings.html*")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_site_can_be_used_by_all(browser: Browser, site: Path, theme: Theme) -> None:
+    """Tables, code of each kind and pictures are among these pages."""
+    with reading(browser, size=SCREEN, theme=theme) as page:
+        for name in ("index", "server", "retention", "errors", "metrics", "performance"):
+            page.goto((site / f"{name}.html").as_uri())
+            assert violations(Visitor(page, "")) == [], name
