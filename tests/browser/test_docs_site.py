@@ -84,6 +84,6 @@ def test_searching_without_a_server(browser: Browser, site: Path) -> None:
 def test_the_site_can_be_used_by_all(browser: Browser, site: Path, theme: Theme) -> None:
     """Tables, code of each kind and pictures are among these pages."""
     with reading(browser, size=SCREEN, theme=theme) as page:
-        for name in ("index", "server", "retention", "errors", "metrics", "performance"):
+        for name in ("index", "concepts", "operations", "server", "retention", "errors"):
             page.goto((site / f"{name}.html").as_uri())
             assert violations(Visitor(page, "")) == [], name
