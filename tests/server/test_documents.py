@@ -5,14 +5,44 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ebbtide.server.metrics import Metrics
+from tests.server.pages.test_sessions import PAGES
 from tests.server.test_roles import ROLES, R
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "server.md"
+DOCUMENTS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_table_of_routes() -> None:
-    text = DOCUMENT.read_text()
+    text = (DOCUMENTS / "server.md").read_text()
     rows = re.findall(r"^\| `([A-Z]+) (R?)(/?\S*)` \| (\w+) \|", text, re.MULTILINE)
     found = {(method, (R if short else "") + path): role for method, short, path, role in rows}
     assert len(rows) == len(found)
     assert found == ROLES
+
+
+def test_the_table_of_metrics() -> None:
+    text = (DOCUMENTS / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
+    metrics = Metrics()
+    metrics.requests.labels("GET", "/", "200").inc()
+    metrics.seconds.labels("GET", "/").observe(1)
+    found = []
+    for family in metrics.registry.collect():
+        labels = [name for name in family.samples[0].labels if name != "le"]
+        suffix = "_total" if family.type == "counter" else ""
+        told = ", ".join(f"`{name}`" for name in labels) or "none"
+        found.append((family.name + suffix, family.type, told, family.documentation))
+    assert sorted(rows) == sorted(found)
+
+
+def test_routes_that_documents_name() -> None:
+    """Each is one of the server's. `R` is a repository; … stands for what was said before."""
+    known = set(ROLES) | {(method, f"/ui{path}") for method, path in PAGES}
+    for document in DOCUMENTS.rglob("*.md"):
+        root = f"/ui{R}" if document.name == "pages.md" else R
+        for method, path in re.findall(
+            r"`([A-Z]{3,6}) ([R/…][^`\s?]*)[^`]*`", document.read_text()
+        ):
+            route = re.sub(r"^R(?=/|$)|^/repositories/R(?=/)", root, path.removeprefix("/api/v1"))
+            ends = {route} if route[0] != "…" else {p for _, p in known if p.endswith(route[1:])}
+            assert {(method, end) for end in ends} & known, (document.name, method, path)

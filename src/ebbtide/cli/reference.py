@@ -33,9 +33,11 @@ digits or more, with `~N` (N first parents back) or `^N` (the N-th parent) behin
 branch `main` without what is staged on it.
 
 With `--json` stdout gets one JSON document and nothing else; messages, questions and progress go to
-stderr. An error is `{"error": {"kind": …, "message": …}}`; kinds never change their meaning. Times
-are ISO 8601 in UTC, sizes are bytes. Commands that destroy something ask first; without a terminal
-to ask at they end with exit code 2 unless `--yes` is given.
+stderr. An error is `{"error": {"kind": …, "message": …}}`; kinds never change their meaning, and
+[errors.md](errors.md) has them all. Times are ISO 8601 in UTC, sizes are bytes.
+
+Commands that destroy something ask first; without a terminal to ask at they end with exit code 2
+unless `--yes` is given.
 
 | exit code | meaning |
 |---|---|

@@ -1,0 +1,89 @@
+"""The documentation as a site, opened from its files in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.conftest import PHONE, SCREEN, WAIT_MILLISECONDS, Theme, Visitor
+from tests.browser.test_flows import violations
+from tests.support.site import build
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, ViewportSize
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site."""
+    directory = tmp_path_factory.mktemp("docs") / "site"
+    done = build(directory)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+@contextmanager
+def reading(browser: Browser, *, size: ViewportSize, theme: Theme) -> Iterator[Page]:
+    """A page of a browser, which loads files alone, and of which nothing is wrong."""
+    context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
+    context.set_default_timeout(WAIT_MILLISECONDS)
+    page = context.new_page()
+    loaded: list[str] = []
+    said: list[str] = []
+    page.on("request", lambda request: loaded.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    yield page
+    context.close()
+    assert loaded
+    assert [url for url in loaded if not url.startswith("file:")] == []
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("size", "theme"), [(PHONE, "light"), (SCREEN, "dark")], ids=["phone", "screen"]
+)
+def test_every_page_fits(browser: Browser, site: Path, size: ViewportSize, theme: Theme) -> None:
+    """None is wider than the window; tables and code that are scroll by themselves."""
+    with reading(browser, size=size, theme=theme) as page:
+        # The one page that only a server shows has addresses as on a server.
+        for path in sorted({*site.rglob("*.html")} - {site / "404.html"}):
+            page.goto(path.as_uri())
+            width = page.evaluate("document.documentElement.scrollWidth")
+            assert width <= size["width"], path
+            pictures = "[...document.querySelectorAll('article img')]"
+            assert page.evaluate(f"{pictures}.every(each => each.naturalWidth > 0)"), path
+
+
+@pytest.mark.parametrize(("theme", "scheme"), [("light", "default"), ("dark", "slate")])
+def test_the_theme_is_the_one_that_the_system_prefers(
+    browser: Browser, site: Path, theme: Theme, scheme: str
+) -> None:
+    with reading(browser, size=SCREEN, theme=theme) as page:
+        page.goto((site / "index.html").as_uri())
+        assert page.get_attribute("body", "data-md-color-scheme") == scheme
+
+
+def test_searching_without_a_server(browser: Browser, site: Path) -> None:
+    """What is found leads to its page."""
+    with reading(browser, size=SCREEN, theme="light") as page:
+        page.goto((site / "design" / "010-undo.html").as_uri())
+        page.click("input.md-search__input")
+        page.keyboard.type("EBBTIDE_SHARE_MAX")
+        page.locator(".md-search-result__link", has_text="Settings").first.click()
+        page.wait_for_url("**/settings.html*")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_site_can_be_used_by_all(browser: Browser, site: Path, theme: Theme) -> None:
+    """Tables, code of each kind and pictures are among these pages."""
+    with reading(browser, size=SCREEN, theme=theme) as page:
+        for name in ("index", "concepts", "operations", "server", "retention", "errors"):
+            page.goto((site / f"{name}.html").as_uri())
+            assert violations(Visitor(page, "")) == [], name

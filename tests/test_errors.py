@@ -1,0 +1,142 @@
+"""Kinds of errors: who raises them, by what class, and that the documentation says so."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ebbtide import errors
+from ebbtide.errors import KINDS, EbbtideError
+from ebbtide.server.errors import STATUS
+
+ROOT = Path(__file__).parents[1]
+DOCUMENT = ROOT / "docs" / "errors.md"
+CLASSES = {
+    each.__name__: each
+    for each in EbbtideError.__subclasses__()
+    if each.__module__ == errors.__name__
+}
+DEFECT = "a defect"
+TOLD = {
+    # A purge keeps its refusal as a record, of which the command makes exit code 3.
+    ("Refused", "purge_in_use"),
+    ("Refused", "purge_held"),
+    # Any other exception, wherever it was caught last.
+    (DEFECT, "internal"),
+}
+"""What no place raises by a class of its own."""
+Raised = set[tuple[str, str]]
+
+
+def raised_in(source: str) -> tuple[Raised, Raised]:
+    """Class and kind of each error that a module makes; and of those whose kind is put together
+    there, such as `f"{what}_exists"`, the pattern in place of the kind."""
+    exact: Raised = set()
+    patterns: Raised = set()
+    for name, kind in _made(ast.parse(source)):
+        if isinstance(kind, ast.Constant):
+            exact.add((name, str(kind.value)))
+        elif isinstance(kind, ast.JoinedStr):
+            parts = [
+                re.escape(str(part.value)) if isinstance(part, ast.Constant) else r"\w+"
+                for part in kind.values
+            ]
+            patterns.add((name, "".join(parts)))
+    return exact, patterns
+
+
+def _made(tree: ast.AST, derived_from: str = "") -> Iterator[tuple[str, ast.expr]]:
+    """Class and first argument of each call that makes an error; an error's own class is named by
+    the one that it is derived from."""
+    for node in ast.iter_child_nodes(tree):
+        bases = [ast.unparse(b) for b in node.bases] if isinstance(node, ast.ClassDef) else []
+        below = next((base for base in bases if base in CLASSES), derived_from)
+        if isinstance(node, ast.Call) and node.args:
+            called = ast.unparse(node.func)
+            name = derived_from if called == "super().__init__" else called
+            if name in CLASSES:
+                yield name, node.args[0]
+        yield from _made(node, below)
+
+
+def everything_raised() -> Raised:
+    """Class and kind of every error of the program."""
+    exact: Raised = set()
+    patterns: Raised = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        found = raised_in(path.read_text())
+        exact |= found[0]
+        patterns |= found[1]
+    known = {kind for _, kind in exact | TOLD}
+    # Whatever is raised by its name somewhere is not looked for among those put together.
+    rest = {
+        (name, kind)
+        for name, pattern in patterns
+        for kind in set(KINDS) - known
+        if re.fullmatch(pattern, kind)
+    }
+    return exact | rest | TOLD
+
+
+def documented() -> dict[tuple[str, str], tuple[int, int, str, str]]:
+    """By class and kind: exit code, status, meaning, what to do."""
+    rows: dict[tuple[str, str], tuple[int, int, str, str]] = {}
+    for section in DOCUMENT.read_text().split("\n## ")[1:]:
+        heading, text = section.split("\n", 1)
+        named = re.search(r"`(\w+)`$", heading)
+        code = re.search(r"[Ee]xit code (\d+)", text)
+        assert code is not None, heading
+        for row in re.findall(r"^\| `(\w+)` \| (\d+) \| (.+?) \| (.+?) \|$", text, re.MULTILINE):
+            place = (named[1] if named else DEFECT, row[0])
+            assert place not in rows, place
+            rows[place] = (int(code[1]), int(row[1]), row[2], row[3])
+    return rows
+
+
+def test_every_kind_is_documented() -> None:
+    """None is missing, of those that are registered nor of those that are raised; and none is
+    there that nothing raises."""
+    assert {kind for _, kind in documented()} == set(KINDS)
+    assert set(documented()) == everything_raised()
+
+
+def test_what_the_documentation_says_of_each() -> None:
+    for (name, kind), (code, status, meaning, advice) in documented().items():
+        cls = CLASSES.get(name, EbbtideError)
+        assert (code, status) == (cls.exit_code, STATUS[kind]), kind
+        assert meaning == f"{KINDS[kind][0].upper()}{KINDS[kind][1:]}.", kind
+        assert re.fullmatch(r"[A-Z`].{10,}\.", advice), kind
+
+
+def test_what_is_told_without_a_class_is_in_the_code() -> None:
+    sources = [
+        path.read_text() for path in (ROOT / "src").rglob("*.py") if path.name != "errors.py"
+    ]
+    for _, kind in TOLD:
+        assert any(f'"{kind}"' in source for source in sources), kind
+
+
+@pytest.mark.parametrize(
+    ("source", "exact", "patterns"),
+    [
+        ('raise NotFound("run_not_found", "x")', {("NotFound", "run_not_found")}, set()),
+        ('Conflict(f"{kind}_exists", "x")', set(), {("Conflict", r"\w+_exists")}),
+        (
+            'class Own(InvalidInput):\n    def __init__(self):\n        super().__init__("a", "x")',
+            {("InvalidInput", "a")},
+            set(),
+        ),
+        ('raise ValueError("run_not_found")\nFailed(**error)', set(), set()),
+    ],
+)
+def test_how_errors_are_found(source: str, exact: Raised, patterns: Raised) -> None:
+    assert raised_in(source) == (exact, patterns)
+
+
+def test_an_unknown_kind_cannot_be_raised() -> None:
+    with pytest.raises(ValueError, match="unknown error kind 'no_such_kind'"):
+        EbbtideError("no_such_kind", "x")
