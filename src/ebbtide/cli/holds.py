@@ -24,10 +24,11 @@ def add(
 ) -> None:
     """Hold the commit that a ref means now. The ref may move on; the hold stays."""
     made = cli.repository(repository).retention.hold(ref, reason)
+    commit = short_id(made.commit_id)
     cli.output.answer(
         documents.hold(made),
         lambda: cli.output.line(
-            f"commit {short_id(made.commit_id)} is held until 'ebbtide hold remove'"
+            f"commit {commit} is held until 'ebbtide hold remove {repository} {commit}'"
         ),
     )
 
