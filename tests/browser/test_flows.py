@@ -20,6 +20,8 @@ PAGES = (
     "",
     "/trash",
     LAKE,
+    f"{LAKE}/files",
+    f"{LAKE}/files?prefix=tables/main/",
     f"{LAKE}/commits",
     f"{LAKE}/refs",
     f"{LAKE}/collections",

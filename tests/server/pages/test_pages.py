@@ -43,6 +43,8 @@ def admin(lake: Lake) -> Browser:
         "",
         "/trash",
         PLACE,
+        f"{PLACE}/files",
+        f"{PLACE}/files?ref=user-bob",
         f"{PLACE}/commits",
         f"{PLACE}/refs",
         f"{PLACE}/refs?kind=tag&state=expiring",
