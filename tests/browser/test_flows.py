@@ -173,6 +173,31 @@ def test_the_policy_editor(visitors: Visitors) -> None:
     page.wait_for_selector("text=The policy was dropped")
 
 
+def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:
+    visitor = visitors(size=PHONE)
+    page = visitor.page
+    visitor.go(f"{LAKE}/policy")
+    assert page.locator("#comparison tbody tr:has-text('Present')").count() == 0
+    page.fill("#policy", "{")
+    page.wait_for_selector("#comparison >> text=Policy A: this is not JSON")
+    page.fill("#policy", '{"default": {"keep_last": 1}}')
+    page.wait_for_selector("#comparison tbody th:text-is('A')")
+    lost = page.locator("#comparison tr:has(th:text-is('A')) [data-label='Restore points lost']")
+    assert int(lost.first.inner_text()) > 0
+    page.click("summary:has-text('Others')")
+    page.fill("#policy_b", '{"default": "keep"}')
+    page.wait_for_selector("#comparison tbody th:text-is('B')")
+    assert violations(visitor) == []
+
+    page.click("button:has-text('Try it')")
+    page.wait_for_selector("text=Nothing was set, and nothing changed", timeout=60_000)
+    sizes = page.locator("[data-progress] [data-label='Reclaimable']").all_inner_texts()
+    assert len(sizes) == 3, sizes
+    assert page.input_value("#policy_b") == '{"default": "keep"}'
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert violations(visitor) == []
+
+
 def test_a_run_from_start_to_end(visitors: Visitors) -> None:
     """Planned, watched, looked at, searched, confirmed and swept."""
     visitor = visitors()

@@ -40,6 +40,8 @@ PAGES = {
     ("GET", R + "/policy"): "reader",
     ("POST", R + "/policy"): "admin",
     ("POST", R + "/policy/unset"): "admin",
+    ("POST", R + "/policy/preview"): "admin",
+    ("GET", R + "/policy/looks/{look_id}"): "admin",
     ("GET", R + "/runs"): "reader",
     ("POST", R + "/runs"): "admin",
     ("GET", R + "/runs/{run_id}"): "reader",
