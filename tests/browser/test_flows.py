@@ -239,8 +239,18 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
 
     # What went is aside for a week, and comes back.
     assert "40 files" in page.locator("#aside + p").inner_text()
+    aside = page.locator(".figures div:has(dt:text-is('Aside')) dd").first.inner_text()
+    assert re.match(r"[\d.]+ KiB$", aside)
+    by_run = f"tr:has([href='{place.removeprefix(visitor.url)}'])"
+    for listed, row in (("", "tr:has(th a:text-is('lake'))"), (f"{LAKE}/runs", by_run)):
+        visitor.go(listed)
+        assert page.locator(f"{row} [data-label='Aside']").inner_text() == aside, listed
+    visitor.go(LAKE)
+    assert page.locator(".figures div:has(dt:text-is('Aside')) dd").first.inner_text() == aside
+    page.goto(place)
     page.click("button:has-text('Undo')")
     page.wait_for_selector(".head .badge.undone", timeout=120_000)
+    assert page.locator(".figures div:has(dt:text-is('Aside'))").count() == 0
     visitor.go(f"{LAKE}/explain")
     page.fill("#what", address)
     page.keyboard.press("Enter")

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.counts import Count
 from ebbtide.ids import instant_of
 from ebbtide.retention.decision import decide
 from ebbtide.retention.lifecycle import LifecycleState
@@ -32,10 +33,12 @@ _TRASHED: Final = Listed(include_expired=True, state=LifecycleState.TRASHED)
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRow:
-    """A repository in the list. `newest` is None before its first run."""
+    """A repository in the list. `newest` is None before its first run; `aside` is what runs moved
+    aside and may be brought back yet."""
 
     found: Catalogued
     newest: RunFigures | None
+    aside: Count
     trend: Line | None
 
 
@@ -144,12 +147,17 @@ def show_repository(visit: Visit) -> Response:
 def _rows(visit: Visit, found: Sequence[Catalogued]) -> list[RepositoryRow]:
     repositories = [visit.served.repository(each.info.name) for each in found]
     figures = visit.figures.of(visit.store, repositories)
-    return [_row(each, figures[each.info.repository_id]) for each in found]
+    aside = visit.figures.aside(repositories)
+    ids = [each.info.repository_id for each in found]
+    return [
+        _row(each, figures[place], aside[place]) for each, place in zip(found, ids, strict=True)
+    ]
 
 
-def _row(found: Catalogued, figures: Sequence[RunFigures]) -> RepositoryRow:
+def _row(found: Catalogued, figures: Sequence[RunFigures], aside: Count) -> RepositoryRow:
     return RepositoryRow(
         found,
         figures[0] if figures else None,
+        aside,
         line([each.size_bytes for each in reversed(figures)]),
     )
