@@ -34,6 +34,8 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planned]:
     with Store.init(tmp_path_factory.mktemp("held") / "store", settings=settings) as store:
         lake = fill_lake(store, days=60)
         leave_garbage(lake, count=5)
+        _hold_on_two(lake)
+        lake.retention.set({"default": {"keep_last": 1}})
         time.sleep(1.1)  # dates of files are in whole seconds
         collector = Collector(
             EmbeddedRepository(lake.context, store_id=store.store_id),
@@ -43,6 +45,21 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planned]:
         report = collector.plan()
         plan = collector.plan_of(report.run_id)
         yield lake, plan, RunFolder.inside(lake.storage, report.run_id)
+
+
+def _hold_on_two(lake: Repository) -> None:
+    """A file that dev had first and main had last, and a second one the other way round."""
+    for first, last in (("dev", "main"), ("main", "dev")):
+        path = f"shared/from {first}"
+        lake.objects.put(first, path, path.encode() * 1000)
+        lake.commits.commit(first, "There")
+        lake.commits.merge(first, last)
+        for branch in (first, last):
+            lake.objects.delete(branch, path)
+            lake.commits.commit(branch, "Gone")
+    for branch in ("main", "dev"):
+        lake.objects.put(branch, "newer", b"")
+        lake.commits.commit(branch, "So that the others are not heads")
 
 
 def defined(lake: Repository, plan: Plan, folder: RunFolder) -> tuple[Counter[str], Counter[str]]:
