@@ -194,6 +194,9 @@ def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:
     sizes = page.locator("[data-progress] [data-label='Reclaimable']").all_inner_texts()
     assert len(sizes) == 3, sizes
     assert page.input_value("#policy_b") == '{"default": "keep"}'
+    assert not page.locator("#outdated").is_visible()
+    page.fill("#policy_b", '{"default": "90d"}')
+    assert page.locator("#outdated").is_visible()
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     assert violations(visitor) == []
 

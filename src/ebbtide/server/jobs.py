@@ -114,7 +114,7 @@ class Jobs:
         for job in self._looks(order.repository_id):
             if job.owner == owner and not job.ended:
                 job.process.terminate()
-        directory = tempfile.TemporaryDirectory(prefix="ebbtide-")
+        directory = tempfile.TemporaryDirectory(prefix="ebbtide-", ignore_cleanup_errors=True)
         job, connection = _new(replace(order, action="look", run_dir=directory.name))
         job.look_id, job.owner, job.directory = secrets.token_hex(16), owner, directory
         self._begin(job, connection)

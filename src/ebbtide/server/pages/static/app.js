@@ -69,7 +69,11 @@ function preview(form) {
       // The next key asks again.
     }
   }
+  const outdated = document.getElementById("outdated");
   form.addEventListener("input", () => {
+    if (outdated) {
+      outdated.hidden = false;
+    }
     clearTimeout(waiting);
     waiting = setTimeout(look, TYPING_MILLISECONDS);
   });
