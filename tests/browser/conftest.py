@@ -105,12 +105,13 @@ Visitors = Callable[..., Visitor]
 @pytest.fixture
 def visitors(browser: Browser, lake_server: Server) -> Iterator[Visitors]:
     """Gives somebody with the key of a role, at a screen of a size, in a theme."""
-    with _visitors(browser, lake_server) as visitor_of:
+    with visiting(browser, lake_server) as visitor_of:
         yield visitor_of
 
 
 @contextmanager
-def _visitors(browser: Browser, server: Server) -> Iterator[Visitors]:
+def visiting(browser: Browser, server: Server) -> Iterator[Visitors]:
+    """Gives visitors of a server, and looks at what their consoles said in the end."""
     contexts: list[BrowserContext] = []
     made: list[Visitor] = []
 

@@ -20,6 +20,8 @@ PAGES = (
     "",
     "/trash",
     LAKE,
+    f"{LAKE}/files",
+    f"{LAKE}/files?prefix=tables/main/",
     f"{LAKE}/commits",
     f"{LAKE}/refs",
     f"{LAKE}/collections",
@@ -173,6 +175,34 @@ def test_the_policy_editor(visitors: Visitors) -> None:
     page.wait_for_selector("text=The policy was dropped")
 
 
+def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:
+    visitor = visitors(size=PHONE)
+    page = visitor.page
+    visitor.go(f"{LAKE}/policy")
+    assert page.locator("#comparison tbody tr:has-text('Present')").count() == 0
+    page.fill("#policy", "{")
+    page.wait_for_selector("#comparison >> text=Policy A: this is not JSON")
+    page.fill("#policy", '{"default": {"keep_last": 1}}')
+    page.wait_for_selector("#comparison tbody th:text-is('A')")
+    lost = page.locator("#comparison tr:has(th:text-is('A')) [data-label='Restore points lost']")
+    assert int(lost.first.inner_text()) > 0
+    page.click("summary:has-text('Others')")
+    page.fill("#policy_b", '{"default": "keep"}')
+    page.wait_for_selector("#comparison tbody th:text-is('B')")
+    assert violations(visitor) == []
+
+    page.click("button:has-text('Try it')")
+    page.wait_for_selector("text=Nothing was set, and nothing changed", timeout=60_000)
+    sizes = page.locator("[data-progress] [data-label='Reclaimable']").all_inner_texts()
+    assert len(sizes) == 3, sizes
+    assert page.input_value("#policy_b") == '{"default": "keep"}'
+    assert not page.locator("#outdated").is_visible()
+    page.fill("#policy_b", '{"default": "90d"}')
+    assert page.locator("#outdated").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert violations(visitor) == []
+
+
 def test_a_run_from_start_to_end(visitors: Visitors) -> None:
     """Planned, watched, looked at, searched, confirmed and swept."""
     visitor = visitors()
@@ -214,8 +244,18 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
 
     # What went is aside for a week, and comes back.
     assert "40 files" in page.locator("#aside + p").inner_text()
+    aside = page.locator(".figures div:has(dt:text-is('Aside')) dd").first.inner_text()
+    assert re.match(r"[\d.]+ KiB$", aside)
+    by_run = f"tr:has([href='{place.removeprefix(visitor.url)}'])"
+    for listed, row in (("", "tr:has(th a:text-is('lake'))"), (f"{LAKE}/runs", by_run)):
+        visitor.go(listed)
+        assert page.locator(f"{row} [data-label='Aside']").inner_text() == aside, listed
+    visitor.go(LAKE)
+    assert page.locator(".figures div:has(dt:text-is('Aside')) dd").first.inner_text() == aside
+    page.goto(place)
     page.click("button:has-text('Undo')")
     page.wait_for_selector(".head .badge.undone", timeout=120_000)
+    assert page.locator(".figures div:has(dt:text-is('Aside'))").count() == 0
     visitor.go(f"{LAKE}/explain")
     page.fill("#what", address)
     page.keyboard.press("Enter")

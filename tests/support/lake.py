@@ -14,8 +14,11 @@ HOSTILE: Final = "<script>alert(1)</script>"
 """What nobody's page may run."""
 
 
-def fill_lake(store: Store, *, name: str = NAME, days: int = 120) -> Repository:
-    """A repository with a commit on most days, of which the policy lets the old ones go."""
+def fill_lake(
+    store: Store, *, name: str = NAME, days: int = 120, odd: str = HOSTILE, scale: int = 1
+) -> Repository:
+    """A repository with a commit on most days, of which the policy lets the old ones go. `odd` is
+    in a message, a committer and a collection's name; files are `scale` times as large."""
     lake = store.create_repository(name)
     now = datetime.now(UTC)
     lake.objects.put("main", "readme.txt", b"hello")
@@ -25,15 +28,15 @@ def fill_lake(store: Store, *, name: str = NAME, days: int = 120) -> Repository:
     for day in range(days, 0, -1):
         branch = ("main", "dev", "main", "user-ada", "dev", "user-bob")[day % 6]
         path = f"tables/{branch}/day={day:03d}.parquet"
-        lake.objects.put(branch, path, b"x" * (1000 + 37 * day))
+        lake.objects.put(branch, path, b"x" * (scale * (1000 + 37 * day)))
         if day % 3 == 0 and day + 18 <= days:
             lake.objects.delete(branch, f"tables/{branch}/day={day + 18:03d}.parquet")
         date = now - timedelta(days=day)
         lake.commits.commit(branch, f"Add day {day}", date=date, committer="etl")
         if day % 30 == 4:
             lake.commits.merge("dev", "main", date=date + timedelta(hours=2), committer="ada")
-    _make_refs(lake, now)
-    _make_collections(lake, now)
+    _make_refs(lake, now, odd)
+    _make_collections(lake, now, odd)
     lake.retention.set(
         {
             "default": "14d",
@@ -43,7 +46,7 @@ def fill_lake(store: Store, *, name: str = NAME, days: int = 120) -> Repository:
     return lake
 
 
-def _make_refs(lake: Repository, now: datetime) -> None:
+def _make_refs(lake: Repository, now: datetime, odd: str) -> None:
     lake.tags.create("v1.0", "main")
     lake.tags.create("v1.1-rc", "main~3", expires_at=now + timedelta(days=20))
     lake.branches.create("experiment", "main~2", expires_at=now + timedelta(days=2))
@@ -54,23 +57,23 @@ def _make_refs(lake: Repository, now: datetime) -> None:
     lake.tags.delete("old")
     lake.retention.hold("dev~12", "audit of the second quarter")
     lake.objects.put("user-bob", "hostile", b"x")
-    lake.commits.commit("user-bob", f"{HOSTILE} in a message", committer=HOSTILE)
+    lake.commits.commit("user-bob", f"{odd} in a message", committer=odd)
 
 
-def _make_collections(lake: Repository, now: datetime) -> None:
+def _make_collections(lake: Repository, now: datetime, odd: str) -> None:
     project = lake.projects.create("genomes")
     inner = lake.projects.create("2026", parent_id=project.project_id)
     dropped = lake.projects.create("abandoned", parent_id=project.project_id)
     lake.collections.create(inner.project_id, "reference")
-    lake.collections.create(inner.project_id, HOSTILE.replace("/", "-"))
+    lake.collections.create(inner.project_id, odd.replace("/", "-"))
     lake.collections.create(inner.project_id, "soon over", expires_at=now + timedelta(days=3))
     gone = lake.collections.create(inner.project_id, "superseded")
     lake.collections.delete(gone.collection_id)
     lake.projects.delete(dropped.project_id)
 
 
-def leave_garbage(lake: Repository, *, count: int = 40) -> None:
+def leave_garbage(lake: Repository, *, count: int = 40, scale: int = 1) -> None:
     """Files that were staged and dropped, which a run may delete."""
     for number in range(count):
-        lake.objects.put("dev", f"late/{number}", b"y" * (5000 + number))
+        lake.objects.put("dev", f"late/{number}", b"y" * (scale * (5000 + number)))
         lake.objects.delete("dev", f"late/{number}")

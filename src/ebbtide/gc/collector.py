@@ -35,7 +35,7 @@ from ebbtide.gc.steps import Observer, Steps, silent
 from ebbtide.gc.sweep import Sweep, Swept
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify
-from ebbtide.gc.whatif import WhatIf, what_if
+from ebbtide.gc.whatif import Alternative, WhatIf, what_if
 from ebbtide.ids import descending_id, instant_of
 from ebbtide.retention import Policy
 from ebbtide.storage import open_storage
@@ -323,9 +323,15 @@ class Collector:
         folder = self._folder(run_id)
         return verify(self._repository, self._read_plan(folder, run_id), folder)
 
-    def what_if(self, policies: Sequence[Policy]) -> WhatIf:
-        """What plans would come to with other policies, and with the one that there is. Takes no
-        lease, and leaves nothing behind. Raises InvalidInput as `plan`, and Refused."""
+    def what_if(
+        self,
+        policies: Sequence[Policy],
+        *,
+        found: Callable[[Alternative], None] = lambda _each: None,
+    ) -> WhatIf:
+        """What plans would come to with other policies, and with the one that there is; each is
+        told to `found` once it is known. Takes no lease, and leaves nothing behind. Raises
+        InvalidInput as `plan`, and Refused."""
         self._check_options()
         return what_if(
             self._repository,
@@ -334,6 +340,7 @@ class Collector:
             options=self._options,
             given=self._open_inventory(self._repository.now()),
             observer=self._observer,
+            found=found,
         )
 
     def _check_options(self) -> None:

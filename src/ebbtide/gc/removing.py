@@ -38,7 +38,7 @@ from ebbtide.gc.subtract import subtract
 from ebbtide.gc.sweep import Sweep, Swept, check_parts, incomplete
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify_removal
-from ebbtide.gc.whatif import WhatIf
+from ebbtide.gc.whatif import Alternative, WhatIf
 from ebbtide.retention import Policy
 from ebbtide.storage import Storage
 
@@ -119,9 +119,14 @@ class Remover(Collector):
             check_removable=self._gone.check_removable,
         )
 
-    def what_if(self, policies: Sequence[Policy]) -> WhatIf:
+    def what_if(
+        self,
+        policies: Sequence[Policy],
+        *,
+        found: Callable[[Alternative], None] = lambda _each: None,
+    ) -> WhatIf:
         """InvalidInput `invalid_argument`: no policy has a say here."""
-        del policies
+        del policies, found
         raise InvalidInput(
             "invalid_argument",
             f"{self._gone.identity.repository_name} is gone, and no policy keeps anything of it: "

@@ -7,12 +7,13 @@ the same code.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from ebbtide.formats.base import RepositoryFormat
@@ -26,9 +27,11 @@ from ebbtide.gc.steps import Observer, Steps, silent
 from ebbtide.ids import descending_id
 from ebbtide.model import EPOCH, Commit
 from ebbtide.retention import Policy
-from ebbtide.retention.decision import Roots
+from ebbtide.retention.decision import Decision, Roots
 from ebbtide.retention.selection import RefSummary
 from ebbtide.storage import open_storage
+
+_NONE: Final[Mapping[str, Count]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,10 @@ def what_if(
     options: RunOptions,
     given: GivenInventory | None = None,
     observer: Observer = silent,
+    found: Callable[[Alternative], None] = lambda _each: None,
 ) -> WhatIf:
-    """Compare policies with the one that a repository has. Refused as a plan is.
+    """Compare policies with the one that a repository has. Refused as a plan is. Each is told to
+    `found` once it is known, the present one first.
 
     Files go to a temporary directory, or below the options' `run_dir`, and are deleted at the end.
     """
@@ -156,14 +161,17 @@ def what_if(
             given=given,
         )
         first = next(outlooks)
-        present = _alternative(first, first)
-        others = tuple(_alternative(each, first) for each in outlooks)
+        alternatives = []
+        for outlook in chain([first], outlooks):
+            alternatives.append(_alternative(outlook, first))
+            found(alternatives[-1])
+    present, *others = alternatives
     return WhatIf(
         repository=repository.identity.repository_name,
         now=first.roots.now,
         grace_seconds=options.grace.total_seconds(),
         present=present,
-        others=others,
+        others=tuple(others),
     )
 
 
@@ -195,29 +203,43 @@ def _temporary_folder(run_dir: str | None, now: datetime) -> Iterator[RunFolder]
 
 
 def _alternative(found: Outlook, present: Outlook) -> Alternative:
-    roots, active = found.roots, found.decision.active
-    kept_now = present.decision.active
+    return alternative_of(
+        found.roots, found.decision, present.decision, counts=found.counts, kinds=found.kinds
+    )
+
+
+def alternative_of(
+    roots: Roots,
+    decision: Decision,
+    present: Decision,
+    *,
+    counts: Mapping[str, Count] = _NONE,
+    kinds: Mapping[str, Count] = _NONE,
+) -> Alternative:
+    """What a decision by the policy of `roots` comes to beside that by the present one; without
+    `counts`, of commits alone."""
+    active, kept_now = decision.active, present.active
     lost = tuple(
         LostCommit(commit.commit_id, commit.created_at, kept_now[commit.commit_id])
         for commit in roots.commits
         if commit.commit_id in kept_now and commit.commit_id not in active
     )
     gone_count = sum(commit.tombstoned for commit in roots.commits)
-    before = {(each.kind, each.name): each for each in present.decision.by_ref}
+    before = {(each.kind, each.name): each for each in present.by_ref}
     oldest = _oldest_kept(roots, active)
     return Alternative(
         policy=None if roots.policy is None else roots.policy.to_mapping(),
-        counts=found.counts,
-        kinds=found.kinds,
+        counts=counts,
+        kinds=kinds,
         active_count=len(active),
-        expired_count=len(found.decision.expired) - gone_count,
+        expired_count=len(decision.expired) - gone_count,
         lost=tuple(sorted(lost, key=lambda each: (each.created_at, each.commit_id))),
         regained_count=sum(commit_id not in kept_now for commit_id in active),
         by_ref=tuple(
             _ref_outlook(each, before.get((each.kind, each.name)), oldest)
-            for each in found.decision.by_ref
+            for each in decision.by_ref
         ),
-        warnings=found.decision.warnings,
+        warnings=decision.warnings,
     )
 
 
@@ -258,17 +280,10 @@ def _oldest_kept(roots: Roots, active: Mapping[str, str]) -> dict[str, datetime 
 def _policy_json(
     name: str, found: Alternative, present: Alternative, price: float | None
 ) -> dict[str, Any]:
-    size = found.reclaimable.bytes_total
-    more = size - present.reclaimable.bytes_total
     return {
         "name": name,
         "policy": None if found.policy is None else dict(found.policy),
-        "candidate_count": found.reclaimable.objects,
-        "candidate_bytes": size,
-        "more_count": found.reclaimable.objects - present.reclaimable.objects,
-        "more_bytes": more,
-        "money_month": money(size, price),
-        "more_money_month": money(more, price),
+        **reclaimable_json(found, present, price),
         "counts": {key: asdict(count) for key, count in found.counts.items()},
         "kinds": {key: asdict(count) for key, count in found.kinds.items()},
         "active_count": found.active_count,
@@ -283,6 +298,22 @@ def _policy_json(
         ],
         "by_rule": [asdict(each) for each in found.by_rule],
         "warnings": list(found.warnings),
+    }
+
+
+def reclaimable_json(
+    found: Alternative, present: Alternative, price: float | None
+) -> dict[str, Any]:
+    """What a policy would free, and how much more that is than with the present one."""
+    size = found.reclaimable.bytes_total
+    more = size - present.reclaimable.bytes_total
+    return {
+        "candidate_count": found.reclaimable.objects,
+        "candidate_bytes": size,
+        "more_count": found.reclaimable.objects - present.reclaimable.objects,
+        "more_bytes": more,
+        "money_month": money(size, price),
+        "more_money_month": money(more, price),
     }
 
 

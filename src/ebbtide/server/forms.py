@@ -1,4 +1,5 @@
-"""Uploads as forms (RFC 7578): the bytes of the one part that is the object, as they come."""
+"""Uploads as forms (RFC 7578): the bytes of the one part that is the object, as they come, and the
+fields that stand before it."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from ebbtide.errors import InvalidInput
 
 PART: Final = b"content"
 HEADER_BYTES_MAX: Final = 16 * 1024
+FIELD_BYTES_MAX: Final = 64 * 1024
+"""Of all fields together."""
 
 
 @dataclass(slots=True)
@@ -20,17 +23,24 @@ class _Part:
     headers: dict[bytes, bytes] = field(default_factory=dict)
     name: bytes = b""
     value: bytes = b""
+    field: str | None = None
 
 
 class FormBody:
-    """The part named `content` of a form. `content_type` is known once its first bytes are."""
+    """The part named `content` of a form. `content_type`, `filename` and the `fields` before it are
+    known once its first bytes are. Without `with_fields` other parts are passed over."""
 
-    def __init__(self, content_type: str) -> None:
+    def __init__(self, content_type: str, *, with_fields: bool = False) -> None:
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary")
         if kind != b"multipart/form-data" or not boundary:
             raise _invalid("the form has no boundary")
         self.content_type: str | None = None
+        self.filename = ""
+        self.fields: dict[str, str] = {}
+        self._with_fields = with_fields
+        self._field_bytes = 0
+        self._held: list[bytes] = []
         self._part = _Part()
         self._header_bytes = 0
         self._found = False
@@ -46,6 +56,7 @@ class FormBody:
                 "on_header_end": self._header_end,
                 "on_headers_finished": self._headers_end,
                 "on_part_data": self._data,
+                "on_part_end": self._part_end,
                 "on_end": self._end,
             },
         )
@@ -83,17 +94,31 @@ class FormBody:
 
     def _headers_end(self) -> None:
         _, options = parse_options_header(self._part.headers.get(b"content-disposition", b""))
-        if options.get(b"name") != PART:
+        name = options.get(b"name", b"")
+        if name != PART:
+            if self._with_fields and not self._found:
+                self._part.field = name.decode("utf-8", "replace")
             return
         if self._found:
             raise _invalid(f"the form has two parts named {PART.decode()!r}")
         self._found = self._taking = True
         given = self._part.headers.get(b"content-type")
         self.content_type = None if given is None else given.decode("latin-1")
+        self.filename = options.get(b"filename", b"").decode("utf-8", "replace")
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._taking:
             self._pieces.append(data[start:end])
+        elif self._part.field is not None:
+            self._field_bytes += end - start
+            if self._field_bytes > FIELD_BYTES_MAX:
+                raise _invalid("the fields of the form are too long")
+            self._held.append(data[start:end])
+
+    def _part_end(self) -> None:
+        if self._part.field is not None:
+            self.fields[self._part.field] = b"".join(self._held).decode("utf-8", "replace")
+            self._held = []
 
     def _end(self) -> None:
         self._ended = True

@@ -1,4 +1,5 @@
-"""Collector runs as jobs: each in a process of its own, watched by a thread of the server's.
+"""Collector runs as jobs, and looks at what other policies would let go: each in a process of its
+own, watched by a thread of the server's.
 
 A run needs memory and processors that requests must not wait for, and its process may end at any
 moment without harm: what it leaves is swept again. It ends when the server does, however that ends.
@@ -8,10 +9,12 @@ Not for: what a run does (`ebbtide.gc`), or runs that nobody started here (`runs
 from __future__ import annotations
 
 import multiprocessing
+import secrets
+import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.processes import follow_parent
+from ebbtide.retention import Policy
 from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,13 +33,14 @@ START_SECONDS_MAX: Final = 60
 JOBS_KEPT: Final = 100
 
 Tell = Callable[..., None]
-Action = Literal["run", "plan", "sweep", "undo", "purge"]
+Action = Literal["run", "plan", "sweep", "undo", "purge", "look"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """What a job is to do: make a new plan, or that and sweep it; or something with the run named.
-    `under` is of an undo: only the addresses that begin so."""
+    `under` is of an undo: only the addresses that begin so. A look is at `policies`, beside the
+    present one; its files go below `run_dir`."""
 
     directory: Path | None
     settings: Settings
@@ -49,6 +54,8 @@ class Order:
     action: Action = "run"
     run_id: str | None = None
     under: str = ""
+    policies: tuple[Policy, ...] = ()
+    run_dir: str | None = None
 
 
 @dataclass(slots=True)
@@ -62,11 +69,16 @@ class StepState:
 
 @dataclass(slots=True)
 class Job:
-    """One run that was started here. `report` or `error` is there once it has ended."""
+    """One run that was started here, or one look. `report` or `error` is there once it has ended;
+    what a look has `found` so far, the present policy first, is as `reclaimable_json` has it."""
 
     repository_id: str
     process: Any  # multiprocessing's own type for the way of starting
     run_id: str | None = None
+    look_id: str | None = None
+    owner: str = ""
+    directory: tempfile.TemporaryDirectory[str] | None = None
+    found: list[dict[str, Any]] = field(default_factory=list)
     steps: list[StepState] = field(default_factory=list)
     report: dict[str, Any] | None = None
     error: dict[str, str] | None = None
@@ -87,23 +99,42 @@ class Jobs:
 
         Raises what kept the run from starting; Failed `worker_died` where nothing is heard of it.
         """
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe(duplex=False)
-        process = spawn.Process(target=_work, args=(order, theirs), name="collector")
-        process.start()
-        theirs.close()
-        job = Job(order.repository_id, process)
-        with self._lock:
-            ended = [each for each in self._jobs if each.ended][:JOBS_KEPT]
-            self._jobs = [job, *(each for each in self._jobs if not each.ended), *ended]
-        self._changed()
-        threading.Thread(target=self._watch, args=(job, ours), daemon=True).start()
+        job, connection = _new(order)
+        self._begin(job, connection)
         job.known.wait(START_SECONDS_MAX)
         failure = _failure(job) if job.ended or job.run_id is None else None
         if failure is not None:
             self._drop(job)
             raise failure
         return job
+
+    def look(self, order: Order, *, owner: str) -> Job:
+        """Start a look, which takes no lease. Of one owner there is one at a time in a repository:
+        whoever asks anew has no more use for the last answer."""
+        for job in self._looks(order.repository_id):
+            if job.owner == owner and not job.ended:
+                job.process.terminate()
+        directory = tempfile.TemporaryDirectory(prefix="ebbtide-", ignore_cleanup_errors=True)
+        job, connection = _new(replace(order, action="look", run_dir=directory.name))
+        job.look_id, job.owner, job.directory = secrets.token_hex(16), owner, directory
+        self._begin(job, connection)
+        return job
+
+    def find_look(self, repository_id: str, look_id: str) -> Job | None:
+        """A look that was started here."""
+        found = (each for each in self._looks(repository_id) if each.look_id == look_id)
+        return next(found, None)
+
+    def _looks(self, repository_id: str) -> list[Job]:
+        with self._lock:
+            return [job for job in self._jobs if job.repository_id == repository_id and job.look_id]
+
+    def _begin(self, job: Job, connection: Connection) -> None:
+        with self._lock:
+            ended = [each for each in self._jobs if each.ended][:JOBS_KEPT]
+            self._jobs = [job, *(each for each in self._jobs if not each.ended), *ended]
+        self._changed()
+        threading.Thread(target=self._watch, args=(job, connection), daemon=True).start()
 
     def _drop(self, job: Job) -> None:
         if not job.ended:
@@ -129,6 +160,7 @@ class Jobs:
                 job.process.terminate()
         for job in jobs:
             job.process.join()
+            _clear(job)
 
     def _watch(self, job: Job, connection: Connection) -> None:
         with connection:
@@ -139,8 +171,10 @@ class Jobs:
                     break
                 _note(job, what, values)
         job.process.join()
+        _clear(job)
         if job.report is None and job.error is None:
-            error = Failed("worker_died", "the process of the run ended: sweep the run again")
+            what = "run ended: sweep the run" if job.look_id is None else "look ended: look"
+            error = Failed("worker_died", f"the process of the {what} again")
             job.error = {"kind": error.kind, "message": error.message}
         job.ended = True
         job.known.set()
@@ -148,7 +182,23 @@ class Jobs:
 
     def _changed(self) -> None:
         with self._lock:
-            self._on_change(sum(not job.ended for job in self._jobs))
+            self._on_change(sum(not job.ended and job.look_id is None for job in self._jobs))
+
+
+def _new(order: Order) -> tuple[Job, Connection]:
+    """A job whose process has begun, and where its messages come from."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_work, args=(order, theirs), name="collector")
+    process.start()
+    theirs.close()
+    return Job(order.repository_id, process), ours
+
+
+def _clear(job: Job) -> None:
+    """A process that was ended cleared nothing away itself."""
+    if job.directory is not None:
+        job.directory.cleanup()
 
 
 def _note(job: Job, what: str, values: list[Any]) -> None:
@@ -162,6 +212,10 @@ def _note(job: Job, what: str, values: list[Any]) -> None:
         for step in job.steps:
             if step.step == values[0] and step.seconds is None:
                 step.seconds = now - step.started
+    elif what == "found":
+        job.found.append(values[0])
+    elif what == "looked":
+        job.report = values[0]
     elif what == "report":
         job.report = values[0]
         job.run_id = values[0]["run_id"]
@@ -200,7 +254,7 @@ def _work(order: Order, connection: Connection) -> None:
         connection.send(message)
 
     try:
-        tell("report", _collect(order, tell))
+        _collect(order, tell)
     except EbbtideError as error:
         tell("error", error.kind, error.message)
     except Exception as error:
@@ -208,7 +262,7 @@ def _work(order: Order, connection: Connection) -> None:
         raise
 
 
-def _collect(order: Order, tell: Tell) -> dict[str, Any]:
+def _collect(order: Order, tell: Tell) -> None:
     from ebbtide.cli.collecting import make_engine
     from ebbtide.cli.progress import StepProgress
     from ebbtide.durations import parse_duration
@@ -231,8 +285,9 @@ def _collect(order: Order, tell: Tell) -> dict[str, Any]:
         options = RunOptions.of(
             order.settings,
             grace=None if order.grace is None else parse_duration(order.grace),
-            unsafe=order.unsafe,
+            unsafe=order.unsafe or order.action == "look",  # which deletes nothing
             allow_share=order.allow_share,
+            run_dir=order.run_dir,
             mode=parse_mode(order.mode),
             quarantine=None if order.quarantine is None else parse_duration(order.quarantine),
         )
@@ -240,7 +295,25 @@ def _collect(order: Order, tell: Tell) -> dict[str, Any]:
         collector = Collector(
             found, engine=engine, options=options, observer=lambda step, event: tell(event, step)
         )
-        return _act(order, collector).to_json()
+        if order.action == "look":
+            tell("looked", _look(order, collector, tell))
+        else:
+            tell("report", _act(order, collector).to_json())
+
+
+def _look(order: Order, collector: Collector, tell: Tell) -> dict[str, Any]:
+    """When it was looked; what each policy would free is told as it is found."""
+    from ebbtide.gc.whatif import Alternative, reclaimable_json
+
+    price = order.settings.price_gb_month
+    known: list[Alternative] = []
+
+    def found(each: Alternative) -> None:
+        known.append(each)
+        tell("found", reclaimable_json(each, known[0], price))
+
+    looked = collector.what_if(order.policies, found=found)
+    return {"now": looked.now.isoformat(), "grace_seconds": looked.grace_seconds}
 
 
 def _act(order: Order, collector: Collector) -> RunReport:

@@ -119,10 +119,10 @@ class _Known:
         return _of_job(job)
 
 
-def _of_job(job: Job) -> RunAnswer:
-    assert job.run_id is not None  # it would not be known otherwise
+def steps_of(job: Job) -> list[StepAnswer]:
+    """The steps that a job has begun."""
     now = time.monotonic()
-    steps = [
+    return [
         StepAnswer(
             step=step.step,
             seconds=round(now - step.started if step.seconds is None else step.seconds, 3),
@@ -130,6 +130,11 @@ def _of_job(job: Job) -> RunAnswer:
         )
         for step in list(job.steps)
     ]
+
+
+def _of_job(job: Job) -> RunAnswer:
+    assert job.run_id is not None  # it would not be known otherwise
+    steps = steps_of(job)
     if job.report is not None:
         report = RunReport.from_json(job.report)
         return RunAnswer(

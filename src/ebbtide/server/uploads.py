@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 from fastapi import Request
 
@@ -55,25 +55,38 @@ async def receive_body(
 ) -> Result:
     """Call `put` in a thread with the bytes that were sent, as they are or in a form, and their
     type; its answer."""
-    request = limited(request, served.settings.server_upload_max)
     given_type = request.headers.get("content-type")
-    form = FormBody(given_type) if given_type and given_type.lower().startswith(FORM) else None
-    body: AsyncIterator[bytes] = request.stream()
-
-    def put_sent(data: Content) -> Result:
-        return put(data, given_type) if form is None else put(*_of_form(form, data))
-
+    if is_form(given_type):
+        form = FormBody(given_type)
+        return await receive_form(request, served, form, lambda data: put(data, form.content_type))
+    request = limited(request, served.settings.server_upload_max)
     return await store_upload(
-        request, body if form is None else form.read(body), put_sent, request.app.state.transfers
+        request, request.stream(), lambda data: put(data, given_type), request.app.state.transfers
     )
 
 
-def _of_form(form: FormBody, data: Content) -> tuple[Content, str | None]:
-    """The type stands in the form before the bytes: once some of them came, it is known."""
-    if not isinstance(data, bytes):
-        pieces = chunks(data)
-        data = chain([next(pieces, b"")], pieces)
-    return data, form.content_type
+async def receive_form(
+    request: Request, served: Served, form: FormBody, put: Callable[[Content], Result]
+) -> Result:
+    """Call `put` in a thread with the bytes that the form of a request brings; its answer. What
+    stands in the form before the bytes is known by then."""
+    request = limited(request, served.settings.server_upload_max)
+    body: AsyncIterator[bytes] = form.read(request.stream())
+    transfers = request.app.state.transfers
+    return await store_upload(request, body, lambda data: put(_begun(data)), transfers)
+
+
+def is_form(content_type: str | None) -> TypeGuard[str]:
+    """Whether a body of that type is a form with parts."""
+    return content_type is not None and content_type.lower().startswith(FORM)
+
+
+def _begun(data: Content) -> Content:
+    """The same bytes, once the first of them came."""
+    if isinstance(data, bytes):
+        return data
+    pieces = chunks(data)
+    return chain([next(pieces, b"")], pieces)
 
 
 def metadata_of(request: Request) -> dict[str, str]:

@@ -43,6 +43,8 @@ def admin(lake: Lake) -> Browser:
         "",
         "/trash",
         PLACE,
+        f"{PLACE}/files",
+        f"{PLACE}/files?ref=user-bob",
         f"{PLACE}/commits",
         f"{PLACE}/refs",
         f"{PLACE}/refs?kind=tag&state=expiring",
@@ -239,16 +241,6 @@ def test_what_is_aside_is_asked_about(lake: Lake, admin: Browser) -> None:
     wrong = admin.post(f"{planned}/sweep", confirmation=NAME, quarantine="7")
     assert wrong.status_code == 400 and "has no unit" in html.unescape(wrong.text)
     assert "planned" in admin.get(planned).text
-
-
-def test_a_policy_is_tried(lake: Lake, admin: Browser) -> None:
-    before = lake.store.repository(NAME).retention.get()
-    tried = admin.post(f"{PLACE}/policy", policy='{"default": {"keep_last": 1}}', action="try")
-    said = text_of(tried.text)
-    assert tried.status_code == 200 and "What it would mean" in said
-    assert re.search(r"[1-9]\d* commits? that the present policy keeps would be let go", said)
-    assert "Nothing was set" in said and "keep_last" in html.unescape(tried.text)
-    assert lake.store.repository(NAME).retention.get() == before
 
 
 def test_the_policy_editor(store: Store, browsers: Browsers) -> None:

@@ -19,6 +19,7 @@ from ebbtide.server.pages import (
     collections,
     commits,
     explaining,
+    files,
     login,
     policies,
     purges,
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 TOPICS: Final = (
     login,
     repositories,
+    files,
     commits,
     explaining,
     refs,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, Final
@@ -24,6 +24,8 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import instant_of
 from ebbtide.model import EPOCH
 from ebbtide.server.pages.charts import Bar, bars
+from ebbtide.server.pages.last_holders import LastHolders, find_last_holders
+from ebbtide.store.repository import Repository
 
 SCANNED_MAX: Final = 2_000_000
 """Rows that one search goes through before it says where it goes on."""
@@ -84,11 +86,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """The candidates of a plan by age, by where they lie, and by kind."""
+    """The candidates of a plan by age, by where they lie, and by kind; its objects by who held
+    them last, where that is known."""
 
     ages: Sequence[Bar]
     places: Sequence[Bar]
     kinds: Sequence[Bar]
+    held: LastHolders | None = None
 
 
 class ChartsKept:
@@ -98,14 +102,17 @@ class ChartsKept:
         self._lock = Lock()
         self._kept: OrderedDict[tuple[str, str], Charts] = OrderedDict()
 
-    def of(self, plan: Plan, folder: RunFolder) -> Charts:
+    def of(self, repository: Repository, plan: Plan, folder: RunFolder) -> Charts:
         """The charts of a plan. Refused `plan_corrupt`."""
         key = (plan.identity.repository_id, plan.run_id)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        charts = draw(folder, plan.candidates, now=plan.started_at)
+        charts = replace(
+            draw(folder, plan.candidates, now=plan.started_at),
+            held=find_last_holders(repository, plan, folder),
+        )
         with self._lock:
             self._kept[key] = charts
             while len(self._kept) > CHARTS_KEPT:

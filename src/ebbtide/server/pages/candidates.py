@@ -55,7 +55,7 @@ def list_candidates(visit: Visit) -> Response:
 def show_charts(visit: Visit) -> Response:
     """The charts of a run, which its page asks for once it is there: they need all parts."""
     plan, folder = _plan(visit)
-    charts = visit.charts.of(plan, folder)
+    charts = visit.charts.of(visit.repository(), plan, folder)
     is_fragment = "x-fragment" in visit.request.headers
     template = "charts.html" if is_fragment else "charts_page.html"
     return visit.page(template, charts=charts, plan=plan)

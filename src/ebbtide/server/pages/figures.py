@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc import quarantine
+from ebbtide.gc.counts import Count
 from ebbtide.gc.runs import PLAN_FILE, REPORT_FILE, RunFolder
 from ebbtide.ids import instant_of
 from ebbtide.store.embedded import Store
@@ -68,6 +70,16 @@ class Figures:
                 found[repository.info.repository_id] += (figures,)
         return found
 
+    def aside(self, repositories: Sequence[Repository]) -> dict[str, Count]:
+        """What the runs of each repository have aside, by its id: it takes its room until it is
+        deleted for good. A run whose files are damaged or gone is left out."""
+        with ThreadPoolExecutor(READERS) as readers:
+            counts = list(readers.map(_aside, repositories))
+        return {
+            repository.info.repository_id: count
+            for repository, count in zip(repositories, counts, strict=True)
+        }
+
     def _read(self, repository: Repository, run_id: str, path: str) -> RunFigures | None:
         with self._lock:
             if run_id in self._kept:
@@ -83,6 +95,25 @@ class Figures:
                 while len(self._kept) > KEPT_MAX:
                     self._kept.popitem(last=False)
         return figures
+
+
+def _aside(repository: Repository) -> Count:
+    found = Count()
+    try:
+        records = quarantine.read_all(repository.storage)
+    except EbbtideError:
+        return found
+    for record in records:
+        if record.state != "held":
+            continue
+        try:
+            report = RunFolder.at(record.run_path).get_json(REPORT_FILE) or {}
+        except EbbtideError:
+            continue
+        told = report.get("quarantine") or {}
+        if told.get("state") == "held":
+            found += Count(told["objects"], told["bytes"])
+    return found
 
 
 def folder_of(repository: Repository, run_id: str, path: str) -> RunFolder:

@@ -20,6 +20,7 @@ class Section:
 
 SECTIONS: Final = (
     Section("Overview", ""),
+    Section("Files", "files"),
     Section("Commits", "commits"),
     Section("Branches and tags", "refs"),
     Section("Collections", "collections"),

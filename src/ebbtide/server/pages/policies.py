@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from starlette.responses import Response
 
-from ebbtide.errors import InvalidInput
+from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.retention.decision import decide
 from ebbtide.retention.policy import Policy
+from ebbtide.server.jobs import Job, Order
 from ebbtide.server.pages.charts import shares
+from ebbtide.server.pages.comparing import NAMES, Comparison, compare, looked_rows
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
+from ebbtide.server.runs import steps_of
 from ebbtide.store.keys import Role
+from ebbtide.store.repository import Repository
 
 pages = Pages()
 
 BRANCHES_CHARTED: Final = 100
+FIELDS: Final[Mapping[str, str]] = dict(zip(NAMES, ("policy", "policy_b", "policy_c"), strict=True))
+"""The editors by their names; the first holds what is set."""
 _PATH: Final = "/repositories/{repository:segment}/policy"
 
 
@@ -33,14 +38,12 @@ def show_policy(visit: Visit) -> Response:
 def set_policy(visit: Visit) -> Response:
     """Set what the editor holds, or try it; what is wrong with it is shown beside it."""
     repository = visit.repository()
-    text = visit.form("policy")
     try:
-        policy = parse_policy(text)
         if visit.form("action") == "try":
-            return _page(visit, text=text, tried=policy)
-        unmatched = repository.retention.set(policy)
+            return _try(visit, repository)
+        unmatched = repository.retention.set(parse_policy(visit.form("policy")))
     except InvalidInput as error:
-        return _page(visit, text=text, error=error, status=400)
+        return _page(visit, error=error, status=400)
     if unmatched:
         return _page(visit, saved=True, unmatched=unmatched)
     return visit.to("repositories", repository.info.name, "policy", notice="policy_set")
@@ -52,6 +55,34 @@ def unset_policy(visit: Visit) -> Response:
     repository = visit.repository()
     repository.retention.unset()
     return visit.to("repositories", repository.info.name, "policy", notice="policy_unset")
+
+
+@pages.add("POST", _PATH + "/preview", Role.ADMIN)
+def preview(visit: Visit) -> Response:
+    """What the editors' policies would keep of the commits, for the page's script as one types."""
+    repository = visit.repository()
+    try:
+        comparison, error = compare(_form(visit, repository), _given(visit)), None
+    except InvalidInput as problem:
+        comparison, error = None, problem
+    html = visit.render("policy_comparison.html", comparison=comparison, error=error)
+    return visit.json({"html": html})
+
+
+@pages.add("GET", _PATH + "/looks/{look_id:segment}", Role.ADMIN)
+def show_look(visit: Visit) -> Response:
+    """How far a look is, for the page that asked for it, or by itself."""
+    repository_id = visit.repository().info.repository_id
+    look = visit.served.jobs.find_look(repository_id, visit.segment("look_id"))
+    if look is None:
+        raise NotFound(
+            "run_not_found",
+            "nothing is known of this look here, by this server, any more: try the policy again",
+        )
+    values = _look_values(look)
+    if visit.request.headers.get("accept") == "application/json":
+        return visit.json({"ended": look.ended, "html": visit.render("look.html", **values)})
+    return visit.page("look_page.html", **values)
 
 
 def parse_policy(text: str) -> Policy:
@@ -66,44 +97,85 @@ def parse_policy(text: str) -> Policy:
     return Policy.parse(written)
 
 
+def _given(visit: Visit) -> dict[str, Policy]:
+    """The policies of the editors, by name; the first must be there. Raises InvalidInput, which
+    says which editor is meant."""
+    found: dict[str, Policy] = {}
+    for name, field in FIELDS.items():
+        text = visit.form(field)
+        if not text.strip() and found:
+            continue
+        try:
+            found[name] = parse_policy(text)
+        except InvalidInput as error:
+            raise InvalidInput(error.kind, f"Policy {name}: {error.message}") from None
+    return found
+
+
+def _form(visit: Visit, repository: Repository) -> EmbeddedRepository:
+    return EmbeddedRepository(repository.context, store_id=visit.store.store_id)
+
+
+def _try(visit: Visit, repository: Repository) -> Response:
+    """Commits at once; bytes are looked for by a job, which lists the storage."""
+    policies = _given(visit)
+    comparison = compare(_form(visit, repository), policies)
+    order = Order(
+        directory=visit.store.directory,
+        settings=visit.served.settings,
+        repository=repository.info.name,
+        repository_id=repository.info.repository_id,
+        mode="clean",
+        policies=tuple(policies.values()),
+    )
+    look = visit.served.jobs.look(order, owner=visit.key.access_key_id)
+    return _page(visit, comparison=comparison, look=look)
+
+
+def _look_values(look: Job) -> dict[str, Any]:
+    """What the templates of a look show."""
+    return {
+        "look": look,
+        "steps": steps_of(look),
+        "rows": looked_rows(look.found),
+        "has_price": any(each["money_month"] is not None for each in look.found),
+    }
+
+
 def _page(
     visit: Visit,
     *,
-    text: str | None = None,
-    tried: Policy | None = None,
+    comparison: Comparison | None = None,
+    look: Job | None = None,
     error: InvalidInput | None = None,
     saved: bool = False,
     unmatched: tuple[str, ...] = (),
     status: int = 200,
 ) -> Response:
     repository = visit.repository()
-    form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
-    with form.reading() as reading:
-        roots = reading.roots()
+    present = compare(_form(visit, repository), {}).present
     policy = repository.retention.get()
-    present = decide(roots)
-    decision = present
-    if tried is not None:
-        decision = decide(replace(roots, policy=tried.with_holds(roots.holds)))
-    by_ref = sorted(decision.by_ref, key=lambda each: (-each.expired_count, each.name))
-    if text is None:
-        text = "" if policy is None else json.dumps(policy.to_mapping(), indent=2)
+    by_ref = sorted(
+        present.by_ref, key=lambda each: (each.kept_count - each.commit_count, each.name)
+    )
+    texts = {field: visit.form(field) for field in FIELDS.values()}
+    if not texts["policy"] and error is None:
+        texts["policy"] = "" if policy is None else json.dumps(policy.to_mapping(), indent=2)
     return visit.page(
         "policy.html",
         status=status,
         policy=policy,
-        text=text,
+        fields=FIELDS,
+        texts=texts,
         error=error,
         saved=saved,
         unmatched=unmatched,
         shares=shares(
-            (each.name, each.rule, each.kept_count, each.expired_count)
+            (each.name, each.rule, each.kept_count, each.commit_count - each.kept_count)
             for each in by_ref[:BRANCHES_CHARTED]
         ),
         more_branches=max(0, len(by_ref) - BRANCHES_CHARTED),
-        kept_count=len(decision.active),
-        lost_count=len(decision.expired),
-        is_tried=tried is not None,
-        fewer_count=len(present.active.keys() - decision.active.keys()),
-        more_count=len(decision.active.keys() - present.active.keys()),
+        present=present,
+        comparison=comparison,
+        **({"look": None} if look is None else _look_values(look)),
     )

@@ -11,7 +11,7 @@ from ebbtide.errors import EbbtideError, InvalidInput, NotFound
 from ebbtide.purge.purger import ENDED, PurgeReport, Purges
 from ebbtide.purge.request import PathTarget, Request, require_confirmed
 from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import PAGE_ROWS, Visit
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
 from ebbtide.store.keys import Role
 from ebbtide.store.metadata.purges import PurgeRow
 
@@ -41,9 +41,7 @@ def start_purge(visit: Visit) -> Response:
             require_confirmed(name, visit.form("confirmation").strip())
         row = purges.begin(name, request)
     except EbbtideError as error:
-        if error.http_status >= 500:
-            raise
-        return _list(visit, error=error)
+        return _list(visit, error=error, status=mendable(error))
     response = visit.to(
         "repositories",
         name,
@@ -86,14 +84,14 @@ def progress(visit: Visit) -> Response:
     return visit.json({"state": row.state, "ended": ended, "html": None})
 
 
-def _list(visit: Visit, *, error: EbbtideError | None = None) -> Response:
+def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
     name = visit.segment("repository")
     after = visit.query("after")
     found = [row for row in Purges(visit.store).list(name) if row.purge_id > after]
     page = found[:PAGE_ROWS]
     return visit.page(
         "purges.html",
-        status=200 if error is None else error.http_status,
+        status=status,
         name=name,
         rows=page,
         more=page[-1].purge_id if len(found) > PAGE_ROWS else None,

@@ -6,25 +6,70 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ebbtide.errors import InvalidInput
+from ebbtide.durations import parse_duration
+from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import PAGE_ROWS, Visit
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
 from ebbtide.store.keys import Role
 from ebbtide.store.lifecycle import Listed
 
 pages = Pages()
 
 KINDS: Final = ("branch", "tag")
+_REFS: Final = "/repositories/{repository:segment}/refs"
+_FIELDS: Final = ("kind", "name", "source", "expires_in")
 
 
-@pages.add("GET", "/repositories/{repository:segment}/refs", Role.READER)
+@pages.add("GET", _REFS, Role.READER)
 def list_refs(visit: Visit) -> Response:
-    """A page of branches or of tags, those in the trash too."""
+    """A page of branches or of tags, those in the trash too, and the form that makes one."""
+    return _list(visit)
+
+
+@pages.add("POST", _REFS, Role.WRITER)
+def create_ref(visit: Visit) -> Response:
+    """Make a branch or tag."""
+    repository, name = visit.repository(), visit.form("name").strip()
+    source = visit.form("source").strip() or repository.info.default_branch
+    period = visit.form("expires_in").strip()
+    try:
+        expires_at = visit.now() + parse_duration(period) if period else None
+        if _kind(visit.form("kind")) == "branch":
+            repository.branches.create(name, source, expires_at=expires_at)
+        else:
+            repository.tags.create(name, source, expires_at=expires_at)
+    except EbbtideError as error:
+        return _list(visit, error=error, status=mendable(error))
+    return _to(visit, "ref_made")
+
+
+@pages.add("POST", _REFS + "/delete", Role.WRITER)
+def delete_ref(visit: Visit) -> Response:
+    """Put a branch or tag in the trash."""
     repository = visit.repository()
-    kind = visit.query("kind", "branch")
-    if kind not in KINDS:
+    try:
+        is_branch = _kind(visit.form("kind")) == "branch"
+        (repository.branches if is_branch else repository.tags).delete(visit.form("name"))
+    except EbbtideError as error:
+        return _list(visit, error=error, status=mendable(error))
+    return _to(visit, "ref_deleted")
+
+
+def _to(visit: Visit, notice: str) -> Response:
+    name = visit.repository().info.name
+    return visit.to("repositories", name, "refs", kind=visit.form("kind"), notice=notice)
+
+
+def _kind(text: str) -> str:
+    if text not in KINDS:
         raise InvalidInput("invalid_argument", "kind is branch or tag")
+    return text
+
+
+def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
+    repository = visit.repository()
+    kind = _kind(visit.query("kind", "branch"))
     state, prefix = visit.query("state"), visit.query("prefix")
     refs = repository.branches if kind == "branch" else repository.tags
     found = refs.page(
@@ -37,6 +82,9 @@ def list_refs(visit: Visit) -> Response:
     more = f"{page[-1].name} {page[-1].ref_id}" if len(found) > PAGE_ROWS else None
     return visit.page(
         "refs.html",
+        status=status,
+        error=error,
+        asked={field: visit.form(field) for field in _FIELDS},
         kind=kind,
         rows=page,
         more=more,

@@ -8,7 +8,9 @@ from typing import Final
 
 from starlette.responses import Response
 
+from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.counts import Count
 from ebbtide.ids import instant_of
 from ebbtide.retention.decision import decide
 from ebbtide.retention.lifecycle import LifecycleState
@@ -16,7 +18,8 @@ from ebbtide.server import runs
 from ebbtide.server.pages.charts import Line, line, shares
 from ebbtide.server.pages.figures import RunFigures
 from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import PAGE_ROWS, Visit
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
+from ebbtide.server.placing import storage_url_of
 from ebbtide.store.catalog import Catalogued
 from ebbtide.store.keys import Role
 from ebbtide.store.lifecycle import Listed
@@ -30,16 +33,37 @@ _TRASHED: Final = Listed(include_expired=True, state=LifecycleState.TRASHED)
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRow:
-    """A repository in the list. `newest` is None before its first run."""
+    """A repository in the list. `newest` is None before its first run; `aside` is what runs moved
+    aside and may be brought back yet."""
 
     found: Catalogued
     newest: RunFigures | None
+    aside: Count
     trend: Line | None
 
 
 @pages.add("GET", "", Role.READER)
 def list_repositories(visit: Visit) -> Response:
-    """Repositories by name, with what their last runs found."""
+    """Repositories by name, with what their last runs found, and the form that makes one."""
+    return _list(visit)
+
+
+@pages.add("POST", "", Role.ADMIN)
+def create_repository(visit: Visit) -> Response:
+    """Make a repository, at a place of its own or below the store's storage."""
+    place = visit.form("storage").strip()
+    try:
+        made = visit.store.create_repository(
+            visit.form("name").strip(),
+            storage_url=storage_url_of(place, visit.store) if place else None,
+            default_branch=visit.form("default_branch").strip() or "main",
+        )
+    except EbbtideError as error:
+        return _list(visit, error=error, status=mendable(error))
+    return visit.to("repositories", made.info.name, "files", notice="repository_made")
+
+
+def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
     search = visit.query("search")
     found = visit.store.catalog.page(
         after=visit.query("after"), amount=PAGE_ROWS + 1, search=search
@@ -49,10 +73,13 @@ def list_repositories(visit: Visit) -> Response:
     trashed = visit.store.catalog.page(listed=_TRASHED, amount=1)
     return visit.page(
         "repositories.html",
+        status=status,
         rows=_rows(visit, page),
         more=more,
         search=search,
         has_trash=bool(trashed),
+        asked={field: visit.form(field) for field in ("name", "storage", "default_branch")},
+        error=error,
         now=visit.now(),
     )
 
@@ -120,12 +147,17 @@ def show_repository(visit: Visit) -> Response:
 def _rows(visit: Visit, found: Sequence[Catalogued]) -> list[RepositoryRow]:
     repositories = [visit.served.repository(each.info.name) for each in found]
     figures = visit.figures.of(visit.store, repositories)
-    return [_row(each, figures[each.info.repository_id]) for each in found]
+    aside = visit.figures.aside(repositories)
+    ids = [each.info.repository_id for each in found]
+    return [
+        _row(each, figures[place], aside[place]) for each, place in zip(found, ids, strict=True)
+    ]
 
 
-def _row(found: Catalogued, figures: Sequence[RunFigures]) -> RepositoryRow:
+def _row(found: Catalogued, figures: Sequence[RunFigures], aside: Count) -> RepositoryRow:
     return RepositoryRow(
         found,
         figures[0] if figures else None,
+        aside,
         line([each.size_bytes for each in reversed(figures)]),
     )

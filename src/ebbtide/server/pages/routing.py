@@ -13,9 +13,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from ebbtide.errors import Denied
+from ebbtide.server.forms import FormBody
 from ebbtide.server.pages.guarding import FORM_TOKEN, ROOT, check_form, check_origin
 from ebbtide.server.pages.rendering import link
-from ebbtide.server.pages.visit import Visit, raw_path
+from ebbtide.server.pages.visit import Upload, Visit, raw_path
+from ebbtide.server.uploads import is_form, receive_form
+from ebbtide.storage import Content
 from ebbtide.store.keys import Role
 
 PageFunction = Callable[[Visit], Response]
@@ -24,12 +27,14 @@ LOGIN: Final = "login"
 
 @dataclass(frozen=True, slots=True)
 class PageRoute:
-    """One page, or what a form does. `role` None is open to all."""
+    """One page, or what a form does. `role` None is open to all. A form that `uploads` brings the
+    bytes of a file, which the function finds in the visit."""
 
     method: str
     path: str
     role: Role | None
     function: PageFunction
+    uploads: bool = False
 
     @property
     def path_format(self) -> str:
@@ -48,12 +53,12 @@ class Pages:
         self.routes: list[PageRoute] = []
 
     def add(
-        self, method: str, path: str, role: Role | None
+        self, method: str, path: str, role: Role | None, *, uploads: bool = False
     ) -> Callable[[PageFunction], PageFunction]:
         """Register a function."""
 
         def register(function: PageFunction) -> PageFunction:
-            self.routes.append(PageRoute(method, path, role, function))
+            self.routes.append(PageRoute(method, path, role, function, uploads))
             return function
 
         return register
@@ -71,6 +76,8 @@ def _guarded(route: PageRoute) -> Callable[[Request], Awaitable[Response]]:
             if visit.session is None:
                 return _to_login(request)
             visit.require(route.role)
+        if route.uploads and is_form(request.headers.get("content-type")):
+            return await _with_upload(route, visit)
         if route.method == "POST":
             await visit.read_form()
             if visit.session is not None:
@@ -78,6 +85,20 @@ def _guarded(route: PageRoute) -> Callable[[Request], Awaitable[Response]]:
         return await run_in_threadpool(route.function, visit)
 
     return guarded
+
+
+async def _with_upload(route: PageRoute, visit: Visit) -> Response:
+    """The fields stand before the file, so that a form of others is refused before any byte of its
+    file is taken."""
+    form = FormBody(visit.request.headers["content-type"], with_fields=True)
+
+    def work(content: Content) -> Response:
+        visit.take(form.fields, Upload(form.filename, form.content_type, content))
+        assert visit.session is not None  # pages that take files have a role
+        check_form(visit.session, visit.form(FORM_TOKEN))
+        return route.function(visit)
+
+    return await receive_form(visit.request, visit.served, form, work)
 
 
 def _to_login(request: Request) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl
@@ -10,8 +11,9 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
-from ebbtide.errors import Denied, InvalidInput
+from ebbtide.errors import Denied, EbbtideError, InvalidInput
 from ebbtide.server.auth import PRINCIPAL
+from ebbtide.server.errors import STATUS
 from ebbtide.server.limits import limited
 from ebbtide.server.pages.candidate_reading import ChartsKept
 from ebbtide.server.pages.figures import Figures
@@ -20,6 +22,7 @@ from ebbtide.server.pages.navigation import sections_of
 from ebbtide.server.pages.notices import NOTICES
 from ebbtide.server.pages.rendering import link, render
 from ebbtide.server.serving import Served
+from ebbtide.storage import Content
 from ebbtide.store.embedded import Store
 from ebbtide.store.keys import AccessKey, Role
 from ebbtide.store.repository import Repository
@@ -28,6 +31,16 @@ from ebbtide.store.sessions import Session
 FIELDS_MAX: Final = 200
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 PAGE_ROWS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """The file of a form: what the browser calls it, its type if it knows one, and its bytes as
+    they come."""
+
+    filename: str
+    content_type: str | None
+    content: Content
 
 
 class Visit:
@@ -39,6 +52,7 @@ class Visit:
         self.served = Served(request)
         self.session: Session | None = None
         self._form: dict[str, str] = {}
+        self.upload: Upload | None = None
 
     @property
     def store(self) -> Store:
@@ -73,6 +87,11 @@ class Visit:
         except ValueError:
             raise InvalidInput("invalid_argument", "the form cannot be understood") from None
         self._form = {name: _storable(name, value) for name, value in pairs}
+
+    def take(self, fields: Mapping[str, str], upload: Upload) -> None:
+        """The same of a form with a file. Raises InvalidInput `invalid_argument`."""
+        self._form = {name: _storable(name, value) for name, value in fields.items()}
+        self.upload = upload
 
     @property
     def key(self) -> AccessKey:
@@ -154,6 +173,15 @@ class Visit:
     def json(self, content: Mapping[str, Any]) -> JSONResponse:
         """For the pages' script."""
         return JSONResponse(content)
+
+
+def mendable(error: EbbtideError) -> int:
+    """The status of what whoever sent a form can mend, and is told above it; raises anything
+    else."""
+    status = STATUS[error.kind]
+    if status >= 500:
+        raise error
+    return status
 
 
 def raw_path(request: Request) -> str:

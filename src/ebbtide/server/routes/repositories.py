@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Final
 
 from fastapi import Body, Query, Response
@@ -10,6 +9,7 @@ from fastapi import Body, Query, Response
 from ebbtide.errors import InvalidInput
 from ebbtide.server.lifecycle import ExpiredQuery, ListedDep, next_after
 from ebbtide.server.paging import PagingDep
+from ebbtide.server.placing import storage_url_of
 from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.wire.base import ExpiryChange, Restoration, Segment, Text
@@ -23,7 +23,6 @@ from ebbtide.store.keys import Role
 routes = Routes("repositories")
 
 _REPOSITORY: Final = "/repositories/{repository:segment}"
-_LOCAL: Final = re.compile(r"local://([A-Za-z0-9_][A-Za-z0-9_.-]{0,254})/?")
 
 
 @routes.add("POST", "/repositories", Role.ADMIN, status=201)
@@ -35,25 +34,12 @@ def create_repository(asked: RepositoryCreation, served: ServedDep) -> Repositor
         )
     made = served.store.create_repository(
         asked.name,
-        storage_url=_storage_url(asked.storage_namespace, served),
+        storage_url=storage_url_of(asked.storage_namespace, served.store),
         default_branch=asked.default_branch or "main",
         expires_at=asked.expires_at,
     )
     found = served.store.catalog.get(made.info.repository_id, include_expired=True)
     return RepositoryAnswer.of(found)
-
-
-def _storage_url(namespace: str, served: ServedDep) -> str:
-    match = _LOCAL.fullmatch(namespace)
-    if match is not None:
-        return served.store.default_root(match[1])
-    if not re.match(r"(file|s3|s3a|gs|az)://", namespace):
-        raise InvalidInput(
-            "invalid_argument",
-            f"{namespace[:100]!r} is no place for a repository: write local://NAME, or a URL such "
-            "as s3://bucket/prefix or file:///directory",
-        )
-    return namespace
 
 
 @routes.add("GET", "/repositories", Role.READER)

@@ -1,9 +1,10 @@
 // What pages do besides being read: follow what is under way, bring charts along once the page is
-// there, and keep a button shut until the name is typed in. Everything works without it.
+// there, say what a policy means while it is written, and keep a button shut until the name is typed in. Everything works without it.
 "use strict";
 
 const POLL_MILLISECONDS = 1000;
 const FAILURES_MAX = 5;
+const TYPING_MILLISECONDS = 350;
 
 function follow(place) {
   let failures = 0;
@@ -19,12 +20,16 @@ function follow(place) {
       }
       const found = await answer.json();
       failures = 0;
-      if (found.ended) {
+      const stays = "progressStays" in place.dataset;
+      if (found.ended && !stays) {
         location.reload();
         return;
       }
       if (found.html) {
         place.innerHTML = found.html;
+      }
+      if (found.ended) {
+        return;
       }
     } catch {
       failures += 1;
@@ -43,6 +48,37 @@ async function bring(place) {
   }
 }
 
+function preview(form) {
+  // What is typed is tried once it rests; of answers that overtake each other the last one counts.
+  const place = document.getElementById(form.dataset.previewInto);
+  let waiting = 0;
+  let asked = 0;
+  async function look() {
+    asked += 1;
+    const mine = asked;
+    try {
+      const answer = await fetch(form.dataset.preview, {
+        method: "POST",
+        headers: { Accept: "application/json" },
+        body: new URLSearchParams(new FormData(form)),
+      });
+      if (answer.ok && mine === asked) {
+        place.innerHTML = (await answer.json()).html;
+      }
+    } catch {
+      // The next key asks again.
+    }
+  }
+  const outdated = document.getElementById("outdated");
+  form.addEventListener("input", () => {
+    if (outdated) {
+      outdated.hidden = false;
+    }
+    clearTimeout(waiting);
+    waiting = setTimeout(look, TYPING_MILLISECONDS);
+  });
+}
+
 function guard(field) {
   const form = field.form;
   const named = field.dataset.confirmsButton;
@@ -58,6 +94,7 @@ function guard(field) {
 
 document.querySelectorAll("[data-progress]").forEach(follow);
 document.querySelectorAll("[data-fragment]").forEach(bring);
+document.querySelectorAll("[data-preview]").forEach(preview);
 document.querySelectorAll("[data-confirms]").forEach(guard);
 document.addEventListener("keydown", (event) => {
   // A bubble that covers something can be put away without moving the focus.

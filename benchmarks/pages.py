@@ -1,0 +1,245 @@
+"""The pages, in Chromium: when the first of each is seen.
+
+    .venv/bin/python -m benchmarks.pages [--directory DIR] [--commits 30000] [--candidates 1000000]
+
+A server on loopback, over a repository with many commits on some branches, and a plan that names
+many files; both are put into the database and the run's folder directly, and there are no files of
+them. Of each page the first contentful paint that the browser reports is shown, its median over
+visits, beside the same answer fetched by a plain HTTP client right after it, and the processor time
+that the server took for that. The aim is a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import numpy as np
+import psutil
+import pyarrow as pa
+import sqlalchemy as sa
+from playwright.sync_api import sync_playwright
+
+from benchmarks.results import write
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.counts import Count
+from ebbtide.gc.engine import LocalEngine
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.parts import PartRows, checked
+from ebbtide.gc.plan import write_plan
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.workers import Workers
+from ebbtide.ids import descending_id, new_id
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from ebbtide.store.keys import KeyPair, Role
+from ebbtide.store.metadata.commits import insert_commit
+from ebbtide.store.metadata.schema import branches
+from ebbtide.store.repository import Repository
+
+PROGRAM: Final = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
+NAME: Final = "lake"
+BRANCHES: Final = 20
+PART_ROWS: Final = 50_000
+OBJECT_BYTES: Final = 100_000
+VISITS: Final = 3
+SECONDS_MAX: Final = 1.0
+SEED: Final = 20_261_122
+POLICY: Final = {"default": "30d", "branches": {"main": {"keep_within": "60d", "keep_monthly": 12}}}
+Figures = tuple[float, float, float]
+"""Seconds: the first paint, the plain answer, the server's processor."""
+PAINT: Final = (
+    "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime / 1000)[0]"
+)
+
+
+def main() -> None:
+    """Build, serve, and visit each page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", help="where the store is made; a temporary one without it")
+    parser.add_argument("--commits", type=int, default=30_000)
+    parser.add_argument("--candidates", type=int, default=1_000_000)
+    parser.add_argument("--save", action="store_true", help="as benchmarks/results/pages.json")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.directory) as directory:
+        settings = Settings(reclaim=False)
+        with Store.init(Path(directory) / "store", settings=settings) as store:
+            lake = store.create_repository(NAME)
+            _fill(lake, asked.commits)
+            run_id = _plan(store, lake, asked.candidates)
+            key = store.keys.create(Role.ADMIN)
+        found = _measure(Path(directory) / "store", key, run_id)
+    load = os.getloadavg()[0]
+    print(f"{'page':<24}{'paint':>8}{'plain':>8}{'ratio':>7}{'server':>8}   load {load:.1f}")
+    for page, (paint, plain, cpu) in found.items():
+        late = "  above the aim" if paint > SECONDS_MAX else ""
+        print(f"{page:<24}{paint:>7.2f}s{plain:>7.2f}s{paint / plain:>7.1f}{cpu:>7.2f}s{late}")
+    if asked.save:
+        names = ("paint_s", "plain_s", "server_cpu_s")
+        pages = {name: dict(zip(names, figures, strict=True)) for name, figures in found.items()}
+        write("pages", {"commits": asked.commits, "candidates": asked.candidates, "pages": pages})
+
+
+def _fill(lake: Repository, count: int) -> None:
+    """Commits over two years: each on the head of a branch, some of them merges."""
+    rng = random.Random(SEED)
+    names = ["main", *(f"branch-{number:02d}" for number in range(1, BRANCHES))]
+    for name in names[1:]:
+        lake.branches.create(name, "main")
+    first = lake.commits.get("main")
+    heads = dict.fromkeys(names, first.commit_id)
+    start = datetime.now(UTC) - timedelta(days=730)
+    with lake.context.metadata.transaction() as tx:
+        for number in range(count):
+            name, other = rng.choices(names, k=2)
+            parents = [heads[name]]
+            if rng.random() < 0.1 and heads[other] != heads[name]:
+                parents.append(heads[other])
+            made_at = start + timedelta(days=730) * number / count
+            commit = replace(
+                first,
+                commit_id=new_id(),
+                parent_ids=tuple(parents),
+                created_at=made_at,
+                written_at=made_at,
+                message=f"Commit {number}",
+                committer="etl",
+            )
+            insert_commit(tx, lake.info.repository_id, commit)
+            heads[name] = commit.commit_id
+        for name, head in heads.items():
+            tx.execute(sa.update(branches).where(branches.c.name == name).values(commit_id=head))
+    lake.retention.set(POLICY)
+
+
+def _plan(store: Store, lake: Repository, count: int) -> str:
+    """A plan that names so many files, as a run would have written it; its run."""
+    form = EmbeddedRepository(lake.context, store_id=store.store_id)
+    engine = LocalEngine(_no_session, workers=Workers(1))
+    collector = Collector(form, engine=engine, options=RunOptions.of(store.settings))
+    plan = collector.plan_of(collector.plan().run_id)
+    run_id = descending_id(datetime.now(UTC))
+    folder, answer = RunFolder.inside(lake.storage, run_id), PartRows()
+    for number, table in enumerate(_candidates(count)):
+        answer.wrote(folder, f"candidates/{number:05d}.parquet", table, group="object")
+    # As the plan of this run has them: what decided is the same.
+    for name in ("commits.parquet", "refs.parquet"):
+        source = RunFolder.inside(lake.storage, plan.run_id)
+        lake.storage.put(folder.address(name), lake.storage.get(source.address(name)))
+    total = Count(count, count * OBJECT_BYTES)
+    large = replace(
+        plan,
+        run_id=run_id,
+        candidates=tuple(sorted(checked(answer.rows), key=lambda part: str(part.name))),
+        counts={**plan.counts, "listed": total, "candidate": total},
+        whole=total,
+    )
+    checksum = write_plan(folder, large)
+    form.record_run(run_id, state="planned", run_path=folder.path, plan_checksum=checksum)
+    return run_id
+
+
+def _candidates(count: int) -> Iterator[pa.Table]:
+    rng = np.random.default_rng(SEED)
+    now = datetime.now(UTC)
+    for start in range(0, count, PART_ROWS):
+        rows = min(PART_ROWS, count - start)
+        slice_id = descending_id(now - timedelta(hours=start // PART_ROWS))
+        columns: dict[str, Any] = {
+            "address": [f"data/{slice_id}/{start + row:032x}" for row in range(rows)],
+            "size_bytes": rng.integers(1, 2 * OBJECT_BYTES, rows),
+            "last_modified": [now - timedelta(days=float(d)) for d in rng.uniform(1, 700, rows)],
+            "kind": ["object"] * rows,
+        }
+        yield pa.table(
+            [columns.get(field.name, pa.nulls(rows, field.type)) for field in CANDIDATE_SCHEMA],
+            schema=CANDIDATE_SCHEMA,
+        )
+
+
+def _no_session() -> Any:
+    raise AssertionError("so little needs no Spark")
+
+
+def _measure(directory: Path, key: KeyPair, run_id: str) -> dict[str, Figures]:
+    environment = {**os.environ, "EBBTIDE_STORE": str(directory), "EBBTIDE_RECLAIM": "false"}
+    server = subprocess.Popen(
+        [*PROGRAM, "serve", "--port", "0"], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[-1]
+        return _visit(url, psutil.Process(server.pid), key, run_id)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _visit(url: str, server: psutil.Process, key: KeyPair, run_id: str) -> dict[str, Figures]:
+    lake = f"/ui/repositories/{NAME}"
+    places = {
+        "repositories": "/ui",
+        "overview": lake,
+        "commits": f"{lake}/commits",
+        "commits, a day": f"{lake}/commits?date={datetime.now(UTC).date() - timedelta(days=400)}",
+        "policy": f"{lake}/policy",
+        "run": f"{lake}/runs/{run_id}",
+        "candidates": f"{lake}/runs/{run_id}/candidates",
+        "candidates, the last": f"{lake}/runs/{run_id}/candidates?position=900000",
+        "candidates, a search": f"{lake}/runs/{run_id}/candidates?search=00dbba",
+    }
+    login = {"access_key_id": key.key.access_key_id, "secret": key.secret}
+    found: dict[str, Figures] = {}
+    program = os.environ.get("EBBTIDE_TEST_CHROMIUM") or shutil.which("chromium")
+    with (
+        httpx.Client(base_url=url, timeout=120) as client,
+        sync_playwright() as started,
+    ):
+        client.post("/ui/login", data=login, headers={"Origin": url})
+        # Its own sandbox needs rights that root and containers do not have.
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(120_000)
+        page.goto(f"{url}/ui/login")
+        page.fill("#access_key_id", login["access_key_id"])
+        page.fill("#secret", login["secret"])
+        page.click("button.primary")
+        page.wait_for_url(re.compile("/ui$"))
+        for name, place in places.items():
+            paints, plain, cpu = [], [], []
+            for _ in range(VISITS):
+                page.goto(f"{url}{place}", wait_until="load")
+                # By hand: the pages' policy lets nobody evaluate text, who waits for it inside.
+                while (painted := page.evaluate(PAINT)) is None:
+                    page.wait_for_timeout(10)
+                paints.append(float(painted))
+                page.wait_for_load_state("networkidle")
+                begun, busy = time.perf_counter(), sum(server.cpu_times()[:2])
+                answer = client.get(place)
+                plain.append(time.perf_counter() - begun)
+                cpu.append(sum(server.cpu_times()[:2]) - busy)
+                assert answer.status_code == 200, answer.text
+            medians = map(statistics.median, (paints, plain, cpu))
+            found[name] = (next(medians), next(medians), next(medians))
+        browser.close()
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Policies beside the one that a repository has: what each keeps of the commits, by branch and by
+rule. How many bytes that frees, a look finds (`server.jobs`). Nothing here knows of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.whatif import Alternative, RefOutlook, alternative_of
+from ebbtide.retention.decision import decide
+from ebbtide.retention.policy import Policy
+
+NAMES: Final = ("A", "B", "C")
+PRESENT: Final = "Present"
+REFS_COMPARED: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The present policy, and others by name. `refs` has what each policy leaves of a branch, the
+    present one first; those first that lose most by any of them."""
+
+    present: Alternative
+    others: Mapping[str, Alternative]
+    refs: Sequence[Sequence[RefOutlook]]
+    more_refs: int
+
+    @property
+    def by_name(self) -> dict[str, Alternative]:
+        """All of them, the present one first."""
+        return {PRESENT: self.present, **self.others}
+
+
+def compare(repository: EmbeddedRepository, policies: Mapping[str, Policy]) -> Comparison:
+    """By one reading of the metadata; the storage is not looked at."""
+    with repository.reading() as reading:
+        roots = reading.roots()
+    decision = decide(roots)
+    present = alternative_of(roots, decision, decision)
+    others: dict[str, Alternative] = {}
+    for name, policy in policies.items():
+        other = replace(roots, policy=policy.with_holds(roots.holds))
+        others[name] = alternative_of(other, decide(other), decision)
+    rows = _by_ref([present, *others.values()]) if others else []
+    return Comparison(present, others, rows[:REFS_COMPARED], max(0, len(rows) - REFS_COMPARED))
+
+
+def _by_ref(alternatives: Sequence[Alternative]) -> list[list[RefOutlook]]:
+    """A row for each branch, all dangling or all tagged commits that every policy tells of."""
+    rows: dict[tuple[str, str], list[RefOutlook]] = {}
+    for each in alternatives:
+        for ref in each.by_ref:
+            rows.setdefault((ref.kind, ref.name), []).append(ref)
+    whole = [row for row in rows.values() if len(row) == len(alternatives)]
+    return sorted(whole, key=lambda row: (-max(ref.fewer_count for ref in row), row[0].name))
+
+
+def looked_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """What a look has found so far, with the names of the policies."""
+    return list(zip((PRESENT, *NAMES), found, strict=False))

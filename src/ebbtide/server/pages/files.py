@@ -1,0 +1,151 @@
+"""The files of a branch, tag or commit: looked through, uploaded, deleted, and committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.responses import Response
+
+from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
+from ebbtide.store.content.diffing import Change
+from ebbtide.store.keys import Role
+from ebbtide.store.listing import Page
+from ebbtide.store.repository import Repository
+
+pages = Pages()
+
+CHANGES_SHOWN: Final = 12
+_FILES: Final = "/repositories/{repository:segment}/files"
+
+
+@dataclass(frozen=True, slots=True)
+class Crumb:
+    """A directory above the one that is shown."""
+
+    name: str
+    prefix: str
+
+
+@pages.add("GET", _FILES, Role.READER)
+def list_files(visit: Visit) -> Response:
+    """A directory at a ref (`ref`, `prefix`), and what is not committed of a branch."""
+    return _list(visit, ref=visit.query("ref"), prefix=visit.query("prefix"))
+
+
+@pages.add("POST", _FILES + "/upload", Role.WRITER, uploads=True)
+def upload_file(visit: Visit) -> Response:
+    """Store a file on a branch, below a directory or at a path of its own."""
+    repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
+    upload = visit.upload
+    try:
+        if upload is None or not upload.filename:
+            raise InvalidInput("invalid_argument", "choose a file to upload")
+        path = visit.form("path").strip() or prefix + _name_of(upload.filename)
+        repository.objects.put(branch, path, upload.content, content_type=upload.content_type)
+    except EbbtideError as error:
+        return _problem(visit, error, ref=branch, prefix=prefix)
+    return visit.to(
+        "repositories",
+        repository.info.name,
+        "files",
+        ref=branch,
+        prefix=path[: path.rfind("/") + 1],
+        notice="uploaded",
+    )
+
+
+@pages.add("POST", _FILES + "/delete", Role.WRITER)
+def delete_file(visit: Visit) -> Response:
+    """Delete a file on a branch; commits that have it keep it."""
+    repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
+    try:
+        repository.objects.delete(branch, visit.form("path"))
+    except EbbtideError as error:
+        return _problem(visit, error, ref=branch, prefix=prefix)
+    return visit.to(
+        "repositories",
+        repository.info.name,
+        "files",
+        ref=branch,
+        prefix=prefix,
+        notice="file_deleted",
+    )
+
+
+@pages.add("POST", _FILES + "/commit", Role.WRITER)
+def commit_files(visit: Visit) -> Response:
+    """Make what is not committed of a branch its next version."""
+    repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
+    try:
+        message = visit.form("message").strip()
+        if not message:
+            raise InvalidInput("invalid_argument", "say in the message what the commit is about")
+        repository.commits.commit(branch, message, committer=visit.served.committer)
+    except EbbtideError as error:
+        return _problem(visit, error, ref=branch, prefix=prefix)
+    return visit.to(
+        "repositories", repository.info.name, "files", ref=branch, prefix=prefix, notice="committed"
+    )
+
+
+def _problem(visit: Visit, error: EbbtideError, *, ref: str, prefix: str) -> Response:
+    """What went wrong, above the page that the form was on; without a branch there is none."""
+    if error.kind == "branch_not_found":
+        raise error
+    return _list(visit, ref=ref, prefix=prefix, error=error, status=mendable(error))
+
+
+def _list(
+    visit: Visit,
+    *,
+    ref: str,
+    prefix: str,
+    error: EbbtideError | None = None,
+    status: int = 200,
+) -> Response:
+    repository = visit.repository()
+    ref = ref or repository.info.default_branch
+    page = repository.objects.list(
+        ref, prefix=prefix, delimiter="/", after=visit.query("after"), amount=PAGE_ROWS
+    )
+    changes = _changes(repository, ref)
+    return visit.page(
+        "files.html",
+        status=status,
+        name=repository.info.name,
+        ref=ref,
+        prefix=prefix,
+        crumbs=_crumbs(prefix),
+        page=page,
+        is_branch=changes is not None,
+        changes=() if changes is None else changes.entries,
+        more_changes=changes is not None and changes.next_after is not None,
+        asked={field: visit.form(field) for field in ("path", "message")},
+        error=error,
+    )
+
+
+def _changes(repository: Repository, ref: str) -> Page[Change] | None:
+    """The first changes that a branch has not committed; None for what is no branch."""
+    try:
+        if repository.branches.get(ref).name != ref:
+            return None
+        return repository.commits.page_of_staged(ref, amount=CHANGES_SHOWN)
+    except NotFound:
+        return None
+
+
+def _crumbs(prefix: str) -> list[Crumb]:
+    parts = prefix.split("/")
+    return [
+        Crumb(part, "/".join(parts[: place + 1]) + "/") for place, part in enumerate(parts[:-1])
+    ]
+
+
+def _name_of(filename: str) -> str:
+    """A file's own name. Browsers write a quote in it as in URLs (HTML standard, multipart form
+    data)."""
+    return filename.replace("%22", '"').replace("\\", "/").rsplit("/", 1)[-1]

@@ -1,0 +1,237 @@
+"""Which branch held last what a plan lets go, and in which directory: from the trees of the commits
+that it lets go, the newest first.
+
+Read when a run's page asks, and bounded: a plan needs none of it. What a run has forgotten since
+cannot be read any more. Not for: why one file went (`gc.explaining`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.arrow import counts, texts
+from ebbtide.errors import Refused
+from ebbtide.gc.parts import Part, read_part
+from ebbtide.gc.plan import COMMITS_FILE, REFS_FILE, Plan
+from ebbtide.gc.runs import RunFolder
+from ebbtide.server.pages.charts import Bar, bars
+from ebbtide.store.content.layout import DATA_PREFIX
+from ebbtide.store.content.ranges import RangeInfo, read_range_columns
+from ebbtide.store.content.trees import Tree, read_tree
+from ebbtide.store.metadata.commits import find_commits
+from ebbtide.store.repository import Repository
+
+OBJECTS_MAX: Final = 1_000_000
+"""Candidates above which nothing is read: they are held in memory."""
+TREES_MAX: Final = 1_000
+RANGES_MAX: Final = 4_000
+READERS: Final = 16
+BARS_SHOWN: Final = 12
+OBJECT: Final = "object"
+COLLECTION: Final = "(a collection)"
+NO_BRANCH: Final = "(on no branch any more)"
+NEVER: Final = "(never committed)"
+UNKNOWN: Final = "(not known)"
+
+
+@dataclass(frozen=True, slots=True)
+class LastHolders:
+    """The objects among a plan's candidates by the branch that held them last, and by directory.
+
+    Unless the answer is `complete`, commits were left out, and what is `UNKNOWN` may be theirs.
+    """
+
+    branches: Sequence[Bar]
+    places: Sequence[Bar]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    commit_id: str
+    label: str
+
+
+def find_last_holders(repository: Repository, plan: Plan, folder: RunFolder) -> LastHolders | None:
+    """None for a plan that names too much, or none. Refused `plan_corrupt`."""
+    parts = [part for part in plan.candidates if part.group == OBJECT]
+    if not parts or sum(part.rows for part in parts) > OBJECTS_MAX or plan.commits is None:
+        return None
+    held = _Held(folder, parts)
+    commits = _let_go(folder, plan, repository.info.default_branch)
+    complete = True
+    seen: set[str] = set()
+    with ThreadPoolExecutor(READERS) as readers:
+        for commit, tree in _trees(repository, commits[:TREES_MAX], readers):
+            if tree is None:
+                complete = False
+                continue
+            fresh = [info for info in tree.ranges if info.range_id not in seen]
+            if len(seen) + len(fresh) > RANGES_MAX:
+                complete = False
+                break
+            seen.update(info.range_id for info in fresh)
+            for table in readers.map(lambda info: _range(repository, info), fresh):
+                if table is None:
+                    complete = False
+                else:
+                    held.take(table, commit.label)
+            if held.is_done:
+                return held.answer(complete=True)
+    return held.answer(complete=complete and len(commits) <= TREES_MAX)
+
+
+class _Held:
+    """The objects that go, and what is known of each by now."""
+
+    def __init__(self, folder: RunFolder, parts: Sequence[Part]) -> None:
+        tables = [
+            read_part(folder, str(part.name), part.checksum, columns=("address", "size_bytes"))
+            for part in parts
+        ]
+        table = pa.concat_tables(tables)
+        addresses = np.array(texts(table.column("address")), dtype=np.bytes_)
+        order = np.argsort(addresses)
+        self._addresses = addresses[order]
+        self._sizes = np.asarray(counts(table.column("size_bytes")), dtype=np.int64)[order]
+        self._labels: list[str] = []
+        self._label = np.full(len(addresses), -1, dtype=np.int32)
+        self._places: dict[str, int] = {}
+        self._place = np.full(len(addresses), -1, dtype=np.int32)
+
+    @property
+    def is_done(self) -> bool:
+        return bool((self._label >= 0).all())
+
+    def take(self, table: pa.Table, label: str) -> None:
+        """Note what a range of a commit names and nothing newer did."""
+        inside = pc.starts_with(table.column("address"), DATA_PREFIX)
+        table = table.filter(inside)
+        asked = np.array(texts(table.column("address")), dtype=np.bytes_)
+        if not len(asked):
+            return
+        found = np.searchsorted(self._addresses, asked).clip(max=len(self._addresses) - 1)
+        rows = np.flatnonzero((self._addresses[found] == asked) & (self._label[found] < 0))
+        if not len(rows):
+            return
+        if label not in self._labels:
+            self._labels.append(label)
+        self._label[found[rows]] = self._labels.index(label)
+        for row, path in zip(rows, texts(table.column("path").take(rows)), strict=True):
+            place = _place_of(path)
+            self._place[found[row]] = self._places.setdefault(place, len(self._places))
+
+    def answer(self, *, complete: bool) -> LastHolders:
+        rest = NEVER if complete else UNKNOWN
+        return LastHolders(
+            bars(self._rows(self._label, self._labels, rest)),
+            bars(self._rows(self._place, list(self._places), rest)),
+            complete,
+        )
+
+    def _rows(
+        self, numbers: np.ndarray[Any, np.dtype[np.int32]], names: Sequence[str], rest: str
+    ) -> list[tuple[str, int, int]]:
+        """Names with files and bytes, those with most bytes first, then others, then the rest."""
+        files = np.bincount(numbers + 1, minlength=len(names) + 1)
+        sizes = np.zeros(len(names) + 1, dtype=np.int64)
+        np.add.at(sizes, numbers + 1, self._sizes)
+        rows = [
+            (name, int(count), int(size))
+            for name, count, size in zip(names, files[1:], sizes[1:], strict=True)
+        ]
+        rows.sort(key=lambda row: (-row[2], row[0]))
+        shown, others = rows[:BARS_SHOWN], rows[BARS_SHOWN:]
+        if others:
+            total = sum(size for _, _, size in others)
+            shown.append((f"{len(others):,} others", sum(count for _, count, _ in others), total))
+        if files[0]:
+            shown.append((rest, int(files[0]), int(sizes[0])))
+        return shown
+
+
+def _place_of(path: str) -> str:
+    """The directory of a path, two levels deep."""
+    parts = path.split("/")[:-1][:2]
+    return "/".join(parts) + "/" if parts else "(top)"
+
+
+def _let_go(folder: RunFolder, plan: Plan, default_branch: str) -> list[_Commit]:
+    """The commits that the plan lets go, the newest first, then those that were let go before; each
+    with the branch on whose main ancestry it is, the default branch before others."""
+    assert plan.commits is not None and plan.refs is not None  # a plan has both or neither
+    columns = ("commit_id", "created_at", "active", "parent_ids", "tombstoned", "is_content")
+    rows = read_part(folder, COMMITS_FILE, plan.commits.checksum, columns=columns).to_pylist()
+    refs = read_part(folder, REFS_FILE, plan.refs.checksum).to_pylist()
+    first_parents = {row["commit_id"]: next(iter(row["parent_ids"]), None) for row in rows}
+    labels = _by_branch(
+        first_parents,
+        sorted(
+            ((ref["name"], ref["commit_id"]) for ref in refs if ref["kind"] == "branch"),
+            key=lambda ref: (ref[0] != default_branch, ref[0]),
+        ),
+    )
+    gone = [row for row in rows if not row["active"]]
+    gone.sort(key=lambda row: (row["tombstoned"], -row["created_at"].timestamp()))
+    return [
+        _Commit(
+            row["commit_id"],
+            COLLECTION if row["is_content"] else labels.get(row["commit_id"], NO_BRANCH),
+        )
+        for row in gone
+    ]
+
+
+def _by_branch(
+    first_parents: Mapping[str, str | None], heads: Iterable[tuple[str, str]]
+) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for name, head in heads:
+        place: str | None = head
+        while place is not None and place not in labels:
+            labels[place] = name
+            place = first_parents.get(place)
+    return labels
+
+
+def _trees(
+    repository: Repository, commits: Sequence[_Commit], readers: ThreadPoolExecutor
+) -> Iterator[tuple[_Commit, Tree | None]]:
+    """The trees of commits, in their order; None for what cannot be read any more."""
+    context = repository.context
+    for start in range(0, len(commits), READERS):
+        some = commits[start : start + READERS]
+        with context.metadata.snapshot() as tx:
+            ids = [commit.commit_id for commit in some]
+            records = find_commits(tx, context.repository_id, ids)
+
+        def read(commit: _Commit, records: Mapping[str, Any] = records) -> Tree | None:
+            record = records.get(commit.commit_id)
+            if record is None or record.tree_id is None:
+                return None
+            try:
+                return read_tree(repository.storage, record.tree_id, record.tree_checksum)
+            except Refused:
+                return None
+
+        yield from zip(some, readers.map(read, some), strict=True)
+
+
+def _range(repository: Repository, info: RangeInfo) -> pa.Table | None:
+    try:
+        return read_range_columns(
+            repository.storage,
+            info.range_id,
+            info.checksum,
+            entry_count=info.entry_count,
+            columns=["path", "address"],
+        )
+    except Refused:
+        return None

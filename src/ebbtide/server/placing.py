@@ -1,0 +1,28 @@
+"""Where new repositories may lie: what clients write for a place, as the store takes it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ebbtide.errors import InvalidInput
+from ebbtide.store.embedded import Store
+
+_LOCAL: Final = re.compile(r"local://([A-Za-z0-9_][A-Za-z0-9_.-]{0,254})/?")
+
+
+def storage_url_of(place: str, store: Store) -> str:
+    """The URL of a storage root; `local://NAME` is below the store's own storage.
+
+    Raises InvalidInput `invalid_argument`.
+    """
+    match = _LOCAL.fullmatch(place)
+    if match is not None:
+        return store.default_root(match[1])
+    if not re.match(r"(file|s3|s3a|gs|az)://", place):
+        raise InvalidInput(
+            "invalid_argument",
+            f"{place[:100]!r} is no place for a repository: write local://NAME, or a URL such "
+            "as s3://bucket/prefix or file:///directory",
+        )
+    return place

@@ -1,0 +1,136 @@
+"""Who held last what a plan lets go, against the definition: commit by commit, file by file."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.parts import read_part
+from ebbtide.gc.plan import Plan
+from ebbtide.gc.runs import RunFolder
+from ebbtide.server.pages import last_holders
+from ebbtide.server.pages.charts import Bar
+from ebbtide.server.pages.last_holders import NEVER, UNKNOWN, find_last_holders
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from tests.support.engines import INLINE
+from tests.support.lake import fill_lake, leave_garbage
+
+Planned = tuple[Repository, Plan, RunFolder]
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planned]:
+    """A lake with a plan that nobody has swept."""
+    settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0))
+    with Store.init(tmp_path_factory.mktemp("held") / "store", settings=settings) as store:
+        lake = fill_lake(store, days=60)
+        leave_garbage(lake, count=5)
+        _hold_on_two(lake)
+        lake.retention.set({"default": {"keep_last": 1}})
+        time.sleep(1.1)  # dates of files are in whole seconds
+        collector = Collector(
+            EmbeddedRepository(lake.context, store_id=store.store_id),
+            engine=INLINE,
+            options=RunOptions.of(settings, grace=timedelta(0), unsafe=True, allow_share=True),
+        )
+        report = collector.plan()
+        plan = collector.plan_of(report.run_id)
+        yield lake, plan, RunFolder.inside(lake.storage, report.run_id)
+
+
+def _hold_on_two(lake: Repository) -> None:
+    """A file that dev had first and main had last, and a second one the other way round."""
+    for first, last in (("dev", "main"), ("main", "dev")):
+        path = f"shared/from {first}"
+        lake.objects.put(first, path, path.encode() * 1000)
+        lake.commits.commit(first, "There")
+        lake.commits.merge(first, last)
+        for branch in (first, last):
+            lake.objects.delete(branch, path)
+            lake.commits.commit(branch, "Gone")
+    for branch in ("main", "dev"):
+        lake.objects.put(branch, "newer", b"")
+        lake.commits.commit(branch, "So that the others are not heads")
+
+
+def defined(lake: Repository, plan: Plan, folder: RunFolder) -> tuple[Counter[str], Counter[str]]:
+    """Bytes by branch and by directory, by the definition."""
+    sizes: dict[str, int] = {}
+    for part in plan.candidates:
+        if part.group == "object":
+            for row in read_part(folder, str(part.name)).to_pylist():
+                sizes[row["address"]] = row["size_bytes"]
+    rows = read_part(folder, "commits.parquet").to_pylist()
+    by_branch: Counter[str] = Counter()
+    by_place: Counter[str] = Counter()
+    gone = [row for row in rows if not row["active"]]
+    for row in sorted(gone, key=lambda row: row["created_at"], reverse=True):
+        for entry in lake.objects.walk(row["commit_id"]):
+            size = sizes.pop(entry.address, None)
+            if size is not None:
+                by_branch[branch_of(lake, row["commit_id"])] += size
+                by_place["/".join(entry.path.split("/")[:-1][:2]) + "/"] += size
+    by_branch[NEVER] += sum(sizes.values())
+    by_place[NEVER] += sum(sizes.values())
+    return by_branch, by_place
+
+
+def branch_of(lake: Repository, commit_id: str) -> str:
+    """The first branch, the default one before others, on whose main ancestry a commit is."""
+    branches = lake.branches.list(include_expired=True)
+    for branch in sorted(branches, key=lambda each: (each.name != "main", each.name)):
+        history = lake.commits.log(branch.commit_id, first_parent=True, amount=1000)
+        if commit_id in {commit.commit_id for commit in history}:
+            return branch.name
+    return last_holders.NO_BRANCH
+
+
+def sums(rows: list[Bar]) -> dict[str, int]:
+    return {row.label: row.size_bytes for row in rows if row.size_bytes}
+
+
+def test_against_the_definition(planned: Planned) -> None:
+    found = find_last_holders(*planned)
+    assert found is not None and found.complete
+    by_branch, by_place = defined(*planned)
+    assert len(by_branch) > 2 and by_branch[NEVER] > 0
+    assert sums(list(found.branches)) == {**by_branch}
+    assert sums(list(found.places)) == {**by_place}
+    assert sum(row.count for row in found.branches) == sum(
+        part.rows for part in planned[1].candidates if part.group == "object"
+    )
+
+
+@pytest.mark.parametrize("limit", ["TREES_MAX", "RANGES_MAX"])
+def test_what_was_not_read_is_said(
+    planned: Planned, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = find_last_holders(*planned)
+    monkeypatch.setattr(last_holders, limit, 3)
+    found = find_last_holders(*planned)
+    assert whole is not None and found is not None and not found.complete
+    known = sums(list(found.branches))
+    assert NEVER not in known and known[UNKNOWN] > sums(list(whole.branches))[NEVER]
+    assert sum(known.values()) == sum(sums(list(whole.branches)).values())
+
+
+def test_a_tree_that_cannot_be_read(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, plan, folder = planned
+    monkeypatch.setattr(last_holders, "find_commits", lambda *_asked: {})
+    found = find_last_holders(lake, plan, folder)
+    assert found is not None and not found.complete
+    assert set(sums(list(found.branches))) == {UNKNOWN}
+
+
+def test_too_much_is_left_out(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_holders, "OBJECTS_MAX", 3)
+    assert find_last_holders(*planned) is None

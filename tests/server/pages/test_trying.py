@@ -1,0 +1,139 @@
+"""Trying policies: commits while one types, bytes by a look, and what is left behind."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ebbtide.cli.text import count_text, size_text
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.whatif import WhatIf
+from ebbtide.retention import Policy
+from ebbtide.server.jobs import Jobs, Order
+from tests.server.pages.conftest import PLACE, Browser, Lake
+from tests.server.pages.test_pages import rows_of, text_of
+from tests.support.engines import INLINE
+from tests.support.lake import NAME
+
+WAIT_SECONDS = 60.0
+A: dict[str, Any] = {"default": {"keep_last": 1}}
+B: dict[str, Any] = {"default": "30d", "branches": {"user-*": "keep"}}
+
+
+@pytest.fixture
+def admin(lake: Lake) -> Browser:
+    return lake.browsers()
+
+
+def looked(browser: Browser, page: str) -> httpx.Response:
+    """What a look has found, once it has ended."""
+    place = re.search(r'data-progress="/ui([^"]+)"', page)
+    assert place is not None, text_of(page)
+    ends_at = time.monotonic() + WAIT_SECONDS
+    while True:
+        answer = browser.get(place[1], headers={"Accept": "application/json"})
+        if answer.json()["ended"] or time.monotonic() > ends_at:
+            return answer
+        time.sleep(0.05)
+
+
+def what_if(lake: Lake) -> WhatIf:
+    """As `ebbtide what-if` says it."""
+    form = EmbeddedRepository(lake.store.repository(NAME).context, store_id=lake.store.store_id)
+    options = RunOptions.of(lake.store.settings, unsafe=True, mode="clean")
+    collector = Collector(form, engine=INLINE, options=options)
+    return collector.what_if([Policy.parse(A), Policy.parse(B)])
+
+
+def test_policies_side_by_side(lake: Lake, admin: Browser) -> None:
+    """The same figures as `what-if` has, of commits at once and of bytes in the end."""
+    before = lake.store.repository(NAME).retention.get()
+    tried = admin.post(
+        f"{PLACE}/policy", policy=json.dumps(A), policy_b=json.dumps(B), action="try"
+    )
+    assert tried.status_code == 200 and "What it would mean" in tried.text
+    assert "keep_last" in html.unescape(tried.text), "the text stays in the editor"
+    found = what_if(lake)
+    named = {"Present": found.present, "A": found.others[0], "B": found.others[1]}
+    rows = rows_of(tried.text)
+    for name, each in named.items():
+        counts = (each.active_count, each.expired_count, len(each.lost), each.regained_count)
+        assert " ".join([name, *map(count_text, counts)]) in rows
+    assert len(found.others[0].lost) > 0
+    (branch,) = [row for row in rows if row.startswith("user-bob")]
+    for each in named.values():
+        (ref,) = [ref for ref in each.by_ref if ref.name == "user-bob"]
+        assert f"{ref.kept_count} " in branch and ref.rule in branch
+    assert any(row.startswith("B keep 2 ") for row in rows), "by rule"
+
+    answer = looked(admin, tried.text)
+    assert answer.json()["ended"] is True, answer.text
+    bytes_rows = rows_of(answer.json()["html"])
+    assert found.others[0].reclaimable.bytes_total > found.present.reclaimable.bytes_total > 0
+    for name, each in named.items():
+        (row,) = [row for row in bytes_rows if row.startswith(f"{name} ")]
+        size = each.reclaimable.bytes_total
+        assert row.startswith(f"{name} {count_text(each.reclaimable.objects)} {size_text(size)} ")
+    assert lake.store.repository(NAME).retention.get() == before
+    assert lake.store.repository(NAME).running_id() is None
+
+
+def test_what_is_typed_is_previewed(admin: Browser) -> None:
+    place = f"{PLACE}/policy/preview"
+    shown = admin.post(place, policy=json.dumps(A)).json()["html"]
+    assert "<html" not in shown and any(row.startswith("A ") for row in rows_of(shown))
+    assert not any(row.startswith("B ") for row in rows_of(shown))
+    broken = admin.post(place, policy=json.dumps(A), policy_b='{"default": "7"}').json()["html"]
+    assert "Policy B: " in broken and "has no unit" in html.unescape(broken)
+    assert "<table" not in broken
+    empty = admin.post(place, policy="").json()["html"]
+    assert "Policy A: this is not JSON" in empty
+    hostile = admin.post(place, policy='{"<script>": 1}').json()["html"]
+    assert "<script>" not in hostile
+
+
+def test_a_wrong_policy_starts_no_look(admin: Browser) -> None:
+    tried = admin.post(f"{PLACE}/policy", policy=json.dumps(A), policy_c="{", action="try")
+    assert tried.status_code == 400 and "Policy C: this is not JSON" in html.unescape(tried.text)
+    assert "data-progress=" not in tried.text and "keep_last" in html.unescape(tried.text)
+    assert admin.get(f"{PLACE}/policy/looks/{'0' * 32}").status_code == 404
+
+
+def test_one_look_at_a_time_leaves_nothing(lake: Lake) -> None:
+    """Of one owner; another's goes on. What was ended had no time to clear anything away."""
+    changes: list[int] = []
+    jobs = Jobs(changes.append)
+    repository = lake.store.repository(NAME)
+    order = Order(
+        directory=lake.store.directory,
+        settings=lake.store.settings,
+        repository=NAME,
+        repository_id=repository.info.repository_id,
+        policies=(Policy.parse(A),),
+    )
+    first, other = jobs.look(order, owner="ada"), jobs.look(order, owner="bob")
+    assert first.directory is not None
+    Path(first.directory.name, "left").write_text("x")
+    second = jobs.look(order, owner="ada")
+    ends_at = time.monotonic() + WAIT_SECONDS
+    while not (first.ended and second.ended and other.ended) and time.monotonic() < ends_at:
+        time.sleep(0.05)
+    assert first.error is not None and "look again" in first.error["message"]
+    for job in (second, other):
+        assert job.error is None and len(job.found) == 2, job.error
+    for job in (first, second, other):
+        assert job.directory is not None and not Path(job.directory.name).exists()
+    assert jobs.of(repository.info.repository_id) == [], "a look is no run"
+    assert set(changes) == {0}
+    third = jobs.look(order, owner="ada")
+    jobs.close()
+    assert third.directory is not None and not Path(third.directory.name).exists()
