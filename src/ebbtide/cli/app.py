@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ebbtide import interrupts
 from ebbtide.cli import (
     addresses,
     collected_files,
@@ -34,12 +35,9 @@ from ebbtide.cli import (
     verifying,
     whatif,
 )
-from ebbtide.cli.command import StoreOption
+from ebbtide.cli.command import Given, StoreOption, VerboseOption
 from ebbtide.cli.output import print_error
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
-
-INTERRUPTED = 130
-"""What shells expect of a program that Ctrl-C ended."""
 
 PATH_SHOWN = 300
 """Characters of a path in a message."""
@@ -57,12 +55,13 @@ app = typer.Typer(
 def _program(
     context: typer.Context,
     store: StoreOption = None,
+    verbose: VerboseOption = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     show_traceback: Annotated[
         bool, typer.Option("--traceback", help="Show where in the program an error arose.")
     ] = False,
 ) -> None:
-    context.obj = store
+    context.obj = Given(store, verbose)
     # `--traceback` is looked up by `run`, which meets errors of the command line itself too.
     del show_traceback
     if version:
@@ -104,6 +103,7 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         # File names of this machine may hold bytes that are no text.
         sys.stdout.reconfigure(errors="backslashreplace")
+    interrupts.install()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -113,8 +113,6 @@ def run(arguments: Sequence[str]) -> int:
     show_traceback = "--traceback" in arguments
     try:
         code: Any = app(list(arguments), standalone_mode=False, prog_name="ebbtide")
-        if code == INTERRUPTED:
-            print("\ninterrupted", file=sys.stderr)
         # Whatever is still in the buffer may find that nobody reads it: now, not after this.
         sys.stdout.flush()
         return code if isinstance(code, int) else ExitCode.DONE

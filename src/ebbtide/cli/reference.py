@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import typer
 
-from ebbtide.cli.app import INTERRUPTED, app
+from ebbtide.cli.app import app
+from ebbtide.cli.command import INTERRUPTED
 from ebbtide.errors import ExitCode
 
 EXIT_TEXT: Final = {

@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import socket
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -59,7 +60,9 @@ def serve(
     if not _is_loopback(host):
         cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    _run(app, store.settings, listening, access_log=access_log)
+    # An interrupt is how a server ends.
+    with suppress(KeyboardInterrupt):
+        _run(app, store.settings, listening, access_log=access_log)
 
 
 def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_log: bool) -> None:

@@ -10,6 +10,8 @@ from ebbtide.cli.asking import confirm, require_answerable
 from ebbtide.cli.collecting import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, YesOption, command
 from ebbtide.cli.gc import MasterOption, RunDirOption, finish
+from ebbtide.cli.interrupting import purge_told, undo_told
+from ebbtide.cli.summary import show_summary
 from ebbtide.cli.text import count_text, size_text
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ def undo(
     interrupted is asked for again.
     """
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
+    cli.when_interrupted(lambda: undo_told(run.progress))
     with run.progress:
         report = run.collector.undo(run_id, under=under)
     finish(cli, report, lambda: _show_undone(cli, report))
@@ -66,6 +69,7 @@ def _show_undone(cli: Cli, report: RunReport) -> None:
     if found["purged_objects"]:
         count = count_text(found["purged_objects"], "file")
         cli.output.warn(f"{count} did not come back: an administrator had them purged")
+    show_summary(cli, report)
 
 
 def purge(
@@ -84,9 +88,15 @@ def purge(
         if not confirm(question, yes=yes):
             cli.output.say("nothing was deleted")
             return
+    cli.when_interrupted(lambda: purge_told(run.progress))
     with run.progress:
         report = run.collector.purge(run_id)
-    finish(cli, report, lambda: cli.output.line(f"run {run_id} has nothing aside any more"))
+
+    def show() -> None:
+        cli.output.line(f"run {run_id} has nothing aside any more")
+        show_summary(cli, report)
+
+    finish(cli, report, show)
 
 
 def _left(report: RunReport) -> str:
