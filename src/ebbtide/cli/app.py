@@ -36,6 +36,7 @@ from ebbtide.cli import (
     whatif,
 )
 from ebbtide.cli.command import Given, StoreOption, VerboseOption
+from ebbtide.cli.completing import VARIABLE
 from ebbtide.cli.output import print_error
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
 
@@ -45,7 +46,6 @@ PATH_SHOWN = 300
 app = typer.Typer(
     name="ebbtide",
     help="Retention and garbage collection for versioned data on object storage.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -109,6 +109,8 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the program; the exit code. Every error is shown, none is raised."""
+    if VARIABLE in os.environ:
+        return _complete(arguments)
     as_json = "--json" in arguments
     show_traceback = "--traceback" in arguments
     try:
@@ -116,6 +118,9 @@ def run(arguments: Sequence[str]) -> int:
         # Whatever is still in the buffer may find that nobody reads it: now, not after this.
         sys.stdout.flush()
         return code if isinstance(code, int) else ExitCode.DONE
+    except SystemExit as ended:
+        # So the options for completion end, which are Typer's.
+        return ended.code if isinstance(ended.code, int) else ExitCode.DONE
     except EbbtideError as error:
         return _failed(error, as_json=as_json, show_traceback=show_traceback)
     except typer.TyperException as error:
@@ -134,6 +139,18 @@ def run(arguments: Sequence[str]) -> int:
         return _failed(_file_error(error), as_json=as_json, show_traceback=show_traceback)
     except Exception as error:  # noqa: BLE001 - the last resort of the whole program
         return _unexpected(error, as_json=as_json, show_traceback=show_traceback)
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    """Answer a shell that completes a command line. Somebody is typing there: whatever goes wrong,
+    nothing is said."""
+    try:
+        app(list(arguments), standalone_mode=False, prog_name="ebbtide")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else ExitCode.DONE
+    except Exception:  # noqa: BLE001 - as above
+        return ExitCode.FAILED
+    return ExitCode.DONE
 
 
 def _failed(error: EbbtideError, *, as_json: bool, show_traceback: bool) -> int:

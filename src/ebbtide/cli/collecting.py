@@ -73,6 +73,7 @@ def open_collector(
     worker processes at most, where they are needed for sure: Spark, and others, when they are
     needed."""
     progress = cli.progress
+    cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
     # Whether others need workers at all is not known yet.
     starting = not reading and (mode == "clean" or is_icechunk(repository))
     engine = make_engine(cli.settings, master, progress, starting=starting)

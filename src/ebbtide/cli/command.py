@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm
 from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.output import Output
@@ -49,7 +50,13 @@ YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Answer every question with yes.", show_default=False)
 ]
 RepositoryArgument = Annotated[
-    str, typer.Argument(metavar="REPO", help="Name of the repository.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="REPO",
+        help="Name of the repository.",
+        show_default=False,
+        autocompletion=completing.repositories,
+    ),
 ]
 CollectedArgument = Annotated[
     str,
@@ -57,6 +64,7 @@ CollectedArgument = Annotated[
         metavar="REPO",
         help="Name of the repository, or icechunk:PATH or icechunk:URL.",
         show_default=False,
+        autocompletion=completing.repositories,
     ),
 ]
 RefArgument = Annotated[
@@ -65,15 +73,32 @@ RefArgument = Annotated[
         metavar="REF",
         help="A branch, tag or commit id, with ~N or ^N behind it for its ancestors.",
         show_default=False,
+        autocompletion=completing.refs,
     ),
 ]
 BranchArgument = Annotated[
-    str, typer.Argument(metavar="BRANCH", help="Name of the branch.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="BRANCH",
+        help="Name of the branch.",
+        show_default=False,
+        autocompletion=completing.branches,
+    ),
+]
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Id of the run.",
+        show_default=False,
+        autocompletion=completing.runs,
+    ),
 ]
 
 
 INTERRUPTED: Final = exit_code(signal.SIGINT)
-"""The exit code that shells expect of a program that Ctrl-C ended."""
+TERMINATED: Final = exit_code(signal.SIGTERM)
+"""The exit codes that shells expect of a program that Ctrl-C or SIGTERM ended."""
 
 
 @dataclass(frozen=True, slots=True)

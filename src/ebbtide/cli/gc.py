@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents
+from ebbtide.cli import completing, documents
 from ebbtide.cli.asking import confirm, require_answerable
 from ebbtide.cli.collecting import ASKED, Run, open_collector
 from ebbtide.cli.command import (
@@ -82,6 +82,7 @@ ModeOption = Annotated[
     typer.Option(
         "--mode",
         metavar="MODE",
+        autocompletion=completing.one_of("auto", "clean", "incremental"),
         help="clean looks at everything, incremental at what changed since the last run that was "
         "swept, auto at that where it can.",
     ),
@@ -199,6 +200,7 @@ def sweep(
         str | None,
         typer.Argument(
             metavar="RUN",
+            autocompletion=completing.runs,
             help="Id of the run whose plan to carry out; without it, the newest not swept.",
             show_default=False,
         ),

@@ -237,8 +237,8 @@ class _Drawn:
             if step.ended:
                 return step.line
             self._progress.refresh()
-            ending = " (ending; Ctrl-C again ends at once)" if interrupts.is_ending() else ""
-            return step.line + ending
+            ending = "ending (Ctrl-C again: at once): " if interrupts.is_ending() else ""
+            return ending + step.line
 
         return line
 
@@ -316,9 +316,9 @@ def _steps(console: Console) -> Progress:
             return Text(task.fields["line"]())
 
     return Progress(
-        SpinnerColumn(finished_text="✓"),
+        SpinnerColumn(finished_text="✓", table_column=Column(no_wrap=True, width=1)),
         Line(table_column=Column(no_wrap=True, overflow="ellipsis")),
-        TimeElapsedColumn(),
+        TimeElapsedColumn(table_column=Column(no_wrap=True, width=7)),
         console=console,
         refresh_per_second=DRAWN_PER_SECOND,
     )

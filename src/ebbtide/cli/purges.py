@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm_name
 from ebbtide.cli.command import Cli, RepositoryArgument, command, group
 from ebbtide.cli.interrupting import command_line, share_text
@@ -25,7 +26,13 @@ CONFIRM_OPTION = "--yes-i-mean"
 SHOWN_MAX = 20
 
 PurgeArgument = Annotated[
-    str, typer.Argument(metavar="PURGE", help="Id of the purge.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="PURGE",
+        help="Id of the purge.",
+        show_default=False,
+        autocompletion=completing.purges,
+    ),
 ]
 MeantOption = Annotated[
     str | None,

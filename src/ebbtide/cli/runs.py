@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ebbtide.cli.collecting import is_icechunk, open_collector
-from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, command
 from ebbtide.cli.documents import instant
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.gc import RunDirOption
@@ -69,9 +69,7 @@ def _row(report: RunReport, now: datetime) -> list[str]:
 def show_run(
     cli: Cli,
     repository: CollectedArgument,
-    run_id: Annotated[
-        str, typer.Argument(metavar="RUN", help="Id of the run.", show_default=False)
-    ],
+    run_id: RunArgument,
     candidates: Annotated[
         bool, typer.Option("--candidates", help="List the files that the plan lets go.")
     ] = False,

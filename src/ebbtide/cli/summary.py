@@ -90,13 +90,13 @@ def _figures(report: RunReport) -> Pairs:
     pairs += [
         (words, _files_text(counts[name]))
         for name, words in WENT.items()
-        if counts[name].objects or name == "deleted"
+        if counts[name].objects or (name == "deleted" and not counts["quarantined"].objects)
     ]
     kinds = [f"{kind} {_count_text(count)}" for kind, count in report.deleted_kinds.items()]
     if kinds:
         pairs.append(("by kind", ", ".join(kinds)))
     expired = report.commits.get("expired", 0)
-    if expired:
+    if expired and report.state != "undone":
         pairs.append(("closed", count_text(expired, "commit")))
     return pairs
 

@@ -8,7 +8,7 @@ import typer
 
 from ebbtide.cli.asking import confirm, require_answerable
 from ebbtide.cli.collecting import open_collector
-from ebbtide.cli.command import Cli, CollectedArgument, YesOption, command
+from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, YesOption, command
 from ebbtide.cli.gc import MasterOption, RunDirOption, finish
 from ebbtide.cli.interrupting import purge_told, undo_told
 from ebbtide.cli.summary import show_summary
@@ -16,10 +16,6 @@ from ebbtide.cli.text import count_text, size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.report import RunReport
-
-RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Id of the run.", show_default=False)
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -69,6 +65,7 @@ def _show_undone(cli: Cli, report: RunReport) -> None:
     if found["purged_objects"]:
         count = count_text(found["purged_objects"], "file")
         cli.output.warn(f"{count} did not come back: an administrator had them purged")
+    cli.output.line()
     show_summary(cli, report)
 
 
@@ -94,6 +91,7 @@ def purge(
 
     def show() -> None:
         cli.output.line(f"run {run_id} has nothing aside any more")
+        cli.output.line()
         show_summary(cli, report)
 
     finish(cli, report, show)

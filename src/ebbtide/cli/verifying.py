@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from ebbtide.cli.collecting import open_collector
-from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, command
 from ebbtide.cli.gc import QuietOption, RunDirOption
 from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.summary import place_of, show_block
@@ -27,9 +27,7 @@ def register(app: typer.Typer) -> None:
 def verify_run(
     cli: Cli,
     repository: CollectedArgument,
-    run_id: Annotated[
-        str, typer.Argument(metavar="RUN", help="Id of the run.", show_default=False)
-    ],
+    run_id: RunArgument,
     run_dir: RunDirOption = None,
     quiet: QuietOption = False,
 ) -> None:
