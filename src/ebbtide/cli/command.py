@@ -179,11 +179,15 @@ class Cli:
         return EmbeddedRepository(context, store_id=self.store.store_id)
 
     def may(self, question: str, *, yes: bool) -> bool:
-        """Whether the answer is yes; says so when it is not."""
+        """Whether the answer is yes; when it is not, that is the command's answer."""
         if confirm(question, yes=yes):
             return True
-        self.output.say("nothing was changed")
+        self.declined("nothing was changed")
         return False
+
+    def declined(self, text: str) -> None:
+        """Answer that somebody said no."""
+        self.output.answer({"done": False}, lambda: self.output.say(text))
 
     def close(self) -> None:
         """Close what was opened."""

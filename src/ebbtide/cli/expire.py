@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ebbtide.cli import documents
-from ebbtide.cli.asking import require_answerable
+from ebbtide.cli.asking import confirm, require_answerable
 from ebbtide.cli.collecting import is_icechunk, make_engine, open_icechunk
 from ebbtide.cli.command import Cli, YesOption, command
 from ebbtide.cli.gc import MasterOption
@@ -184,9 +184,9 @@ def _expire(
     history, expiry = found.plan_expiry(request)
     if not cli.output.as_json:
         _show_expiry(cli, history, expiry)
-    if expiry.is_empty or not cli.may("rewrite its history so?", yes=yes):
-        if cli.output.as_json:
-            cli.output.answer(_document(name, history, expiry, done=False), lambda: None)
+    if expiry.is_empty or not confirm("rewrite its history so?", yes=yes):
+        document = _document(name, history, expiry, done=False)
+        cli.output.answer(document, lambda: cli.output.say("nothing was changed"))
         return
     cli.when_interrupted(
         lambda: (

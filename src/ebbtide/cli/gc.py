@@ -234,7 +234,7 @@ def sweep(
     # Who says --yes has seen the plan: 'gc plan' and 'gc show' show it.
     plan = None if yes else run.collector.plan_to_confirm(run_id)
     if plan is not None and not _agreed(cli, plan, run.aside_for, yes=yes):
-        cli.output.say("nothing was deleted; the plan stays")
+        cli.declined("nothing was deleted; the plan stays")
         return
     _when_swept(cli, run, repository, run_id)
     with run.progress:

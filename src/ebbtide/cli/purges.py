@@ -157,7 +157,7 @@ def _carry_out(cli: Cli, purges: Purges, found: PurgeReport, *, meant: str | Non
     objects = "what is named" if plan is None else count_text(plan.object_count, "object") + size
     question = f"delete {objects} of {row.repository_name} for good?"
     if not confirm_name(question, row.repository_name, given=meant, option=CONFIRM_OPTION):
-        cli.output.say(f"nothing was deleted; the plan stays: ebbtide purge resume {row.purge_id}")
+        cli.declined(f"nothing was deleted; the plan stays: ebbtide purge resume {row.purge_id}")
         return
     with cli.progress:
         done = purges.carry_out(row.purge_id)

@@ -55,13 +55,13 @@ def serve(
     bound = listening.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     document = {"url": f"http://{shown}:{bound}", "host": host, "port": bound}
-    cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
-    sys.stdout.flush()
-    if not _is_loopback(host):
-        cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # An interrupt is how a server ends.
     with suppress(KeyboardInterrupt):
+        cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
+        sys.stdout.flush()
+        if not _is_loopback(host):
+            cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         _run(app, store.settings, listening, access_log=access_log)
 
 

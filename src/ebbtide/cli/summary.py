@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide.cli.collecting import is_icechunk
@@ -59,6 +58,8 @@ def show_block(cli: Cli, pairs: Pairs) -> None:
 
 def made_by() -> tuple[str, str]:
     """What wrote a summary."""
+    from importlib.metadata import version
+
     return "by", f"ebbtide {version('ebbtide')}"
 
 

@@ -83,7 +83,7 @@ def purge(
     if not yes:
         question = f"delete {_left(run.collector.show(run_id))} of run {run_id} for good?"
         if not confirm(question, yes=yes):
-            cli.output.say("nothing was deleted")
+            cli.declined("nothing was deleted")
             return
     cli.when_interrupted(lambda: purge_told(run.progress))
     with run.progress:
