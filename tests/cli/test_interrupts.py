@@ -9,6 +9,7 @@ import pty
 import re
 import select
 import shlex
+import sqlite3
 import struct
 import subprocess
 import sys
