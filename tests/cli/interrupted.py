@@ -2,8 +2,8 @@
 
 `python -m tests.cli.interrupted WHEN SIGNAL AGAIN SECONDS COMMAND …`. WHEN is `start STEP` or
 `end STEP`, where the process signals itself; `done N`, once so many files are deleted; or `never`,
-for who does it from outside. AGAIN is after how many seconds a second signal follows, 0 for never.
-Candidates are deleted one by one, each after SECONDS.
+for who does it from outside. AGAIN is after how many seconds a second signal follows, 0 for never:
+what is in hands takes longer then. Candidates are deleted one by one, each after SECONDS.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import signal
 import sys
 import threading
 import time
-from typing import Final
+from typing import Any, Final
 
 from ebbtide import cli
+from ebbtide.arrow import texts
 from ebbtide.cli.progress import StepProgress
 from ebbtide.gc import outcomes
 from ebbtide.gc.runs import epoch_is_ours
 from ebbtide.storage import Storage
 
 LOOK_SECONDS: Final = 0.01
+STUCK_SECONDS: Final = 100.0
 
 
 def main(when: str, number: int, again: float, seconds: float) -> None:
@@ -29,6 +31,7 @@ def main(when: str, number: int, again: float, seconds: float) -> None:
     moment, _, place = when.partition(" ")
 
     def interrupt() -> None:
+        time.sleep(again)
         os.kill(os.getpid(), number)
         if again:
             time.sleep(again)
@@ -55,7 +58,13 @@ def main(when: str, number: int, again: float, seconds: float) -> None:
         time.sleep(seconds)
         return epoch_is_ours(storage, run_epoch=run_epoch, run_id=run_id)
 
-    StepProgress.__call__ = observed  # type: ignore[method-assign]
+    def stuck(column: Any) -> list[str]:  # as `texts` takes it
+        time.sleep(STUCK_SECONDS)
+        return texts(column)
+
+    if again:
+        outcomes.texts = stuck  # type: ignore[attr-defined]
+    StepProgress.__call__ = observed  # type: ignore[method-assign, assignment]
     # What tasks are made of goes with them to worker processes.
     outcomes.epoch_is_ours = slowly  # type: ignore[attr-defined]
     outcomes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]

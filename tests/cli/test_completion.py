@@ -114,7 +114,7 @@ def test_nothing_is_said(store: Path) -> None:
     line = "ebbtide repo show "
     assert offered(line, store, EBBTIDE_DATABASE_URL="postgresql://nobody@127.0.0.1:1/none") == []
     assert "init" in offered("ebbtide nonsense ", store)
-    assert offered("ebbtide gc show 'la", store) == []
+    assert offered("ebbtide gc show 'la", store) == ["lagoon", "lake"]
     (store / "metadata.db").write_bytes(b"no database")
     assert offered(line, store) == []
 

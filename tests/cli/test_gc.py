@@ -81,9 +81,9 @@ def test_verify(lake: Ebbtide, expired: str) -> None:
     found = lake("gc", "verify", "lake", run_id, "--json").document
     assert (found["verified"], found["difference_count"], found["path"]) == (True, 0, None)
     assert (found["checked"]["candidates"], found["checked"]["outcomes"]) == (1, 0)
-    shown = lake("gc", "verify", "lake", run_id).out
-    assert re.search(rf"^run +{run_id} passes$", shown, re.MULTILINE)
-    assert re.search(r"^looked at +1 candidates, 0 outcomes,", shown, re.MULTILINE)
+    told = lake("gc", "verify", "lake", run_id).out
+    assert re.search(rf"^run +{run_id} passes$", told, re.MULTILINE)
+    assert re.search(r"^looked at +1 candidates, 0 outcomes,", told, re.MULTILINE)
     swept = lake("gc", "sweep", "lake", run_id, *SHORT, "--yes", "--json").document
     assert lake("gc", "verify", "lake", run_id, "--json").document["checked"]["outcomes"] == 1
 

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -97,30 +96,26 @@ def test_only_who_asks_gets_lines(lake: Ebbtide) -> None:
         assert found.document["state"] == "planned"
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """stderr is a terminal; where what is written there can be read."""
+def test_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks and times stay where they are; what is too long is cut."""
     driver, other = pty.openpty()
     monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(other, "w") as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
-        yield driver
+        meter, shown = Meter(), StepProgress(quiet=False)
+        shown.watch(meter)
+        with shown:
+            shown("explain", "start")
+            meter.begin("files of a very long name, as none has it in earnest")
+            advance(7)
+            shown("explain", "end")
         monkeypatch.undo()
+        os.set_blocking(driver, False)
+        text = os.read(driver, 65536).decode()
     os.close(driver)
-
-
-def test_a_narrow_terminal(terminal: int) -> None:
-    """Ticks and times stay where they are; what is too long is cut."""
-    meter, shown = Meter(), StepProgress(quiet=False)
-    shown.watch(meter)
-    with shown:
-        shown("explain", "start")
-        meter.begin("files of a very long name, as none has it in earnest")
-        advance(7)
-        shown("explain", "end")
-    text = os.read(terminal, 65536).decode()
     last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "").rstrip().splitlines()[-1]
-    assert re.fullmatch(r"✓ looking for what keeps it: 7 files of .*… 0:00:0\d", last), text
+    assert re.search(r"✓ looking for what keeps it: 7 files of .*… 0:00:0\d$", last), text
 
 
 def test_summary(lake: Ebbtide, tmp_path: Path) -> None:

@@ -245,6 +245,7 @@ class _Drawn:
     def stop(self) -> None:
         """Leave the lines as they are."""
         self._drawn.stop()
+        self._drawn.console.file.close()
 
 
 class Bar:
@@ -288,6 +289,7 @@ class Bar:
     ) -> None:
         if self._progress is not None:
             self._progress.stop()
+            self._progress.console.file.close()
 
 
 def _console() -> Console:
@@ -313,11 +315,12 @@ def _steps(console: Console) -> Progress:
         """The text of a step, asked for whenever it is drawn."""
 
         def render(self, task: Task) -> Text:
-            return Text(task.fields["line"]())
+            return Text(task.fields["line"](), no_wrap=True, overflow="ellipsis")
 
     return Progress(
         SpinnerColumn(finished_text="✓", table_column=Column(no_wrap=True, width=1)),
-        Line(table_column=Column(no_wrap=True, overflow="ellipsis")),
+        # Of what is too wide, only columns that may wrap are narrowed.
+        Line(table_column=Column()),
         TimeElapsedColumn(table_column=Column(no_wrap=True, width=7)),
         console=console,
         refresh_per_second=DRAWN_PER_SECOND,
