@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +81,9 @@ def test_verify(lake: Ebbtide, expired: str) -> None:
     found = lake("gc", "verify", "lake", run_id, "--json").document
     assert (found["verified"], found["difference_count"], found["path"]) == (True, 0, None)
     assert (found["checked"]["candidates"], found["checked"]["outcomes"]) == (1, 0)
-    assert f"run {run_id}: passes (1 candidates" in lake("gc", "verify", "lake", run_id).out
+    told = lake("gc", "verify", "lake", run_id).out
+    assert re.search(rf"^run +{run_id} passes$", told, re.MULTILINE)
+    assert re.search(r"^looked at +1 candidates, 0 outcomes,", told, re.MULTILINE)
     swept = lake("gc", "sweep", "lake", run_id, *SHORT, "--yes", "--json").document
     assert lake("gc", "verify", "lake", run_id, "--json").document["checked"]["outcomes"] == 1
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ebbtide import interrupts
 from ebbtide.cli import (
     addresses,
     collected_files,
@@ -34,12 +35,10 @@ from ebbtide.cli import (
     verifying,
     whatif,
 )
-from ebbtide.cli.command import StoreOption
+from ebbtide.cli.command import Given, StoreOption, VerboseOption
+from ebbtide.cli.completing import VARIABLE
 from ebbtide.cli.output import print_error
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
-
-INTERRUPTED = 130
-"""What shells expect of a program that Ctrl-C ended."""
 
 PATH_SHOWN = 300
 """Characters of a path in a message."""
@@ -47,7 +46,6 @@ PATH_SHOWN = 300
 app = typer.Typer(
     name="ebbtide",
     help="Retention and garbage collection for versioned data on object storage.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -57,12 +55,13 @@ app = typer.Typer(
 def _program(
     context: typer.Context,
     store: StoreOption = None,
+    verbose: VerboseOption = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     show_traceback: Annotated[
         bool, typer.Option("--traceback", help="Show where in the program an error arose.")
     ] = False,
 ) -> None:
-    context.obj = store
+    context.obj = Given(store, verbose)
     # `--traceback` is looked up by `run`, which meets errors of the command line itself too.
     del show_traceback
     if version:
@@ -104,20 +103,24 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         # File names of this machine may hold bytes that are no text.
         sys.stdout.reconfigure(errors="backslashreplace")
+    interrupts.install()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the program; the exit code. Every error is shown, none is raised."""
+    if VARIABLE in os.environ:
+        return _complete(arguments)
     as_json = "--json" in arguments
     show_traceback = "--traceback" in arguments
     try:
         code: Any = app(list(arguments), standalone_mode=False, prog_name="ebbtide")
-        if code == INTERRUPTED:
-            print("\ninterrupted", file=sys.stderr)
         # Whatever is still in the buffer may find that nobody reads it: now, not after this.
         sys.stdout.flush()
         return code if isinstance(code, int) else ExitCode.DONE
+    except SystemExit as ended:
+        # So the options for completion end, which are Typer's.
+        return ended.code if isinstance(ended.code, int) else ExitCode.DONE
     except EbbtideError as error:
         return _failed(error, as_json=as_json, show_traceback=show_traceback)
     except typer.TyperException as error:
@@ -136,6 +139,18 @@ def run(arguments: Sequence[str]) -> int:
         return _failed(_file_error(error), as_json=as_json, show_traceback=show_traceback)
     except Exception as error:  # noqa: BLE001 - the last resort of the whole program
         return _unexpected(error, as_json=as_json, show_traceback=show_traceback)
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    """Answer a shell that completes a command line. Somebody is typing there: whatever goes wrong,
+    nothing is said."""
+    try:
+        app(list(arguments), standalone_mode=False, prog_name="ebbtide")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else ExitCode.DONE
+    except Exception:  # noqa: BLE001 - as above
+        return ExitCode.FAILED
+    return ExitCode.DONE
 
 
 def _failed(error: EbbtideError, *, as_json: bool, show_traceback: bool) -> int:

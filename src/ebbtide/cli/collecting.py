@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Final
 
+from ebbtide import interrupts
 from ebbtide.cli.command import Cli
 from ebbtide.cli.progress import StepProgress
 from ebbtide.cli.text import parse_date
@@ -71,7 +72,8 @@ def open_collector(
     only look at runs. A `quarantine` of ASKED is for repositories whose runs can be undone. Starts
     worker processes at most, where they are needed for sure: Spark, and others, when they are
     needed."""
-    progress = StepProgress(quiet=cli.output.as_json)
+    progress = cli.progress
+    cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
     # Whether others need workers at all is not known yet.
     starting = not reading and (mode == "clean" or is_icechunk(repository))
     engine = make_engine(cli.settings, master, progress, starting=starting)
@@ -178,6 +180,7 @@ def make_engine(
 
         from ebbtide.gc.engine import LocalEngine
 
+        progress.watch(workers.meter)
         return LocalEngine(lambda: _start_spark(settings, LOCAL_MASTER, progress), workers=workers)
 
     from ebbtide.gc.spark import SparkEngine
@@ -202,6 +205,10 @@ def _start_spark(settings: Settings, master: str, progress: StepProgress) -> Spa
             log.seek(0)
             sys.stderr.write(log.read())
             raise
+        finally:
+            if interrupts.is_installed():
+                # Spark has a handler of its own for Ctrl-C, which knows no second time.
+                interrupts.install()
     progress("start", "end")
     return session
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm
+from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.output import Output
+from ebbtide.cli.progress import StepProgress
 from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.interrupts import exit_code
 
 if TYPE_CHECKING:
     from ebbtide.formats.embedded import EmbeddedRepository
@@ -29,6 +35,14 @@ StoreOption = Annotated[
         show_default=False,
     ),
 ]
+VerboseOption = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        help="Say on stderr how far it has come, also where that is no terminal.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document.", show_default=False)
 ]
@@ -36,7 +50,13 @@ YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Answer every question with yes.", show_default=False)
 ]
 RepositoryArgument = Annotated[
-    str, typer.Argument(metavar="REPO", help="Name of the repository.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="REPO",
+        help="Name of the repository.",
+        show_default=False,
+        autocompletion=completing.repositories,
+    ),
 ]
 CollectedArgument = Annotated[
     str,
@@ -44,6 +64,7 @@ CollectedArgument = Annotated[
         metavar="REPO",
         help="Name of the repository, or icechunk:PATH or icechunk:URL.",
         show_default=False,
+        autocompletion=completing.repositories,
     ),
 ]
 RefArgument = Annotated[
@@ -52,20 +73,68 @@ RefArgument = Annotated[
         metavar="REF",
         help="A branch, tag or commit id, with ~N or ^N behind it for its ancestors.",
         show_default=False,
+        autocompletion=completing.refs,
     ),
 ]
 BranchArgument = Annotated[
-    str, typer.Argument(metavar="BRANCH", help="Name of the branch.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="BRANCH",
+        help="Name of the branch.",
+        show_default=False,
+        autocompletion=completing.branches,
+    ),
+]
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Id of the run.",
+        show_default=False,
+        autocompletion=completing.runs,
+    ),
 ]
 
 
-class Cli:
-    """What one command works with. The store is opened when it is first needed."""
+INTERRUPTED: Final = exit_code(signal.SIGINT)
+TERMINATED: Final = exit_code(signal.SIGTERM)
+"""The exit codes that shells expect of a program that Ctrl-C or SIGTERM ended."""
 
-    def __init__(self, *, directory: Path | None, as_json: bool) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The options before the command."""
+
+    store: Path | None
+    verbose: bool
+
+
+class Cli:
+    """What one command works with. The store is opened when it is first needed.
+
+    What is said when it is interrupted is `told`; a command that can leave something unfinished
+    says so there, with `go_on`, the way on.
+    """
+
+    def __init__(
+        self, context: typer.Context, *, directory: Path | None, as_json: bool, verbose: bool
+    ) -> None:
+        self.context = context
         self.directory = directory
         self.output = Output(as_json=as_json)
+        self.progress = StepProgress(quiet=as_json, verbose=verbose)
+        self.told: Callable[[], str] = lambda: "interrupted"
+        self.go_on = ""
         self._store: Store | None = None
+
+    def when_interrupted(
+        self, told: Callable[[], str], words: Sequence[str] = (), arguments: Iterable[str] = ()
+    ) -> None:
+        """From now on, say what `told` gives, and how to go on: with the present command again, or
+        with the one of these `words` on these `arguments`."""
+        self.told = told
+        way = "Go on with" if words else "Start it again with"
+        self.go_on = f"\n{way}: {command_line(self.context, words, arguments)}"
 
     @property
     def store(self) -> Store:
@@ -110,11 +179,15 @@ class Cli:
         return EmbeddedRepository(context, store_id=self.store.store_id)
 
     def may(self, question: str, *, yes: bool) -> bool:
-        """Whether the answer is yes; says so when it is not."""
+        """Whether the answer is yes; when it is not, that is the command's answer."""
         if confirm(question, yes=yes):
             return True
-        self.output.say("nothing was changed")
+        self.declined("nothing was changed")
         return False
+
+    def declined(self, text: str) -> None:
+        """Answer that somebody said no."""
+        self.output.answer({"done": False}, lambda: self.output.say(text))
 
     def close(self) -> None:
         """Close what was opened."""
@@ -129,6 +202,7 @@ _Parameter: Final = inspect.Parameter
 _ADDED: Final = (
     _Parameter("store", _Parameter.KEYWORD_ONLY, default=None, annotation=StoreOption),
     _Parameter("json", _Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption),
+    _Parameter("verbose", _Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption),
 )
 
 
@@ -147,11 +221,23 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
             *arguments: Any,  # the command's own, as Typer parsed them
             store: Path | None,
             json: bool,
+            verbose: bool,
             **options: Any,
         ) -> None:
-            cli = Cli(directory=store or context.obj, as_json=json)
+            given = context.obj
+            cli = Cli(
+                context,
+                directory=store or given.store,
+                as_json=json,
+                verbose=verbose or given.verbose,
+            )
             context.call_on_close(cli.close)
-            function(cli, *arguments, **options)
+            try:
+                function(cli, *arguments, **options)
+            except KeyboardInterrupt as interrupt:
+                cli.progress.pause()
+                cli.output.interrupted(cli.told(), cli.go_on)
+                raise typer.Exit(getattr(interrupt, "exit_code", INTERRUPTED)) from None
 
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         leading = _Parameter("context", _Parameter.POSITIONAL_ONLY, annotation=typer.Context)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import uploading
+from ebbtide.cli import completing, uploading
 from ebbtide.cli.command import Cli
 from ebbtide.cli.progress import Bar
 from ebbtide.errors import InvalidInput
@@ -32,6 +32,7 @@ FromRefOption = Annotated[
     typer.Option(
         "--from-ref",
         metavar="REF",
+        autocompletion=completing.refs,
         help="Take what a branch, tag or commit has; no bytes are moved.",
         show_default=False,
     ),

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ebbtide.cli import documents
-from ebbtide.cli.asking import require_answerable
+from ebbtide.cli.asking import confirm, require_answerable
 from ebbtide.cli.collecting import is_icechunk, make_engine, open_icechunk
 from ebbtide.cli.command import Cli, YesOption, command
 from ebbtide.cli.gc import MasterOption
+from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.policies import read_policy_file
-from ebbtide.cli.progress import StepProgress
 from ebbtide.cli.runs import LIMIT, show_candidates
+from ebbtide.cli.summary import show_block
 from ebbtide.cli.text import count_text, date_text, size_text
 from ebbtide.durations import parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
@@ -153,6 +154,7 @@ def expire(
         delete_refs=[kind for wanted, kind in deleted if wanted],
         unsafe=unsafe,
     )
+    cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
     if dry_run:
         _show_dry_run(cli, repository, found, request, files=limit if files else 0, master=master)
     else:
@@ -182,17 +184,36 @@ def _expire(
     history, expiry = found.plan_expiry(request)
     if not cli.output.as_json:
         _show_expiry(cli, history, expiry)
-    if expiry.is_empty or not cli.may("rewrite its history so?", yes=yes):
-        if cli.output.as_json:
-            cli.output.answer(_document(name, history, expiry, done=False), lambda: None)
+    if expiry.is_empty or not confirm("rewrite its history so?", yes=yes):
+        document = _document(name, history, expiry, done=False)
+        cli.output.answer(document, lambda: cli.output.say("nothing was changed"))
         return
-    history, expiry = found.expire(request)
+    cli.when_interrupted(
+        lambda: (
+            "Interrupted while the history was rewritten: no object was deleted, and what was "
+            "not rewritten yet stays as it was"
+        )
+    )
+    cli.progress("expire", "start")
+    with cli.progress:
+        history, expiry = found.expire(request)
+        cli.progress("expire", "end")
 
     def show() -> None:
         cli.output.line("done; no object was deleted")
-        cli.output.line(
-            f"what nothing reaches any more goes with 'ebbtide gc run {name}', once it has been so "
-            "for the grace"
+        cli.output.line("what nothing reaches any more goes once it has been so for the grace")
+        cli.output.line()
+        show_block(
+            cli,
+            [
+                ("repository", name),
+                ("when", f"{date_text(datetime.now(UTC))} UTC"),
+                ("released", count_text(len(expiry.released), "snapshot")),
+                ("kept", count_text(len(history.commits) - len(expiry.released), "snapshot")),
+                ("rewritten", count_text(len(expiry.new_parents), "snapshot")),
+                ("refs deleted", count_text(len(expiry.deleted_refs))),
+                ("collect", command_line(cli.context, ("gc", "run"), (name,))),
+            ],
         )
 
     cli.output.answer(_document(name, history, expiry, done=True), show)
@@ -259,7 +280,7 @@ def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | N
     from ebbtide.gc.preview import preview
 
     settings = cli.settings
-    progress = StepProgress(quiet=cli.output.as_json)
+    progress = cli.progress
     with tempfile.TemporaryDirectory(prefix="ebbtide-") as directory, progress:
         options = RunOptions.of(
             settings,

@@ -63,7 +63,11 @@ def explain(
     What keeps it comes with the nearest first. Changes nothing.
     """
     explainer = _open(cli, repository, limit=limit, grace=grace, run_dir=run_dir)
-    found = explainer.explain(what, path)
+    cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
+    with cli.progress:
+        cli.progress("explain", "start")
+        found = explainer.explain(what, path)
+        cli.progress("explain", "end")
 
     from ebbtide.gc.explaining.answers import ExplainedAddress
 
@@ -94,6 +98,7 @@ def _open(
     asked = None if grace is None else parse_duration(grace)
     options = RunOptions.of(settings, sessions=sessions, grace=asked)
     engine = explaining_engine(settings.workers)
+    cli.progress.watch(engine.meter)
     return Explainer(found, engine=engine, grace=options.grace, limit=limit)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide.cli.output import Output
@@ -104,23 +103,6 @@ def show_outcome(output: Output, report: RunReport) -> None:
     if forgotten:
         output.line()
         output.line(f"the records of {count_text(forgotten, 'commit')} are dropped too")
-
-
-def run_text(report: RunReport) -> str:
-    """How a run ended, and where its files are."""
-    text = f"run {report.run_id} {report.state}"
-    # Those of a run that collected a gone repository went with it.
-    return f"{text}; its files: {report.run_path}" if report.run_path else text
-
-
-def aside_text(quarantine: Mapping[str, Any]) -> str:
-    """What a run has aside, and until when."""
-    found = f"{count_text(quarantine['objects'], 'file')} ({size_text(quarantine['bytes'])})"
-    if quarantine["state"] == "held":
-        return f"aside until {date_text(datetime.fromisoformat(quarantine['until']))}: {found}"
-    done = {"undone": "brought back", "purged": "deleted for good"}[quarantine["state"]]
-    at = date_text(datetime.fromisoformat(quarantine["at"]))
-    return f"what it moved aside was {done} on {at}"
 
 
 def candidate_kinds(plan: Plan) -> dict[str, Count]:

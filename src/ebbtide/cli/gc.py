@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents
+from ebbtide.cli import completing, documents
 from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import ASKED, open_collector
+from ebbtide.cli.collecting import ASKED, Run, open_collector
 from ebbtide.cli.command import (
     Cli,
     CollectedArgument,
@@ -21,7 +21,9 @@ from ebbtide.cli.command import (
     command,
     group,
 )
-from ebbtide.cli.figures import aside_text, run_text, show_outcome, show_plan
+from ebbtide.cli.figures import show_outcome, show_plan
+from ebbtide.cli.interrupting import command_line, planning_told, sweep_told
+from ebbtide.cli.summary import show_summary
 from ebbtide.cli.text import count_text, date_text, one_line, size_text
 from ebbtide.durations import format_duration
 
@@ -80,6 +82,7 @@ ModeOption = Annotated[
     typer.Option(
         "--mode",
         metavar="MODE",
+        autocompletion=completing.one_of("auto", "clean", "incremental"),
         help="clean looks at everything, incremental at what changed since the last run that was "
         "swept, auto at that where it can.",
     ),
@@ -150,6 +153,7 @@ def plan(
         inventory_date=inventory_date,
         master=master,
     )
+    cli.when_interrupted(lambda: planning_told(run.progress))
     with run.progress:
         report = run.collector.plan()
 
@@ -157,13 +161,7 @@ def plan(
         if report.has_plan:
             show_plan(cli.output, run.collector.plan_of(report.run_id))
             cli.output.line()
-        if report.state == "planned":
-            cli.output.line(f"plan {report.run_id}: nothing has been deleted")
-            options = f" --run-dir {run_dir}" if run_dir is not None else ""
-            options += " --quiet-repository" if quiet else ""
-            cli.output.line(
-                f"to carry it out: ebbtide gc sweep {repository} {report.run_id}{options}"
-            )
+        show_summary(cli, report)
 
     finish(cli, report, show)
 
@@ -202,6 +200,7 @@ def sweep(
         str | None,
         typer.Argument(
             metavar="RUN",
+            autocompletion=completing.runs,
             help="Id of the run whose plan to carry out; without it, the newest not swept.",
             show_default=False,
         ),
@@ -235,11 +234,12 @@ def sweep(
     # Who says --yes has seen the plan: 'gc plan' and 'gc show' show it.
     plan = None if yes else run.collector.plan_to_confirm(run_id)
     if plan is not None and not _agreed(cli, plan, run.aside_for, yes=yes):
-        cli.output.say("nothing was deleted; the plan stays")
+        cli.declined("nothing was deleted; the plan stays")
         return
+    _when_swept(cli, run, repository, run_id)
     with run.progress:
         report = run.collector.sweep(run_id)
-    _finish_sweep(cli, repository, report)
+    _finish_sweep(cli, report)
 
 
 @command(app, "run")
@@ -277,15 +277,24 @@ def run_both(
 
     def agreed(plan: Plan) -> bool:
         run.progress.pause()
+        _when_swept(cli, run, repository, plan.run_id)
         return _agreed(cli, plan, run.aside_for, yes=yes)
 
+    cli.when_interrupted(lambda: planning_told(run.progress))
     with run.progress:
         report = run.collector.run(agreed)
     if report.state == "planned":
-        cli.output.say(f"nothing was deleted; the plan stays: gc sweep {repository}")
+        way = command_line(cli.context, ("gc", "sweep"), (repository, report.run_id))
+        cli.output.say(f"nothing was deleted; the plan stays: {way}")
     elif report.state == "refused" and report.has_plan and not cli.output.as_json:
         show_plan(cli.output, run.collector.plan_of(report.run_id))
-    _finish_sweep(cli, repository, report)
+    _finish_sweep(cli, report)
+
+
+def _when_swept(cli: Cli, run: Run, repository: str, run_id: str) -> None:
+    """What is said of a sweep that is interrupted."""
+    run.progress.moves_aside = run.aside_for is not None
+    cli.when_interrupted(lambda: sweep_told(run.progress), ("gc", "sweep"), (repository, run_id))
 
 
 def _agreed(cli: Cli, plan: Plan, aside_for: timedelta | None, *, yes: bool) -> bool:
@@ -315,17 +324,14 @@ def _consequence(plan: Plan) -> str:
     return "close the commits that are let go"
 
 
-def _finish_sweep(cli: Cli, repository: str, report: RunReport) -> None:
+def _finish_sweep(cli: Cli, report: RunReport) -> None:
     def show() -> None:
         if report.state in ("swept", "incomplete"):
             show_outcome(cli.output, report)
             cli.output.line()
             if report.mode == "removal":
                 _show_removal(cli, report)
-            cli.output.line(run_text(report))
-            if report.quarantine is not None:
-                cli.output.line(aside_text(report.quarantine))
-                cli.output.line(f"to bring it back: ebbtide gc undo {repository} {report.run_id}")
+            show_summary(cli, report)
 
     finish(cli, report, show)
 

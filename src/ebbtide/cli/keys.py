@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents
+from ebbtide.cli import completing, documents
 from ebbtide.cli.command import Cli, YesOption, command, group
 from ebbtide.cli.text import date_text, short_id
 
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 app = group("Make, list and revoke access keys; rotate the keys that sign tokens.")
 
 KeyArgument = Annotated[
-    str, typer.Argument(metavar="KEY", help="Id of the access key.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="KEY",
+        help="Id of the access key.",
+        show_default=False,
+        autocompletion=completing.keys,
+    ),
 ]
 
 
@@ -28,6 +34,7 @@ def create(
         str,
         typer.Option(
             metavar="ROLE",
+            autocompletion=completing.one_of("reader", "writer", "admin"),
             help="reader reads; writer changes what repositories hold, too; admin makes "
             "repositories, sets policies and collects, too.",
         ),

@@ -22,10 +22,12 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        self._has_answered = False
 
     def answer(self, document: Mapping[str, Any], show: Callable[[], None]) -> None:
         """The command's answer: `document` (JSON-ready) with `--json`, else whatever `show`
         prints."""
+        self._has_answered = True
         if self.as_json:
             print(json.dumps(document, indent=2))
         else:
@@ -71,14 +73,25 @@ class Output:
         """An error that the answer tells of too, on stderr."""
         print(f"error: {text}", file=sys.stderr)
 
+    def interrupted(self, told: str, go_on: str) -> None:
+        """The command was interrupted: what state things are in, and how to go on."""
+        if self._has_answered:
+            print(f"{told}{go_on}", file=sys.stderr)
+        else:
+            # A terminal has shown ^C where the line begins.
+            lead = "\n" if sys.stderr.isatty() else ""
+            print_error("interrupted", f"{told}{go_on}", as_json=self.as_json, lead=lead)
+
     def warn(self, text: str) -> None:
         """A warning, on stderr; a `--json` document carries its warnings itself."""
         self.say(f"warning: {text}")
 
 
-def print_error(kind: str, message: str, *, as_json: bool, hint: str = "") -> None:
+def print_error(
+    kind: str, message: str, *, as_json: bool, hint: str = "", lead: str = "error: "
+) -> None:
     """An error: a line on stderr, and with `--json` the document on stdout."""
-    print(f"error: {message}" + (f"\n{hint}" if hint else ""), file=sys.stderr)
+    print(f"{lead}{message}" + (f"\n{hint}" if hint else ""), file=sys.stderr)
     if as_json:
         print(json.dumps({"error": {"kind": kind, "message": message}}, indent=2))
 

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm_name
 from ebbtide.cli.command import Cli, RepositoryArgument, command, group
+from ebbtide.cli.interrupting import command_line, share_text
+from ebbtide.cli.summary import made_by
 from ebbtide.cli.text import clean, count_text, date_text, one_line, size_text
 from ebbtide.errors import ExitCode, InvalidInput
 
 if TYPE_CHECKING:
     from ebbtide.purge.purger import PurgeReport, Purges
+    from ebbtide.store.metadata.purges import PurgeRow
 
 app = group("Delete at once, and for good, what is named; and show what was.")
 
@@ -22,7 +26,13 @@ CONFIRM_OPTION = "--yes-i-mean"
 SHOWN_MAX = 20
 
 PurgeArgument = Annotated[
-    str, typer.Argument(metavar="PURGE", help="Id of the purge.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="PURGE",
+        help="Id of the purge.",
+        show_default=False,
+        autocompletion=completing.purges,
+    ),
 ]
 MeantOption = Annotated[
     str | None,
@@ -108,7 +118,9 @@ def run(
     if not dry_run and meant is not None:
         confirm_name("", name, given=meant, option=CONFIRM_OPTION)
     purge_id = purges.begin(name, request).purge_id
-    planned = purges.carry_out(purge_id, dry_run=True)
+    _when_interrupted(cli, purges, purge_id)
+    with cli.progress:
+        planned = purges.carry_out(purge_id, dry_run=True)
     if dry_run or planned.row.state != "planned":
         _finish(cli, purges, planned, limit=limit)
     if not cli.output.as_json:
@@ -120,7 +132,22 @@ def run(
 def resume(cli: Cli, purge_id: PurgeArgument, meant: MeantOption = None) -> None:
     """Go on with a purge that was stopped, that failed in part, or that was only planned."""
     purges = _purges(cli)
-    _carry_out(cli, purges, purges.show(purge_id), meant=meant)
+    found = purges.show(purge_id)
+    _when_interrupted(cli, purges, purge_id)
+    _carry_out(cli, purges, found, meant=meant)
+
+
+def _when_interrupted(cli: Cli, purges: Purges, purge_id: str) -> None:
+    """What is said of a purge that is interrupted."""
+
+    def told() -> str:
+        deleting = cli.progress.reached("delete")
+        if deleting is None:
+            closed = purges.find(purge_id).closed_at is not None
+            return f"Interrupted: nothing was deleted{', but what is named is closed' * closed}"
+        return f"Interrupted: {share_text(deleting)} dealt with; what is named is closed"
+
+    cli.when_interrupted(told, ("purge", "resume"), (purge_id,))
 
 
 def _carry_out(cli: Cli, purges: Purges, found: PurgeReport, *, meant: str | None) -> None:
@@ -130,9 +157,11 @@ def _carry_out(cli: Cli, purges: Purges, found: PurgeReport, *, meant: str | Non
     objects = "what is named" if plan is None else count_text(plan.object_count, "object") + size
     question = f"delete {objects} of {row.repository_name} for good?"
     if not confirm_name(question, row.repository_name, given=meant, option=CONFIRM_OPTION):
-        cli.output.say(f"nothing was deleted; the plan stays: ebbtide purge resume {row.purge_id}")
+        cli.declined(f"nothing was deleted; the plan stays: ebbtide purge resume {row.purge_id}")
         return
-    _finish(cli, purges, purges.carry_out(row.purge_id), limit=0)
+    with cli.progress:
+        done = purges.carry_out(row.purge_id)
+    _finish(cli, purges, done, limit=0)
 
 
 @command(app, "list")
@@ -221,7 +250,9 @@ def key(cli: Cli) -> None:
 def _purges(cli: Cli) -> Purges:
     from ebbtide.purge.purger import Purges
 
-    return Purges(cli.store, notice=lambda step: cli.output.say(f"{step} …"))
+    purges = Purges(cli.store, notice=cli.progress.notice)
+    cli.progress.watch(purges.meter)
+    return purges
 
 
 def _who() -> dict[str, str]:
@@ -283,6 +314,8 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
         ("size", size_text(document["size_bytes"])),
         *((name, count_text(count)) for name, count in document["outcomes"].items()),
         ("files", row.record_url),
+        *_ways_on(cli, row),
+        made_by(),
     ]
     output.fields([(name, clean(value)) for name, value in fields if value])
     if plan is not None and plan.foreign_count:
@@ -296,6 +329,17 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
     if plan is not None and plan.reference_count:
         output.line()
         _show_references(cli, found)
+
+
+def _ways_on(cli: Cli, row: PurgeRow) -> list[tuple[str, str]]:
+    """What can be done with the purge, as it is typed."""
+    words = {"verify": "verify"} if row.state in ("done", "incomplete") else {}
+    if row.state in ("planned", "deleting", "incomplete"):
+        words["go on"] = "resume"
+    return [
+        (name, command_line(cli.context, ("purge", word), (row.purge_id,)))
+        for name, word in words.items()
+    ]
 
 
 def _show_objects(cli: Cli, objects: list[dict[str, Any]]) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ebbtide.cli.command import Cli, command
-from ebbtide.cli.progress import Line
 from ebbtide.cli.text import count_text, size_text
 
 if TYPE_CHECKING:
@@ -35,16 +34,23 @@ def reclaim(
     interrupted. 'ebbtide serve' does the same beside its other work, unless EBBTIDE_RECLAIM is
     false; any number may do it at one time.
     """
+    from ebbtide.gc.meter import Meter, advance
     from ebbtide.store.reclaiming import Reclaimed, Reclaimer
 
     reclaimer = Reclaimer(cli.store)
     total = Reclaimed()
-    with Line(quiet=cli.output.as_json) as line:
+    meter = Meter()
+    cli.progress.watch(meter)
+    if once:
+        cli.when_interrupted(lambda: f"Interrupted: {_text(total)}. The rest goes another time")
+    with cli.progress:
+        cli.progress("reclaim", "start")
+        meter.begin("objects")
 
         def show(done: Reclaimed) -> None:
             nonlocal total
             total += done
-            line.show(_text(total))
+            advance(done.deleted_count)
 
         interval = cli.store.settings.reclaim_interval.total_seconds()
         stopped = Event()

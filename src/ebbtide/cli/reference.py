@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import typer
 
-from ebbtide.cli.app import INTERRUPTED, app
+from ebbtide.cli.app import app
+from ebbtide.cli.command import INTERRUPTED, TERMINATED
 from ebbtide.errors import ExitCode
 
 EXIT_TEXT: Final = {
@@ -26,8 +27,9 @@ _INTRODUCTION: Final = """\
 
 Made by `python -m ebbtide.cli.reference`; a test compares it with the program.
 
-Every command has two more options than its table says: `--store DIR`, which may stand before the
-command too, and `--json`. Without `--store` the store is that of `EBBTIDE_STORE`; all settings are
+Every command has three more options than its table says: `--store DIR` and `--verbose`, which may
+stand before the command too, and `--json`. [terminal.md](terminal.md) tells of progress, Ctrl-C and
+completion. Without `--store` the store is that of `EBBTIDE_STORE`; all settings are
 in [settings.md](settings.md). A REF is a branch, a tag, a commit id or its first six
 digits or more, with `~N` (N first parents back) or `^N` (the N-th parent) behind it; `main@` is the
 branch `main` without what is staged on it.
@@ -47,7 +49,7 @@ unless `--yes` is given.
 def render() -> str:
     """The whole reference."""
     codes = [f"| {int(code)} | {text} |" for code, text in EXIT_TEXT.items()]
-    codes.append(f"| {INTERRUPTED} | interrupted by Ctrl-C |")
+    codes.append(f"| {INTERRUPTED}, {TERMINATED} | interrupted by Ctrl-C, by SIGTERM |")
     sections = [_section(path, command) for path, command in commands()]
     return _INTRODUCTION + "\n".join(codes) + "\n\n" + "\n".join(sections)
 
@@ -81,8 +83,8 @@ def _section(path: str, command: Node) -> str:
 
 
 def _is_told(path: str, option: Node) -> bool:
-    """The two that every command has are told of once, in the introduction."""
-    return path == "ebbtide" or option.name not in ("store", "json")
+    """Those that every command has are told of once, in the introduction."""
+    return path == "ebbtide" or option.name not in ("store", "json", "verbose")
 
 
 def _argument_text(argument: Node) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli import documents
+from ebbtide.cli import completing, documents
 from ebbtide.cli.command import (
     BranchArgument,
     Cli,
@@ -44,13 +44,31 @@ tag_app = group("Make, list, delete and restore tags.")
 CREATE_OPTIONS = "--expires-in and --expires-at"
 
 TagArgument = Annotated[
-    str, typer.Argument(metavar="TAG", help="Name of the tag.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="TAG",
+        help="Name of the tag.",
+        show_default=False,
+        autocompletion=completing.tags,
+    ),
 ]
 OldBranchArgument = Annotated[
-    str, typer.Argument(metavar="BRANCH", help="Name or id of the branch.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="BRANCH",
+        help="Name or id of the branch.",
+        show_default=False,
+        autocompletion=completing.branches,
+    ),
 ]
 OldTagArgument = Annotated[
-    str, typer.Argument(metavar="TAG", help="Name or id of the tag.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="TAG",
+        help="Name or id of the tag.",
+        show_default=False,
+        autocompletion=completing.tags,
+    ),
 ]
 
 
@@ -63,6 +81,7 @@ def create_branch(
         str | None,
         typer.Option(
             metavar="REF",
+            autocompletion=completing.refs,
             help="Where it begins: a branch, tag or commit; without it, the default branch.",
             show_default=False,
         ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents
+from ebbtide.cli import completing, documents
 from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
 from ebbtide.cli.lifecycle import (
     AtOption,
@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 app = group("Make, list, delete and restore repositories.")
 
 OldRepositoryArgument = Annotated[
-    str, typer.Argument(metavar="REPO", help="Name or id of the repository.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="REPO",
+        help="Name or id of the repository.",
+        show_default=False,
+        autocompletion=completing.repositories,
+    ),
 ]
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ebbtide.cli.collecting import is_icechunk, open_collector
-from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, command
 from ebbtide.cli.documents import instant
-from ebbtide.cli.figures import aside_text, run_text, show_outcome, show_plan
+from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.gc import RunDirOption
+from ebbtide.cli.summary import show_summary
 from ebbtide.cli.text import age_text, count_text, date_text, size_text
 from ebbtide.ids import instant_of
 
@@ -68,9 +69,7 @@ def _row(report: RunReport, now: datetime) -> list[str]:
 def show_run(
     cli: Cli,
     repository: CollectedArgument,
-    run_id: Annotated[
-        str, typer.Argument(metavar="RUN", help="Id of the run.", show_default=False)
-    ],
+    run_id: RunArgument,
     candidates: Annotated[
         bool, typer.Option("--candidates", help="List the files that the plan lets go.")
     ] = False,
@@ -105,13 +104,9 @@ def show_run(
         if listed is not None:
             show_candidates(cli, listed)
             cli.output.line()
-        cli.output.line(run_text(report))
-        if report.quarantine is not None:
-            cli.output.line(aside_text(report.quarantine))
         for warning in report.warnings if plan is None else ():
             cli.output.warn(warning)
-        if report.error is not None:
-            cli.output.line(f"{report.error['kind']}: {report.error['message']}")
+        show_summary(cli, report)
 
     cli.output.answer(document, show)
 

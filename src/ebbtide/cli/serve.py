@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import socket
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -54,12 +55,14 @@ def serve(
     bound = listening.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     document = {"url": f"http://{shown}:{bound}", "host": host, "port": bound}
-    cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
-    sys.stdout.flush()
-    if not _is_loopback(host):
-        cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    _run(app, store.settings, listening, access_log=access_log)
+    # An interrupt is how a server ends.
+    with suppress(KeyboardInterrupt):
+        cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
+        sys.stdout.flush()
+        if not _is_loopback(host):
+            cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        _run(app, store.settings, listening, access_log=access_log)
 
 
 def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_log: bool) -> None:

@@ -58,6 +58,13 @@ def age_text(age: timedelta) -> str:
     return "now"
 
 
+def time_text(seconds: float) -> str:
+    """`0:05`, `12:40`, `3:02:01`: minutes and seconds, with hours where there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 def age_at(instant: datetime, now: datetime) -> str:
     """How old something is; nothing for a repository's initial commit, which is dated 1970."""
     return "" if instant == EPOCH else age_text(now - instant)

@@ -8,16 +8,14 @@ import typer
 
 from ebbtide.cli.asking import confirm, require_answerable
 from ebbtide.cli.collecting import open_collector
-from ebbtide.cli.command import Cli, CollectedArgument, YesOption, command
+from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, YesOption, command
 from ebbtide.cli.gc import MasterOption, RunDirOption, finish
+from ebbtide.cli.interrupting import purge_told, undo_told
+from ebbtide.cli.summary import show_summary
 from ebbtide.cli.text import count_text, size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.report import RunReport
-
-RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Id of the run.", show_default=False)
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -47,6 +45,7 @@ def undo(
     interrupted is asked for again.
     """
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
+    cli.when_interrupted(lambda: undo_told(run.progress))
     with run.progress:
         report = run.collector.undo(run_id, under=under)
     finish(cli, report, lambda: _show_undone(cli, report))
@@ -66,6 +65,8 @@ def _show_undone(cli: Cli, report: RunReport) -> None:
     if found["purged_objects"]:
         count = count_text(found["purged_objects"], "file")
         cli.output.warn(f"{count} did not come back: an administrator had them purged")
+    cli.output.line()
+    show_summary(cli, report)
 
 
 def purge(
@@ -82,11 +83,18 @@ def purge(
     if not yes:
         question = f"delete {_left(run.collector.show(run_id))} of run {run_id} for good?"
         if not confirm(question, yes=yes):
-            cli.output.say("nothing was deleted")
+            cli.declined("nothing was deleted")
             return
+    cli.when_interrupted(lambda: purge_told(run.progress))
     with run.progress:
         report = run.collector.purge(run_id)
-    finish(cli, report, lambda: cli.output.line(f"run {run_id} has nothing aside any more"))
+
+    def show() -> None:
+        cli.output.line(f"run {run_id} has nothing aside any more")
+        cli.output.line()
+        show_summary(cli, report)
+
+    finish(cli, report, show)
 
 
 def _left(report: RunReport) -> str:

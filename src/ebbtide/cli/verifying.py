@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import typer
 
 from ebbtide.cli.collecting import open_collector
-from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, command
 from ebbtide.cli.gc import QuietOption, RunDirOption
-from ebbtide.cli.text import count_text, one_line, size_text
+from ebbtide.cli.interrupting import command_line
+from ebbtide.cli.summary import place_of, show_block
+from ebbtide.cli.text import count_text, date_text, one_line, size_text
 from ebbtide.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -24,9 +27,7 @@ def register(app: typer.Typer) -> None:
 def verify_run(
     cli: Cli,
     repository: CollectedArgument,
-    run_id: Annotated[
-        str, typer.Argument(metavar="RUN", help="Id of the run.", show_default=False)
-    ],
+    run_id: RunArgument,
     run_dir: RunDirOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -36,7 +37,9 @@ def verify_run(
     nothing went which is needed, and that the record is whole. Exit code 3 where something differs.
     """
     run = open_collector(cli, repository, run_dir=run_dir, quiet=quiet, mode="auto", reading=True)
-    found = run.collector.verify(run_id)
+    cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
+    with run.progress:
+        found = run.collector.verify(run_id)
     cli.output.answer(found.to_json(), lambda: _show(cli, found))
     if not found.verified:
         count = count_text(found.difference_count, "difference")
@@ -68,7 +71,14 @@ def _show(cli: Cli, found: Verification) -> None:
     if found.unwritten is not None:
         cli.output.warn(f"they are written nowhere: {found.unwritten}")
     looked = ", ".join(f"{count_text(count)} {name}" for name, count in found.checked.items())
-    cli.output.line(f"run {found.run_id}: {'passes' if found.verified else 'differs'} ({looked})")
+    result = "passes" if found.verified else count_text(found.difference_count, "difference")
+    named = (found.repository, found.run_id)
+    pairs = [("run", f"{found.run_id} {result}"), *place_of(cli, found.repository)]
+    pairs += [("when", f"{date_text(datetime.now(UTC))} UTC"), ("looked at", looked)]
+    notes = sum(count for sort, count in found.counts.items() if sort in NOTES)
+    if notes:
+        pairs.append(("notes", count_text(notes)))
+    show_block(cli, [*pairs, ("show", command_line(cli.context, ("gc", "show"), named))])
 
 
 def _row(found: Finding) -> list[str]:

@@ -77,6 +77,7 @@ def what_if(
         inventory_date=inventory_date,
         master=master,
     )
+    cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
     with run.progress:
         found = run.collector.what_if(policies)
     price = cli.store.settings.price_gb_month

@@ -59,6 +59,8 @@ class Aside:
         """Delete for good what a run has aside; its report, changed. Failed `storage_error`."""
         storage = self.repository.storage
         with steps("purge"):
+            told = report.quarantine or {}
+            self.engine.meter.begin("files", told.get("objects"))
             quarantine.delete_held(self.engine, storage, record.run_id)
         if record.back_at is None:
             quarantine.drop(storage, record.run_id)

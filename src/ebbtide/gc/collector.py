@@ -31,7 +31,7 @@ from ebbtide.gc.runs import (
     RunFolder,
     announce_epoch,
 )
-from ebbtide.gc.steps import Observer, Steps, silent
+from ebbtide.gc.steps import Observer, Steps, Unheld, silent
 from ebbtide.gc.sweep import Sweep, Swept
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify
@@ -176,7 +176,16 @@ class Collector:
             steps=steps,
             chosen=self._chosen(),
             given=given,
+            expected=self._expected(),
         )
+
+    def _expected(self) -> int | None:
+        """How many files there may be: as many as the newest plan knew of."""
+        newest = next(iter(self._repository.run_paths()), None)
+        try:
+            return None if newest is None else self.plan_of(newest).whole.objects
+        except (NotFound, Refused):
+            return None
 
     def _chosen(self) -> Chosen:
         """The run that a plan goes on from, by the options and what is on record."""
@@ -321,7 +330,9 @@ class Collector:
         """Check a run's plan, and what is on record of its sweep. Takes no lease. Raises as
         `plan_of`, and as `verifying.verify.verify`."""
         folder = self._folder(run_id)
-        return verify(self._repository, self._read_plan(folder, run_id), folder)
+        steps = Steps(Unheld(), self._observer)
+        plan = self._read_plan(folder, run_id)
+        return verify(self._repository, plan, folder, steps=steps, meter=self._engine.meter)
 
     def what_if(
         self,

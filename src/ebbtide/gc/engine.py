@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide.errors import EbbtideError, Failed
+from ebbtide.gc.meter import Meter
 from ebbtide.gc.parts import Part, PartRows, checked
 from ebbtide.gc.workers import Workers
 from ebbtide.imports import allow_pandas
@@ -30,7 +31,8 @@ ALONE_ROWS_MAX: Final = 100_000
 
 class Engine(ABC):
     """Runs steps. `held_max`: addresses that each process can hold, some 50 bytes each.
-    `keys_held_max`: keys of addresses, 8 bytes each and as many again while they are sorted."""
+    `keys_held_max`: keys of addresses, 8 bytes each and as many again while they are sorted.
+    `meter` counts what tasks do, where they tell."""
 
     def __init__(
         self,
@@ -38,10 +40,12 @@ class Engine(ABC):
         *,
         held_max: int = ADDRESSES_HELD_MAX,
         keys_held_max: int = KEYS_HELD_MAX,
+        meter: Meter | None = None,
     ) -> None:
         self._session = session
         self.held_max = held_max
         self.keys_held_max = keys_held_max
+        self.meter = meter or Meter()
 
     @property
     @abstractmethod
@@ -94,7 +98,9 @@ class LocalEngine(Engine):
         keys_held_max: int = KEYS_HELD_MAX,
         alone_rows_max: int = ALONE_ROWS_MAX,
     ) -> None:
-        super().__init__(session, held_max=held_max, keys_held_max=keys_held_max)
+        super().__init__(
+            session, held_max=held_max, keys_held_max=keys_held_max, meter=workers.meter
+        )
         self._workers = workers
         self._alone_rows_max = alone_rows_max
         self._few = False

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import make_schema
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
@@ -44,9 +45,11 @@ def list_inventory(
     layout: Layout,
     folder: RunFolder,
     slices: Slices,
+    *,
+    expected: int | None = None,
 ) -> tuple[list[Part], int]:
     """List the storage into parts, and count by kind: all of it, but for slices that may be left
-    out. Also how many were left out for being young.
+    out. Also how many were left out for being young. `expected` is how many files there may be.
 
     The parts with a name hold rows of INVENTORY_SCHEMA; those without count rows of one kind
     (their `group`). Files of the system are left out of the rows, not of the counts.
@@ -60,6 +63,7 @@ def list_inventory(
     def work(number: int, task: list[ListingItem], answer: PartRows) -> None:
         _list_task(number, task, answer, storage=storage, layout=layout, folder=folder)
 
+    engine.meter.begin("files", expected, is_about=True)
     return engine.run(tasks, work), listing.young_slices
 
 
@@ -76,6 +80,7 @@ def _list_task(
     for item in items:
         for batch in storage.list(item.prefix, recursive=item.recursive, share=item.share):
             writer.add(classified(batch, layout))
+            advance(batch.num_rows)
     writer.flush()
 
 

@@ -27,6 +27,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import INVENTORY_SCHEMA, in_closed_slices
 from ebbtide.gc.keys import KeySet, keys_of, rows_of
+from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_tables, split
 
 _CLASS: Final = "class "
@@ -52,6 +53,7 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
         purged = given.read_purged()
         writer = CandidateWriter(folder, kinds, number, answer)
         for table in read_tables(folder, task, INVENTORY_SCHEMA):
+            advance(table.num_rows)
             target = table.column("target")
             judged = pc.coalesce(target, table.column("address"))
             keys = keys_of(judged)
@@ -76,6 +78,7 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
                     writer.remember(in_closed_slices(known, given.closed_after))
         writer.finish()
 
+    engine.meter.begin("files", rows_of(given.inventory))
     answers = engine.run(split(given.inventory, tasks=count), work)
     counts = dict.fromkeys(CLASSES, Count())
     for part in answers:

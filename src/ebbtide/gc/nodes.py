@@ -21,6 +21,7 @@ from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import KEYS_PER_PART, Index, count_use, outworn
 from ebbtide.gc.indexed import KEYED_SCHEMA, keyed, known_nodes, matching_nodes
 from ebbtide.gc.keys import KEYS, KeyArray, KeyWriter, Sieve, keys_of, once
+from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
     Part,
@@ -219,6 +220,7 @@ def _read_from_files(
         )
         columns = (rows.column(name).to_pylist() for name in MARKED_NODES.names)
         for node in zip(*columns, strict=True):
+            advance(1)
             node_id, checksum, count, required = node
             try:
                 found = place.layout.read_node(place.storage, node_id, checksum, entry_count=count)
@@ -228,6 +230,7 @@ def _read_from_files(
                     answer.failed(error)
         writer.finish()
 
+    engine.meter.begin("nodes", sum(part.rows for part in nodes))
     return engine.run(_slices(engine, nodes), work)
 
 

@@ -25,9 +25,11 @@ from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.keys import KeySet, keys_of, rows_of
+from ebbtide.gc.meter import advance, check_wanted
 from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
 from ebbtide.gc.quarantine import move_aside
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
+from ebbtide.interrupts import held
 from ebbtide.storage import DeleteOutcome, Storage
 
 OUTCOME_SCHEMA: Final = make_schema(
@@ -100,23 +102,26 @@ def delete_parts(
                     if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
                         raise Refused("lease_lost", "another run has taken the repository")
                     guard()
+                    check_wanted()
                     batch = table.slice(start, ADDRESSES_PER_BATCH)
-                    outcomes = (
-                        remove_unchanged(storage, batch, remove)
-                        if looks_again
-                        else remove(texts(batch.column("address")))
-                    )
-                    if written is not None:
-                        written.result()
-                    written = recorder.submit(
-                        _record,
-                        folder,
-                        answer,
-                        f"deleted/{_stem(task.name)}/{epoch:06d}-{number:04d}-{attempt}",
-                        batch,
-                        outcomes=[_MOVED.get(each.outcome, each.outcome) for each in outcomes],
-                        errors=[each.error for each in outcomes],
-                    )
+                    with held():  # what was deleted is on record
+                        outcomes = (
+                            remove_unchanged(storage, batch, remove)
+                            if looks_again
+                            else remove(texts(batch.column("address")))
+                        )
+                        if written is not None:
+                            written.result()
+                        written = recorder.submit(
+                            _record,
+                            folder,
+                            answer,
+                            f"deleted/{_stem(task.name)}/{epoch:06d}-{number:04d}-{attempt}",
+                            batch,
+                            outcomes=[_MOVED.get(each.outcome, each.outcome) for each in outcomes],
+                            errors=[each.error for each in outcomes],
+                        )
+                        advance(batch.num_rows)
             except EbbtideError as error:
                 answer.failed(error)
             if written is not None:

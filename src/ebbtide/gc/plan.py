@@ -124,6 +124,11 @@ class Plan:
     inventory_url: str | None = None
     refusal: tuple[str, str] | None = None
 
+    @property
+    def policy_sha256(self) -> str | None:
+        """The checksum of the policy's JSON; None without a policy."""
+        return None if self.policy is None else checksum_of(self.policy)
+
     def to_json(self) -> dict[str, Any]:
         """The content of plan.json, with its checksum."""
         content: dict[str, Any] = {

@@ -115,13 +115,14 @@ def make_plan(
     steps: Steps,
     chosen: Chosen,
     given: GivenInventory | None = None,
+    expected: int | None = None,
 ) -> Plan:
     """Make the plan of a run; the caller writes it. Refused by any gate. Nothing is listed where
-    an inventory is `given`.
+    an inventory is `given`. `expected` is how many files a clean run may find.
 
     An incremental run that turns out to be none becomes a clean one.
     """
-    planning = _Planning(engine, repository, run_id, folder, options, steps, given)
+    planning = _Planning(engine, repository, run_id, folder, options, steps, given, expected)
     try:
         return planning.make(chosen)
     except NeedsCleanRunError as error:
@@ -159,6 +160,7 @@ class _Planning:
     options: RunOptions
     steps: Steps
     given: GivenInventory | None
+    expected: int | None = None
 
     def make(self, chosen: Chosen) -> Plan:
         """As `make_plan`; raises NeedsCleanRunError besides."""
@@ -223,7 +225,12 @@ class _Planning:
             closed_after=None if earlier is None else earlier.closed_after,
         )
         parts, young = list_inventory(
-            self.engine, repository.storage, repository.layout, folder, slices
+            self.engine,
+            repository.storage,
+            repository.layout,
+            folder,
+            slices,
+            expected=self.expected if earlier is None else None,
         )
         return replace(
             _listed(repository, parts, cutoff=cutoff), young_slices=young, closed_after=closed_after

@@ -26,6 +26,7 @@ from ebbtide.errors import Failed, NotFound, Refused
 from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, split
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import DeleteOutcome, Storage
@@ -185,6 +186,7 @@ def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
                 failed = [each for each in storage.delete(names) if each.outcome == "failed"]
                 size = sum(counts(table.column("size_bytes")))
                 answer.counted(table.num_rows, bytes_total=size, group="deleted")
+                advance(table.num_rows)
                 if failed:
                     reason = f"{failed[0].address}: {failed[0].error}"
                     answer.failed(Failed("storage_error", f"{len(failed):,} files stay: {reason}"))

@@ -33,7 +33,7 @@ from ebbtide.gc.plan import REMOVAL, Plan
 from ebbtide.gc.planning import check_times, total_by_group
 from ebbtide.gc.report import RunReport, swept_report
 from ebbtide.gc.runs import FENCE_FILE, RunFolder
-from ebbtide.gc.steps import Observer, Steps, silent
+from ebbtide.gc.steps import Observer, Steps, Unheld, silent
 from ebbtide.gc.subtract import subtract
 from ebbtide.gc.sweep import Sweep, Swept, check_parts, incomplete
 from ebbtide.gc.verifying.findings import Verification
@@ -117,6 +117,8 @@ class Remover(Collector):
             folder,
             layout=self._gone.layout_of(run_id),
             check_removable=self._gone.check_removable,
+            steps=Steps(Unheld(), self._observer),
+            meter=self._engine.meter,
         )
 
     def what_if(

@@ -37,7 +37,7 @@ class RunReport:
     too. `mode` is clean or incremental (on run `previous_id`), and `mode_reason` says why it is
     clean; both None for a run without a plan. `young_slices` counts those that were not listed: all
     in them is younger than the grace. `inventory_url` names the inventory that took the place of a
-    listing.
+    listing. `policy_sha256` tells one policy from another: of its JSON, None without one.
 
     `quarantine` says what became of what was moved aside: its `state` (held, undone, purged),
     `objects` and `bytes` that are there, and until when (`until`), or since when (`at`).
@@ -60,6 +60,7 @@ class RunReport:
     young_slices: int = 0
     inventory_url: str | None = None
     quarantine: Mapping[str, Any] | None = None
+    policy_sha256: str | None = None
     error: Mapping[str, str] | None = None
 
     @property
@@ -96,6 +97,7 @@ class RunReport:
             young_slices=content["young_slices"],
             inventory_url=content.get("inventory_url"),
             quarantine=content.get("quarantine"),
+            policy_sha256=content.get("policy_sha256"),
             error=content["error"],
         )
 
@@ -123,6 +125,7 @@ class RunReport:
             "young_slices": self.young_slices,
             "inventory_url": self.inventory_url,
             "quarantine": None if self.quarantine is None else dict(self.quarantine),
+            "policy_sha256": self.policy_sha256,
             "error": dict(self.error) if self.error else None,
         }
 
@@ -165,6 +168,7 @@ def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> R
         previous_id=plan.previous_id,
         young_slices=plan.young_slices,
         inventory_url=plan.inventory_url,
+        policy_sha256=plan.policy_sha256,
         error=error_json(*refusal) if refusal else None,
     )
 
@@ -198,6 +202,7 @@ def swept_report(
         previous_id=plan.previous_id,
         young_slices=plan.young_slices,
         inventory_url=plan.inventory_url,
+        policy_sha256=plan.policy_sha256,
         quarantine=None
         if until is None
         else {

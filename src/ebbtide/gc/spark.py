@@ -41,6 +41,9 @@ class SparkEngine(Engine):
         numbers = spark.range(0, len(tasks), 1, len(tasks))
         try:
             return _collect(numbers.mapInArrow(in_executor, from_arrow_schema(PARTS_SCHEMA)))
+        except KeyboardInterrupt:
+            spark.sparkContext.cancelAllJobs()
+            raise
         finally:
             shared.destroy()
 

@@ -18,6 +18,15 @@ def silent(step: str, event: Event) -> None:
     """The observer that tells nobody."""
 
 
+class Unheld:
+    """The hold of one who holds nothing, and only looks."""
+
+    run_epoch = 0
+
+    def check(self) -> None:
+        """Nothing is held that could be lost."""
+
+
 class Steps:
     """Times the steps of one run, and checks after each that the run still holds its lease."""
 

@@ -85,7 +85,7 @@ class Sweep:
                 with self.steps("recheck"):
                     keep = self._recheck(planned, roots, decision)
                     todo = self._todo(keep, earlier)
-            except EbbtideError:
+            except (EbbtideError, KeyboardInterrupt):
                 self._lift(is_first=is_first)
                 raise
             forgettable = planned.forgettable & decision.forgettable
@@ -228,11 +228,13 @@ class Sweep:
         """
         order = self.repository.layout.delete_order
         guard = self.repository.guard()
+        meter, done = self.engine.meter, 0
         for position, kind in enumerate(order):
             parts = [part for part in todo if part.group == kind]
             if not parts:
                 continue
             with self.steps(f"delete {kind}"):
+                meter.begin("files", rows_of(todo), done=done)
                 answers = delete_parts(
                     self.engine,
                     storage=self.repository.storage,
@@ -245,6 +247,7 @@ class Sweep:
                     aside=aside,
                 )
             self._answers += answers
+            done += rows_of(parts)
             if any(part.group.startswith("failed ") for part in answers):
                 return sum(p.rows for p in todo if p.group in order[position + 1 :])
         return 0

@@ -18,6 +18,7 @@ from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import Index, count_use, outworn
 from ebbtide.gc.indexed import IndexedTrees, TreeRows
+from ebbtide.gc.meter import advance
 from ebbtide.gc.nodes import each_once
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows, split
 from ebbtide.gc.places import Place
@@ -58,6 +59,7 @@ def read_trees(
         marked = _MarkedTrees(place)
         rows = TreeRows()
         for tree in task:
+            advance(1)
             try:
                 nodes = place.layout.read_tree(place.storage, tree.tree_id, tree.checksum)
             except EbbtideError as error:
@@ -71,6 +73,7 @@ def read_trees(
         if index is not None:
             index.write("trees", rows.table())
 
+    engine.meter.begin("trees", len(others))
     tasks = split(others, tasks=engine.task_count, items_min=TREES_PER_TASK_MIN)
     return [part for part in recalled if part.group != _FOUND] + engine.run(tasks, work)
 

@@ -23,7 +23,8 @@ from ebbtide.formats.base import RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.keys import KeySet, keys_of
+from ebbtide.gc.keys import KeySet, keys_of, rows_of
+from ebbtide.gc.meter import advance, check_wanted
 from ebbtide.gc.outcomes import OUTCOME_SCHEMA
 from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, split
 from ebbtide.gc.plan import Plan
@@ -134,6 +135,7 @@ class Undo:
             written = itertools.count()
             for share in task:
                 for table in quarantine.listed(storage, run_id, share):
+                    check_wanted()
                     rows = table.filter(pc.starts_with(table.column("address"), under))
                     addresses: Any = rows.column("address").combine_chunks()
                     columns = [addresses, rows.column("size_bytes"), layout.classify(addresses)]
@@ -181,11 +183,13 @@ class Undo:
                 some = addresses[start : start + ROWS_PER_PART]
                 moves = [(prefix + address, address) for address in some]
                 failed = [each for each in storage.move(moves) if each.outcome == "failed"]
+                advance(len(moves))
                 if failed:
                     reason = f"{failed[0].address}: {failed[0].error}"
                     message = f"{len(failed):,} files did not come back: {reason}"
                     answer.failed(Failed("storage_error", message))
 
+        self.engine.meter.begin("files", rows_of(parts))
         order = self.repository.layout.delete_order
         kinds = [*(kind for kind in reversed(order)), *({p.group for p in parts} - {*order})]
         for kind in kinds:

@@ -23,7 +23,7 @@ from ebbtide.gc.given import GivenInventory
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning import Outlook, look_ahead
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.steps import Observer, Steps, silent
+from ebbtide.gc.steps import Observer, Steps, Unheld, silent
 from ebbtide.ids import descending_id
 from ebbtide.model import EPOCH, Commit
 from ebbtide.retention import Policy
@@ -157,7 +157,7 @@ def what_if(
             folder=folder,
             # Nor is the index written to.
             options=replace(options, run_dir=folder.path),
-            steps=Steps(_Unheld(), observer),
+            steps=Steps(Unheld(), observer),
             given=given,
         )
         first = next(outlooks)
@@ -173,15 +173,6 @@ def what_if(
         present=present,
         others=tuple(others),
     )
-
-
-class _Unheld:
-    """The hold of one who holds nothing."""
-
-    run_epoch = 0
-
-    def check(self) -> None:
-        """Nothing is held that could be lost."""
 
 
 @contextmanager

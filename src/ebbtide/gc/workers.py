@@ -6,18 +6,22 @@ import importlib
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final
 
 import cloudpickle
 
 from ebbtide.errors import Failed
+from ebbtide.gc.meter import Meter, join
 from ebbtide.imports import leave_pandas_alone
 from ebbtide.processes import follow_parent
 
 PRELOADED: Final = ("ebbtide.gc.planning", "ebbtide.gc.sweep")
 """What tasks are made of."""
+
+STOP_SECONDS: Final = 30.0
+"""For how long an interrupt waits for tasks to come to a place where they can end."""
 
 _pools: list[ProcessPoolExecutor] = []
 """Kept until this process ends: Python stumbles over the end of a pool that was dropped before."""
@@ -25,10 +29,11 @@ _pools: list[ProcessPoolExecutor] = []
 
 class Workers:
     """`count` processes that call functions, by default one for each core. They end with this
-    process, however it ends."""
+    process, however it ends. `meter` counts what they do."""
 
     def __init__(self, count: int | None = None) -> None:
         self.count = count or len(os.sched_getaffinity(0))
+        self.meter = Meter()
         self._pool: ProcessPoolExecutor | None = None
 
     @property
@@ -44,7 +49,8 @@ class Workers:
     def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """`function(*each)` for each of `arguments`, in order. One worker is this process itself.
 
-        Raises what a call raised, and Failed `worker_died` when the system ended a process.
+        Raises what a call raised, and Failed `worker_died` when the system ended a process. On an
+        interrupt the calls that have begun end first, at the next place where they can.
         """
         if self.count == 1 or len(arguments) < 2:
             return [function(*each) for each in arguments]
@@ -58,9 +64,24 @@ class Workers:
                 "the system ended a worker process, for want of memory perhaps: set "
                 "EBBTIDE_WORKERS to fewer of them",
             ) from error
+        except KeyboardInterrupt:
+            self._end(calls)
+            raise
         finally:
             for call in calls:
                 call.cancel()
+
+    def _end(self, calls: Sequence[Future[Any]]) -> None:
+        """Nobody works any more after this: whoever holds the repository may let go of it."""
+        self.meter.stop()
+        for call in calls:
+            call.cancel()
+        _, at_work = wait(calls, timeout=STOP_SECONDS)
+        if at_work:
+            # The pool's own are no business of others, so that these are all of this process's.
+            for process in multiprocessing.active_children():
+                process.kill()
+        self._pool = None
 
     def _submit(
         self, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]
@@ -68,7 +89,10 @@ class Workers:
         if self._pool is None:
             # A forked process would have this one's locks, but not the threads that release them.
             spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, spawn, initializer=_initialize)
+            given = self.meter.share(self.count)
+            self._pool = ProcessPoolExecutor(
+                self.count, spawn, initializer=_initialize, initargs=given
+            )
             _pools.append(self._pool)
         return [self._pool.submit(_call, cloudpickle.dumps(call)) for call in calls]
 
@@ -83,7 +107,8 @@ def _preload() -> None:
         importlib.import_module(name)
 
 
-def _initialize() -> None:
-    """Be light, and end with the parent."""
+def _initialize(cells: Any, joined: Any) -> None:  # shared memory, as `Meter.share` gives it
+    """Be light, count where the parent sees it, and end with the parent."""
     leave_pandas_alone()
+    join(cells, joined)
     follow_parent()

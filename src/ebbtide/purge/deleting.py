@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import texts, without
+from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_part
 from ebbtide.gc.quarantine import delete_copies
 from ebbtide.gc.runs import RunFolder
@@ -58,6 +59,7 @@ def delete_objects(
         earlier = read_part(folder, name).cast(DELETED_SCHEMA) if name in done else None
         table, is_new = _delete_part(storage, objects, earlier, check)
         answer = PartRows()
+        advance(part.rows)
         if is_new:
             answer.wrote(folder, name, table, durable=True)
             into.add(answer.parts()[0], table)

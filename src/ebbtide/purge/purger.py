@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.meter import Meter
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id
 from ebbtide.purge.deleting import Deleted, delete_objects
@@ -96,12 +97,13 @@ class PurgeReport:
 
 
 class Purges:
-    """The purges of a store."""
+    """The purges of a store. `meter` counts the objects as they are deleted."""
 
     def __init__(self, store: Store, *, notice: Notice = silent) -> None:
         self._store = store
         self._metadata = store.metadata
         self._notice = notice
+        self.meter = Meter()
         self.keys = PurgeKeys(store.metadata, SecretBox(store.directory, store.settings))
 
     def begin(self, repository_name: str, request: Request) -> PurgeRow:
@@ -257,6 +259,7 @@ class Purges:
         plan = self._read_plan(row, folder)
         deleted = Deleted()
         self._notice("delete")
+        self.meter.begin("objects", plan.object_count)
         if check is None:
             delete_whole(self._store, plan, folder, deleted)
         else:

@@ -136,6 +136,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "spark_error",
         "task_failed",
         "worker_died",
+        "interrupted",
         "java_not_found",
     ),
 }

@@ -19,6 +19,7 @@ from ebbtide.settings import Settings
 from ebbtide.storage import contains, open_storage
 from ebbtide.store.catalog import Catalog, no_repository
 from ebbtide.store.collection_reading import no_collection
+from ebbtide.store.completing import DATABASE_FILE as DATABASE_FILE
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.creation import create, default_root
@@ -54,7 +55,6 @@ from ebbtide.store.signing import SigningKey
 from ebbtide.store.signing_keys import SigningKeys
 from ebbtide.store.slices import Slices
 
-DATABASE_FILE: Final = "metadata.db"
 STORAGE_DIRECTORY: Final = "storage"
 
 

@@ -18,6 +18,7 @@ from ebbtide.arrow import texts
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.base import Layout
 from ebbtide.gc.counts import Count
+from ebbtide.gc.meter import advance
 from ebbtide.gc.outcomes import OUTCOME_SCHEMA, OUTCOMES
 from ebbtide.gc.parts import Part, read_part
 from ebbtide.gc.plan import Plan
@@ -213,6 +214,7 @@ def look_at_files(
     with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
         for start in range(0, len(going), LOOKS_AT_ONCE * 32):
             for each, there in pool.map(head, going[start : start + LOOKS_AT_ONCE * 32]):
+                advance(1)
                 if there is None:
                     findings.add(each.finding("gone", "nothing is there"))
                     continue

@@ -15,6 +15,7 @@ from typing import Final
 
 from ebbtide.errors import NotFound
 from ebbtide.formats.base import Walk
+from ebbtide.gc.meter import Meter, advance
 from ebbtide.gc.verifying.commits import PlannedRoots
 from ebbtide.model import Commit
 from ebbtide.retention.decision import Decision, Roots
@@ -119,7 +120,12 @@ def _merge(needs: dict[str, Need], key: str, need: Need) -> None:
 
 
 def reach(
-    walk: Walk, needs: Needs, wanted: Container[str], look: Look, unread: Unread
+    walk: Walk,
+    needs: Needs,
+    wanted: Container[str],
+    look: Look,
+    unread: Unread,
+    meter: Meter,
 ) -> Counter[str]:
     """Tell of every address that is needed, if it is among the `wanted`; how many trees and nodes
     were read."""
@@ -130,6 +136,7 @@ def reach(
         look(address, need)
     trees = {walk.tree(tree_id): tree_id for tree_id in needs.record}
     with ThreadPoolExecutor(READERS) as pool:
+        meter.begin("trees", len(trees))
         for tree, found in _read(pool, walk.nodes, trees):
             need = needs.record[trees[tree]]
             look(tree, need)
@@ -149,6 +156,7 @@ def reach(
         def content(node: str) -> list[str]:
             return [address for address in walk.content(node) if address in wanted]
 
+        meter.begin("nodes", len(nodes))
         for node, found in _read(pool, content, nodes):
             if isinstance(found, _Unread):
                 if nodes[node].required:
@@ -181,4 +189,6 @@ def _read(
 
     waiting = iter(addresses)
     while batch := list(islice(waiting, FILES_AT_ONCE)):
-        yield from zip(batch, pool.map(one, batch), strict=True)
+        for each in zip(batch, pool.map(one, batch), strict=True):
+            advance(1)
+            yield each

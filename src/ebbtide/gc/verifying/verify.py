@@ -10,9 +10,11 @@ from typing import Final
 from ebbtide.arrow import texts
 from ebbtide.errors import Refused
 from ebbtide.formats.base import Layout, Reading, RepositoryFormat
+from ebbtide.gc.meter import Meter
 from ebbtide.gc.parts import ADDRESS_SCHEMA, read_tables
 from ebbtide.gc.plan import REMOVAL, Plan
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
+from ebbtide.gc.steps import Steps
 from ebbtide.gc.verifying.candidates import Candidate, Candidates, look_at_files
 from ebbtide.gc.verifying.commits import (
     PlannedRoots,
@@ -27,14 +29,16 @@ from ebbtide.retention.decision import decide
 CHECKED: Final = ("candidates", "outcomes", "commits", "trees", "nodes")
 
 
-def verify(repository: RepositoryFormat, plan: Plan, folder: RunFolder) -> Verification:
+def verify(
+    repository: RepositoryFormat, plan: Plan, folder: RunFolder, *, steps: Steps, meter: Meter
+) -> Verification:
     """Check a plan that is as it was written, and what is on record of its sweep.
 
     Writes its findings into the run's folder where it can. Refused as a reading of the repository
     is, `plan_corrupt` where a part is not as it was written, and `plan_foreign` for a plan by which
     everything goes, which is `verify_removal`'s.
     """
-    work = _Verifying(repository, plan, folder, repository.layout)
+    work = _Verifying(repository, plan, folder, repository.layout, steps, meter)
     work.run()
     return work.result()
 
@@ -46,18 +50,20 @@ def verify_removal(
     *,
     layout: Layout,
     check_removable: Callable[[], None],
+    steps: Steps,
+    meter: Meter,
 ) -> Verification:
     """Check a plan by which everything of a gone repository goes: that it is gone, that each
     candidate is what the plan says, and the figures. Nothing is needed, so that nothing is walked.
     """
-    work = _Verifying(repository, plan, folder, layout)
+    work = _Verifying(repository, plan, folder, layout, steps, meter)
     try:
         check_removable()
     except Refused as error:
         work.findings.add(Finding("repository", error.message))
     for chunk in work.candidates.chunks(folder.get_json(REPORT_FILE)):
         work.count(chunk)
-        look_at_files(repository.storage, plan, chunk.values(), work.findings)
+        work.look_at(chunk)
     return work.result()
 
 
@@ -67,6 +73,8 @@ class _Verifying:
     plan: Plan
     folder: RunFolder
     layout: Layout
+    steps: Steps
+    meter: Meter
     findings: Findings = field(default_factory=Findings)
     checked: Counter[str] = field(default_factory=Counter)
     candidates: Candidates = field(init=False)
@@ -84,8 +92,9 @@ class _Verifying:
                 f"the plan of run {plan.run_id} is of {plan.identity.repository_name} as it was "
                 "gone, and it is not any more: plan again",
             )
-        planned = read_planned(self.folder, plan, plan.commits, plan.refs)
-        check_decision(plan, planned, self.findings)
+        with self.steps("read"):
+            planned = read_planned(self.folder, plan, plan.commits, plan.refs)
+            check_decision(plan, planned, self.findings)
         self.checked["commits"] = len(planned.commits)
         is_first = True
         for chunk in self.candidates.chunks(self.folder.get_json(REPORT_FILE)):
@@ -97,6 +106,12 @@ class _Verifying:
         """Count candidates that were looked at."""
         self.checked["candidates"] += len(chunk)
         self.checked["outcomes"] += sum(each.outcome is not None for each in chunk.values())
+
+    def look_at(self, chunk: dict[str, Candidate]) -> list[Candidate]:
+        """Compare candidates with the files that are there; those that are too young."""
+        with self.steps("compare"):
+            self.meter.begin("files", len(chunk))
+            return look_at_files(self.repository.storage, self.plan, chunk.values(), self.findings)
 
     def result(self) -> Verification:
         """What was found, and written down."""
@@ -132,8 +147,9 @@ class _Verifying:
                 self.findings.add(Finding(sort, text, address))
 
         needs = Needs.of(planned, roots, decide(roots))
-        read = reach(self.repository.walk, needs, chunk, look, unread)
-        young = look_at_files(self.repository.storage, self.plan, chunk.values(), self.findings)
+        with self.steps("walk"):
+            read = reach(self.repository.walk, needs, chunk, look, unread, self.meter)
+        young = self.look_at(chunk)
         # What an administrator closed for good goes though it is needed, or young.
         told = sorted({*needed, *(each.address for each in young)})
         closed = self.repository.purged_among(told)

@@ -1,0 +1,134 @@
+"""The end of a run in a few plain lines that say all on their own: for a ticket or a mail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbtide.cli.collecting import is_icechunk
+from ebbtide.cli.command import Cli
+from ebbtide.cli.interrupting import command_line
+from ebbtide.cli.text import clean, count_text, date_text, size_text, time_text
+from ebbtide.ids import instant_of
+
+if TYPE_CHECKING:
+    from ebbtide.gc.counts import Count
+    from ebbtide.gc.report import RunReport
+
+KEPT: Final = {
+    "live": "needed by commits",
+    "protected": "kept without a commit",
+    "young": "younger than the grace",
+}
+WENT: Final = {
+    "deleted": "deleted",
+    "quarantined": "moved aside",
+    "missing": "already gone",
+    "revived": "back to life, kept",
+    "failed": "failed",
+}
+DIGITS_SHOWN: Final = 12
+"""Of a policy's checksum: `ebbtide gc show --json` has all."""
+
+Pairs = list[tuple[str, str]]
+
+
+def show_summary(cli: Cli, report: RunReport) -> None:
+    """Print what a run found and did, and the commands that go on from there."""
+    pairs: Pairs = [("run", f"{report.run_id} {report.state}"), *place_of(cli, report.repository)]
+    pairs += _when(report)
+    if report.policy_sha256 is not None:
+        pairs.append(("policy", f"sha256 {report.policy_sha256[:DIGITS_SHOWN]}"))
+    if report.has_plan:
+        pairs += _figures(report)
+    if report.quarantine is not None:
+        pairs.append(("aside", _aside_text(report.quarantine)))
+    if report.error is not None:
+        pairs.append(("error", f"{report.error['kind']}: {report.error['message']}"))
+    if report.run_path:
+        pairs.append(("files", report.run_path))
+    show_block(cli, pairs + _ways_on(cli, report))
+
+
+def show_block(cli: Cli, pairs: Pairs) -> None:
+    """Names and values, with the program's version last."""
+    cli.output.fields([(name, clean(value)) for name, value in [*pairs, made_by()]])
+
+
+def made_by() -> tuple[str, str]:
+    """What wrote a summary."""
+    from importlib.metadata import version
+
+    return "by", f"ebbtide {version('ebbtide')}"
+
+
+def place_of(cli: Cli, repository: str) -> Pairs:
+    """Which repository, of which store."""
+    found = [("repository", repository)]
+    if not is_icechunk(repository):
+        directory = cli.store.directory
+        where = "the database of EBBTIDE_DATABASE_URL" if directory is None else str(directory)
+        found.append(("store", where))
+    return found
+
+
+def _when(report: RunReport) -> Pairs:
+    started_at = instant_of(report.run_id)
+    seconds = sum(report.seconds.values())
+    began = "" if started_at is None else f"begun {date_text(started_at)} UTC, "
+    took = f"{seconds:.1f} s" if seconds < 60 else time_text(seconds)
+    return [("when", f"{began}{took} at work")]
+
+
+def _figures(report: RunReport) -> Pairs:
+    counts = report.counts
+    kept = [f"{words} {_count_text(counts[name])}" for name, words in KEPT.items()]
+    total = counts["live"] + counts["protected"] + counts["young"]
+    pairs = [("kept", f"{_files_text(total)}: {', '.join(kept)}")]
+    if "deleted" not in counts:
+        return [*pairs, ("would go", _files_text(counts["candidate"]))]
+    pairs += [
+        (words, _files_text(counts[name]))
+        for name, words in WENT.items()
+        if counts[name].objects or (name == "deleted" and not counts["quarantined"].objects)
+    ]
+    kinds = [f"{kind} {_count_text(count)}" for kind, count in report.deleted_kinds.items()]
+    if kinds:
+        pairs.append(("by kind", ", ".join(kinds)))
+    expired = report.commits.get("expired", 0)
+    if expired and report.state != "undone":
+        pairs.append(("closed", count_text(expired, "commit")))
+    return pairs
+
+
+def _files_text(count: Count) -> str:
+    return f"{count_text(count.objects, 'file')}, {size_text(count.bytes_total)}"
+
+
+def _count_text(count: Count) -> str:
+    return f"{count_text(count.objects)} ({size_text(count.bytes_total)})"
+
+
+def _aside_text(quarantine: Mapping[str, Any]) -> str:
+    """What a run has aside, and until when."""
+    found = f"{count_text(quarantine['objects'], 'file')}, {size_text(quarantine['bytes'])}"
+    if quarantine["state"] == "held":
+        until = datetime.fromisoformat(quarantine["until"])
+        return f"{found}, until {date_text(until)} UTC"
+    done = {"undone": "brought back", "purged": "deleted for good"}[quarantine["state"]]
+    return f"{done}, {date_text(datetime.fromisoformat(quarantine['at']))} UTC"
+
+
+def _ways_on(cli: Cli, report: RunReport) -> Pairs:
+    """What can be done with the run, as it is typed."""
+    if not report.run_path or not report.has_plan:
+        return []
+    words = {}
+    if report.state in ("planned", "incomplete"):
+        words["carry out" if report.state == "planned" else "go on"] = "sweep"
+    if report.quarantine is not None and report.quarantine["state"] == "held":
+        words["undo"] = "undo"
+    words |= {"verify": "verify", "show": "show"}
+    named = (report.repository, report.run_id)
+    return [(name, command_line(cli.context, ("gc", word), named)) for name, word in words.items()]

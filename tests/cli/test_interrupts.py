@@ -1,0 +1,311 @@
+"""Ctrl-C and SIGTERM, sent to real processes at every step; then what they say to do is done."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import sqlite3
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ebbtide
+from tests.cli.interrupted import STUCK_SECONDS
+from tests.gc.test_kill import ROOT, wait_for_end
+
+FILES = 24
+SHORT = ("--grace", "1s", "--unsafe")
+WAIT_SECONDS = 300
+INTERRUPTED, TERMINATED = 130, 143
+
+
+@pytest.fixture
+def store(
+    lake: Ebbtide, write: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A store with FILES to delete, and one to keep."""
+    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    monkeypatch.setenv("EBBTIDE_SHARE_MAX", "1")
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(FILES):
+        (source / str(number)).write_text(f"old {number}")
+    lake("fs", "put", "-r", "lake", "main", "d", source)
+    lake("commit", "lake", "main", "-m", "old", "--date", "2020-01-01T00:00:00Z")
+    lake("fs", "rm", "-r", "lake", "main", "d/")
+    write("--date", "2020-01-02T00:00:00Z", kept="kept")
+    lake("retention", "set", "lake", "--default", "keep_last:1")
+    time.sleep(2)  # one second of grace, and dates in whole seconds
+    return tmp_path / "store"
+
+
+def environment(store: Path) -> dict[str, str]:
+    """Of the program in a process of its own, with two workers."""
+    return os.environ | {
+        "EBBTIDE_STORE": str(store),
+        "EBBTIDE_WORKERS": "2",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+
+
+def interrupted(
+    store: Path,
+    *command: str,
+    when: str,
+    how: str = "SIGINT",
+    again: float = 0,
+    seconds: float = 0.02,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that is interrupted; nothing of it is left behind, nor does it hold anything
+    but when it was ended at once."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.cli.interrupted"),
+            *(when, how, str(again), str(seconds)),
+            *command,
+        ],
+        cwd=ROOT,
+        env=environment(store),
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    out, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert not wait_for_end(process.pid)
+    assert "Traceback" not in errors, errors
+    with closing(sqlite3.connect(store / "metadata.db")) as connection:
+        holders = connection.execute("SELECT run_id FROM gc_leases WHERE run_id IS NOT NULL")
+        assert bool(holders.fetchall()) == bool(again)
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+
+def go_on(store: Path, told: str, way: str = "Go on with") -> str:
+    """Run the command that a message names, as it stands there; what it prints."""
+    named = re.search(rf"^{way}: (ebbtide .*)$", told, re.MULTILINE)
+    assert named is not None, told
+    program = f"{shlex.quote(sys.executable)} -m ebbtide"
+    done = subprocess.run(
+        ["bash", "-c", named[1].replace("ebbtide", program, 1)],
+        cwd=ROOT,
+        env=environment(store),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_SECONDS,
+    )
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def check_outcome(lake: Ebbtide, *, aside: bool = False, exactly: bool = True) -> str:
+    """The newest run is swept as one that nobody interrupted: each file went once, and by the
+    record. Its id."""
+    run = lake("gc", "runs", "lake", "--json").document["runs"][0]
+    went = "quarantined_count" if aside else "deleted_count"
+    assert (run["state"], run["candidate_count"]) == ("swept", FILES)
+    assert run[went] + run["missing_count"] == FILES
+    assert not exactly or run["missing_count"] == 0
+    assert lake("gc", "verify", "lake", run["run_id"], "--json").document["verified"]
+    assert lake("fs", "cat", "lake", "main", "kept").out == "kept"
+    assert lake("fs", "cat", "lake", "main~1", "d/1", code=1).err
+    return str(run["run_id"])
+
+
+@pytest.mark.parametrize("step", ["list", "reach", "subtract"])
+def test_a_plan(lake: Ebbtide, store: Path, step: str) -> None:
+    """There is none then, and nothing went; the next is not held up."""
+    command = ("gc", "run", "lake", *SHORT, "--yes", "--store", str(store))
+    found = interrupted(store, *command, when=f"start {step}", how="SIGTERM")
+    assert (found.returncode, found.stdout) == (TERMINATED, "")
+    assert "the plan was not finished, and nothing was deleted" in found.stderr
+    assert lake("fs", "cat", "lake", "main~1", "d/1").out == "old 1"
+    assert f"{FILES} files" in go_on(store, found.stderr, "Start it again with")
+    check_outcome(lake)
+
+
+@pytest.mark.parametrize("moment", ["start fence", "end fence", "start recheck"])
+def test_a_sweep_before_it_deletes(lake: Ebbtide, store: Path, moment: str) -> None:
+    """What the fence closed is open again: as if nobody had begun."""
+    run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
+    command = ("gc", "sweep", "lake", "--yes", *SHORT)
+    found = interrupted(store, *command, when=moment)
+    assert found.returncode == INTERRUPTED
+    assert "before any file was deleted" in found.stderr
+    assert lake("fs", "cat", "lake", "main~1", "d/1").out == "old 1"
+    (run,) = lake("gc", "runs", "lake", "--json").document["runs"]
+    assert run["state"] == "planned"
+    go_on(store, found.stderr)
+    assert check_outcome(lake) == run_id
+
+
+@pytest.mark.parametrize(
+    ("command", "when", "options", "how"),
+    [
+        ("sweep", "done 3", (), "SIGINT"),
+        ("run", "done 3", (), "SIGTERM"),
+        ("run", "done 3", ("--quarantine", "1d"), "SIGINT"),
+        ("sweep", "end forget", (), "SIGTERM"),
+        ("run", "end delete object", (), "SIGINT"),
+    ],
+)
+def test_a_sweep_that_deletes(
+    lake: Ebbtide, store: Path, command: str, when: str, options: tuple[str, ...], how: str
+) -> None:
+    """In the command's own process and in workers: what went is on record, all of it, and the
+    command that is named does the rest."""
+    if command == "sweep":
+        lake("gc", "plan", "lake", *SHORT)
+    found = interrupted(store, "gc", command, "lake", *SHORT, "--yes", *options, when=when, how=how)
+    assert found.returncode == {"SIGINT": INTERRUPTED, "SIGTERM": TERMINATED}[how]
+    assert "Nothing is lost: what was planned stays planned" in found.stderr
+    told = re.search(rf"(\d+) of {FILES} files (deleted|moved aside)\.", found.stderr)
+    records = list((store / "storage").rglob("deleted/**/*.parquet"))
+    assert len(records) == (int(told[1]) if told else 0), found.stderr
+    if when == "done 3":
+        assert told is not None
+        assert 3 <= int(told[1]) < FILES
+    go_on(store, found.stderr)
+    run_id = check_outcome(lake, aside=bool(options))
+    if options:
+        assert lake("gc", "undo", "lake", run_id, "--json").document["state"] == "undone"
+        assert lake("fs", "cat", "lake", "main~1", "d/1").out == "old 1"
+
+
+def test_as_a_document(lake: Ebbtide, store: Path) -> None:
+    """With `--json`, one document on stdout."""
+    lake("gc", "plan", "lake", *SHORT)
+    command = ("gc", "sweep", "lake", *SHORT, "--yes", "--json")
+    found = interrupted(store, *command, when="done 3")
+    error = json.loads(found.stdout)["error"]
+    assert (found.returncode, error["kind"]) == (INTERRUPTED, "interrupted")
+    assert error["message"] == found.stderr.strip()
+    assert json.loads(go_on(store, error["message"]))["state"] == "swept"
+
+
+def test_a_second_time_ends_it_at_once(lake: Ebbtide, store: Path) -> None:
+    """Though what is in hands takes longer; what was deleted and not recorded is found missing."""
+    started = time.monotonic()
+    command = ("gc", "run", "lake", *SHORT, "--yes")
+    found = interrupted(store, *command, when="done 0", again=1)
+    assert found.returncode == INTERRUPTED
+    assert time.monotonic() - started < STUCK_SECONDS
+    lake("gc", "sweep", "lake", *SHORT, "--yes")
+    check_outcome(lake, exactly=False)
+
+
+@pytest.mark.parametrize("moment", ["start bring back", "start reopen"])
+def test_an_undo(lake: Ebbtide, store: Path, moment: str) -> None:
+    """It is asked for again, and all is back."""
+    run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d", "--json").document
+    found = interrupted(store, "gc", "undo", "lake", run["run_id"], when=moment)
+    assert found.returncode == INTERRUPTED
+    assert "Interrupted in the undo: " in found.stderr
+    assert lake("fs", "cat", "lake", "main~1", "d/1", code=1).err
+    go_on(store, found.stderr, "Start it again with")
+    for number in range(FILES):
+        assert lake("fs", "cat", "lake", "main~1", f"d/{number}").out == f"old {number}"
+
+
+def test_deleting_for_good(lake: Ebbtide, store: Path) -> None:
+    """Likewise."""
+    run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d", "--json").document
+    found = interrupted(store, "gc", "purge", "lake", run["run_id"], "--yes", when="start purge")
+    assert "files that were aside are deleted for good" in found.stderr
+    assert "has nothing aside any more" in go_on(store, found.stderr, "Start it again with")
+    assert lake("gc", "undo", "lake", run["run_id"], code=1).err
+
+
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        ("start close", "nothing was deleted"),
+        ("start delete", "what is named is closed"),
+        ("start record", "what is named is closed"),
+    ],
+)
+def test_a_purge(lake: Ebbtide, store: Path, when: str, said: str) -> None:
+    """The purge that was begun is resumed."""
+    lake("fs", "put", "lake", "main", "secret", store / "secret.key")
+    command = ("purge", "run", "lake", "--reason", "x", "--path", "main:secret")
+    found = interrupted(store, *command, "--yes-i-mean", "lake", when=when)
+    assert found.returncode == INTERRUPTED
+    assert said in found.stderr
+    assert "done" in go_on(store, found.stderr)
+    assert lake("fs", "cat", "lake", "main", "secret", code=1).err
+
+
+@pytest.mark.parametrize("command", ["verify", "explain", "what-if"])
+def test_what_changes_nothing(lake: Ebbtide, store: Path, command: str) -> None:
+    """Says so."""
+    run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
+    words = {
+        "verify": ("gc", "verify", "lake", run_id),
+        "explain": ("explain", "lake", "main", "kept"),
+        "what-if": ("what-if", "lake", "--policy", '{"default": {"keep_last": 2}}'),
+    }[command]
+    step = {"verify": "walk", "explain": "explain", "what-if": "list"}[command]
+    found = interrupted(store, *words, when=f"start {step}")
+    assert found.returncode == INTERRUPTED
+    assert "nothing was changed" in found.stderr
+    go_on(store, found.stderr, "Start it again with")
+
+
+def plain(shown: str) -> str:
+    """What a terminal was sent, without what moves the cursor and colours."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r", "")
+
+
+def test_at_a_terminal(lake: Ebbtide, store: Path) -> None:
+    """The steps with how far they have come, Ctrl-C typed in the middle, and a shell's prompt
+    behind it all."""
+    command = ["-m", "tests.cli.interrupted", "never", "SIGINT", "0", "0.2"]
+    command += ["gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none"]
+    driver, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment(store) | {"TERM": "xterm"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    shown, typed, until = "", False, time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < until:
+        if select.select([driver], [], [], 0.1)[0]:
+            try:
+                shown += os.read(driver, 65536).decode(errors="replace")
+            except OSError:
+                break
+        seen = re.findall(rf"kind object: (\d+) of {FILES} files", plain(shown))
+        if seen and int(seen[-1]) >= 2 and not typed:
+            os.write(driver, b"\x03")
+            typed = True
+    code = process.wait(WAIT_SECONDS)
+    os.close(driver)
+    assert code == INTERRUPTED, shown
+    assert re.search(r"✓ listing the storage: \d+ files", plain(shown))
+    assert re.search(rf"Interrupted in the sweep: \d+ of {FILES} files deleted\.", plain(shown))
+    # The cursor is there again.
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    go_on(store, plain(shown))
+    check_outcome(lake)

@@ -1,0 +1,140 @@
+"""How far work has come: as text, on a terminal, in plain lines, and not at all."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from ebbtide.cli import progress
+from ebbtide.cli.progress import StepProgress, reading_text
+from ebbtide.cli.text import time_text
+from ebbtide.gc.meter import Meter, Reading, advance
+from tests.cli.conftest import Ebbtide
+from tests.cli.test_gc import SHORT
+
+
+@pytest.mark.parametrize(
+    ("reading", "ended", "text"),
+    [
+        (None, False, ""),
+        (Reading("files", 0, 9, False, 3.0), False, ""),
+        (Reading("files", 1_200, None, False, 0.5), False, "1,200 files"),
+        (Reading("files", 1_200, None, False, 4.0), False, "1,200 files, 300 a second"),
+        (
+            Reading("files", 1_200, 5_000, True, 4.0),
+            False,
+            "1,200 of about 5,000 files, 300 a second, 0:13 left",
+        ),
+        (Reading("nodes", 1_200, 1_000, True, 0.5), False, "1,200 nodes"),
+        (Reading("files", 1_200, 5_000, False, 4.0), True, "1,200 files, 300 a second"),
+    ],
+)
+def test_texts(reading: Reading | None, ended: bool, text: str) -> None:
+    """What is not known is left out."""
+    assert reading_text(reading, ended=ended) == text
+
+
+def test_times() -> None:
+    """As on a clock."""
+    assert [time_text(each) for each in (0, 65, 3_661)] == ["0:00", "1:05", "1:01:01"]
+
+
+def test_steps_are_kept_with_what_was_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where nothing is shown: an interrupt tells of them. One within another has its own."""
+    meter, shown = Meter(), StepProgress(quiet=True)
+    shown.watch(meter)
+    meter.begin("files")
+    advance(3)
+    shown("subtract", "start")
+    shown("start", "start")
+    shown("start", "end")
+    assert shown.current is not None
+    assert (shown.current.name, shown.current.reading) == ("subtract", None)
+    meter.begin("files", 10)
+    advance(4)
+    shown("subtract", "end")
+    assert shown.current is None
+    subtract = shown.reached("sub")
+    assert subtract is not None
+    assert subtract.line == "finding what nothing needs: 4 files"
+    assert shown.reached("delete ") is None
+    assert capsys.readouterr() == ("", "")
+
+
+def test_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """At once, and then one in a while, of the step that is going on."""
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.3)
+    meter, shown = Meter(), StepProgress(quiet=True, verbose=True)
+    shown.watch(meter)
+    with shown:
+        for step in ("check", "list"):
+            shown(step, "start")
+            meter.begin("files", 9)
+            for _ in range(9):
+                advance(1)
+                time.sleep(0.1)
+            shown(step, "end")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "checking owner and clocks"
+    assert 3 <= len(lines) <= 7
+    assert any(re.fullmatch(r"listing the storage: \d of 9 files", line) for line in lines)
+
+
+def test_only_who_asks_gets_lines(lake: Ebbtide) -> None:
+    """stdout is the answer's, with `--verbose` too."""
+    lake("retention", "set", "lake", "--default", "7d")
+    assert lake("gc", "plan", "lake", *SHORT, "--json").err == ""
+    assert lake("gc", "plan", "lake", *SHORT).err == ""
+    for arguments in (("--verbose", "gc", "plan", "lake"), ("gc", "plan", "lake", "--verbose")):
+        found = lake(*arguments, *SHORT, "--json")
+        assert found.err.splitlines()[0] == "checking owner and clocks"
+        assert found.document["state"] == "planned"
+
+
+def test_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks and times stay where they are; what is too long is cut."""
+    driver, other = pty.openpty()
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(other, "w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        meter, shown = Meter(), StepProgress(quiet=False)
+        shown.watch(meter)
+        with shown:
+            shown("explain", "start")
+            meter.begin("files of a very long name, as none has it in earnest")
+            advance(7)
+            shown("explain", "end")
+        monkeypatch.undo()
+        os.set_blocking(driver, False)
+        text = os.read(driver, 65536).decode()
+    os.close(driver)
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "").rstrip().splitlines()[-1]
+    assert re.search(r"✓ looking for what keeps it: 7 files of .*… 0:00:0\d$", last), text
+
+
+def test_summary(lake: Ebbtide, tmp_path: Path) -> None:
+    """Plain text that says all on its own; its commands can be typed as they stand."""
+    lake("retention", "set", "lake", "--default", "7d")
+    planned = lake("gc", "plan", "lake", *SHORT, "--run-dir", tmp_path / "my runs").out
+    block = planned[planned.index("\nrun ") + 1 :]
+    found = dict(re.split(r"  +", line, maxsplit=1) for line in block.splitlines())
+    run_id = found["run"].split()[0]
+    assert found["run"] == f"{run_id} planned"
+    assert (found["repository"], found["store"]) == ("lake", str(tmp_path / "store"))
+    assert found["would go"] == "0 files, 0 B"
+    assert re.fullmatch(r"begun \d{4}-\d\d-\d\d \d\d:\d\d UTC, \d+\.\d s at work", found["when"])
+    shown = lake("gc", "show", "lake", run_id, "--run-dir", tmp_path / "my runs", "--json")
+    assert found["policy"] == f"sha256 {shown.document['policy_sha256'][:12]}"
+    assert found["carry out"] == (
+        f"ebbtide gc sweep lake {run_id} --grace 1s --unsafe --run-dir '{tmp_path}/my runs'"
+    )
+    assert found["by"].startswith("ebbtide 0.")
+    lake("retention", "set", "lake", "--default", "8d")
+    other = lake("gc", "plan", "lake", *SHORT, "--json").document["policy_sha256"]
+    assert other != shown.document["policy_sha256"]
