@@ -103,7 +103,8 @@ def check(words: list[str]) -> None:
         if f"{path} {rest[0]}" not in COMMANDS:
             raise typer.BadParameter(f"{path} has no command {rest[0]!r}")
         path, rest = f"{path} {rest[0]}", rest[1:]
-    if any(word in ELLIPSES for word in rest):
+    # Options of the program itself are carried out as they are read: --install-completion is.
+    if any(word in ELLIPSES for word in rest) or path == "ebbtide":
         _check_options(COMMANDS[path], rest)
     else:
         COMMANDS[path].make_context(path, list(rest))

@@ -17,6 +17,7 @@ from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
 from ebbtide.store.metadata.claims import take_apart
+from tests.support.dying import Died
 from tests.support.engines import ENGINES
 from tests.support.world import DAY, World
 
@@ -296,7 +297,11 @@ def test_a_foreign_file_in_a_closed_slice(world: World) -> None:
 # When it cannot be
 
 
-def test_after_a_sweep_that_did_not_end(world: World) -> None:
+@pytest.mark.parametrize(
+    ("ends", "mode"), [(Died, "clean"), (KeyboardInterrupt, "incremental")], ids=["died", "ctrl-c"]
+)
+def test_after_a_sweep_that_did_not_end(world: World, ends: type[BaseException], mode: str) -> None:
+    """One that was interrupted before it deleted takes all back."""
     world.lake.objects.put("main", "a", b"1")
     run(world, "clean")
     world.lake.objects.delete("main", "a")
@@ -305,13 +310,14 @@ def test_after_a_sweep_that_did_not_end(world: World) -> None:
 
     def break_off(step: str, event: Event) -> None:
         if (step, event) == ("fence", "end"):
-            raise KeyboardInterrupt
+            raise ends
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(ends):
         world.collector(observer=break_off).sweep(planned.run_id)
     report = run(world, "incremental")
-    assert report.mode == "clean"
-    assert planned.run_id in (report.mode_reason or "")
+    assert report.mode == mode
+    assert (planned.run_id in (report.mode_reason or "")) == (mode == "clean")
+    assert report.counts["deleted"].objects == 1
 
 
 def test_plans_that_nobody_swept_do_not_matter(world: World) -> None:

@@ -22,6 +22,7 @@ from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
 from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.store.metadata.purges import insert_purged
+from tests.support.dying import Died
 from tests.support.engines import ENGINES
 from tests.support.faulty import FaultyStorage, Hook
 from tests.support.world import DAY, World
@@ -231,14 +232,15 @@ def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
         chosen = (rng.choice(steps), rng.choice(["start", "end"]))
         calls = itertools.count(-rng.randrange(12))
         at_call = rng.random() < 0.7
+        ends = rng.choice([Died, KeyboardInterrupt])
 
         def observe(step: str, event: Event) -> None:
             if not at_call and (step, event) == chosen:
-                raise KeyboardInterrupt
+                raise ends
 
         def count(method: str, _address: str) -> None:
             if at_call and method in ("move", "delete") and next(calls) == 0:
-                raise KeyboardInterrupt
+                raise ends
 
         hooks: dict[str, Hook] = {rng.choice(["before", "after"]): count}
         repository = world.format()
@@ -253,10 +255,10 @@ def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
     planned = world.collector(quarantine=WEEK).plan()
     steps = ["fence", "recheck", "forget", "delete tree", "delete range", "delete object"]
     for _ in range(rng.randrange(1, 4)):
-        with suppress(KeyboardInterrupt, Conflict):
+        with suppress(Died, KeyboardInterrupt, Conflict):
             broken(steps).sweep(planned.run_id)
     for _ in range(rng.randrange(4)):
-        with suppress(KeyboardInterrupt, Conflict, NotFound):
+        with suppress(Died, KeyboardInterrupt, Conflict, NotFound):
             broken(["bring back", "reopen"]).undo(planned.run_id)
     with suppress(Conflict, NotFound):  # undone before, or nothing had moved
         world.collector(patience=timedelta(0)).undo(planned.run_id)

@@ -6,12 +6,13 @@ import itertools
 import json
 import random
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import zarr
-from icechunk import IcechunkError
+from icechunk import IcechunkError, Repository
 
 from ebbtide.errors import Conflict, NotFound
 from ebbtide.formats.icechunk.reopening import HOLDS_ADDRESS
@@ -21,6 +22,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.storage import open_storage
 from tests.support.clock import ManualClock
+from tests.support.dying import Died
 from tests.support.engines import ENGINES
 from tests.support.faulty import FaultyStorage, Hook
 from tests.support.icechunk import (
@@ -196,19 +198,29 @@ def test_what_is_back_keeps_what_it_shares(tmp_path: Path, spec_version: int) ->
     assert not {f"snapshots/{top}", f"snapshots/{shared}"} & listing(lake.path).keys()
 
 
-def commit_array(repository: object, name: str, value: float) -> str:
-    session = repository.writable_session("main")  # type: ignore[attr-defined]
+def commit_array(repository: Repository, name: str, value: float) -> str:
+    session = repository.writable_session("main")
     root = zarr.open_group(session.store, mode="a")
     root.require_array(name, shape=(8,), chunks=(4,), dtype="float64", compressors=None)[...] = (
         value
     )
-    found: str = session.commit(name)
-    return found
+    return session.commit(name)
 
 
-@newest
-def test_a_snapshot_stays_closed_whose_parent_a_later_run_took(tmp_path: Path) -> None:
-    """An undo of that one first brings both."""
+@dataclass(frozen=True)
+class InTwoRuns:
+    """A history of which the `first` run took the newest half, and the `second` what that rests
+    on; what its snapshots read as."""
+
+    lake: IcechunkLake
+    made: list[str]
+    reads: dict[str, dict[str, str]]
+    first: str
+    second: str
+
+
+@pytest.fixture
+def in_two_runs(tmp_path: Path) -> InTwoRuns:
     lake = IcechunkLake(tmp_path / "lake")
     made = rewritten(lake, 2, commits=5)
     repository = open_repository(lake.path)
@@ -219,9 +231,16 @@ def test_a_snapshot_stays_closed_whose_parent_a_later_run_took(tmp_path: Path) -
     lake.age()
     second = sweep(lake).run_id
     assert not set(made) & set(all_listed(lake.path))
-    undo(lake, first, closed=2)
+    return InTwoRuns(lake, made, reads, first, second)
+
+
+@newest
+def test_a_snapshot_stays_closed_whose_parent_a_later_run_took(in_two_runs: InTwoRuns) -> None:
+    """An undo of that one first brings both."""
+    lake, made, reads = in_two_runs.lake, in_two_runs.made, in_two_runs.reads
+    undo(lake, in_two_runs.first, closed=2)
     assert not set(made) & set(all_listed(lake.path))
-    undo(lake, second)
+    undo(lake, in_two_runs.second)
     listed = set(all_listed(lake.path))
     assert set(made[:2]) <= listed
     for name in made[:2]:
@@ -229,20 +248,12 @@ def test_a_snapshot_stays_closed_whose_parent_a_later_run_took(tmp_path: Path) -
 
 
 @newest
-def test_both_runs_undone_newest_first(tmp_path: Path) -> None:
-    lake = IcechunkLake(tmp_path / "lake")
-    made = rewritten(lake, 2, commits=5)
-    repository = open_repository(lake.path)
-    repository.create_tag("holds", made[1])
-    reads = {name: read_snapshot(repository, name) for name in made}
-    first = sweep(lake).run_id
-    open_repository(lake.path).delete_tag("holds")
-    lake.age()
-    second = sweep(lake).run_id
-    undo(lake, second)
-    undo(lake, first)
-    repository = open_repository(lake.path)
-    assert {name: read_snapshot(repository, name) for name in made} == reads
+def test_both_runs_undone_newest_first(in_two_runs: InTwoRuns) -> None:
+    undo(in_two_runs.lake, in_two_runs.second)
+    undo(in_two_runs.lake, in_two_runs.first)
+    repository = open_repository(in_two_runs.lake.path)
+    found = {name: read_snapshot(repository, name) for name in in_two_runs.made}
+    assert found == in_two_runs.reads
 
 
 @both
@@ -263,10 +274,11 @@ def test_broken_off_anywhere(
     def broken() -> Collector:
         clock.advance(GRACE)  # past the lease of one that was broken off
         calls = itertools.count(-rng.randrange(24))
+        ends = rng.choice([Died, KeyboardInterrupt])
 
         def count(method: str, _address: str) -> None:
             if method in ("put", "replace", "move", "delete") and next(calls) == 0:
-                raise KeyboardInterrupt
+                raise ends
 
         hooks: dict[str, Hook] = {rng.choice(["before", "after"]): count}
         found = lake.format()
@@ -284,10 +296,10 @@ def test_broken_off_anywhere(
     monkeypatch.setattr("ebbtide.gc.undoing.ROWS_PER_PART", 2)
     planned = lake.collector(quarantine=WEEK).plan()
     for _ in range(rng.randrange(1, 4)):
-        with suppress(KeyboardInterrupt, Conflict):
+        with suppress(Died, KeyboardInterrupt, Conflict):
             broken().sweep(planned.run_id)
     for _ in range(rng.randrange(4)):
-        with suppress(KeyboardInterrupt, Conflict, NotFound):
+        with suppress(Died, KeyboardInterrupt, Conflict, NotFound):
             broken().undo(planned.run_id)
     clock.advance(GRACE)
     with suppress(Conflict, NotFound):  # undone before, or nothing had moved

@@ -47,14 +47,7 @@ def upload_file(visit: Visit) -> Response:
         repository.objects.put(branch, path, upload.content, content_type=upload.content_type)
     except EbbtideError as error:
         return _problem(visit, error, ref=branch, prefix=prefix)
-    return visit.to(
-        "repositories",
-        repository.info.name,
-        "files",
-        ref=branch,
-        prefix=path[: path.rfind("/") + 1],
-        notice="uploaded",
-    )
+    return _done(visit, repository, "uploaded", ref=branch, prefix=path[: path.rfind("/") + 1])
 
 
 @pages.add("POST", _FILES + "/delete", Role.WRITER)
@@ -65,14 +58,7 @@ def delete_file(visit: Visit) -> Response:
         repository.objects.delete(branch, visit.form("path"))
     except EbbtideError as error:
         return _problem(visit, error, ref=branch, prefix=prefix)
-    return visit.to(
-        "repositories",
-        repository.info.name,
-        "files",
-        ref=branch,
-        prefix=prefix,
-        notice="file_deleted",
-    )
+    return _done(visit, repository, "file_deleted", ref=branch, prefix=prefix)
 
 
 @pages.add("POST", _FILES + "/commit", Role.WRITER)
@@ -86,9 +72,12 @@ def commit_files(visit: Visit) -> Response:
         repository.commits.commit(branch, message, committer=visit.served.committer)
     except EbbtideError as error:
         return _problem(visit, error, ref=branch, prefix=prefix)
-    return visit.to(
-        "repositories", repository.info.name, "files", ref=branch, prefix=prefix, notice="committed"
-    )
+    return _done(visit, repository, "committed", ref=branch, prefix=prefix)
+
+
+def _done(visit: Visit, repository: Repository, notice: str, *, ref: str, prefix: str) -> Response:
+    name = repository.info.name
+    return visit.to("repositories", name, "files", ref=ref, prefix=prefix, notice=notice)
 
 
 def _problem(visit: Visit, error: EbbtideError, *, ref: str, prefix: str) -> Response:
