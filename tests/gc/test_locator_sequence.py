@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import combinations_with_replacement
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -25,7 +23,8 @@ from ebbtide.gc.steps import Event
 from ebbtide.store.contents import ContentChange, Files, Located
 from ebbtide.store.metadata.schema import collections, commits, pending
 from ebbtide.store.uploads import NewObject
-from tests.support.memory_world import MemoryWorld, Place, open_place
+from tests.gc.histories import fast_place
+from tests.support.memory_world import MemoryWorld, Place
 
 LEASE: Final = timedelta(hours=1)
 EXPIRY: Final = timedelta(minutes=30)
@@ -335,11 +334,7 @@ def make_sequence(
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
     """A database for all runs."""
-    memory = Path("/dev/shm")
-    with (
-        TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory,
-        open_place(Path(directory)) as made,
-    ):
+    with fast_place() as made:
         yield made
 
 

@@ -24,7 +24,7 @@ from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.store.metadata.purges import insert_purged
 from tests.support.dying import Died
 from tests.support.engines import ENGINES
-from tests.support.faulty import FaultyStorage, Hook
+from tests.support.faulty import Hook, SharedFaultyStorage
 from tests.support.world import DAY, World
 
 WEEK = 7 * DAY
@@ -209,15 +209,6 @@ def test_a_commit_stays_closed_that_a_later_run_took_from(world: World) -> None:
     assert newest not in readable
 
 
-class Shared(FaultyStorage):
-    """One whose hooks are where the run is: in this process."""
-
-    @property
-    def shared_between_processes(self) -> bool:
-        """For the test, yes."""
-        return True
-
-
 @pytest.mark.parametrize("seed", range(16))
 def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweep and undo end at any step; asked for again, it is as if nothing had been."""
@@ -244,7 +235,7 @@ def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
 
         hooks: dict[str, Hook] = {rng.choice(["before", "after"]): count}
         repository = world.format()
-        repository.storage = Shared(repository.storage, **hooks)
+        repository.storage = SharedFaultyStorage(repository.storage, **hooks)
         options = RunOptions.of(
             world.settings, grace=HOUR, quarantine=WEEK, patience=timedelta(0), mode="clean"
         )

@@ -115,6 +115,16 @@ class FaultyStorage:
         return answer
 
 
+class SharedFaultyStorage(FaultyStorage):
+    """One that says that processes share it, though its hooks are in this one alone: so are runs
+    whose tasks are done in place."""
+
+    @property
+    def shared_between_processes(self) -> bool:
+        """For the test, yes."""
+        return True
+
+
 class FailNth:
     """A hook that fails the `nth` call, counted from 0, and counts all; None fails none."""
 

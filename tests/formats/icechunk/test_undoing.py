@@ -24,7 +24,7 @@ from ebbtide.storage import open_storage
 from tests.support.clock import ManualClock
 from tests.support.dying import Died
 from tests.support.engines import ENGINES
-from tests.support.faulty import FaultyStorage, Hook
+from tests.support.faulty import Hook, SharedFaultyStorage
 from tests.support.icechunk import (
     SPEC_VERSIONS,
     build_random,
@@ -282,7 +282,7 @@ def test_broken_off_anywhere(
 
         hooks: dict[str, Hook] = {rng.choice(["before", "after"]): count}
         found = lake.format()
-        found.storage = Shared(found.storage, **hooks)
+        found.storage = SharedFaultyStorage(found.storage, **hooks)
         options = RunOptions.of(
             lake.settings,
             grace=GRACE,
@@ -307,15 +307,6 @@ def test_broken_off_anywhere(
     assert files(lake.path) == before
     repository = open_repository(lake.path)
     assert {name: read_snapshot(repository, name) for name in made} == read
-
-
-class Shared(FaultyStorage):
-    """One whose hooks are where the run is: in this process."""
-
-    @property
-    def shared_between_processes(self) -> bool:
-        """For the test, yes."""
-        return True
 
 
 @both

@@ -292,18 +292,28 @@ class IcechunkRepository:
         del run_id
         if self.spec_version == 1:
             return
-        for _ in range(WRITE_ATTEMPTS):
-            file = self._load()
-            assert file is not None
+
+        def edit_of(file: RepoFile) -> Edit | None:
             self._check_unneeded(file, frozenset(commit_ids))
             drop = frozenset(commit_ids).intersection(file.ids)
             if not drop and not self._old_backups:
-                return
+                return None
+            return Edit(kind="GCRan", drop=drop, forget_backups=self._old_backups)
+
+        self._rewrite(hold, edit_of)
+
+    def _rewrite(self, hold: RunHold, edit_of: Callable[[RepoFile], Edit | None]) -> RepoFile:
+        """Edit `repo` on the condition that nobody else changes it, anew where somebody did; the
+        file as it is then. Without an edit it stays. Refused `repository_changed`."""
+        for _ in range(WRITE_ATTEMPTS):
+            file = self._load()
+            assert file is not None
+            edit = edit_of(file)
+            if edit is None:
+                return file
             hold.check()
             try:
-                edit = Edit(kind="GCRan", drop=drop, forget_backups=self._old_backups)
-                write_repo(self.storage, file, edit, self._log_time())
-                return
+                return write_repo(self.storage, file, edit, self._log_time())
             except Conflict:
                 continue  # a commit was faster
         raise changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
@@ -343,20 +353,12 @@ class IcechunkRepository:
         write_holds(self.storage, commit_ids, until=until, now=self.now())
         if self.spec_version == 1:
             return len(commit_ids)
-        for _ in range(WRITE_ATTEMPTS):
-            file = self._load()
-            assert file is not None
+
+        def edit_of(file: RepoFile) -> Edit | None:
             add = listable(file, records)
-            known = file.listed.keys() | add.keys()
-            if add:
-                hold.check()
-                try:
-                    edit = Edit(kind="NewDetachedSnapshot", add=add)
-                    write_repo(self.storage, file, edit, self._log_time())
-                except Conflict:
-                    continue  # a commit was faster
-            return len(known & frozenset(commit_ids))
-        raise changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
+            return Edit(kind="NewDetachedSnapshot", add=add) if add else None
+
+        return len(frozenset(commit_ids).intersection(self._rewrite(hold, edit_of).ids))
 
     def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
         """None: Icechunk's repositories are not purged."""
