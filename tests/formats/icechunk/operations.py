@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -143,6 +144,8 @@ class History:
         files = self.choices.choice((1, 2, 3, None))
         self.repository = create_repository(path, 2, updates_per_file=files)
         self.moments: list[Moment] = []
+        self.parents: defaultdict[str, set[str]] = defaultdict(set)
+        """All that a snapshot ever had: an expiry gives it another."""
         self._note("create")
 
     def operate(self) -> None:
@@ -158,6 +161,15 @@ class History:
         ends = [moment.at for moment in self.moments[1:]] + [datetime.max.replace(tzinfo=UTC)]
         sets = [each.reached for each, end in zip(self.moments, ends, strict=True) if end > cutoff]
         return frozenset().union(*sets)
+
+    def with_ancestors(self, names: frozenset[str]) -> frozenset[str]:
+        """These, and what they ever came from."""
+        found: set[str] = set()
+        waiting = set(names)
+        while waiting:
+            found |= waiting
+            waiting = set().union(*(self.parents[each] for each in waiting)) - found
+        return frozenset(found)
 
     def cutoffs(self) -> list[datetime]:
         """An instant before each operation, and after the one before it."""
@@ -175,16 +187,23 @@ class History:
             for name in names
             for each in self.repository.ancestry(**{kind: name})
         }
+        for each in self._listed():
+            if (parent := each.get("parent_id")) is not None:
+                self.parents[str(each["id"])].add(str(parent))
         self.moments.append(Moment(datetime.now(UTC), operation, frozenset(reached)))
         time.sleep(self.TICK_SECONDS)
 
     def _any_snapshot(self) -> str:
         if self.revives:
-            info = self.repository.inspect_repo_info()
-            names = {str(each["id"]) for each in info["snapshots"]}
+            names = {str(each["id"]) for each in self._listed()}
         else:
             names = set(self.moments[-1].reached)
         return self.choices.choice(sorted(names))
+
+    def _listed(self) -> list[dict[str, Any]]:
+        """All snapshots that the repository knows, reached or not."""
+        found: list[dict[str, Any]] = self.repository.inspect_repo_info()["snapshots"]
+        return found
 
     def _any_branch(self) -> str:
         return self.choices.choice(sorted(self.repository.list_branches()))
@@ -234,8 +253,10 @@ def check_history(path: Path, history: History) -> None:
         since = history.since(cutoff)
         missed = (since & files) - reached - state.held.keys()
         assert not missed, f"cut off before {following.operation}"
-        # And nothing is held for having been reached that was not.
-        assert {name for name, why in state.held.items() if why == RECENT} <= since - reached
+        # Nothing else is held for having been reached but what such a snapshot came from before
+        # an expiry cut it off, be the ref on it younger than that.
+        recent = {name for name, why in state.held.items() if why == RECENT}
+        assert recent <= history.with_ancestors(since) - reached
 
 
 class Hold:

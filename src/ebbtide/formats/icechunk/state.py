@@ -260,7 +260,8 @@ def _recent(
     Such a ref is there now, or was in the copy that was current at the cutoff, or was put
     somewhere and taken away since: the operations log tells from where, and what an expiry took
     away stands in the copy before it. Each history is walked from all of them, since an expiry
-    cuts histories. What was made since is young.
+    cuts histories: what a snapshot came from before one stays even if the ref on it is younger.
+    What was made since is young.
     """
     histories = [history_of(repo)]
     tips: set[str] = set()
