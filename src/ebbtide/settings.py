@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -141,6 +141,11 @@ class Settings(BaseSettings):
     )
     slice_age_max: PositiveDuration = Field(
         timedelta(hours=1), description="Age at which a process starts its next slice."
+    )
+    sizes: Literal["all", "candidates"] = Field(
+        "all",
+        description="Of which files a run asks a directory for size and date: of all, or, several "
+        "times as fast, of those alone that could go.",
     )
     range_entries_target: int = Field(
         2048, ge=1, description="Average number of entries in one range file."

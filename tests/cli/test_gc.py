@@ -206,6 +206,34 @@ def test_modes(lake: Ebbtide, expired: str) -> None:
     assert lake(*run, "--mode", "fast", code=2).error_kind == "invalid_argument"
 
 
+def test_sizes_of_candidates_alone(
+    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same goes; of what stays no size is told, rather than a wrong one."""
+    del expired
+    plan = ("gc", "plan", "lake", *SHORT)
+    whole = lake(*plan, "--json").document
+    planned = lake(*plan, "--sizes", "candidates", "--json").document
+    names = ("listed", "live", "protected", "young", "candidate")
+    assert all(planned[f"{name}_count"] == whole[f"{name}_count"] for name in names)
+    known = {name for name in names if planned[f"{name}_bytes"] is not None}
+    assert known == {name for name in names if planned[f"{name}_bytes"] == whole[f"{name}_bytes"]}
+    assert known >= {"candidate", "young"}
+    assert not known & {"listed", "live"}
+    assert planned["kinds"]["object"]["bytes_total"] is None
+    assert planned["kinds"]["range"] == whole["kinds"]["range"]
+    shown = lake("gc", "show", "lake", planned["run_id"])
+    assert (shown.out.count("unknown"), "None" in shown.out) == (2, False)
+    assert lake("gc", "show", "lake", planned["run_id"], "--json").document["live_bytes"] is None
+    assert "pass" in lake("gc", "verify", "lake", planned["run_id"]).out
+
+    monkeypatch.setenv("EBBTIDE_SIZES", "candidates")
+    assert lake(*plan, "--json").document["live_bytes"] is None
+    told = lake("gc", "sweep", "lake", planned["run_id"], *SHORT, "--yes").out
+    assert "unknown" not in told.partition("\nrun ")[2]
+    assert lake(*plan, "--sizes", "some", "--json", code=2).error_kind == "invalid_argument"
+
+
 def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install; and without a master none is needed."""
     monkeypatch.setattr("ebbtide.gc.session._candidates", list)

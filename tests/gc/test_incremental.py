@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ebbtide.errors import EbbtideError
 from ebbtide.gc.counts import Count
+from ebbtide.gc.options import SIZES
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
@@ -49,10 +51,10 @@ def plan_of(world: World, report: RunReport) -> Plan:
     return world.collector().plan_of(report.run_id)
 
 
-def run(world: World, mode: str) -> RunReport:
+def run(world: World, mode: str, **options: Any) -> RunReport:
     """A whole run, a while after whatever was before it."""
     world.clock.advance(2 * GRACE)
-    report = world.collect(mode=mode)
+    report = world.collect(mode=mode, **options)
     assert report.state == "swept", report.error
     return report
 
@@ -408,10 +410,10 @@ def test_the_same_storage_as_after_clean_runs(tmp_path: Path, shard: int) -> Non
         for number in range(60):
             act(twins, rng, number)
             if rng.random() < 0.12:
-                counted += collect_both(twins, seed)
+                counted += collect_both(twins, seed, rng)
         for world in twins.both():
             world.clock.advance(4 * DAY)
-        counted += collect_both(twins, seed)
+        counted += collect_both(twins, seed, rng)
         assert counted
         for world in twins.both():
             world.close()
@@ -466,10 +468,10 @@ def _do(world: World, kind: str, drawn: list[float], number: int) -> str:
     return "done"
 
 
-def collect_both(twins: Twins, seed: int) -> bool:
+def collect_both(twins: Twins, seed: int, rng: random.Random) -> bool:
     """A run of each; whether the second one was incremental."""
     run(twins.clean, "clean")
-    report = run(twins.other, "incremental")
+    report = run(twins.other, "incremental", sizes=rng.choice(SIZES))
     assert twins.clean.contents() == twins.other.contents(), seed
     for kind in ("_ebbtide/trees", "_ebbtide/ranges"):
         assert len(twins.clean.files(kind)) == len(twins.other.files(kind)), seed

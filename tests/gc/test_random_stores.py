@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import Conflict
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.options import SIZES, Sizes
 from ebbtide.model import Commit
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.trees import read_tree
@@ -207,9 +208,10 @@ def expected(world: World, history: History, active: set[str]) -> set[str]:
     events=st.lists(EVENTS, min_size=3, max_size=14),
     default=PERIODS,
     main=PERIODS,
+    sizes=st.sampled_from(SIZES),
 )
 def test_a_file_is_there_if_and_only_if_it_should(
-    engine: Engine, events: list[Event], default: int, main: int
+    engine: Engine, events: list[Event], default: int, main: int, sizes: Sizes
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         world = World(Path(directory))
@@ -222,7 +224,7 @@ def test_a_file_is_there_if_and_only_if_it_should(
             (world.root / "data" / "foreign.txt").write_text("not ours")
             active = history.active({"main": main}, default, world.now)
 
-            report = world.collect()
+            report = world.collect(sizes=sizes)
 
             assert report.state == "swept"
             everything = world.files("data") | world.files("_ebbtide/trees")

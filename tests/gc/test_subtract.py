@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +23,27 @@ from ebbtide.gc.lookup import look_up
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.subtract import subtract
-from ebbtide.storage import open_storage
+from ebbtide.storage import ObjectInfo, Storage, open_storage
+from ebbtide.storage.base import sizes_of
 from tests.support.engines import ENGINES, INLINE, JOINS
 
 pytestmark = pytest.mark.spark
 
 CUTOFF = datetime(2026, 1, 1, 12, 0, 0, 500_000, tzinfo=UTC)
 OLD = CUTOFF - timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """A storage that knows rows by their addresses, but for what is gone."""
+
+    rows: Mapping[str, tuple[str, int, datetime, str, str | None, str | None]]
+    gone: Set[str]
+
+    def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
+        """See `Storage.sizes`."""
+        there = [None if name in self.gone else self.rows[name] for name in addresses]
+        return sizes_of(addresses, [row and ObjectInfo(*row[:3]) for row in there])
 
 
 class Relations:
@@ -37,6 +53,10 @@ class Relations:
         self.engine = engine
         self.folder = RunFolder(open_storage(str(directory)), "run/")
         self.rows: list[tuple[str, int, datetime, str, str | None, str | None]] = []
+        self.named: set[str] = set()
+        """What was listed without size and date."""
+        self.gone: set[str] = set()
+        """What of it was there no more when it was asked for."""
 
     def listed(
         self,
@@ -51,10 +71,12 @@ class Relations:
     def subtract(
         self, *, live: list[str], protected: list[str], purged: list[str] | None = None
     ) -> Subtracted:
-        columns = [list(column) for column in zip(*self.rows, strict=True)]
+        rows = [(r[0], None, None, *r[3:]) if r[0] in self.named else r for r in self.rows]
+        columns = [list(column) for column in zip(*rows, strict=True)]
         inventory = self.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA))
         given = candidates.Relations(
             folder=self.folder,
+            storage=cast("Storage", Objects({row[0]: row for row in self.rows}, self.gone)),
             inventory=inventory,
             live=self.write("live", pa.table([live], schema=ADDRESS_SCHEMA)),
             required=[],
@@ -110,6 +132,47 @@ def test_both_ways_find_what_the_definition_says(tmp_path: Path, seed: int) -> N
         found.append(relations.subtract(live=live, protected=protected, purged=purged))
         assert relations.candidates(found[-1]) == expected
     assert all(each.counts == found[0].counts for each in found)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_asked_for_later_is_judged_alike(tmp_path: Path, engine: Engine, seed: int) -> None:
+    """Whichever rows were listed by their names alone; what vanished since counts as young."""
+    choices = random.Random(seed)
+    names = [f"file {number}" for number in range(60)]
+    live, protected, purged = ([n for n in names if choices.random() < 0.3] for _ in range(3))
+    found: list[Subtracted] = []
+    going: list[dict[str, set[str]]] = []
+    for share in (0.0, 0.6):
+        relations = Relations(tmp_path / f"{share}", engine)
+        choices.seed(seed)
+        for name in names:
+            modified = CUTOFF + timedelta(seconds=choices.choice([-86400, 1]))
+            kind = choices.choice(["object", "temporary", "foreign"])
+            target = choices.choice(names) if kind == "temporary" else None
+            relations.listed(name, modified=modified, kind=kind, target=target)
+        relations.named = {name for name in names if choices.random() < share}
+        found.append(relations.subtract(live=live, protected=protected, purged=purged))
+        going.append(relations.candidates(found[-1]))
+    assert going[0] == going[1]
+    assert any(going[0].values())
+    assert not found[1].counts["protected"].sized
+    for name, count in found[0].counts.items():
+        other = found[1].counts[name]
+        assert other.objects == count.objects
+        # Of what goes, or is young, each was asked for.
+        assert other.sized or name in ("live", "protected")
+        assert other.bytes_total == count.bytes_total or not other.sized
+
+    relations.gone = {name for name in relations.named if choices.random() < 0.5}
+    after = relations.subtract(live=live, protected=protected, purged=purged)
+    vanished = {name for names in going[0].values() for name in names} & relations.gone
+    assert vanished
+    left = {kind: names - vanished for kind, names in going[0].items()}
+    assert relations.candidates(after) == {kind: names for kind, names in left.items() if names}
+    for name, count in after.counts.items():
+        more = {"young": len(vanished), "candidate": -len(vanished)}.get(name, 0)
+        assert count.objects == found[0].counts[name].objects + more
 
 
 @both
@@ -203,6 +266,7 @@ def test_what_must_be_there_is_looked_for(tmp_path: Path, missing: bool) -> None
     answer.wrote(relations.folder, "live.parquet", live, group="trees")
     given = candidates.Relations(
         folder=relations.folder,
+        storage=relations.folder.storage,
         inventory=relations.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA)),
         live=answer.parts(),
         required=answer.parts(),

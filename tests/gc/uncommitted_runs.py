@@ -12,7 +12,7 @@ from typing import Final
 from hypothesis import event, note
 
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import Mode
+from ebbtide.gc.options import SIZES, Mode
 from ebbtide.gc.steps import Observer
 from ebbtide.store.metadata.commits import find_commits
 from tests.gc.lines import Reader
@@ -243,9 +243,15 @@ class Runs:
             )
 
     def _collector(self, mode: Mode, observe: Observer) -> Collector:
-        # The gate on shares has tests of its own: in so small a storage all may go.
+        # The gate on shares has tests of its own: in so small a storage all may go. A run meets
+        # what another one left that asked for other sizes.
         return self.world.collector(
-            observer=observe, grace=self.grace, mode=mode, unsafe=True, allow_share=True
+            observer=observe,
+            grace=self.grace,
+            mode=mode,
+            sizes=SIZES[self.modes.total() % len(SIZES)],
+            unsafe=True,
+            allow_share=True,
         )
 
     def _interrupt(self, interludes: Interludes, point: Point) -> None:

@@ -74,6 +74,47 @@ def listed(storage: Storage, prefix: str = "", *, recursive: bool = True) -> dic
     return sizes
 
 
+def test_a_listing_of_names_alone_has_all_names(storage: Storage) -> None:
+    sizes = {"a": 1, "b/a": 2, "b/c/d": 3}
+    for address, size in sizes.items():
+        storage.put(address, b"x" * size)
+    for batch in storage.list(sized=False):
+        assert batch.schema.equals(LISTING_SCHEMA)
+        batch.validate(full=True)
+        for row in batch.to_pylist():
+            size = sizes.pop(row["address"])
+            there = storage.head(row["address"])
+            assert there is not None
+            assert row["regular"]
+            if row["last_modified"] is None:
+                assert row["size_bytes"] is None
+            else:  # told with the name, perhaps more precisely
+                assert row["size_bytes"] == size
+                assert row["last_modified"] - there.last_modified < timedelta(seconds=1)
+    assert not sizes
+
+
+def test_sizes_are_told_of_what_is_asked_for(storage: Storage) -> None:
+    names = ["a", "b/a", "b/c/d", "b/e"]
+    for number, address in enumerate(names):
+        storage.put(address, b"x" * number)
+    asked = ["b/c/d", "none", "a", "b", "b/none", "a/none", "none/none", "b/e", "a"]
+    found = storage.sizes(asked)
+    assert found.schema.equals(LISTING_SCHEMA)
+    there = [storage.head(address) for address in asked]
+    assert found.to_pylist() == [
+        {
+            "address": address,
+            "size_bytes": None if info is None else info.size_bytes,
+            "last_modified": None if info is None else info.last_modified,
+            "regular": info is not None,
+        }
+        for address, info in zip(asked, there, strict=True)
+    ]
+    assert [info is not None for info in there] == [n in names for n in asked]
+    assert not storage.sizes([]).num_rows
+
+
 def test_it_is_a_storage(storage: Storage) -> None:
     assert isinstance(storage, Storage)
 

@@ -80,12 +80,23 @@ class FaultyStorage:
         return self._around("head", address, lambda: self.inner.head(address))
 
     def list(
-        self, prefix: str = "", *, recursive: bool = True, share: tuple[int, int] = (0, 1)
+        self,
+        prefix: str = "",
+        *,
+        recursive: bool = True,
+        share: tuple[int, int] = (0, 1),
+        sized: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`."""
         return self._around(
-            "list", prefix, lambda: self.inner.list(prefix, recursive=recursive, share=share)
+            "list",
+            prefix,
+            lambda: self.inner.list(prefix, recursive=recursive, share=share, sized=sized),
         )
+
+    def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
+        """See `Storage.sizes`."""
+        return self._around("sizes", " ".join(addresses), lambda: self.inner.sizes(addresses))
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
         """See `Storage.sign_put`."""

@@ -154,7 +154,12 @@ class MemoryStorage:
         return None if found is None else ObjectInfo(address, len(found.data), found.modified)
 
     def list(
-        self, prefix: str = "", *, recursive: bool = True, share: tuple[int, int] = (0, 1)
+        self,
+        prefix: str = "",
+        *,
+        recursive: bool = True,
+        share: tuple[int, int] = (0, 1),
+        sized: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`."""
         split_prefix(prefix)
@@ -168,11 +173,18 @@ class MemoryStorage:
         if rows:
             columns: list[pa.Array[Any]] = [
                 pa.array([address for address, _ in rows], pa.string()),
-                pa.array([len(stored.data) for _, stored in rows], pa.int64()),
-                pa.array([stored.modified for _, stored in rows], pa.timestamp("us", "UTC")),
+                pa.array([len(each.data) if sized else None for _, each in rows], pa.int64()),
+                pa.array(
+                    [each.modified if sized else None for _, each in rows],
+                    pa.timestamp("us", "UTC"),
+                ),
                 pa.array([True] * len(rows), pa.bool_()),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
+
+    def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
+        """See `Storage.sizes`."""
+        return storage_base.sizes_of(addresses, map(self.head, addresses))
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""

@@ -63,6 +63,7 @@ def open_collector(
     run_dir: str | None = None,
     master: str | None = None,
     mode: str = "auto",
+    sizes: str | None = None,
     inventory: str | None = None,
     inventory_date: str | None = None,
     quarantine: str | None = None,
@@ -80,7 +81,7 @@ def open_collector(
 
     from ebbtide.formats.gone import GoneRepository
     from ebbtide.gc.collector import Collector
-    from ebbtide.gc.options import RunOptions, parse_mode
+    from ebbtide.gc.options import RunOptions, parse_mode, parse_sizes
     from ebbtide.gc.removing import Remover
     from ebbtide.purge.whole import outlast
 
@@ -104,6 +105,7 @@ def open_collector(
         allow_share=allow_share,
         run_dir=run_dir,
         mode=parse_mode(mode),
+        sizes=None if sizes is None else parse_sizes(sizes),
         inventory=inventory,
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
         quarantine=_period(found, quarantine),

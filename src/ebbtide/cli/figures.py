@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide.cli.output import Output
-from ebbtide.cli.text import count_text, date_text, size_text
+from ebbtide.cli.text import count_text, date_text, known_size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.counts import Count
@@ -111,9 +111,9 @@ def candidate_kinds(plan: Plan) -> dict[str, Count]:
 
     kinds: dict[str, Count] = {}
     for part in plan.candidates:
-        kinds[part.group] = kinds.get(part.group, Count()) + Count(part.rows, part.bytes_total)
+        kinds[part.group] = kinds.get(part.group, Count()) + part.count
     return kinds
 
 
 def _texts(count: Count) -> tuple[str, str]:
-    return count_text(count.objects), size_text(count.bytes_total)
+    return count_text(count.objects), known_size_text(count.known_bytes)

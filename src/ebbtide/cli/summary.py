@@ -103,11 +103,13 @@ def _figures(report: RunReport) -> Pairs:
 
 
 def _files_text(count: Count) -> str:
-    return f"{count_text(count.objects, 'file')}, {size_text(count.bytes_total)}"
+    size = f", {size_text(count.bytes_total)}" if count.sized else ""
+    return count_text(count.objects, "file") + size
 
 
 def _count_text(count: Count) -> str:
-    return f"{count_text(count.objects)} ({size_text(count.bytes_total)})"
+    size = f" ({size_text(count.bytes_total)})" if count.sized else ""
+    return count_text(count.objects) + size
 
 
 def _aside_text(quarantine: Mapping[str, Any]) -> str:

@@ -39,6 +39,11 @@ def size_text(size_bytes: int) -> str:
     return f"{value:,.1f} {_IEC[-1]}"
 
 
+def known_size_text(size_bytes: int | None) -> str:
+    """The same, and a word where nobody asked for sizes."""
+    return "unknown" if size_bytes is None else size_text(size_bytes)
+
+
 def count_text(count: int, noun: str = "", plural: str = "") -> str:
     """`1,234`, or with a noun `1 file`, `1,234 files`."""
     if not noun:

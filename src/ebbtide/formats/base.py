@@ -68,12 +68,13 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class ListingItem:
-    """A unit of listing: all files under `prefix`, or only those directly under it; and of these
-    one share of several, as `Storage.list` has it."""
+    """A unit of listing: all files under `prefix`, or only those directly under it; of these one
+    share of several, and with sizes or without, as `Storage.list` has both."""
 
     prefix: str
     recursive: bool
     share: tuple[int, int] = (0, 1)
+    sized: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +83,14 @@ class Slices:
     one is older.
 
     Those opened between `cutoff` and `now` hold nothing that may go. Those that sort behind
-    `closed_after` were closed off before an earlier run looked.
+    `closed_after` were closed off before an earlier run looked. What is listed where no pointers
+    lie (in a slice, or in their like) is to be `sized`, or is only named.
     """
 
     cutoff: datetime
     now: datetime
     closed_after: str | None = None
+    sized: bool = True
 
 
 @dataclass(frozen=True, slots=True)

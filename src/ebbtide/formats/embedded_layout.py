@@ -56,7 +56,9 @@ class EmbeddedLayout:
                 elif opened_at is not None and slices.cutoff <= opened_at <= slices.now:
                     young += 1
                 else:
-                    items.append(ListingItem(prefix, recursive=True))
+                    # The dates of trees and ranges tell the index what it knows of them.
+                    sized = slices.sized or opened_at is None
+                    items.append(ListingItem(prefix, recursive=True, sized=sized))
         return Listing(items, young)
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:

@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import split_by
+from ebbtide.arrow import split_by, texts
 from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.keys import with_keys
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
+from ebbtide.storage import Storage
 
 CANDIDATE_SCHEMA: Final = INVENTORY_SCHEMA
 """Candidates keep every column of the inventory."""
@@ -29,8 +30,30 @@ nor young.
 
 A temporary file is protected with its target, but a live target does not need it any more. A file
 that may have been written at or after the cutoff is young: a time in whole seconds may stand for
-any instant of that second.
+any instant of that second, and what vanished before anybody asked for its date counts too.
 """
+
+
+UNKNOWN_MICROS: Final = 2**62
+"""Later than any date: what nobody knows the date of is young."""
+
+
+def sized(
+    storage: Storage, table: pa.Table, wanted: np.ndarray[Any, np.dtype[np.bool_]]
+) -> pa.Table:
+    """The rows of INVENTORY_SCHEMA, of which those that are `wanted` have size and date. What was
+    listed without, and is not there any more, has no date and a size of 0."""
+    unknown = np.asarray(pc.is_null(table.column("last_modified"))) & wanted
+    if not unknown.any():
+        return table
+    mask = pa.array(unknown)
+    found = storage.sizes(texts(table.column("address").filter(mask)))
+    sizes = found.column("size_bytes").fill_null(0)
+    for name, values in (("size_bytes", sizes), ("last_modified", found.column("last_modified"))):
+        column = table.column(name).combine_chunks()
+        told: Any = pc.replace_with_mask(column, mask, values)
+        table = table.set_column(table.column_names.index(name), table.schema.field(name), told)
+    return table
 
 
 def micros_of(cutoff: datetime) -> int:
@@ -40,14 +63,18 @@ def micros_of(cutoff: datetime) -> int:
 
 def latest_micros(last_modified: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The latest instants that dates may stand for, in microseconds since 1970: a date in whole
-    seconds stands for any instant of that second."""
-    micros = last_modified.cast(pa.int64()).to_numpy()
+    seconds stands for any instant of that second, and none for any."""
+    micros = (
+        last_modified.cast(pa.int64()).fill_null(pa.scalar(UNKNOWN_MICROS, pa.int64())).to_numpy()
+    )
     return np.where(micros % 1_000_000 == 0, micros + 999_999, micros)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relations:
-    """What a subtraction is of: parts in `folder` of what was listed, is live, and is protected.
+    """What a subtraction is of: parts in `folder` of what was listed in the storage, is live, and
+    is protected. What was listed without size and date, and does not stay, is looked at.
+
     Of the live, `required` must be among the listed, or be there all the same. Of the listed, those
     of `kinds` and older than `cutoff` may go. What stays without being live, in slices that sort
     behind `closed_after`, the next run will not list: it is remembered.
@@ -58,6 +85,7 @@ class Relations:
     not keys: two that have one key must not go for each other."""
 
     folder: RunFolder
+    storage: Storage
     inventory: list[Part]
     live: list[Part]
     required: list[Part]

@@ -66,12 +66,13 @@ def check_not_empty(roots: Roots, *, listed_count: int) -> None:
 
 
 def check_share(candidates: Count, listed: Count, *, share_max: float) -> Refused | None:
-    """Refused `over_share` (returned, for the plan to record) when too much would go."""
+    """Refused `over_share` (returned, for the plan to record) when too much would go. Of bytes
+    nothing is said where nobody knows those of all that was listed."""
     shares = (
         ("files", candidates.objects, listed.objects),
         ("bytes", candidates.bytes_total, listed.bytes_total),
     )
-    for what, part, whole in shares:
+    for what, part, whole in shares[: 2 if listed.sized else 1]:
         if whole and part / whole > share_max:
             return Refused(
                 "over_share",

@@ -26,7 +26,8 @@ INVENTORY_SCHEMA: Final = make_schema(
     ("slice", pa.string()),
     ("target", pa.string()),
 )
-"""`address` within the storage root, `size_bytes`, `last_modified` by the storage's clock, `kind`
+"""`address` within the storage root, `size_bytes`, `last_modified` by the storage's clock (both
+null where nobody asked for them yet), `kind`
 as the format's layout says, `slice` null for what lies in none, `target` for a temporary file the
 address that it is being written for."""
 
@@ -78,7 +79,9 @@ def _list_task(
 ) -> None:
     writer = InventoryWriter(number, answer, folder, layout.checked_kinds)
     for item in items:
-        for batch in storage.list(item.prefix, recursive=item.recursive, share=item.share):
+        for batch in storage.list(
+            item.prefix, recursive=item.recursive, share=item.share, sized=item.sized
+        ):
             writer.add(classified(batch, layout))
             advance(batch.num_rows)
     writer.flush()
@@ -138,9 +141,14 @@ class InventoryWriter:
         self._answer.wrote(self._folder, f"{stem}.parquet", others, group="rows")
         pointers = table.filter(points)
         self._answer.wrote(self._folder, f"{stem}-pointers.parquet", pointers, group=POINTERS)
-        counts = table.group_by("kind").aggregate([("size_bytes", "sum"), ("size_bytes", "count")])
+        counts = table.group_by("kind").aggregate(
+            [("address", "count"), ("size_bytes", "sum"), ("size_bytes", "count")]
+        )
         for row in counts.to_pylist():
             self._answer.counted(
-                row["size_bytes_count"], bytes_total=row["size_bytes_sum"], group=row["kind"]
+                row["address_count"],
+                bytes_total=row["size_bytes_sum"] or 0,
+                sized=row["size_bytes_count"] == row["address_count"],
+                group=row["kind"],
             )
         self._tables, self._rows, self._parts = [], 0, self._parts + 1

@@ -5,10 +5,11 @@ Compared are keys, as in `lookup`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation
@@ -22,6 +23,7 @@ from ebbtide.gc.candidates import (
     Subtracted,
     by_use,
     micros_of,
+    sized,
 )
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
@@ -30,6 +32,7 @@ from ebbtide.gc.keys import KEYS_SCHEMA, to_key_parts, with_keys
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.spark import Change, PartWriter, read_frame, write_frame
+from ebbtide.storage import Storage
 
 _KEYED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA, pa.field("purged", pa.bool_())])
 _LIVE: Final = 1
@@ -43,9 +46,10 @@ def join(engine: Engine, given: Relations) -> Subtracted:
     listed = read_frame(
         spark, given.folder, given.inventory, _KEYED_SCHEMA, change=_with_keys(given)
     )
-    classified = listed.join(_keep_marks(engine, given), "key", "left").withColumn(
-        "class", _class_of(given.cutoff)
-    )
+    marked = listed.join(_keep_marks(engine, given), "key", "left")
+    if not all(part.sized for part in given.inventory):
+        marked = marked.mapInArrow(_sizing(given.storage), marked.schema)
+    classified = marked.withColumn("class", _class_of(given.cutoff))
     seen = Observation("classes")
     goes = F.col("class") == "candidate"
     wanted = goes
@@ -53,7 +57,8 @@ def join(engine: Engine, given: Relations) -> Subtracted:
     settled = (F.col("class") == "protected") & (F.col("mark").bitwiseAND(_UNTRACED) == 0)
     if given.closed_after is not None:
         stays = F.col("class").isin("protected", "young")
-        wanted = wanted | (stays & (F.col("slice") > given.closed_after))
+        is_gone = (F.col("class") == "young") & F.col("last_modified").isNull()
+        wanted = wanted | (stays & ~is_gone & (F.col("slice") > given.closed_after))
     uses = (goes.alias("goes"), settled.alias("settled"))
     chosen = (
         classified.observe(seen, *_class_counts())
@@ -65,7 +70,12 @@ def join(engine: Engine, given: Relations) -> Subtracted:
     return Subtracted(
         **by_use(parts),
         counts={
-            name: Count(found[f"{name}_objects"], found[f"{name}_bytes"] or 0) for name in CLASSES
+            name: Count(
+                found[f"{name}_objects"],
+                found[f"{name}_bytes"] or 0,
+                found[f"{name}_sized"] == found[f"{name}_objects"],
+            )
+            for name in CLASSES
         },
         all_listed=False,
     )
@@ -99,6 +109,22 @@ def _keep_marks(engine: Engine, given: Relations) -> DataFrame:
     return live.union(protected).union(untraced).groupBy("key").agg(F.bit_or("mark").alias("mark"))
 
 
+def _sizing(
+    storage: Storage,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Looks at what was listed without size and date, and does not stay."""
+
+    def size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            marks = table.column("mark").fill_null(pa.scalar(0, pa.int32())).to_numpy()
+            is_live = (marks & _LIVE != 0) & np.asarray(pc.is_null(table.column("target")))
+            stays = (is_live & ~np.asarray(table.column("purged"))) | (marks & _PROTECTED != 0)
+            yield from sized(storage, table, ~stays).to_batches()
+
+    return size
+
+
 def _class_of(cutoff: datetime) -> Column:
     """The class of a listed file: see CLASSES."""
     marked_live = (F.col("mark").bitwiseAND(_LIVE) != 0) & F.col("target").isNull()
@@ -108,7 +134,7 @@ def _class_of(cutoff: datetime) -> Column:
     return (
         F.when(marked_live & stays, "live")
         .when(F.col("mark").bitwiseAND(_PROTECTED) != 0, "protected")
-        .when((latest >= micros_of(cutoff)) & stays, "young")
+        .when(((latest >= micros_of(cutoff)) & stays) | modified.isNull(), "young")
         .otherwise("candidate")
     )
 
@@ -120,6 +146,9 @@ def _class_counts() -> list[Column]:
         for column in (
             F.count_if(F.col("class") == name).alias(f"{name}_objects"),
             F.sum(F.when(F.col("class") == name, F.col("size_bytes"))).alias(f"{name}_bytes"),
+            F.count_if((F.col("class") == name) & F.col("size_bytes").isNotNull()).alias(
+                f"{name}_sized"
+            ),
         )
     ]
 

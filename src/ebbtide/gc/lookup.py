@@ -22,6 +22,7 @@ from ebbtide.gc.candidates import (
     by_use,
     latest_micros,
     micros_of,
+    sized,
 )
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
@@ -63,18 +64,23 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
             seen = int(np.count_nonzero(required.has(keys) & own))
             answer.counted(seen, bytes_total=0, group=_SEEN)
             is_protected = protected.has(keys)
+            listed = pc.is_in(table.column("kind"), value_set=pa.array(kinds, pa.string()))
+            stays = (is_live & ~is_purged) | is_protected
+            table = sized(given.storage, table, np.asarray(listed) & ~stays)
             settled = pa.array(is_protected & ~untraced.has(keys))
             classes = _classes(table, is_live, is_protected, is_purged, cutoff=given.cutoff)
-            listed = pc.is_in(table.column("kind"), value_set=pa.array(kinds, pa.string()))
             for name in CLASSES:
                 of_class = pc.and_(listed, pc.equal(classes, pa.scalar(name, pa.string())))
                 rows = table.filter(of_class)
                 size = pc.sum(rows.column("size_bytes")).as_py() or 0
-                answer.counted(rows.num_rows, bytes_total=size, group=_CLASS + name)
+                has_all = not rows.column("size_bytes").null_count
+                answer.counted(rows.num_rows, bytes_total=size, sized=has_all, group=_CLASS + name)
                 if name == "candidate" and rows.num_rows:
                     writer.add(rows)
                 elif name in ("protected", "young") and given.closed_after is not None:
                     known = rows.append_column("settled", settled.filter(of_class))
+                    if name == "young":  # of what is there no more nothing is to be remembered
+                        known = known.filter(pc.is_valid(known.column("last_modified")))
                     writer.remember(in_closed_slices(known, given.closed_after))
         writer.finish()
 
@@ -84,7 +90,7 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
     for part in answers:
         if part.name is None and part.group.startswith(_CLASS):
             name = part.group.removeprefix(_CLASS)
-            counts[name] += Count(part.rows, part.bytes_total)
+            counts[name] += part.count
     required = {part.rows for part in answers if part.name is None and part.group == _REQUIRED}
     seen = sum(part.rows for part in answers if part.name is None and part.group == _SEEN)
     return Subtracted(
@@ -98,7 +104,9 @@ def _classes(
     table: pa.Table, is_live: Any, is_protected: Any, is_purged: Any, *, cutoff: datetime
 ) -> Any:
     """The class of each row; the others are masks of numpy."""
-    is_young = latest_micros(table.column("last_modified")) >= micros_of(cutoff)
-    conditions = [is_live & ~is_purged, is_protected, is_young & ~is_purged]
+    dates = table.column("last_modified")
+    is_young = latest_micros(dates) >= micros_of(cutoff)
+    is_gone = np.asarray(pc.is_null(dates))
+    conditions = [is_live & ~is_purged, is_protected, (is_young & ~is_purged) | is_gone]
     places = np.select(conditions, [0, 1, 2], default=3)
     return pa.array(CLASSES, pa.string()).take(pa.array(places, pa.int64()))

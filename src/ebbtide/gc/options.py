@@ -13,6 +13,20 @@ Mode = Literal["auto", "clean", "incremental"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 
+Sizes = Literal["all", "candidates"]
+SIZES: Final[tuple[Sizes, ...]] = get_args(Sizes)
+
+
+def parse_sizes(text: str) -> Sizes:
+    """One of SIZES. Raises InvalidInput `invalid_argument`."""
+    for sizes in SIZES:
+        if text == sizes:
+            return sizes
+    raise InvalidInput(
+        "invalid_argument", f"there are no sizes of {text!r}: write {' or '.join(SIZES)}"
+    )
+
+
 def parse_mode(text: str) -> Mode:
     """One of MODES. Raises InvalidInput `invalid_argument`."""
     for mode in MODES:
@@ -31,7 +45,9 @@ class RunOptions:
     `inventory` is a place from which an inventory is read instead of listing the storage; it is of
     `inventory_date`, unless it says so itself. With `quarantine` a sweep moves aside what it would
     delete, and keeps it for so long. What an undo brings back no run takes for `undo_hold`.
-    `patience` is how long a task may go on whose run has lost the repository."""
+    `sizes` says of which files a directory is asked for size and date: of all, or of those alone
+    that neither a commit nor anything else keeps. `patience` is how long a task may go on whose run
+    has lost the repository."""
 
     grace: timedelta
     grace_min: timedelta
@@ -49,6 +65,7 @@ class RunOptions:
     quarantine: timedelta | None = None
     undo_hold: timedelta = timedelta(days=7)
     patience: timedelta = timedelta(seconds=30)
+    sizes: Sizes = "all"
 
     def check_inventory(self) -> None:
         """Raises InvalidInput `invalid_argument` where an inventory goes with nothing else."""
@@ -76,6 +93,7 @@ class RunOptions:
         inventory_date: datetime | None = None,
         quarantine: timedelta | None = None,
         patience: timedelta | None = None,
+        sizes: Sizes | None = None,
     ) -> RunOptions:
         """The options that the settings give, with a run's own.
 
@@ -104,4 +122,5 @@ class RunOptions:
             inventory_date=inventory_date,
             quarantine=quarantine,
             patience=settings.run_lease_ttl if patience is None else patience,
+            sizes=settings.sizes if sizes is None else sizes,
         )

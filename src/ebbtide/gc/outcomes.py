@@ -263,7 +263,7 @@ def tally(engine: Engine, folder: RunFolder, answers: list[Part]) -> Outcomes:
     deleted_by_kind: dict[str, Count] = {}
     for part in counted:
         outcome, _, kind = part.group.partition(" ")
-        count = Count(part.rows, part.bytes_total)
+        count = part.count
         by_outcome[outcome] += count
         if outcome == "deleted":
             deleted_by_kind[kind] = deleted_by_kind.get(kind, Count()) + count

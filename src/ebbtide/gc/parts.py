@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from ebbtide.arrow import make_schema
 from ebbtide.errors import EbbtideError, Refused
+from ebbtide.gc.counts import Count
 from ebbtide.gc.runs import RunFolder
 
 PARTS_SCHEMA: Final = make_schema(
@@ -26,13 +27,14 @@ PARTS_SCHEMA: Final = make_schema(
     ("group", pa.string()),
     ("rows", pa.int64()),
     ("bytes_total", pa.int64()),
+    ("sized", pa.bool_()),
     ("checksum", pa.string()),
     ("error_kind", pa.string()),
     ("error", pa.string()),
 )
 """A part: its name in the run's folder, what it holds (a kind or class), rows, the sum of
-`size_bytes` over them, and its file's checksum. Or, with no name, an error. Or, with neither, a
-count of rows that were seen but not written."""
+`size_bytes` over them and whether all have one, and its file's checksum. Or, with no name, an
+error. Or, with neither, a count of rows that were seen but not written."""
 
 ADDRESS_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -51,6 +53,12 @@ class Part:
     rows: int
     bytes_total: int
     checksum: str | None
+    sized: bool = True
+
+    @property
+    def count(self) -> Count:
+        """Its rows and their bytes."""
+        return Count(self.rows, self.bytes_total, self.sized)
 
     def to_json(self) -> dict[str, Any]:
         """For plan.json."""
@@ -58,7 +66,7 @@ class Part:
             "name": self.name,
             "group": self.group,
             "rows": self.rows,
-            "bytes": self.bytes_total,
+            "bytes": self.count.known_bytes,
             "checksum": self.checksum,
         }
 
@@ -69,8 +77,9 @@ class Part:
             str(content["name"]),
             str(content["group"]),
             int(content["rows"]),
-            int(content["bytes"]),
+            int(content["bytes"] or 0),
             str(content["checksum"]),
+            content["bytes"] is not None,
         )
 
 
@@ -102,6 +111,7 @@ class PartRows:
                 encode(table),
                 rows=table.num_rows,
                 bytes_total=_bytes(table),
+                sized=_is_sized(table),
                 group=group,
                 durable=durable,
             )
@@ -114,12 +124,13 @@ class PartRows:
         *,
         rows: int,
         bytes_total: int = 0,
+        sized: bool = True,
         group: str = "",
         durable: bool = False,
     ) -> None:
         """As `wrote`, for a table that is the bytes of a Parquet file already."""
         folder.storage.put(folder.address(name), data, durable=durable)
-        self.counted(rows, bytes_total=bytes_total, group=group, name=name, data=data)
+        self.counted(rows, bytes_total=bytes_total, sized=sized, group=group, name=name, data=data)
 
     def copied(
         self, folder: RunFolder, name: str, source: RunFolder, part: Part, *, group: str
@@ -135,6 +146,7 @@ class PartRows:
         rows: int,
         *,
         bytes_total: int,
+        sized: bool = True,
         group: str,
         name: str | None = None,
         data: bytes | None = None,
@@ -147,6 +159,7 @@ class PartRows:
                 "group": group,
                 "rows": rows,
                 "bytes_total": bytes_total,
+                "sized": sized,
                 "checksum": checksum,
             }
         )
@@ -223,6 +236,10 @@ def _bytes(table: pa.Table) -> int:
     if "size_bytes" not in table.column_names:
         return 0
     return int(pa.compute.sum(table.column("size_bytes")).as_py() or 0)
+
+
+def _is_sized(table: pa.Table) -> bool:
+    return "size_bytes" not in table.column_names or not table.column("size_bytes").null_count
 
 
 def checked(rows: Iterable[Mapping[str, Any]]) -> list[Part]:

@@ -64,7 +64,7 @@ class _Listed:
 
     def with_rows(self, parts: list[Part]) -> _Listed:
         """This, and what an incremental run looks at besides."""
-        more = (Count(part.rows, part.bytes_total) for part in parts)
+        more = (part.count for part in parts)
         return replace(self, parts=self.parts + parts, total=sum(more, self.total))
 
 
@@ -223,6 +223,7 @@ class _Planning:
             cutoff=cutoff,
             now=started_at,
             closed_after=None if earlier is None else earlier.closed_after,
+            sized=self.options.sizes == "all",
         )
         parts, young = list_inventory(
             self.engine,
@@ -339,6 +340,7 @@ class _Planning:
         with self.steps("subtract"):
             relations = Relations(
                 folder=self.folder,
+                storage=self.repository.storage,
                 inventory=listed.parts,
                 live=marked.live,
                 required=marked.required,
@@ -459,5 +461,5 @@ def total_by_group(parts: Iterable[Part]) -> dict[str, Count]:
     """Rows and bytes of `parts` by their group."""
     totals: dict[str, Count] = {}
     for part in parts:
-        totals[part.group] = totals.get(part.group, Count()) + Count(part.rows, part.bytes_total)
+        totals[part.group] = totals.get(part.group, Count()) + part.count
     return totals

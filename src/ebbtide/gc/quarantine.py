@@ -195,7 +195,7 @@ def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
         answers = engine.run(split(shares(storage, run_id), tasks=engine.task_count), work)
     except Refused as error:
         raise Failed("storage_error", f"{error.message}: purge the run again") from error
-    return sum((Count(part.rows, part.bytes_total) for part in answers), Count())
+    return sum((part.count for part in answers), Count())
 
 
 def delete_copies(storage: Storage, addresses: Sequence[str]) -> dict[str, DeleteOutcome]:

@@ -282,6 +282,7 @@ def make_removal_plan(
             engine,
             Relations(
                 folder=folder,
+                storage=repository.storage,
                 inventory=[part for part in answers if part.name is not None],
                 live=[],
                 required=[],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -81,12 +81,14 @@ class RunReport:
             state=content["state"],
             run_path=content["run_path"],
             counts={
-                n: Count(content[f"{n}_count"], content[f"{n}_bytes"])
+                n: Count.of(content[f"{n}_count"], content[f"{n}_bytes"])
                 for n in COUNTED
                 if f"{n}_count" in content
             },
-            kinds={name: Count(**count) for name, count in content["kinds"].items()},
-            deleted_kinds={n: Count(**count) for n, count in content["deleted_kinds"].items()},
+            kinds={n: Count.from_json(count) for n, count in content["kinds"].items()},
+            deleted_kinds={
+                n: Count.from_json(count) for n, count in content["deleted_kinds"].items()
+            },
             commits=content["commits"],
             by_ref=tuple(content["by_ref"]),
             warnings=tuple(content["warnings"]),
@@ -111,10 +113,10 @@ class RunReport:
         }
         for name in COUNTED:
             count = self.counts.get(name, Count())
-            flat[f"{name}_count"], flat[f"{name}_bytes"] = count.objects, count.bytes_total
+            flat[f"{name}_count"], flat[f"{name}_bytes"] = count.objects, count.known_bytes
         return flat | {
-            "kinds": {name: asdict(count) for name, count in self.kinds.items()},
-            "deleted_kinds": {name: asdict(count) for name, count in self.deleted_kinds.items()},
+            "kinds": {name: count.to_json() for name, count in self.kinds.items()},
+            "deleted_kinds": {n: count.to_json() for n, count in self.deleted_kinds.items()},
             "commits": dict(self.commits),
             "by_ref": [dict(summary) for summary in self.by_ref],
             "warnings": list(self.warnings),

@@ -120,7 +120,7 @@ class Undo:
             self.hold.check()
             found = self._remember(found, parts)
             self._move_back(parts)
-            back += sum((Count(part.rows, part.bytes_total) for part in parts), Count())
+            back += sum((part.count for part in parts), Count())
         raise AssertionError("unreachable")
 
     def _stem(self, attempt: int) -> str:

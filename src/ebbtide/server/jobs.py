@@ -27,6 +27,7 @@ from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
     from ebbtide.gc.collector import Collector
+    from ebbtide.gc.options import Sizes
     from ebbtide.gc.report import RunReport
 
 START_SECONDS_MAX: Final = 60
@@ -50,6 +51,7 @@ class Order:
     grace: str | None = None
     unsafe: bool = False
     allow_share: bool = False
+    sizes: Sizes | None = None
     quarantine: str | None = None
     action: Action = "run"
     run_id: str | None = None
@@ -289,6 +291,7 @@ def _collect(order: Order, tell: Tell) -> None:
             allow_share=order.allow_share,
             run_dir=order.run_dir,
             mode=parse_mode(order.mode),
+            sizes=order.sizes,
             quarantine=None if order.quarantine is None else parse_duration(order.quarantine),
         )
         engine = make_engine(order.settings, None, StepProgress(quiet=True))

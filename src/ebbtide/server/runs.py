@@ -32,6 +32,7 @@ def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
         grace=asked.grace,
         unsafe=asked.unsafe,
         allow_share=asked.allow_share,
+        sizes=asked.sizes,
         quarantine=asked.quarantine,
     )
 

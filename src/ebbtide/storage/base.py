@@ -18,14 +18,15 @@ from ebbtide.errors import Conflict, InvalidInput
 
 _FIELDS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("address", pa.string(), nullable=False),
-    pa.field("size_bytes", pa.int64(), nullable=False),
-    pa.field("last_modified", pa.timestamp("us", "UTC"), nullable=False),
+    pa.field("size_bytes", pa.int64()),
+    pa.field("last_modified", pa.timestamp("us", "UTC")),
     pa.field("regular", pa.bool_(), nullable=False),
 )
 
 LISTING_SCHEMA: Final = pa.schema(_FIELDS)
-"""Columns of a listing. `regular` is false for what is not a plain file (a symbolic link, a
-socket) or has a name that is no address: it is there to be reported, never to be deleted."""
+"""Columns of a listing. Size and date are null where nobody asked for them. `regular` is false for
+what is not a plain file (a symbolic link, a socket) or has a name that is no address: it is there
+to be reported, never to be deleted."""
 
 LISTING_ROWS_MAX: Final = 50_000
 """Rows in one batch of a listing."""
@@ -121,17 +122,28 @@ class Storage(Protocol):
         """The object's size and date, or None where there is none."""
 
     def list(
-        self, prefix: str = "", *, recursive: bool = True, share: tuple[int, int] = (0, 1)
+        self,
+        prefix: str = "",
+        *,
+        recursive: bool = True,
+        share: tuple[int, int] = (0, 1),
+        sized: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of LISTING_SCHEMA of what is under `prefix` ("" or ending in `/`), in no order.
 
         Without `recursive`, only what is directly under it. With a `share` of (k, n), the k-th of n
         parts, counted from 0, into which the addresses are divided; n listings have each address
-        once. That saves time where finding a name costs less than its size and date.
+        once. That saves time where finding a name costs less than its size and date. So does a
+        listing that is not `sized`: a storage that would have to ask for them leaves both null, and
+        `sizes` tells them later of those that matter.
 
         Objects that come or go meanwhile may be in it or not; one that is there all the time is in
         it exactly once.
         """
+
+    def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
+        """Size and date of each address, in that order, as columns of LISTING_SCHEMA; both null
+        where there is no object. Raises Failed (`storage_error`)."""
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """The immediate parts below `prefix` that hold objects, sorted, each ending in `/`.
@@ -194,6 +206,18 @@ def in_share(name: str, share: tuple[int, int]) -> bool:
     """Whether an object, by the last part of its address, belongs to a share (k, n)."""
     place, count = share
     return crc32(name.encode("utf-8", "surrogateescape")) % count == place
+
+
+def sizes_of(addresses: Sequence[str], found: Iterable[ObjectInfo | None]) -> pa.RecordBatch:
+    """What `Storage.sizes` answers with, from what is at each address."""
+    objects = list(found)
+    columns: list[pa.Array[Any]] = [
+        pa.array(addresses, pa.string()),
+        pa.array([each and each.size_bytes for each in objects], pa.int64()),
+        pa.array([each and each.last_modified for each in objects], pa.timestamp("us", "UTC")),
+        pa.array([each is not None for each in objects], pa.bool_()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
 
 
 def chunks(data: Content) -> Iterator[bytes]:

@@ -25,7 +25,7 @@ from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
 from ebbtide.model import EPOCH
 from ebbtide.storage import base, directories
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Outcome
-from ebbtide.storage.listing import list_directory
+from ebbtide.storage.listing import list_directory, list_sizes
 
 TEMPORARY_SUFFIX: Final = "#[0-9]+"
 """What follows the address of an object in the name of the file that is being written for it, as
@@ -142,11 +142,20 @@ class LocalStorage:
         return ObjectInfo(address, found.st_size, modified)
 
     def list(
-        self, prefix: str = "", *, recursive: bool = True, share: tuple[int, int] = (0, 1)
+        self,
+        prefix: str = "",
+        *,
+        recursive: bool = True,
+        share: tuple[int, int] = (0, 1),
+        sized: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`. Temporary files are in it, directories are not."""
         base.split_prefix(prefix)
-        return list_directory(self.directory, prefix, recursive=recursive, share=share)
+        return list_directory(self.directory, prefix, recursive=recursive, share=share, sized=sized)
+
+    def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
+        """See `Storage.sizes`."""
+        return list_sizes(self.directory, addresses)
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""

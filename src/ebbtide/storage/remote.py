@@ -37,6 +37,7 @@ _CREATE_BYTES_MAX: Final = 64 * 1024 * 1024
 _DELETE_KEYS_MAX: Final = 1_000
 _DELETES_AT_ONCE: Final = 4
 _COPIES_AT_ONCE: Final = 16
+_HEADS_AT_ONCE: Final = 16
 _TRIES_MAX: Final = 5
 _PATIENCE_SECONDS: Final = 600.0
 """How long to go back to a storage that is too busy for one and the same call."""
@@ -141,15 +142,27 @@ class RemoteStorage:
         return ObjectInfo(address, found["size"], found["last_modified"])
 
     def list(
-        self, prefix: str = "", *, recursive: bool = True, share: tuple[int, int] = (0, 1)
+        self,
+        prefix: str = "",
+        *,
+        recursive: bool = True,
+        share: tuple[int, int] = (0, 1),
+        sized: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """See `Storage.list`. Without `recursive` the whole answer is held in memory.
+        """See `Storage.list`. Without `recursive` the whole answer is held in memory. Sizes are
+        told with the names.
 
         A key with an empty, `.` or `..` part can't be listed: Failed (`storage_error`) names it.
         """
+        del sized
         base.split_prefix(prefix)
         batches = self._listed(prefix, recursive=recursive)
         return batches if share == (0, 1) else (_shared(batch, share) for batch in batches)
+
+    def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
+        """See `Storage.sizes`. One request for each."""
+        with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
+            return base.sizes_of(addresses, pool.map(self.head, addresses))
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""

@@ -102,9 +102,9 @@ def test_charts_add_up(groups: list[tuple[str, list[Candidate]]]) -> None:
         assert (bar.label, bar.count, bar.size_bytes) == sums
     for bars in (charts.ages, charts.places, charts.kinds):
         assert sum(bar.count for bar in bars) == len(rows)
-        assert sum(bar.size_bytes for bar in bars) == sum(row.size_bytes for row in rows)
+        assert sum(bar.size_bytes or 0 for bar in bars) == sum(row.size_bytes for row in rows)
     top = sum(row.size_bytes for row in rows if "/" not in row.address)
-    assert sum(bar.size_bytes for bar in charts.places if bar.label == "(top)") == top
+    assert sum(bar.size_bytes or 0 for bar in charts.places if bar.label == "(top)") == top
 
 
 def test_many_places_are_gathered() -> None:

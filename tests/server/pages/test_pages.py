@@ -6,20 +6,26 @@ import html
 import re
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import COUNTED, RunState
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.jobs import Job, StepState
 from ebbtide.server.pages.runs import MEANINGS, SWEPT
+from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.keys import Role
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
 from tests.support.clock import ManualClock
-from tests.support.lake import HOSTILE, NAME
+from tests.support.engines import INLINE
+from tests.support.lake import HOSTILE, NAME, fill_lake
 
 
 def text_of(page: str) -> str:
@@ -153,6 +159,30 @@ def test_a_run(lake: Lake, admin: Browser) -> None:
     progress = admin.get(f"{PLACE}/runs/{lake.swept}/progress").json()
     assert progress["state"] == "swept" and progress["ended"] is True
     assert admin.get(f"{PLACE}/runs/{'0' * 32}").status_code == 404
+
+
+def test_sizes_that_nobody_asked_for(tmp_path: Path) -> None:
+    """A repository whose runs ask for those of candidates alone: none is made up."""
+    settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0), sizes="candidates")
+    options = RunOptions.of(settings, grace=timedelta(0), unsafe=True, allow_share=True)
+    with Store.init(tmp_path / "store", settings=settings) as store:
+        repository = fill_lake(store, days=60)
+        collector = Collector(
+            EmbeddedRepository(repository.context, store_id=store.store_id),
+            engine=INLINE,
+            options=options,
+        )
+        time.sleep(1.1)  # dates of files may be in whole seconds
+        first, second = collector.run(), collector.plan()
+        assert not first.counts["listed"].sized
+        assert first.counts["deleted"].sized
+        with browsing(store) as browsers:
+            admin = browsers()
+            runs = [f"{PLACE}/runs/{run.run_id}" for run in (first, second)]
+            for place in ("", PLACE, *runs):
+                text = text_of(admin.get(place).text)
+                assert "unknown" in text, place
+                assert "None" not in text, place
 
 
 def test_every_figure_of_a_run_is_explained() -> None:

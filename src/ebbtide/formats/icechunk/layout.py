@@ -68,15 +68,17 @@ class IcechunkLayout:
         """Each directory at the top is a unit of listing; our own is left out.
 
         Chunks lie all in one. On a local disk several tasks divide it among them; an object store
-        would have to be asked for all of it by each.
+        would have to be asked for all of it by each. There are no slices.
         """
-        del slices  # there are none
         shares = min(cores, CHUNK_SHARES_MAX) if storage.url.startswith("file:") else 1
         items = [ListingItem("", recursive=False)]
         for top in storage.list_prefixes():
-            count = shares if top == CHUNKS_PREFIX else 1
+            count, sized = (shares, slices.sized) if top == CHUNKS_PREFIX else (1, True)
             if top != SYSTEM_PREFIX:
-                items += [ListingItem(top, recursive=True, share=(k, count)) for k in range(count)]
+                items += [
+                    ListingItem(top, recursive=True, share=(k, count), sized=sized)
+                    for k in range(count)
+                ]
         return Listing(items)
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:

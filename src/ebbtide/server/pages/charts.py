@@ -17,16 +17,17 @@ class Bar:
 
     label: str
     count: int
-    size_bytes: int
+    size_bytes: int | None
     percent: float
 
 
-def bars(rows: Iterable[tuple[str, int, int]]) -> list[Bar]:
-    """Bars of (label, count, bytes), as long as their bytes; all empty where there are none."""
+def bars(rows: Iterable[tuple[str, int, int | None]]) -> list[Bar]:
+    """Bars of (label, count, bytes), as long as their bytes; all empty where there are none, and
+    one whose bytes nobody knows, too."""
     found = list(rows)
-    longest = max((size for _, _, size in found), default=0)
+    longest = max((size or 0 for _, _, size in found), default=0)
     return [
-        Bar(label, count, size, round(100 * size / longest, 2) if longest else 0.0)
+        Bar(label, count, size, round(100 * (size or 0) / longest, 2) if longest else 0.0)
         for label, count, size in found
     ]
 

@@ -31,13 +31,14 @@ KEPT_MAX: Final = 5_000
 @dataclass(frozen=True, slots=True)
 class RunFigures:
     """One run that came to a plan. `size_bytes` is of the whole storage after it; of a plan that
-    nobody swept, `reclaimable_bytes` is what it would delete."""
+    nobody swept, `reclaimable_bytes` is what it would delete. None where no run asked for the
+    sizes of what stays."""
 
     run_id: str
     made_at: datetime
     state: str
     object_count: int
-    size_bytes: int
+    size_bytes: int | None
     reclaimable_count: int
     reclaimable_bytes: int
     deleted_bytes: int
@@ -138,7 +139,7 @@ def read_figures(run_id: str, folder: RunFolder) -> RunFigures | None:
         made_at=made_at,
         state=state,
         object_count=whole["objects"] - report.get("deleted_count", 0),
-        size_bytes=whole["bytes_total"] - deleted_bytes,
+        size_bytes=None if whole["bytes_total"] is None else whole["bytes_total"] - deleted_bytes,
         reclaimable_count=candidates.get("objects", 0) if is_open else 0,
         reclaimable_bytes=candidates.get("bytes_total", 0) if is_open else 0,
         deleted_bytes=deleted_bytes,

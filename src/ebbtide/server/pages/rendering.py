@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ebbtide.cli.text import age_text, count_text, date_text, one_line, short_id, size_text
+from ebbtide.cli.text import age_text, count_text, date_text, known_size_text, one_line, short_id
 from ebbtide.model import EPOCH
 from ebbtide.server.pages.assets import assets
 from ebbtide.server.pages.guarding import ROOT
@@ -63,7 +63,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "size": size_text,
+        "size": known_size_text,
         "count": count_text,
         "age": age_text,
         "short": short_id,

@@ -159,5 +159,5 @@ def _row(found: Catalogued, figures: Sequence[RunFigures], aside: Count) -> Repo
         found,
         figures[0] if figures else None,
         aside,
-        line([each.size_bytes for each in reversed(figures)]),
+        line([size for each in reversed(figures) if (size := each.size_bytes) is not None]),
     )

@@ -53,7 +53,7 @@ class CountRow:
     name: str
     meaning: str
     count: int
-    size_bytes: int
+    size_bytes: int | None
 
 
 @pages.add("GET", _RUNS, Role.READER)
@@ -220,10 +220,10 @@ def _counts(report: Mapping[str, Any]) -> list[CountRow]:
     ]
 
 
-def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> list[Bar]:
+def _kinds(kinds: Mapping[str, Mapping[str, Any]]) -> list[Bar]:
     return bars(
         (kind, count["objects"], count["bytes_total"])
-        for kind, count in sorted(kinds.items(), key=lambda item: -item[1]["bytes_total"])
+        for kind, count in sorted(kinds.items(), key=lambda item: -(item[1]["bytes_total"] or 0))
     )
 
 

@@ -110,12 +110,14 @@ class PreparedUncommitted(Wire):
 
 class RunCreation(Wire):
     """What a run is to do: plan and sweep; plan alone; or sweep the plan of an earlier run. With a
-    `quarantine` (a period) a sweep moves aside what goes."""
+    `quarantine` (a period) a sweep moves aside what goes. Without `sizes`, the setting decides of
+    which files a directory is asked for size and date."""
 
     mode: Literal["auto", "clean", "incremental"] = "auto"
     grace: Annotated[str, Field(max_length=64)] | None = None
     unsafe: bool = False
     allow_share: bool = False
+    sizes: Literal["all", "candidates"] | None = None
     dry_run: bool = False
     sweep: Text | None = None
     quarantine: Annotated[str, Field(max_length=64)] | None = None
