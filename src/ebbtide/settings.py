@@ -142,11 +142,6 @@ class Settings(BaseSettings):
     slice_age_max: PositiveDuration = Field(
         timedelta(hours=1), description="Age at which a process starts its next slice."
     )
-    sizes: Literal["all", "candidates"] = Field(
-        "all",
-        description="Of which files a run asks a directory for size and date: of all, or, several "
-        "times as fast, of those alone that could go.",
-    )
     range_entries_target: int = Field(
         2048, ge=1, description="Average number of entries in one range file."
     )
@@ -164,6 +159,11 @@ class Settings(BaseSettings):
     clean_every: PositiveDuration = Field(
         timedelta(days=7),
         description="A run that may be incremental is clean when the last clean one is older.",
+    )
+    sizes: Literal["all", "candidates"] = Field(
+        "all",
+        description="Of which files a run asks a directory for size and date: of all, or, several "
+        "times as fast, of those alone that could go (`candidates`).",
     )
     server_threads: int = Field(
         32, ge=1, description="Requests that one server works on at a time."

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide.errors import EbbtideError, Failed
+from ebbtide.gc.ahead import AT_ONCE
 from ebbtide.gc.meter import Meter
 from ebbtide.gc.parts import Part, PartRows, checked
 from ebbtide.gc.workers import Workers
@@ -57,6 +58,12 @@ class Engine(ABC):
         """How many tasks to make of a step: a few for each core, so that a slow one delays
         little."""
         return TASKS_PER_CORE * self.cores
+
+    @property
+    def fetches_at_once(self) -> int:
+        """How many files a task may fetch before it works on them. One in a process alone, whose
+        steps keep an order."""
+        return AT_ONCE if self.cores > 1 else 1
 
     def expect(self, rows: int | None) -> None:
         """Hear how many rows the steps to come go through, more or less; None for any number."""

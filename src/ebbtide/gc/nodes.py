@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA
+from ebbtide.gc.ahead import fetched
 from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import KEYS_PER_PART, Index, count_use, outworn
@@ -219,17 +220,22 @@ def _read_from_files(
             else _Keys(place, number, answer, index, asked)
         )
         columns = (rows.column(name).to_pylist() for name in MARKED_NODES.names)
-        for node in zip(*columns, strict=True):
+        wanted: list[_Node] = list(zip(*columns, strict=True))
+        for node, storage in fetched(place.storage, wanted, address_of, at_once=at_once):
             advance(1)
             node_id, checksum, count, required = node
             try:
-                found = place.layout.read_node(place.storage, node_id, checksum, entry_count=count)
+                found = place.layout.read_node(storage, node_id, checksum, entry_count=count)
                 writer.add(node, found)
             except EbbtideError as error:
                 if required or error.kind != MISSING_NODE:
                     answer.failed(error)
         writer.finish()
 
+    def address_of(node: _Node) -> str:
+        return place.layout.node_address(node[0])
+
+    at_once = engine.fetches_at_once
     engine.meter.begin("nodes", sum(part.rows for part in nodes))
     return engine.run(_slices(engine, nodes), work)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import EbbtideError
+from ebbtide.gc.ahead import fetched
 from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import Index, count_use, outworn
@@ -58,10 +59,10 @@ def read_trees(
     def work(number: int, task: Sequence[NeededTree], answer: PartRows) -> None:
         marked = _MarkedTrees(place)
         rows = TreeRows()
-        for tree in task:
+        for tree, storage in fetched(place.storage, task, address_of, at_once=at_once):
             advance(1)
             try:
-                nodes = place.layout.read_tree(place.storage, tree.tree_id, tree.checksum)
+                nodes = place.layout.read_tree(storage, tree.tree_id, tree.checksum)
             except EbbtideError as error:
                 if tree.required or error.kind != MISSING_TREE:
                     answer.failed(error)
@@ -73,6 +74,10 @@ def read_trees(
         if index is not None:
             index.write("trees", rows.table())
 
+    def address_of(tree: NeededTree) -> str:
+        return place.layout.tree_address(tree.tree_id)
+
+    at_once = engine.fetches_at_once
     engine.meter.begin("trees", len(others))
     tasks = split(others, tasks=engine.task_count, items_min=TREES_PER_TASK_MIN)
     return [part for part in recalled if part.group != _FOUND] + engine.run(tasks, work)

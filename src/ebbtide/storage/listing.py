@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.errors import Failed
 from ebbtide.storage import base, directories
+
+_LOOKS_AT_ONCE: Final = 8
 
 
 @dataclass(slots=True)
@@ -96,18 +99,23 @@ def list_sizes(root: str, addresses: Sequence[str]) -> pa.RecordBatch:
         prefix, _, name = address.rpartition("/")
         by_directory.setdefault(prefix, []).append((place, name))
     found: list[os.stat_result | None] = [None] * len(addresses)
-    for prefix, members in by_directory.items():
+
+    def look(prefix: str, members: Sequence[tuple[int, str]]) -> None:
         try:
             with directories.opened(root, prefix.split("/") if prefix else []) as descriptor:
                 for place, name in members:
                     with suppress(FileNotFoundError):
                         found[place] = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
-            continue
+            pass
         except OSError as error:
             raise Failed(
                 "storage_error", f"what is in {prefix or root} can't be looked at: {error}"
             ) from error
+
+    # What nobody looked at lately is a wait for the disk.
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+        list(pool.map(look, by_directory.keys(), by_directory.values()))
     columns = _Columns()
     for address, status in zip(addresses, found, strict=True):
         columns.add(address, status)

@@ -1,0 +1,87 @@
+"""Files that a task is about to read, fetched while it works on those before them.
+
+A file that nobody has read lately is a wait, on a disk as on S3, and a task reads thousands.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from ebbtide.errors import EbbtideError
+from ebbtide.storage import Storage
+
+_Item = TypeVar("_Item")
+
+AT_ONCE: Final = 8
+TOGETHER: Final = 8
+"""Files that one thread fetches before it says so: telling costs more than a file from memory."""
+BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of the files fetched together: after more, the others are read when they are asked for."""
+
+
+def fetched(
+    storage: Storage,
+    items: Sequence[_Item],
+    address_of: Callable[[_Item], str],
+    *,
+    at_once: int = AT_ONCE,
+) -> Iterator[tuple[_Item, Storage]]:
+    """Each item, in order, with the storage to read it from, whose `get` gives what was fetched.
+    With `at_once` of 1 nothing is fetched before it is asked for, as is what could not be."""
+    if at_once == 1:
+        yield from ((item, storage) for item in items)
+        return
+    pool = ThreadPoolExecutor(at_once, thread_name_prefix="ahead")
+    waiting: deque[tuple[Sequence[_Item], Future[Mapping[str, bytes]]]] = deque()
+
+    def next_ones() -> Iterator[tuple[_Item, Storage]]:
+        chosen, found = waiting.popleft()
+        given = cast("Storage", _Fetched(storage, found.result()))
+        return ((item, given) for item in chosen)
+
+    try:
+        for start in range(0, len(items), TOGETHER):
+            chosen = items[start : start + TOGETHER]
+            addresses = [address_of(item) for item in chosen]
+            waiting.append((chosen, pool.submit(_fetch, storage, addresses)))
+            if len(waiting) > at_once:
+                yield from next_ones()
+        while waiting:
+            yield from next_ones()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _fetch(storage: Storage, addresses: Sequence[str]) -> dict[str, bytes]:
+    """What is at these addresses, up to the first that can't be read."""
+    found: dict[str, bytes] = {}
+    total = 0
+    try:
+        for address in addresses:
+            found[address] = storage.get(address)
+            total += len(found[address])
+            if total > BYTES_MAX:
+                break
+    except EbbtideError:
+        pass
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """The storage, with some files at hand."""
+
+    storage: Storage
+    data: Mapping[str, bytes]
+
+    def get(self, address: str) -> bytes:
+        """See `Storage.get`."""
+        found = self.data.get(address)
+        return self.storage.get(address) if found is None else found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.storage, name)
