@@ -2,6 +2,7 @@
 
     .venv/bin/python -m benchmarks.bottom_line [--scale 0.1] [--directory DIR] [--peers ...]
                                                [--objects files|inventory]
+                                               [--sizes all|candidates]
 
 Writes a repository through the store's own writers of ranges and trees (this takes a while, and is
 not part of the figures), then runs `ebbtide gc run`, each time as a program of its own:
@@ -17,6 +18,9 @@ run is compared with what `benchmarks.peers` has: the method in common use on a 
 (its files linked), DuckDB on what the run read, and deleting as many files in a loop; or with those
 of them that are named. Figures go to `benchmarks/results/`, beside those of earlier runs of other
 kinds.
+
+With `--sizes candidates` the runs ask for size and date of what could go alone; their figures stand
+beside the others.
 
 With `--objects inventory` no object is a file: they are in an inventory of S3's form, and a plan is
 made by that. It must name exactly those objects, and nothing is deleted.
@@ -250,8 +254,10 @@ def measure(
     is_listed: bool,
     peers: Sequence[str],
     has_files: bool = True,
+    sizes: str = "all",
 ) -> None:
     """Build, run, check, change, run again."""
+    suffix = "" if sizes == "all" else f", sizes of {sizes}"
     with built(directory, scale, has_files=has_files) as (history, store, lake):
         content: dict[str, Any] = {"scale": history.scale, "files": len(history.slice_of)}
         limit = None
@@ -271,23 +277,25 @@ def measure(
             peers_now = peers if kind == "cold" else ()
             copy = clone(directory) if "common" in peers_now else None
             if history.has_files:
-                figures = collect(kind, history, policy, directory)
+                figures = collect(kind, history, policy, directory, {"EBBTIDE_SIZES": sizes})
             else:
                 figures = plan_by_inventory(kind, history, policy, directory, lake)
             seconds[kind] = figures.seconds
-            content[kind] = figures.to_json()
+            content[kind + suffix] = figures.to_json()
             if peers_now:
-                content["peers"] = compared(figures, directory, peers_now, copy)
+                content["peers" + suffix] = compared(figures, directory, peers_now, copy)
             show(figures, limit)
             save(history, directory)
         if seconds:
             name = f"bottom-line-{'' if history.has_files else 'inventory-'}{history.scale:g}"
             content = results.read(name) | content
-            if "incremental" in content:
-                for kind in {"cold", "warm"} & content.keys():
-                    ratio = content["incremental"]["seconds"] / content[kind]["seconds"]
-                    print(f"incremental / {kind}: {ratio:.3f}")
-                    content[f"incremental / {kind}"] = ratio
+            incremental = content.get(f"incremental{suffix}")
+            for kind in ("cold", "warm"):
+                clean = content.get(kind + suffix)
+                if incremental and clean:
+                    ratio = incremental["seconds"] / clean["seconds"]
+                    print(f"incremental / {kind}{suffix}: {ratio:.3f}")
+                    content[f"incremental / {kind}{suffix}"] = ratio
             print(results.write(name, content))
 
 
@@ -339,6 +347,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="where to build, or what was built; kept")
     parser.add_argument("--runs", nargs="*", choices=NAMES, help="none: build")
     parser.add_argument("--objects", choices=("files", "inventory"), default="files")
+    parser.add_argument("--sizes", choices=("all", "candidates"), default="all")
     parser.add_argument("--no-listing", action="store_true", help="measure no bare listing")
     parser.add_argument(
         *("--peers", "-p"), nargs="*", choices=PEERS, help="compare the cold run with these, or all"
@@ -359,6 +368,7 @@ def main() -> None:
             is_listed=has_files and not options.no_listing,
             peers=() if options.peers is None else options.peers or PEERS,
             has_files=has_files,
+            sizes=options.sizes,
         )
 
 

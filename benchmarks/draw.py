@@ -18,6 +18,8 @@ from benchmarks.results import RESULTS
 
 TARGET: Final = Path(__file__).parents[1] / "docs" / "performance.svg"
 RUNS: Final = {"cold": "clean, cold", "warm": "clean, warm", "incremental": "incremental, 1 %"}
+SIZES: Final = ", sizes of candidates"
+"""What the figures of runs are called that asked for no others."""
 STEPS: Final = {
     "list": ("list",),
     "reach, mark": ("reach", "mark", "recall"),
@@ -36,6 +38,13 @@ def main() -> None:
     figure, (whole, steps, memory) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
     millions = [each["files"] / 1e6 for each in found]
     for kind, name in RUNS.items():
+        fewer = [
+            (m, each[kind + SIZES])
+            for m, each in zip(millions, found, strict=True)
+            if kind + SIZES in each
+        ]
+        if fewer:
+            whole.plot(*_pairs(fewer, "seconds"), marker="^", linestyle=":", label=f"{name} (1)")
         points = [(m, each[kind]) for m, each in zip(millions, found, strict=True) if kind in each]
         whole.plot(*_pairs(points, "seconds"), marker="o", label=name)
         used = [(m, run["program_bytes_max"] / 2**20) for m, run in points]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ebbtide.storage.pace import DECREASE, RATE_MIN, RECOVERY_SECONDS, Pace
+from ebbtide.storage.pace import DECREASE, RATE_MIN, RATE_UNKNOWN, RECOVERY_SECONDS, Pace
 
 
 @dataclass
@@ -142,6 +142,18 @@ class TestOne:
             self.pace.wait(100)
             self.pace.answered(100)
         assert self.pace.rate == pytest.approx(low / DECREASE, rel=0.05)
+
+    @pytest.mark.parametrize(("seconds", "rate"), [(1, RATE_UNKNOWN), (4, 250), (10, 250)])
+    def test_what_was_not_seen_for_long_is_not_taken_to_be_slow(
+        self, seconds: int, rate: float
+    ) -> None:
+        """The first answers come before those to what is under way."""
+        for _ in range(4 * seconds):
+            self.now += 0.25
+            self.pace.answered(60)
+        self.now += 0.1
+        self.pace.slow_down(self.pace.wait(60))
+        assert self.pace.rate == pytest.approx(rate * DECREASE, rel=0.1)
 
     def test_it_never_stands_still(self) -> None:
         for _ in range(100):

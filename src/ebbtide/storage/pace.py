@@ -17,7 +17,8 @@ RATE_MIN: Final = 100.0
 """Requests a second that are always allowed."""
 RATE_MAX: Final = 1e6
 RATE_UNKNOWN: Final = 2_000.0
-"""What is taken for the rate of a storage that refuses the first that is asked of it."""
+"""What a storage is taken to give at least that refuses before it was seen for long: what is under
+way was not counted then, and coming down costs less than coming up."""
 DECREASE: Final = 0.7
 """By less than TCP: a call asks for a thousand at once, and half is too much to lose for one."""
 RECOVERY_SECONDS: Final = 20.0
@@ -94,4 +95,6 @@ class Pace:
         recent = [(at, amount) for at, amount in self._answered if at >= now - WINDOW_SECONDS]
         if not recent:
             return RATE_UNKNOWN
-        return sum(amount for _, amount in recent) / max(1.0, now - recent[0][0])
+        seen_for = now - recent[0][0]
+        rate = sum(amount for _, amount in recent) / max(1.0, seen_for)
+        return rate if seen_for > WINDOW_SECONDS / 2 else max(rate, RATE_UNKNOWN)
