@@ -183,7 +183,7 @@ def _expire(
 ) -> None:
     history, expiry = found.plan_expiry(request)
     if not cli.output.as_json:
-        _show_expiry(cli, history, expiry)
+        _show_expiry(cli, history, expiry, request)
     if expiry.is_empty or not confirm("rewrite its history so?", yes=yes):
         document = _document(name, history, expiry, done=False)
         cli.output.answer(document, lambda: cli.output.say("nothing was changed"))
@@ -251,7 +251,7 @@ def _show_dry_run(
         ]
 
     def show() -> None:
-        _show_expiry(cli, history, expiry)
+        _show_expiry(cli, history, expiry, request)
         cli.output.line()
         rows = [
             [kind, count_text(count.objects), size_text(count.bytes_total)]
@@ -304,11 +304,11 @@ def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | N
         )
 
 
-def _show_expiry(cli: Cli, history: History, expiry: Expiry) -> None:
+def _show_expiry(cli: Cli, history: History, expiry: Expiry, request: ExpiryRequest) -> None:
     for warning in expiry.warnings:
         cli.output.warn(warning)
     if expiry.is_empty:
-        cli.output.line("there is nothing to expire")
+        cli.output.line(f"there is nothing to expire: {_why_nothing(history, request)}")
         return
     released = sorted(
         (history.commits[snapshot_id] for snapshot_id in expiry.released),
@@ -328,6 +328,18 @@ def _show_expiry(cli: Cli, history: History, expiry: Expiry) -> None:
     )
     for ref in expiry.deleted_refs:
         cli.output.line(f"{ref.kind} {ref.name} deleted (it points at {ref.commit_id})")
+
+
+def _why_nothing(history: History, request: ExpiryRequest) -> str:
+    bound = request.older_than if request.policy is None else request.younger
+    older = sum(commit.created_at < bound for commit in history.commits.values())
+    if not older:
+        snapshots = count_text(len(history.commits), "snapshot")
+        return f"none of {snapshots} is older than {date_text(bound)} UTC"
+    return (
+        f"of {count_text(older, 'snapshot')} that may go by age, refs or rules keep each, or "
+        "nothing reaches it already"
+    )
 
 
 def _document(name: str, history: History, expiry: Expiry, *, done: bool) -> dict[str, Any]:
