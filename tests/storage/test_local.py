@@ -19,6 +19,7 @@ import pytest
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.storage import LocalStorage, open_storage
+from ebbtide.storage.unlinking import OPENED_MAX
 
 
 @pytest.fixture
@@ -342,6 +343,50 @@ def test_emptied_directories_go_but_not_the_uppermost(storage: LocalStorage, roo
     storage.delete(["data/d/x"])
     assert names(root) == ["data"]
     assert storage.delete(["data/d/x"])[0].outcome == "missing"
+
+
+def test_two_empty_the_same_directories(storage: LocalStorage, root: Path) -> None:
+    """Each is told of its own deletions, whoever removes the directory in the end; there are more
+    of them than are open at a time."""
+    directories = [f"data/{number:03d}" for number in range(2 * OPENED_MAX + 40)]
+    for directory in directories:
+        for name in "ab":
+            storage.put(f"{directory}/{name}", b"", durable=False)
+    start = threading.Barrier(2)
+    outcomes: dict[str, list[str]] = {}
+
+    def delete(name: str) -> None:
+        start.wait()
+        found = storage.delete([f"{directory}/{name}" for directory in directories])
+        outcomes[name] = [each.outcome for each in found]
+
+    deleting = [threading.Thread(target=delete, args=(name,)) for name in "ab"]
+    for thread in deleting:
+        thread.start()
+    for thread in deleting:
+        thread.join()
+    assert outcomes == {name: ["deleted"] * len(directories) for name in "ab"}
+    assert not names(root / "data")
+
+
+def test_deletions_reach_the_disk_before_they_are_told(
+    storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a directory that can't is failed, those of others are not."""
+    for address in ("data/a/x", "data/a/y", "data/b/x"):
+        storage.put(address, b"")
+    real_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "a":
+            raise OSError("the disk is gone")
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    found = storage.delete(["data/a/x", "data/b/x", "data/b/none", "data/a/y"])
+    assert [each.outcome for each in found] == ["failed", "deleted", "missing", "failed"]
+    assert "the disk is gone" in str(found[0].error)
+    assert names(root / "data") == []
 
 
 def test_deleting_a_directory_fails_and_keeps_it(storage: LocalStorage, root: Path) -> None:

@@ -10,13 +10,12 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,17 +25,14 @@ from ebbtide.model import EPOCH
 from ebbtide.storage import base, directories
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Outcome
 from ebbtide.storage.listing import list_directory, list_sizes
+from ebbtide.storage.unlinking import in_parallel, unlink
 
 TEMPORARY_SUFFIX: Final = "#[0-9]+"
 """What follows the address of an object in the name of the file that is being written for it, as
 a regular expression; object_store's own local storage names its files alike."""
 
-_Member = TypeVar("_Member")
 _TEMPORARY: Final = re.compile(f".*{TEMPORARY_SUFFIX}", re.DOTALL)
 _KEEP_DEPTH: Final = 1
-_UNLINKERS: Final = 16
-_UNLINKS_MIN: Final = 64
-"""Deletions that are not worth a thread of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +184,7 @@ class LocalStorage:
 
         Directories that are empty afterwards go too, but never the root nor one directly in it.
         """
-        outcomes: builtins.list[DeleteOutcome | None] = [None] * len(addresses)
-        for parents, members in _by_directory(addresses, outcomes).items():
-            self._delete_in(parents, members, outcomes)
-            directories.remove_empty(self.directory, parents, keep_depth=_KEEP_DEPTH)
-        return [outcome for outcome in outcomes if outcome is not None]
+        return unlink(self.directory, addresses, keep_depth=_KEEP_DEPTH)
 
     def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
         """See `Storage.move`. Renames; directories that are empty afterwards go, as in `delete`."""
@@ -220,7 +212,7 @@ class LocalStorage:
                 directories.opened_chain(self.directory, source, make=False) as chain,
                 directories.opened_chain(self.directory, target) as to,
             ):
-                _in_parallel(some, members)
+                in_parallel(some, members)
                 # First where the files are now: a power cut in between leaves two names.
                 for descriptor in (*reversed(to), chain[-1]):
                     os.fsync(descriptor)
@@ -232,29 +224,6 @@ class LocalStorage:
                     outcome = "missing" if there is None else "moved"
                 text = str(error) if outcome == "failed" else None
                 outcomes[index] = DeleteOutcome(address, outcome, text)
-
-    def _delete_in(
-        self,
-        parents: tuple[str, ...],
-        members: Sequence[tuple[int, str, str]],
-        outcomes: builtins.list[DeleteOutcome | None],
-    ) -> None:
-        """Delete the files of one directory and set their outcomes."""
-        try:
-            with directories.opened(self.directory, parents) as parent:
-                _unlink_all(parent, members, outcomes)
-                # So that a deletion that was reported does not come undone.
-                os.fsync(parent)
-        except OSError as error:
-            # Nothing is behind a file; what is behind a link is not to be touched.
-            link = isinstance(error, directories.NotInsideError)
-            missing = isinstance(error, (FileNotFoundError, NotADirectoryError)) and not link
-            for index, address, _ in members:
-                outcomes[index] = (
-                    DeleteOutcome(address, "missing")
-                    if missing
-                    else DeleteOutcome(address, "failed", str(error))
-                )
 
     def _pieces(self, address: str, start: int, end: int | None) -> Iterator[bytes]:
         with (
@@ -419,21 +388,6 @@ def _publish(parent: int, temporary: str, name: str, *, create_only: bool) -> No
         os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
 
 
-def _by_directory(
-    addresses: Sequence[str], outcomes: list[DeleteOutcome | None]
-) -> dict[tuple[str, ...], list[tuple[int, str, str]]]:
-    """(index, address, name) of each address by its directory; sets what is refused at once."""
-    members: dict[tuple[str, ...], list[tuple[int, str, str]]] = {}
-    for index, address in enumerate(addresses):
-        try:
-            *parents, name = base.split_address(address)
-        except InvalidInput as error:
-            outcomes[index] = DeleteOutcome(address, "failed", error.message)
-        else:
-            members.setdefault(tuple(parents), []).append((index, address, name))
-    return members
-
-
 def _by_directories(
     moves: Sequence[tuple[str, str]], outcomes: list[DeleteOutcome | None]
 ) -> dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[int, str, str, str]]]:
@@ -451,32 +405,6 @@ def _by_directories(
     return members
 
 
-def _unlink_all(
-    parent: int,
-    members: Sequence[tuple[int, str, str]],
-    outcomes: list[DeleteOutcome | None],
-) -> None:
-    """Delete the files of one directory. A file system lets each deletion wait for a while, and
-    many do not wait longer together."""
-
-    def some(part: Sequence[tuple[int, str, str]]) -> None:
-        for index, address, name in part:
-            outcomes[index] = _unlink(parent, address, name)
-
-    _in_parallel(some, members)
-
-
-def _in_parallel(work: Callable[[Sequence[_Member]], None], members: Sequence[_Member]) -> None:
-    """Call `work` with shares of the members, each in a thread of its own."""
-    size = max(_UNLINKS_MIN, -(-len(members) // _UNLINKERS))
-    parts = [members[first : first + size] for first in range(0, len(members), size)]
-    if len(parts) == 1:
-        work(parts[0])
-        return
-    with ThreadPoolExecutor(len(parts)) as pool:
-        list(pool.map(work, parts))
-
-
 def _rename(source: int, target: int, address: str, name: str, new_name: str) -> DeleteOutcome:
     try:
         os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
@@ -488,13 +416,3 @@ def _rename(source: int, target: int, address: str, name: str, new_name: str) ->
     except OSError as error:
         return DeleteOutcome(address, "failed", str(error))
     return DeleteOutcome(address, "moved")
-
-
-def _unlink(parent: int, address: str, name: str) -> DeleteOutcome:
-    try:
-        os.unlink(name, dir_fd=parent)
-    except FileNotFoundError:
-        return DeleteOutcome(address, "missing")
-    except OSError as error:
-        return DeleteOutcome(address, "failed", str(error))
-    return DeleteOutcome(address, "deleted")
