@@ -35,20 +35,22 @@ def main() -> None:
     found.sort(key=lambda each: float(each["files"]))
     # Ids and dates that differ from drawing to drawing say nothing.
     mpl.rcParams.update({"svg.hashsalt": "ebbtide", "svg.fonttype": "none", "font.size": 9})
-    figure, (whole, steps, memory) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    figure, (whole, steps, memory) = plt.subplots(1, 3, figsize=(12, 4.4), layout="constrained")
     millions = [each["files"] / 1e6 for each in found]
-    for kind, name in RUNS.items():
-        fewer = [
-            (m, each[kind + SIZES])
-            for m, each in zip(millions, found, strict=True)
-            if kind + SIZES in each
-        ]
-        if fewer:
-            whole.plot(*_pairs(fewer, "seconds"), marker="^", linestyle=":", label=f"{name} (1)")
-        points = [(m, each[kind]) for m, each in zip(millions, found, strict=True) if kind in each]
-        whole.plot(*_pairs(points, "seconds"), marker="o", label=name)
-        used = [(m, run["program_bytes_max"] / 2**20) for m, run in points]
-        memory.plot(*zip(*used, strict=True), marker="o", label=name)
+    for number, (kind, name) in enumerate(RUNS.items()):
+        color = f"C{number}"
+        for suffix, style, more in (("", "-", ""), (SIZES, ":", SIZES)):
+            points = [
+                (m, each[kind + suffix])
+                for m, each in zip(millions, found, strict=True)
+                if kind + suffix in each
+            ]
+            if not points:
+                continue
+            drawn = {"color": color, "marker": "o" if style == "-" else "^", "linestyle": style}
+            whole.plot(*_pairs(points, "seconds"), label=name + more, **drawn)
+            used = [(m, run["program_bytes_max"] / 2**20) for m, run in points]
+            memory.plot(*zip(*used, strict=True), label=name + more, **drawn)
     usual = [
         (m, each["peers"]["common"]["total_seconds"])
         for m, each in zip(millions, found, strict=True)
@@ -56,13 +58,17 @@ def main() -> None:
     ]
     if usual:
         whole.plot(*zip(*usual, strict=True), marker="s", color="grey", label="usual method")
-    for name, parts in STEPS.items():
-        spent = [
-            (m, sum(each["cold"]["steps"].get(part, 0.0) for part in parts))
-            for m, each in zip(millions, found, strict=True)
-            if "cold" in each
-        ]
-        steps.plot(*zip(*spent, strict=True), marker="o", label=name)
+    for number, (name, parts) in enumerate(STEPS.items()):
+        for kind, style in (("cold", "-"), ("cold" + SIZES, ":")):
+            spent = [
+                (m, sum(each[kind]["steps"].get(part, 0.0) for part in parts))
+                for m, each in zip(millions, found, strict=True)
+                if kind in each
+            ]
+            if spent:
+                label = name if style == "-" else None
+                drawn = {"color": f"C{number}", "marker": "o" if style == "-" else "^"}
+                steps.plot(*zip(*spent, strict=True), linestyle=style, label=label, **drawn)
     for axes, title, unit in (
         (whole, "whole run", "seconds"),
         (steps, "steps of the cold run", "seconds"),
@@ -73,7 +79,7 @@ def main() -> None:
             axes.set_yscale("linear")
             axes.set_ylim(bottom=0)
         axes.grid(visible=True, which="major", alpha=0.3)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=7)
     figure.savefig(TARGET, metadata={"Date": None})
     print(TARGET)
 
