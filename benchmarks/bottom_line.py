@@ -13,11 +13,13 @@ not part of the figures), then runs `ebbtide gc run`, each time as a program of 
 
 A directory that was built before is used again, each run after a change of 1 %. Each must delete
 exactly the objects that are known, from how the history was made, to be of no use
-to anybody. Prints the ratio of each to a bare listing of the same files. With `--peers` the first
-run is compared with what `benchmarks.peers` has: the method in common use on a copy of the store
-(its files linked), DuckDB on what the run read, and deleting as many files in a loop; or with those
-of them that are named. Figures go to `benchmarks/results/`, beside those of earlier runs of other
-kinds.
+to anybody. Prints the ratio of each to a bare listing of the same files. Before a cold run the
+system's caches are emptied, if the program may do that. Figures go to `benchmarks/results/`, beside
+those of earlier runs of other kinds.
+
+With `--peers` each clean run is compared with what `benchmarks.peers` has, or with those of them
+that are named: the method in common use, on the same store, before the run; DuckDB on what the run
+read; obstore deleting the same files in a loop. What a peer deletes is put back.
 
 With `--sizes candidates` the runs ask for size and date of what could go alone; their figures stand
 beside the others.
@@ -43,7 +45,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -57,7 +59,7 @@ from benchmarks.bottom_line_store import (
     History,
     built,
     change,
-    clone,
+    put_back,
     save,
     write_inventory,
 )
@@ -85,6 +87,7 @@ class Figures:
     seconds: float
     program: int = 0
     everything: int = 0
+    peers: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What is kept of it."""
@@ -96,6 +99,7 @@ class Figures:
             **{name: self.report[name] for name in counted},
             "program_bytes_max": self.program,
             "all_processes_bytes_max": self.everything,
+            **({"peers": self.peers} if self.peers else {}),
         }
 
 
@@ -205,45 +209,57 @@ LEFT: Final = {"duckdb": "left", "common": "deleted"}
 """What each says of how many files it found to be of no use."""
 
 
-def compared(
-    figures: Figures, directory: Path, peers: Sequence[str], copy: Path | None
-) -> dict[str, Any]:
-    """What the peers do of the same, each as a program of its own, the common method on a copy of
-    the store; and the ratios."""
+def peer(*arguments: object) -> dict[str, Any]:
+    """What a peer does, as a program of its own."""
+    command = [sys.executable, "-m", "benchmarks.peers", *map(str, arguments)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    print(f"{arguments[0]}: {found}", flush=True)
+    return found
 
-    def peer(*arguments: object) -> dict[str, Any]:
-        command = [sys.executable, "-m", "benchmarks.peers", *map(str, arguments)]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        found: dict[str, Any] = json.loads(output.splitlines()[-1])
-        print(f"{arguments[0]}: {found}", flush=True)
-        return found
 
-    count = figures.report["deleted_count"]
-    arguments: dict[str, tuple[object, ...]] = {
-        "duckdb": (directory, figures.report["run_id"]),
-        "deletes": (directory.with_name(f"{directory.name}.deletes"), count),
-        "common": (copy,),
-    }
-    found = {name: peer(name, *arguments[name]) for name in PEERS if name in peers}
-    if copy is not None:
-        shutil.rmtree(copy)
+def delete_again(history: History, numbers: set[int], directory: Path, lake: Repository) -> Any:
+    """What a loop takes for the same files, put back, and looked at as a plan did."""
+    put_back(history, numbers, lake)
+    listed = directory.with_name(f"{directory.name}.deletes")
+    listed.write_text("\n".join(sorted(map(history.address, numbers))))
+    forget_files()
+    found = peer("deletes", directory / "storage" / "lake", listed)
+    listed.unlink()
+    return found
+
+
+def ratios(figures: Figures) -> dict[str, float]:
+    """How a run compares with its peers. Ends the program if one found other things to delete."""
+    found, count = figures.peers, figures.report["deleted_count"]
     if len({found[p][left] for p, left in LEFT.items() if p in found} | {count}) > 1:
         sys.exit(f"the peers do not agree: {found}")
     spent = figures.report["seconds"]
-    ratios = {}
+    result = {}
     if "duckdb" in found:
         limit = found["duckdb"]["seconds"]["subtract"]
         mark = spent["mark"] + spent["subtract"]
-        ratios["mark and subtract / duckdb"] = mark / limit
-        ratios["reach, mark and subtract / duckdb"] = (mark + spent["reach"]) / limit
+        result["mark / duckdb"] = spent["mark"] / limit
+        result["mark and subtract / duckdb"] = mark / limit
+        result["reach, mark and subtract / duckdb"] = (mark + spent["reach"]) / limit
     if "deletes" in found:
         own = sum(s for step, s in spent.items() if step.startswith("sweep: delete"))
-        ratios["rate of deletes / obstore's"] = found["deletes"]["seconds"]["delete"] / own
+        result["rate of deletes / obstore's"] = found["deletes"]["seconds"]["delete"] / own
     if "common" in found:
-        ratios["common / cold run"] = found["common"]["total_seconds"] / figures.seconds
-    for name, ratio in ratios.items():
+        result["common / run"] = found["common"]["total_seconds"] / figures.seconds
+    for name, ratio in result.items():
         print(f"{name}: {ratio:.2f}", flush=True)
-    return found | {"ratios": ratios}
+    return result
+
+
+def forget_files() -> bool:
+    """Have the system read files from the disk again, if this program may ask for that."""
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError:
+        return False
+    return True
 
 
 def measure(
@@ -274,18 +290,30 @@ def measure(
                 shutil.rmtree(directory / "storage" / "lake" / INDEX_PREFIX, ignore_errors=True)
             policy = history.policy(history.changes)
             lake.retention.set(Policy.parse(policy))
-            peers_now = peers if kind == "cold" else ()
-            copy = clone(directory) if "common" in peers_now else None
+            peers_now = () if kind == "incremental" else peers
+            useless = history.useless(policy)
+            found: dict[str, Any] = {}
+            if "common" in peers_now:
+                if kind == "cold":
+                    forget_files()
+                found["common"] = peer("common", directory)
+                put_back(history, useless, lake)
+            are_read_anew = kind == "cold" and forget_files()
             if history.has_files:
                 figures = collect(kind, history, policy, directory, {"EBBTIDE_SIZES": sizes})
             else:
                 figures = plan_by_inventory(kind, history, policy, directory, lake)
-            seconds[kind] = figures.seconds
-            content[kind + suffix] = figures.to_json()
-            if peers_now:
-                content["peers" + suffix] = compared(figures, directory, peers_now, copy)
-            show(figures, limit)
             save(history, directory)
+            show(figures, limit)
+            if "duckdb" in peers_now:
+                found["duckdb"] = peer("duckdb", directory, figures.report["run_id"])
+            if "deletes" in peers_now:
+                found["deletes"] = delete_again(history, useless, directory, lake)
+            if found:
+                figures.peers = found
+                found["ratios"] = ratios(figures)
+            seconds[kind] = figures.seconds
+            content[kind + suffix] = figures.to_json() | {"caches_emptied": are_read_anew}
         if seconds:
             name = f"bottom-line-{'' if history.has_files else 'inventory-'}{history.scale:g}"
             content = results.read(name) | content
@@ -350,7 +378,7 @@ def main() -> None:
     parser.add_argument("--sizes", choices=("all", "candidates"), default="all")
     parser.add_argument("--no-listing", action="store_true", help="measure no bare listing")
     parser.add_argument(
-        *("--peers", "-p"), nargs="*", choices=PEERS, help="compare the cold run with these, or all"
+        *("--peers", "-p"), nargs="*", choices=PEERS, help="compare clean runs with these, or all"
     )
     options = parser.parse_args()
     has_files = options.objects == "files"

@@ -12,10 +12,8 @@ import os
 import pickle
 import random
 import shutil
-import sqlite3
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -221,7 +219,7 @@ def write(history: History, lake: Repository, store: Store) -> None:
     with _pool(_storage) as pool:
         history.infos += pool.map(_write_range, range(first_range, last_range), chunksize=50)
         if history.has_files:
-            pool.map(_write_objects, list(_by_slices(history, first, last)), chunksize=4)
+            pool.map(_write_objects, list(_by_slices(history, np.arange(first, last))), chunksize=4)
     places = range(history.commits_written, len(history.commits))
     with _pool(_storage) as pool:  # which knows the ranges
         checksums = pool.map(_write_tree, places, chunksize=50)
@@ -273,6 +271,15 @@ def change(history: History, lake: Repository, store: Store) -> None:
     write(history, lake, store)
 
 
+def put_back(history: History, numbers: Iterable[int], lake: Repository) -> None:
+    """Write objects that were deleted once more."""
+    global _now, _storage
+    _now, _storage = history, lake.context.storage
+    with _pool(_storage) as pool:
+        groups = _by_slices(history, np.array(sorted(numbers), np.int64))
+        pool.map(_write_objects, list(groups), chunksize=4)
+
+
 def _pool(storage: Storage) -> Pool:
     """Processes that inherit what there is, for a directory; threads that wait, for a server."""
     if isinstance(storage, LocalStorage):
@@ -314,12 +321,14 @@ def _write_tree(place: int) -> str:
     return write_tree(_storage, Tree(_tree_id(place), infos))
 
 
-def _by_slices(history: History, first: int, last: int) -> Iterator[list[int]]:
-    """The objects of each slice."""
-    of_new = history.slice_of[first:last]
-    order = np.argsort(of_new, kind="stable") + first
-    ends = np.flatnonzero(np.diff(history.slice_of[order])) + 1
-    for piece in np.split(order, ends):
+def _by_slices(
+    history: History, numbers: np.ndarray[Any, np.dtype[np.int64]]
+) -> Iterator[list[int]]:
+    """Of these objects, which ascend, those of each slice."""
+    of_each = history.slice_of[numbers]
+    order = np.argsort(of_each, kind="stable")
+    ends = np.flatnonzero(np.diff(of_each[order])) + 1
+    for piece in np.split(numbers[order], ends):
         yield piece.tolist()
 
 
@@ -393,19 +402,3 @@ def write_inventory(history: History, lake: Repository, directory: Path) -> date
         others = files.filter(pc.invert(pc.starts_with(files.column("key"), DATA_PREFIX)))
         pq.write_table(others, directory / f"files-{number:05d}.parquet", compression="zstd")
     return begun_at
-
-
-def clone(directory: Path) -> Path:
-    """A copy of a store whose files are links to the same ones."""
-    target = directory.with_name(f"{directory.name}.clone")
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
-    subprocess.run(["cp", "-al", directory / "storage", target / "storage"], check=True)
-    # By another process: to close a SQLite file is to drop the locks that this one has on it.
-    subprocess.run(["cp", *directory.glob("*.*"), target], check=True)
-    with sqlite3.connect(target / "metadata.db") as database:
-        database.execute(
-            "UPDATE repositories SET storage_url = replace(storage_url, ?, ?)",
-            (f"{directory.absolute()}/", f"{target.absolute()}/"),
-        )
-    return target

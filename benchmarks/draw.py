@@ -52,9 +52,9 @@ def main() -> None:
             used = [(m, run["program_bytes_max"] / 2**20) for m, run in points]
             memory.plot(*zip(*used, strict=True), label=name + more, **drawn)
     usual = [
-        (m, each["peers"]["common"]["total_seconds"])
+        (m, each["cold"]["peers"]["common"]["total_seconds"])
         for m, each in zip(millions, found, strict=True)
-        if "common" in each.get("peers", {})
+        if "common" in each["cold"].get("peers", {})
     ]
     if usual:
         whole.plot(*zip(*usual, strict=True), marker="s", color="grey", label="usual method")

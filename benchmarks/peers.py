@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers common STORE        the method in common use; deletes
     python -m benchmarks.peers duckdb STORE RUN    DuckDB's subtraction of the files that a run read
-    python -m benchmarks.peers deletes DIR COUNT   obstore deleting as many empty files in a loop
+    python -m benchmarks.peers deletes DIR NAMES   obstore deleting files of a directory in a loop
 
 The method in common use is written for the comparison from published descriptions: Spark reads
 every range of every active commit anew, subtracts addresses as text with EXCEPT, and the driver
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,13 +35,15 @@ from ebbtide.gc.session import build_session
 from ebbtide.ids import new_id
 from ebbtide.retention.decision import decide
 from ebbtide.settings import Settings
-from ebbtide.storage import Storage
+from ebbtide.storage import LocalStorage, Storage
 from ebbtide.store.content.layout import DATA_PREFIX, range_address, tree_address
 from ebbtide.store.embedded import Store
 
 PAGE: Final = 1_000
-SLICE_FILES: Final = 10_000
+LOOKED_AT: Final = 100_000
 TASKS: Final = 32
+MEMORY: Final = "8g"
+"""Of Spark, which has too little with what Ebbtide gives it, where every address is a text."""
 
 
 class Steps:
@@ -66,9 +69,14 @@ def common(directory: Path) -> dict[str, Any]:
         lake = store.repository("lake")
         storage = lake.context.storage
         with steps("prepare uncommitted"):
-            roots, uncommitted = _prepare(store)
+            roots, uncommitted = _prepare(store, directory / f"common-{new_id()}.parquet")
         with steps("start Spark"):
-            spark = build_session(master="local[*]", driver_memory=settings.spark_driver_memory)
+            spark = build_session(
+                master="local[*]",
+                driver_memory=MEMORY,
+                # Spark takes what a task makes from a number for as small as the number.
+                spark_sql_autoBroadcastJoinThreshold="-1",
+            )
         trees = sorted(trees_of(roots, decide(roots)).data)
 
         def flat(
@@ -91,8 +99,8 @@ def common(directory: Path) -> dict[str, Any]:
         listed = flat(
             storage.list_prefixes(DATA_PREFIX), _listing(storage, cutoff), "address string"
         )
-        kept = spark.createDataFrame(uncommitted.to_pandas())
         target = directory / f"common-{new_id()}"
+        kept = spark.read.parquet(str(uncommitted))
         with steps("list, mark, subtract"):
             result = listed.subtract(live).subtract(kept)
             result.write.parquet(str(target))
@@ -106,17 +114,20 @@ def common(directory: Path) -> dict[str, Any]:
                     page = []
             deleted += len(storage.delete(page))
         spark.stop()
+        shutil.rmtree(target)
+        uncommitted.unlink()
     return {"seconds": steps.seconds, "deleted": deleted, "ranges": len(ranges)}
 
 
-def _prepare(store: Store) -> tuple[Any, pa.Table]:
-    """Roots, and the addresses that are not committed."""
+def _prepare(store: Store, target: Path) -> tuple[Any, Path]:
+    """Roots, and the addresses that are not committed, as a Parquet file."""
     lake = store.repository("lake")
     repository = EmbeddedRepository(lake.context, store_id=store.store_id)
     with repository.reading() as reading:
         roots = reading.roots()
         tables = [table.select(["address"]) for table in reading.protected()]
-    return roots, pa.concat_tables(tables)
+    pq.write_table(pa.concat_tables(tables), target, row_group_size=500_000)
+    return roots, target
 
 
 def _column_of(
@@ -174,21 +185,18 @@ def limit(directory: Path, run_id: str) -> dict[str, Any]:
     return {"seconds": steps.seconds, "left": row[0], "ranges": len(live)}
 
 
-def deletes(directory: Path, count: int) -> dict[str, Any]:
-    """obstore deleting empty files, a thousand at a time."""
-    names = []
-    for first in range(0, count, SLICE_FILES):
-        folder = new_id()
-        (directory / folder).mkdir(parents=True)
-        for _ in range(first, min(count, first + SLICE_FILES)):
-            names.append(f"{folder}/{new_id()}")
-            (directory / names[-1]).touch()
+def deletes(directory: Path, listed: Path) -> dict[str, Any]:
+    """obstore deleting files of a directory whose names are the lines of another file, a thousand
+    at a time, once all were looked at."""
+    names = listed.read_text().splitlines()
+    for first in range(0, len(names), LOOKED_AT):
+        LocalStorage(str(directory)).sizes(names[first : first + LOOKED_AT])
     client = LocalStore(directory)
     steps = Steps()
     with steps("delete"):
-        for first in range(0, count, PAGE):
+        for first in range(0, len(names), PAGE):
             obstore.delete(client, names[first : first + PAGE])
-    return {"seconds": steps.seconds, "deleted": count}
+    return {"seconds": steps.seconds, "deleted": len(names)}
 
 
 def main() -> None:
@@ -204,7 +212,7 @@ def main() -> None:
     elif given.what == "duckdb":
         found = limit(given.directory, given.more)
     else:
-        found = deletes(given.directory, int(given.more))
+        found = deletes(given.directory, Path(given.more))
     print(json.dumps(found | {"total_seconds": round(time.monotonic() - started, 2)}))
 
 

@@ -47,11 +47,16 @@ def first_match(
 ) -> pa.StringArray:
     """For each text the name of the first pattern (name, regular expression) that matches all of
     it; `otherwise` where none does, and for nulls."""
-    named = list(patterns)
-    conditions: list[pa.Array[Any]] = [
-        pc.match_substring_regex(texts, rf"\A(?:{pattern})\z") for _, pattern in named
-    ]
-    choices = [pa.scalar(name, pa.string()) for name, _ in named]
+    conditions: list[pa.Array[Any]] = []
+    choices: list[Any] = []
+    matched: pa.Array[Any] = pa.repeat(pa.scalar(False), len(texts))
+    for name, pattern in patterns:
+        conditions.append(pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"))
+        choices.append(pa.scalar(name, pa.string()))
+        matched = pc.or_(matched, conditions[-1])
+        # Neighbours are mostly of one kind, and that is most often the first.
+        if pc.all(matched).as_py():
+            break
     found: pa.StringArray = pc.case_when(
         pc.make_struct(*conditions), *choices, pa.scalar(otherwise, pa.string())
     )

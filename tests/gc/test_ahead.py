@@ -1,18 +1,21 @@
-"""Files that are fetched before they are asked for."""
+"""Files that are fetched, and directories listed, before they are asked for."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
+from ebbtide.arrow import texts
 from ebbtide.errors import EbbtideError, Failed, NotFound
+from ebbtide.formats.base import ListingItem
 from ebbtide.gc import ahead
-from ebbtide.gc.ahead import AT_ONCE, TOGETHER, fetched
+from ebbtide.gc.ahead import AT_ONCE, TOGETHER, fetched, listed
 from ebbtide.ids import new_id
-from ebbtide.storage import Storage, open_storage
+from ebbtide.storage import Storage, base, open_storage
 from tests.support.faulty import FaultyStorage
 
 COUNT = 1_000
@@ -27,6 +30,11 @@ def storage() -> Storage:
         if number not in MISSING:
             made.put(str(number), str(number).encode())
     return made
+
+
+def threads() -> list[str]:
+    """Those that fetch or list ahead."""
+    return [each.name for each in threading.enumerate() if each.name.startswith("ahead")]
 
 
 def read(found: Iterator[tuple[int, Storage]]) -> list[bytes | str]:
@@ -91,7 +99,7 @@ def test_who_breaks_off_leaves_no_thread(storage: Storage) -> None:
     found = fetched(storage, range(COUNT), str)
     assert len(list(islice(found, 20))) == 20
     found.close()  # type: ignore[attr-defined]
-    assert not [each for each in threading.enumerate() if each.name.startswith("ahead")]
+    assert not threads()
 
 
 def test_other_methods_are_the_storage_s(storage: Storage) -> None:
@@ -100,3 +108,92 @@ def test_other_methods_are_the_storage_s(storage: Storage) -> None:
     with pytest.raises(NotFound):
         given.get("none")
     assert given.get("2") == b"2"
+
+
+DIRECTORIES = 20
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    """Directories of 0 to 19 files each, of which batches have three, and are few ahead."""
+    made = open_storage(tmp_path.as_uri())
+    for number in range(DIRECTORIES):
+        for name in range(number):
+            made.put(f"{number:02d}/{name:02d}", b"-" * name)
+    monkeypatch.setattr(base, "LISTING_ROWS_MAX", 3)
+    monkeypatch.setattr(ahead, "ROWS_MAX", 7)
+    return made
+
+
+def items(*, sized: bool = True) -> list[ListingItem]:
+    """Each directory, one of them in two shares, and one that is not there."""
+    numbers = [n for n in range(DIRECTORIES) if n != 12]
+    return [
+        *(ListingItem(f"{n:02d}/", recursive=n % 2 == 0, sized=sized) for n in numbers),
+        *(ListingItem("12/", recursive=True, share=(n, 2), sized=sized) for n in range(2)),
+        ListingItem("none/", recursive=True, sized=sized),
+    ]
+
+
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("at_once", [1, 2, AT_ONCE, 100])
+def test_listings_ahead_are_what_one_after_the_other_says(
+    directory: Storage, at_once: int, sized: bool
+) -> None:
+    expected = [
+        batch
+        for item in items(sized=sized)
+        for batch in directory.list(
+            item.prefix, recursive=item.recursive, share=item.share, sized=item.sized
+        )
+    ]
+    found = list(listed(directory, items(sized=sized), at_once=at_once))
+    assert found == expected
+    assert sum(batch.num_rows for batch in found) == DIRECTORIES * (DIRECTORIES - 1) // 2
+    assert not threads()
+
+
+def test_directories_are_listed_at_the_same_time(directory: Storage) -> None:
+    """Nobody gets past before two are there."""
+    meeting = threading.Barrier(2, timeout=30)
+
+    def meet(_method: str, _address: str) -> None:
+        meeting.wait()
+
+    watched = FaultyStorage(directory, before=meet)
+    assert list(listed(watched, items()[:10], at_once=2))
+
+
+def test_no_more_is_listed_ahead_than_was_agreed(directory: Storage) -> None:
+    """Of the directories that are next, up to the bound and one batch more; none behind them."""
+    begun: list[str] = []
+    watched = FaultyStorage(directory, before=lambda _, prefix: begun.append(prefix))
+    taken = 0
+    for batch in listed(watched, items(), at_once=2):
+        taken = max(taken, int(texts(batch.column("address"))[0].split("/")[0]))
+        assert len(begun) <= len([n for n in range(taken + 1) if n != 12]) + 3
+    first, others = ahead._begun(directory, ListingItem("19/", recursive=True))
+    assert sum(batch.num_rows for batch in first) == 9
+    assert sum(batch.num_rows for batch in others) == 10
+
+
+def test_what_cannot_be_listed_is_told_in_its_turn(directory: Storage) -> None:
+    """What is before it was given, and nothing of what is behind it."""
+
+    def fail(_method: str, prefix: str) -> None:
+        if prefix == "05/":
+            raise Failed("storage_error", "the disk is gone")
+
+    seen: list[str] = []
+    with pytest.raises(Failed, match="the disk is gone"):
+        for batch in listed(FaultyStorage(directory, before=fail), items()):
+            seen += texts(batch.column("address"))
+    assert {address.split("/")[0] for address in seen} == {"01", "02", "03", "04"}
+    assert not threads()
+
+
+def test_who_breaks_a_listing_off_leaves_no_thread(directory: Storage) -> None:
+    found = listed(directory, items(), at_once=4)
+    next(found)
+    found.close()  # type: ignore[attr-defined]
+    assert not threads()

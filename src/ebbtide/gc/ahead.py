@@ -1,6 +1,7 @@
-"""Files that a task is about to read, fetched while it works on those before them.
+"""Files that a task is about to read, and directories that it is about to list, fetched while it
+works on those before them.
 
-A file that nobody has read lately is a wait, on a disk as on S3, and a task reads thousands.
+What nobody has looked at lately is a wait, on a disk as on S3, and a task looks at thousands.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
+import pyarrow as pa
+
 from ebbtide.errors import EbbtideError
+from ebbtide.formats.base import ListingItem
 from ebbtide.storage import Storage
 
 _Item = TypeVar("_Item")
@@ -21,6 +26,49 @@ TOGETHER: Final = 8
 """Files that one thread fetches before it says so: telling costs more than a file from memory."""
 BYTES_MAX: Final = 4 * 1024 * 1024
 """Of the files fetched together: after more, the others are read when they are asked for."""
+ROWS_MAX: Final = 50_000
+"""Of a listing before it is asked for."""
+
+
+def listed(
+    storage: Storage, items: Sequence[ListingItem], *, at_once: int = AT_ONCE
+) -> Iterator[pa.RecordBatch]:
+    """What `Storage.list` says of each item, in order. With `at_once` of 1 nothing is listed before
+    it is asked for."""
+    if at_once == 1:
+        for item in items:
+            yield from _list(storage, item)
+        return
+    pool = ThreadPoolExecutor(at_once, thread_name_prefix="ahead")
+    waiting: deque[Future[tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(_begun, storage, item))
+            if len(waiting) > at_once:
+                yield from chain(*waiting.popleft().result())
+        while waiting:
+            yield from chain(*waiting.popleft().result())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _list(storage: Storage, item: ListingItem) -> Iterator[pa.RecordBatch]:
+    return storage.list(item.prefix, recursive=item.recursive, share=item.share, sized=item.sized)
+
+
+def _begun(
+    storage: Storage, item: ListingItem
+) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+    """The first batches of a listing, and the others, for whoever gets to them."""
+    batches = _list(storage, item)
+    first: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        first.append(batch)
+        rows += batch.num_rows
+        if rows >= ROWS_MAX:
+            break
+    return first, batches
 
 
 def fetched(

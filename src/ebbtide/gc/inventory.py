@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
+from ebbtide.gc.ahead import listed
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows
@@ -61,30 +62,17 @@ def list_inventory(
     count = min(len(items), engine.task_count)
     tasks = [items[first::count] for first in range(count)]
 
+    at_once = engine.fetches_at_once
+
     def work(number: int, task: list[ListingItem], answer: PartRows) -> None:
-        _list_task(number, task, answer, storage=storage, layout=layout, folder=folder)
+        writer = InventoryWriter(number, answer, folder, layout.checked_kinds)
+        for batch in listed(storage, task, at_once=at_once):
+            writer.add(classified(batch, layout))
+            advance(batch.num_rows)
+        writer.flush()
 
     engine.meter.begin("files", expected, is_about=True)
     return engine.run(tasks, work), listing.young_slices
-
-
-def _list_task(
-    number: int,
-    items: list[ListingItem],
-    answer: PartRows,
-    *,
-    storage: Storage,
-    layout: Layout,
-    folder: RunFolder,
-) -> None:
-    writer = InventoryWriter(number, answer, folder, layout.checked_kinds)
-    for item in items:
-        for batch in storage.list(
-            item.prefix, recursive=item.recursive, share=item.share, sized=item.sized
-        ):
-            writer.add(classified(batch, layout))
-            advance(batch.num_rows)
-    writer.flush()
 
 
 def classified(batch: pa.RecordBatch, layout: Layout) -> pa.Table:

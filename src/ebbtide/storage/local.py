@@ -309,8 +309,10 @@ def temporary_targets(addresses: pa.StringArray) -> pa.StringArray:
 
     A temporary file is as protected as the address that it will become.
     """
-    finals = pc.replace_substring_regex(addresses, rf"{TEMPORARY_SUFFIX}\z", "")
     none = pa.scalar(None, pa.string())
+    if not pc.any(pc.match_substring(addresses, "#")).as_py():
+        return pa.repeat(none, len(addresses))
+    finals = pc.replace_substring_regex(addresses, rf"{TEMPORARY_SUFFIX}\z", "")
     targets: pa.StringArray = pc.if_else(pc.equal(finals, addresses), none, finals)
     return targets
 

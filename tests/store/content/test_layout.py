@@ -98,3 +98,10 @@ def test_what_a_temporary_file_is_for() -> None:
     assert targets == [None, OBJECT, None, "a#1", None]
     finals = [target or address for target, address in zip(targets, addresses, strict=True)]
     assert finals == [OBJECT, OBJECT, "a#b", "a#1", "a#1\n"]
+
+
+@pytest.mark.parametrize("addresses", [[], [OBJECT, "a"], [None, OBJECT], [None]])
+def test_where_nothing_is_temporary_nothing_has_a_target(addresses: list[str | None]) -> None:
+    targets = temporary_targets(pa.array(addresses, pa.string()))
+    assert targets.to_pylist() == [None] * len(addresses)
+    assert targets.type == pa.string()
