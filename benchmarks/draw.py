@@ -51,13 +51,16 @@ def main() -> None:
             whole.plot(*_pairs(points, "seconds"), label=name + more, **drawn)
             used = [(m, run["program_bytes_max"] / 2**20) for m, run in points]
             memory.plot(*zip(*used, strict=True), label=name + more, **drawn)
-    usual = [
-        (m, each["cold"]["peers"]["common"]["total_seconds"])
-        for m, each in zip(millions, found, strict=True)
-        if "common" in each["cold"].get("peers", {})
-    ]
-    if usual:
-        whole.plot(*zip(*usual, strict=True), marker="s", color="grey", label="usual method")
+    for kind, style in (("cold", "-"), ("warm", ":")):
+        usual = [
+            (m, each[kind + SIZES]["peers"]["common"]["total_seconds"])
+            for m, each in zip(millions, found, strict=True)
+            if "common" in each.get(kind + SIZES, {}).get("peers", {})
+        ]
+        if usual:
+            drawn = {"color": "grey", "marker": "s", "linestyle": style}
+            usual_name = f"usual method, beside {RUNS[kind]}"
+            whole.plot(*zip(*usual, strict=True), label=usual_name, **drawn)
     for number, (name, parts) in enumerate(STEPS.items()):
         for kind, style in (("cold", "-"), ("cold" + SIZES, ":")):
             spent = [
