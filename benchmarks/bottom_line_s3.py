@@ -4,9 +4,10 @@
 
 Starts Ceph's gateway, fills a bucket as `benchmarks.bottom_line` fills a directory, and runs
 `ebbtide gc run` through a proxy: from cold, with a twentieth of all requests answered 503 until
-half of what goes has gone; after a change of 1 %, with half a second added to each request; after
-1 % more, as it is. Each run must delete exactly what is of no use. Prints how many bulk deletes
-went a second while requests were refused and afterwards, too.
+a quarter of what goes has gone; after a change of 1 %, with half a second added to each request;
+after 1 % more, as it is. Each run must delete exactly what is of no use. Prints how many bulk
+deletes went a second while requests were refused, in the first half of those afterwards, and in the
+second.
 """
 
 from __future__ import annotations
@@ -53,15 +54,17 @@ class Deletes:
             self.proxy.busy_share = 0.0
 
     def rates(self) -> dict[str, float]:
-        """Bulk deletes a second before and after."""
+        """Bulk deletes a second while some were refused, then, and in the end."""
         ended = self.busy_ended
-        if ended is None or len(self.times) < 4:
+        after = [] if ended is None else [each for each in self.times if each > ended]
+        if ended is None or len(after) < 4:
             return {}
-        before = [each for each in self.times if each <= ended]
-        after = [each for each in self.times if each > ended]
+        refused = len(self.times) - len(after)
+        half = len(after) // 2
         return {
-            "while refused": len(before) / max(0.1, ended - before[0]),
-            "afterwards": len(after) / max(0.1, after[-1] - ended) if after else 0.0,
+            "while refused": refused / max(0.1, ended - self.times[0]),
+            "then": half / max(0.1, after[half - 1] - ended),
+            "in the end": (len(after) - half) / max(0.1, after[-1] - after[half - 1]),
         }
 
 
@@ -73,7 +76,7 @@ def measured(
     lake.retention.set(Policy.parse(policy))
     with proxied(target, **options) as proxy:
         expected = len(history.useless(policy)) / 1_000
-        seen = Deletes(proxy, max(2, round(expected / 2)))
+        seen = Deletes(proxy, max(2, round(expected / 4)))
         proxy.seeing = seen.see
         kind = "cold" if history.changes == 0 else "warm"
         # Not for this process, whose clients are kept.
