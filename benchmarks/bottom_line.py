@@ -300,9 +300,9 @@ def measure(
                 put_back(history, useless, lake)
             are_read_anew = kind == "cold" and forget_files()
             if history.has_files:
-                figures = collect(kind, history, policy, directory, {"EBBTIDE_SIZES": sizes})
+                figures = collect(kind, history, useless, directory, {"EBBTIDE_SIZES": sizes})
             else:
-                figures = plan_by_inventory(kind, history, policy, directory, lake)
+                figures = plan_by_inventory(kind, history, useless, directory, lake)
             save(history, directory)
             show(figures, limit)
             if "duckdb" in peers_now:
@@ -330,13 +330,12 @@ def measure(
 def collect(
     kind: str,
     history: History,
-    policy: dict[str, Any],
+    expected: set[int],
     directory: Path,
     more: Mapping[str, str] | None = None,
 ) -> Figures:
     """A run, of which what it deleted is what is of no use. The program has `more` in its
     environment."""
-    expected = history.useless(policy)
     time.sleep(2)  # the grace is one second
     mode = "incremental" if kind == "incremental" else "clean"
     work = ("run", "lake", "--yes", "--mode", mode)
@@ -347,12 +346,11 @@ def collect(
 
 
 def plan_by_inventory(
-    kind: str, history: History, policy: dict[str, Any], directory: Path, lake: Repository
+    kind: str, history: History, expected: set[int], directory: Path, lake: Repository
 ) -> Figures:
     """A plan, by an inventory that was written before, which names what is of no use."""
     inventory = directory.with_name(f"{directory.name}.inventory")
     begun_at = write_inventory(history, lake, inventory)
-    expected = history.useless(policy)
     given = ("--inventory", str(inventory), "--inventory-date", begun_at.isoformat())
     figures = run(f"plan, {kind}", directory, ("plan", "lake", *given), {})
     check(figures, planned_objects(figures.report), history, expected)

@@ -75,13 +75,13 @@ def measured(
     policy = history.policy(history.changes)
     lake.retention.set(Policy.parse(policy))
     with proxied(target, **options) as proxy:
-        expected = len(history.useless(policy)) / 1_000
-        seen = Deletes(proxy, max(2, round(expected / 4)))
+        useless = history.useless(policy)
+        seen = Deletes(proxy, max(2, round(len(useless) / 4_000)))
         proxy.seeing = seen.see
         kind = "cold" if history.changes == 0 else "warm"
         # Not for this process, whose clients are kept.
         more = dict.fromkeys(ENDPOINTS, proxy.endpoint)
-        figures = collect(kind, history, policy, directory, more)
+        figures = collect(kind, history, useless, directory, more)
         figures.name = name
         found = {**figures.to_json(), "requests": dict(proxy.counts), "refused": proxy.refused}
     show(figures, None)

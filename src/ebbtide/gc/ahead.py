@@ -7,9 +7,10 @@ What nobody has looked at lately is a wait, on a disk as on S3, and a task looks
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
@@ -20,6 +21,8 @@ from ebbtide.formats.base import ListingItem
 from ebbtide.storage import Storage
 
 _Item = TypeVar("_Item")
+_Task = TypeVar("_Task")
+_Found = TypeVar("_Found")
 
 AT_ONCE: Final = 8
 TOGETHER: Final = 8
@@ -39,17 +42,8 @@ def listed(
         for item in items:
             yield from _list(storage, item)
         return
-    pool = ThreadPoolExecutor(at_once, thread_name_prefix="ahead")
-    waiting: deque[Future[tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(_begun, storage, item))
-            if len(waiting) > at_once:
-                yield from chain(*waiting.popleft().result())
-        while waiting:
-            yield from chain(*waiting.popleft().result())
-    finally:
-        pool.shutdown(cancel_futures=True)
+    for _, begun in _ahead(partial(_begun, storage), items, at_once=at_once):
+        yield from chain(*begun)
 
 
 def _list(storage: Storage, item: ListingItem) -> Iterator[pa.RecordBatch]:
@@ -83,23 +77,31 @@ def fetched(
     if at_once == 1:
         yield from ((item, storage) for item in items)
         return
+
+    def fetch(chosen: Sequence[_Item]) -> dict[str, bytes]:
+        return _fetch(storage, [address_of(item) for item in chosen])
+
+    groups = (items[start : start + TOGETHER] for start in range(0, len(items), TOGETHER))
+    for chosen, found in _ahead(fetch, groups, at_once=at_once):
+        given = cast("Storage", _Fetched(storage, found))
+        yield from ((item, given) for item in chosen)
+
+
+def _ahead(
+    work: Callable[[_Task], _Found], tasks: Iterable[_Task], *, at_once: int
+) -> Iterator[tuple[_Task, _Found]]:
+    """Each task with what `work` makes of it, in order, by threads that are so many tasks ahead of
+    who asks."""
+    waiting: deque[tuple[_Task, Future[_Found]]] = deque()
     pool = ThreadPoolExecutor(at_once, thread_name_prefix="ahead")
-    waiting: deque[tuple[Sequence[_Item], Future[Mapping[str, bytes]]]] = deque()
-
-    def next_ones() -> Iterator[tuple[_Item, Storage]]:
-        chosen, found = waiting.popleft()
-        given = cast("Storage", _Fetched(storage, found.result()))
-        return ((item, given) for item in chosen)
-
     try:
-        for start in range(0, len(items), TOGETHER):
-            chosen = items[start : start + TOGETHER]
-            addresses = [address_of(item) for item in chosen]
-            waiting.append((chosen, pool.submit(_fetch, storage, addresses)))
+        for task in tasks:
+            waiting.append((task, pool.submit(work, task)))
             if len(waiting) > at_once:
-                yield from next_ones()
-        while waiting:
-            yield from next_ones()
+                first, found = waiting.popleft()
+                yield first, found.result()
+        for first, found in waiting:
+            yield first, found.result()
     finally:
         pool.shutdown(cancel_futures=True)
 

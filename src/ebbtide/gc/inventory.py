@@ -61,7 +61,6 @@ def list_inventory(
     # Neighbours are much alike, and large ones go to several tasks.
     count = min(len(items), engine.task_count)
     tasks = [items[first::count] for first in range(count)]
-
     at_once = engine.fetches_at_once
 
     def work(number: int, task: list[ListingItem], answer: PartRows) -> None:
