@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.bottom_line [--scale 0.1] [--directory DIR] [--peers ...]
                                                [--objects files|inventory]
-                                               [--sizes all|candidates]
+                                               [--sizes auto|all|candidates]
 
 Writes a repository through the store's own writers of ranges and trees (this takes a while, and is
 not part of the figures), then runs `ebbtide gc run`, each time as a program of its own:
@@ -21,8 +21,8 @@ With `--peers` each clean run is compared with what `benchmarks.peers` has, or w
 that are named: the method in common use, on the same store, before the run; DuckDB on what the run
 read; obstore deleting the same files in a loop. What a peer deletes is put back.
 
-With `--sizes candidates` the runs ask for size and date of what could go alone; their figures stand
-beside the others.
+With `--sizes all` the runs ask for size and date of every file, however many there are, with
+`candidates` for those of what could go alone; their figures stand beside the others.
 
 With `--objects inventory` no object is a file: they are in an inventory of S3's form, and a plan is
 made by that. It must name exactly those objects, and nothing is deleted.
@@ -270,10 +270,10 @@ def measure(
     is_listed: bool,
     peers: Sequence[str],
     has_files: bool = True,
-    sizes: str = "all",
+    sizes: str = "auto",
 ) -> None:
     """Build, run, check, change, run again."""
-    suffix = "" if sizes == "all" else f", sizes of {sizes}"
+    suffix = "" if sizes == "auto" else f", sizes of {sizes}"
     with built(directory, scale, has_files=has_files) as (history, store, lake):
         content: dict[str, Any] = {"scale": history.scale, "files": len(history.slice_of)}
         limit = None
@@ -336,6 +336,7 @@ def collect(
 ) -> Figures:
     """A run, of which what it deleted is what is of no use. The program has `more` in its
     environment."""
+    os.sync()  # what was written for the run is not the run's to wait for
     time.sleep(2)  # the grace is one second
     mode = "incremental" if kind == "incremental" else "clean"
     work = ("run", "lake", "--yes", "--mode", mode)
@@ -373,7 +374,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="where to build, or what was built; kept")
     parser.add_argument("--runs", nargs="*", choices=NAMES, help="none: build")
     parser.add_argument("--objects", choices=("files", "inventory"), default="files")
-    parser.add_argument("--sizes", choices=("all", "candidates"), default="all")
+    parser.add_argument("--sizes", choices=("auto", "all", "candidates"), default="auto")
     parser.add_argument("--no-listing", action="store_true", help="measure no bare listing")
     parser.add_argument(
         *("--peers", "-p"), nargs="*", choices=PEERS, help="compare clean runs with these, or all"

@@ -7,7 +7,8 @@ Starts Ceph's gateway, fills a bucket as `benchmarks.bottom_line` fills a direct
 a quarter of what goes has gone; after a change of 1 %, with half a second added to each request;
 after 1 % more, as it is. Each run must delete exactly what is of no use. Prints how many bulk
 deletes went a second while requests were refused, in the first half of those afterwards, and in the
-second.
+second; and how many go in a loop of obstore's, for the same objects, put back, through a proxy that
+refuses none.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import obstore
+from obstore.store import S3Store
+
 from benchmarks import results
 from benchmarks.bottom_line import collect, show
-from benchmarks.bottom_line_store import History, begun, change, write
+from benchmarks.bottom_line_store import History, begun, change, put_back, write
+from benchmarks.peers import PAGE
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
@@ -32,6 +37,7 @@ from tests.support.proxy import Proxy, proxied
 
 BUSY: Final = 0.05
 DELAY_SECONDS: Final = 0.5
+PREFIX: Final = "bottom-line"
 ENDPOINTS: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")
 
 
@@ -85,8 +91,24 @@ def measured(
         figures.name = name
         found = {**figures.to_json(), "requests": dict(proxy.counts), "refused": proxy.refused}
     show(figures, None)
-    print(f"  {found['requests']}, refused {found['refused']}, {seen.rates()}", flush=True)
-    return found | {"bulk deletes a second": seen.rates()}
+    rates = seen.rates()
+    if rates:
+        rates["obstore, in a loop"] = loop_rate(history, useless, lake, target)
+        rates["in the end / obstore"] = rates["in the end"] / rates["obstore, in a loop"]
+    print(f"  {found['requests']}, refused {found['refused']}, {rates}", flush=True)
+    return found | {"bulk deletes a second": rates}
+
+
+def loop_rate(history: History, numbers: set[int], lake: Repository, target: str) -> float:
+    """Bulk deletes a second of these objects, one after the other."""
+    put_back(history, numbers, lake)
+    names = sorted(f"{PREFIX}/{history.address(number)}" for number in numbers)
+    with proxied(target) as proxy:
+        client = S3Store(BUCKET, endpoint=proxy.endpoint)
+        started = time.monotonic()
+        for first in range(0, len(names), PAGE):
+            obstore.delete(client, names[first : first + PAGE])
+        return len(names) / PAGE / (time.monotonic() - started)
 
 
 def main() -> None:
@@ -103,7 +125,7 @@ def main() -> None:
             history = begun(scale)
             started = time.monotonic()
             with Store.init(directory, settings=settings) as store:
-                url = f"s3://{BUCKET}/bottom-line"
+                url = f"s3://{BUCKET}/{PREFIX}"
                 lake = store.create_repository("lake", storage_url=url)
                 write(history, lake, store)
                 print(f"made in {time.monotonic() - started:.0f} s", flush=True)

@@ -18,8 +18,8 @@ from benchmarks.results import RESULTS
 
 TARGET: Final = Path(__file__).parents[1] / "docs" / "performance.svg"
 RUNS: Final = {"cold": "clean, cold", "warm": "clean, warm", "incremental": "incremental, 1 %"}
-SIZES: Final = ", sizes of candidates"
-"""What the figures of runs are called that asked for no others."""
+SIZES: Final = ", sizes of all"
+"""What the figures of runs are called that asked for those of all files, however many."""
 STEPS: Final = {
     "list": ("list",),
     "reach, mark": ("reach", "mark", "recall"),
@@ -53,9 +53,9 @@ def main() -> None:
             memory.plot(*zip(*used, strict=True), label=name + more, **drawn)
     for kind, style in (("cold", "-"), ("warm", ":")):
         usual = [
-            (m, each[kind + SIZES]["peers"]["common"]["total_seconds"])
+            (m, each[kind]["peers"]["common"]["total_seconds"])
             for m, each in zip(millions, found, strict=True)
-            if "common" in each.get(kind + SIZES, {}).get("peers", {})
+            if "common" in each.get(kind, {}).get("peers", {})
         ]
         if usual:
             drawn = {"color": "grey", "marker": "s", "linestyle": style}

@@ -30,7 +30,7 @@ from obstore.store import LocalStore
 from ebbtide.arrow import counts, texts
 from ebbtide.formats.base import RUNS_PREFIX
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.planning import trees_of
+from ebbtide.gc.decided import trees_of
 from ebbtide.gc.session import build_session
 from ebbtide.ids import new_id
 from ebbtide.retention.decision import decide

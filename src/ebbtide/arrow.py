@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
+
+_LARGE_BYTES: Final = 128 * 1024
+_ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # mallopt(3)
 
 
 def make_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
@@ -21,17 +27,54 @@ def table_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def texts(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[str]:
+def hold_little() -> None:
+    """Have Arrow ask the system for what it needs, and give it back at once. Its own pool is
+    quicker, and twice as large: for a process that itself does little with much.
+
+    glibc would keep what each thread frees for that thread, and learn from each large piece to keep
+    such pieces; other systems' libraries have no such settings.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_ARENA_MAX, 1)
+        set_option(_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def give_back() -> None:
+    """Have the system take back what was freed: what comes next seldom needs as much."""
+    pa.default_memory_pool().release_unused()
+
+
+def around(prefix: str, column: Column, suffix: str = "") -> pa.ChunkedArray[Any]:
+    """Each text of a column with something before it and behind it."""
+    parts: Any = (prefix, column, suffix, "")  # the last is what stands between them
+    found: Any = pc.binary_join_element_wise(*parts)
+    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+
+
+def distinct(columns: Iterable[Column]) -> pa.Array[Any]:
+    """The texts of several columns, each once."""
+    chunks = [
+        chunk
+        for column in columns
+        for chunk in (column.chunks if isinstance(column, pa.ChunkedArray) else [column])
+    ]
+    found: Any = pc.unique(cast("Any", pa.chunked_array(chunks, pa.string())))
+    return cast("pa.Array[Any]", found)
+
+
+def texts(column: Column) -> list[str]:
     """A text column without nulls as a list."""
     return cast("list[str]", column.to_pylist())
 
 
-def counts(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[int]:
+def counts(column: Column) -> list[int]:
     """A column of whole numbers without nulls as a list."""
     return cast("list[int]", column.to_pylist())
 
 
-def instants(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[datetime]:
+def instants(column: Column) -> list[datetime]:
     """A column of dates without nulls as a list."""
     return cast("list[datetime]", column.to_pylist())
 

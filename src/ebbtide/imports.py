@@ -1,16 +1,21 @@
-"""Leaving pandas alone: Arrow imports it where it is installed, to see whether a list is one of its
+"""How libraries are loaded.
+
+Leaving pandas alone: Arrow imports it where it is installed, to see whether a list is one of its
 columns, which takes a third of a second in each process. Spark alone needs it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from types import ModuleType
+from typing import Final
+
+_ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
 
 
-class _WithoutPandas(MetaPathFinder):
+class _WithoutPandas:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
@@ -27,6 +32,20 @@ def leave_pandas_alone() -> None:
     """From here on it is not found, unless it was imported before."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+
+
+def load_arrow_lightly() -> None:
+    """Load Arrow, if it is not loaded yet, with the system's memory for all that it does: what it
+    writes Parquet with asks for no other pool later. Processes started from here have their own."""
+    chosen = os.environ.get(_ARROW_POOL)
+    os.environ.setdefault(_ARROW_POOL, "system")
+    try:
+        import pyarrow as pa
+
+        pa.default_memory_pool()  # chosen now, and for good
+    finally:
+        if chosen is None:
+            del os.environ[_ARROW_POOL]
 
 
 def allow_pandas() -> None:

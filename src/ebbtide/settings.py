@@ -160,10 +160,11 @@ class Settings(BaseSettings):
         timedelta(days=7),
         description="A run that may be incremental is clean when the last clean one is older.",
     )
-    sizes: Literal["all", "candidates"] = Field(
-        "all",
+    sizes: Literal["auto", "all", "candidates"] = Field(
+        "auto",
         description="Of which files a run asks a directory for size and date: of all, or, several "
-        "times as fast, of those alone that could go (`candidates`).",
+        "times as fast, of those alone that could go (`candidates`). `auto`: of all, up to a "
+        "million files.",
     )
     server_threads: int = Field(
         32, ge=1, description="Requests that one server works on at a time."

@@ -230,13 +230,18 @@ def test_sizes_of_candidates_alone(
     monkeypatch.setenv("EBBTIDE_SIZES", "candidates")
     assert lake(*plan, "--json").document["live_bytes"] is None
     told = lake("gc", "sweep", "lake", planned["run_id"], *SHORT, "--yes").out
-    assert "unknown" not in told.partition("\nrun ")[2]
+    summary = told.partition("\nrun ")[2]
+    assert ("unknown" in summary, "--sizes all" in summary) == (False, True)
+    told = lake(*plan, "--sizes", "all").out
+    assert "--sizes all" not in told
     assert lake(*plan, "--sizes", "some", "--json", code=2).error_kind == "invalid_argument"
 
 
 def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install; and without a master none is needed."""
     monkeypatch.setattr("ebbtide.gc.session._candidates", list)
+    # A test before this one may have left its session.
+    monkeypatch.setattr("ebbtide.gc.session.SparkSession.getActiveSession", lambda: None)
     found = lake("gc", "plan", "lake", "--master", "local[1]", "--json", code=1)
     assert found.error_kind == "java_not_found"
     lake("gc", "plan", "lake")

@@ -9,6 +9,7 @@ import pty
 import re
 import select
 import shlex
+import signal
 import sqlite3
 import struct
 import subprocess
@@ -24,7 +25,7 @@ import pytest
 
 from tests.cli.conftest import Ebbtide
 from tests.cli.interrupted import STUCK_SECONDS
-from tests.gc.test_kill import ROOT, wait_for_end
+from tests.gc.test_kill import ROOT, in_session, wait_for_end
 
 FILES = 24
 SHORT = ("--grace", "1s", "--unsafe")
@@ -71,7 +72,20 @@ def interrupted(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command that is interrupted; nothing of it is left behind, nor does it hold anything
     but when it was ended at once."""
-    process = subprocess.Popen(
+    process = begun(store, *command, when=when, how=how, again=again, seconds=seconds)
+    return ended(process, store, is_held=bool(again))
+
+
+def begun(
+    store: Path,
+    *command: str,
+    when: str = "never",
+    how: str = "SIGINT",
+    again: float = 0,
+    seconds: float = 0.02,
+) -> subprocess.Popen[str]:
+    """A command that will be interrupted."""
+    return subprocess.Popen(
         [
             *(sys.executable, "-m", "tests.cli.interrupted"),
             *(when, how, str(again), str(seconds)),
@@ -85,13 +99,19 @@ def interrupted(
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def ended(
+    process: subprocess.Popen[str], store: Path, *, is_held: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """What it came to."""
     out, errors = process.communicate(timeout=WAIT_SECONDS)
     assert not wait_for_end(process.pid)
     assert "Traceback" not in errors, errors
     with closing(sqlite3.connect(store / "metadata.db")) as connection:
         holders = connection.execute("SELECT run_id FROM gc_leases WHERE run_id IS NOT NULL")
-        assert bool(holders.fetchall()) == bool(again)
-    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+        assert bool(holders.fetchall()) == is_held
+    return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
 def go_on(store: Path, told: str, way: str = "Go on with") -> str:
@@ -137,6 +157,20 @@ def test_a_plan(lake: Ebbtide, store: Path, step: str) -> None:
     assert lake("fs", "cat", "lake", "main~1", "d/1").out == "old 1"
     assert f"{FILES} files" in go_on(store, found.stderr, "Start it again with")
     check_outcome(lake)
+
+
+def test_while_spark_starts(lake: Ebbtide, store: Path) -> None:
+    """No JVM stays."""
+    process = begun(store, "gc", "plan", "lake", *SHORT, "--master", "local[1]")
+    until = time.monotonic() + WAIT_SECONDS
+    while not any(each.info["name"] == "java" for each in in_session(process.pid)):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    found = ended(process, store)
+    assert (found.returncode, found.stdout) == (INTERRUPTED, "")
+    assert "while starting Spark" in found.stderr
+    assert lake("gc", "runs", "lake", "--json").document["runs"] == []
 
 
 @pytest.mark.parametrize("moment", ["start fence", "end fence", "start recheck"])

@@ -144,6 +144,45 @@ def test_few_rows_start_no_workers() -> None:
     assert others.started
 
 
+class Sent:
+    """Knows how often it was pickled, and each copy in how many places it was loaded."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __getstate__(self) -> dict[str, int]:
+        self.times += 1
+        return dict(self.__dict__)
+
+
+def test_what_tasks_have_in_common_goes_to_workers_once() -> None:
+    engine = LocalEngine(shared_session, workers=Workers(2), alone_rows_max=-1)
+    sent = Sent()
+
+    def work(_number: int, _task: int, answer: PartRows) -> None:
+        answer.counted(sent.times, bytes_total=0, group=f"{os.getpid()} {id(sent)}")
+
+    parts = engine.run(list(range(20)), work)
+    assert sent.times == 1
+    assert len(parts) == 20
+    assert len({part.group for part in parts}) <= 2, "a copy for each worker"
+
+
+def test_one_task_goes_where_the_others_went() -> None:
+    """What it holds is not to stay with the driver; but no worker is started for it."""
+    workers = Workers(2)
+    engine = LocalEngine(shared_session, workers=workers, alone_rows_max=-1)
+
+    def work(_number: int, _task: int, answer: PartRows) -> None:
+        answer.counted(1, bytes_total=0, group=str(os.getpid()))
+
+    assert [part.group for part in engine.run([0], work)] == [str(os.getpid())]
+    assert not workers.started
+    workers.start()
+    assert [part.group for part in engine.run([0], work)] != [str(os.getpid())]
+    assert engine.run([], work) == []
+
+
 def test_a_worker_that_the_system_ends() -> None:
     """The step fails, and the next one finds new workers."""
     engine = LocalEngine(shared_session, workers=Workers(2))

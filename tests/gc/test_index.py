@@ -77,7 +77,7 @@ def swept(world: World, mode: str = "clean") -> RunReport:
 
 
 def index_files(world: World, family: str = "") -> list[Path]:
-    return sorted((world.root / INDEX_PREFIX).glob(f"{family}*.parquet"))
+    return sorted((world.root / INDEX_PREFIX).glob(f"{family}*.arrow"))
 
 
 # What it spares
@@ -119,7 +119,7 @@ def _truncated(path: Path) -> None:
 
 
 def _foreign(path: Path) -> None:
-    path.write_bytes(b"no Parquet")
+    path.write_bytes(b"no Arrow")
 
 
 def _other(path: Path) -> None:

@@ -70,9 +70,10 @@ def wait_for_end(session: int) -> list[psutil.Process]:
 
 
 def in_session(session: int) -> list[psutil.Process]:
-    """The processes of a session: the run's, its workers, or its JVM and the JVM's workers."""
+    """The processes of a session: the run's, its workers, or its JVM and the JVM's workers. Each
+    has its name in `info`: it may have ended since."""
     found = []
-    for process in psutil.process_iter():
+    for process in psutil.process_iter(["name"]):
         try:
             if os.getsid(process.pid) == session:
                 found.append(process)

@@ -73,7 +73,8 @@ def test_what_lies_in_no_slice_is_reported_and_kept(world: World, mode: str) -> 
 
 
 def test_units_of_listing(tmp_path: Path) -> None:
-    """Slices are one each; other directories are cut into theirs."""
+    """Slices are one each, and what is ours beside them is divided; other directories are cut into
+    theirs."""
     old, young, closed = (descending_id(START - timedelta(hours=n)) for n in (9, 1, 20))
     names = [f"data/{each}/{new_id()}" for each in (old, young, closed)]
     names += ["data/x/1/a", "data/x/2/b", "data/x/c", "top/1/2/d", "e"]
@@ -85,8 +86,11 @@ def test_units_of_listing(tmp_path: Path) -> None:
     slices = Slices(cutoff=START - timedelta(hours=2), now=START, closed_after=bound)
     listing = EmbeddedLayout().plan_listing(storage, slices, cores=2)
     flat = {"", "data/", "data/x/", "top/", "_ebbtide/"}
-    deep = {f"data/{old}/", "data/x/1/", "data/x/2/", "top/1/", "_ebbtide/trees/"}
+    deep = {f"data/{old}/", "data/x/1/", "data/x/2/", "top/1/"}
     expected = {ListingItem(prefix, recursive=False) for prefix in flat}
     expected |= {ListingItem(prefix, recursive=True) for prefix in deep}
+    expected |= {
+        ListingItem("_ebbtide/trees/", recursive=True, share=(number, 2)) for number in range(2)
+    }
     assert len(listing.items) == len(expected)
     assert (set(listing.items), listing.young_slices) == (expected, 1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.gc.counts import Count
-from ebbtide.gc.planning import total_by_group
+from ebbtide.gc.parts import total_by_group
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.whatif import Alternative, WhatIf
 from ebbtide.retention import Policy
@@ -107,8 +107,9 @@ def test_figures_agree_with_plans(
             if swept:
                 assert world.collect().state == "swept"
             found = ask(world, *others)
-            check_agrees(world, found.present, world.collector().plan())
-            kept_now = set(world.collector().reasons(world.collector().runs()[0].run_id))
+            plan = world.collector().plan()
+            check_agrees(world, found.present, plan)
+            kept_now = set(world.collector().reasons(plan.run_id))
             for written, other in zip(others, found.others, strict=True):
                 world.keep(**written)
                 report = world.collector().plan()

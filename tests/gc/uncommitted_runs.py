@@ -12,7 +12,7 @@ from typing import Final
 from hypothesis import event, note
 
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import SIZES, Mode
+from ebbtide.gc.options import SIZES, Mode, Sizes
 from ebbtide.gc.steps import Observer
 from ebbtide.store.metadata.commits import find_commits
 from tests.gc.lines import Reader
@@ -122,6 +122,11 @@ class Runs:
         assert mode != "clean" or report.mode == "clean"
         if report.mode == "incremental":
             planned.doomed -= exempt
+        if self._sizes == "candidates":
+            # They are dated after the mark, and what was sent once more by then is young.
+            planned.doomed -= {
+                address for address in planned.doomed if not self._is_old(address, planned.began_at)
+            }
         planned.run_id, planned.candidates = report.run_id, report.counts["candidate"].objects
         self.modes[report.mode or ""] += 1
         event(f"{mode} run is {report.mode}")
@@ -146,16 +151,19 @@ class Runs:
     def garbage(self, files: set[str], *, began_at: datetime) -> set[str]:
         """What of these files a run that began then has to delete: nobody needs it, and it is older
         than the grace."""
-        objects, prefix = self.world.bucket.objects, self.world.prefix
         needed = self.model.needed(self.world.now) | self.model.tracked(self.world.now)
-        found = set()
-        for address in files - self.model.foreign.keys():
-            stored = objects.get(f"{prefix}{address}")
-            if stored is None or is_among(address, needed):
-                continue
-            if began_at - stored.written_at >= self.grace + CLOCK_PRECISION:
-                found.add(address)
-        return found
+        return {
+            address
+            for address in files - self.model.foreign.keys()
+            if not is_among(address, needed) and self._is_old(address, began_at)
+        }
+
+    def _is_old(self, address: str, began_at: datetime) -> bool:
+        """Whether it is there, and older than the grace of a run that began then."""
+        stored = self.world.bucket.objects.get(f"{self.world.prefix}{address}")
+        if stored is None:
+            return False
+        return began_at - stored.written_at >= self.grace + CLOCK_PRECISION
 
     def sweep(self, planned: Planned, interludes: Interludes, stop: Point | None = None) -> bool:
         """Carry a plan out while users go on, and look at every delete; whether it came to its end,
@@ -243,16 +251,20 @@ class Runs:
             )
 
     def _collector(self, mode: Mode, observe: Observer) -> Collector:
-        # The gate on shares has tests of its own: in so small a storage all may go. A run meets
-        # what another one left that asked for other sizes.
+        # The gate on shares has tests of its own: in so small a storage all may go.
         return self.world.collector(
             observer=observe,
             grace=self.grace,
             mode=mode,
-            sizes=SIZES[self.modes.total() % len(SIZES)],
+            sizes=self._sizes,
             unsafe=True,
             allow_share=True,
         )
+
+    @property
+    def _sizes(self) -> Sizes:
+        """What the next plan asks for: a run meets what one left that asked for something else."""
+        return SIZES[self.modes.total() % len(SIZES)]
 
     def _interrupt(self, interludes: Interludes, point: Point) -> None:
         """Do what users do at this point."""

@@ -38,6 +38,9 @@ NO_QUARANTINE: Final = "none"
 ASKED_PERIOD: Final = timedelta(days=7)
 """How long is kept what somebody was asked about."""
 
+LARGE_DATABASE_BYTES: Final = 128 * 2**20
+"""Some million files, or a hundred thousand commits."""
+
 ICECHUNK: Final = "icechunk:"
 """What stands before the place of an Icechunk repository."""
 
@@ -76,8 +79,8 @@ def open_collector(
     progress = cli.progress
     cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
     # Whether others need workers at all is not known yet.
-    starting = not reading and (mode == "clean" or is_icechunk(repository))
-    engine = make_engine(cli.settings, master, progress, starting=starting)
+    sure = mode == "clean" or is_icechunk(repository) or _is_large(cli)
+    engine = make_engine(cli.settings, master, progress, starting=sure and not reading)
 
     from ebbtide.formats.gone import GoneRepository
     from ebbtide.gc.collector import Collector
@@ -122,6 +125,19 @@ def open_collector(
         return Run(remover, progress)
     collector = Collector(found, engine=engine, options=options, observer=progress)
     return Run(collector, progress, options.quarantine)
+
+
+def _is_large(cli: Cli) -> bool:
+    """Whether the store's SQLite file tells of more than one process goes through."""
+    from ebbtide.store.completing import DATABASE_FILE
+
+    directory = cli.directory or cli.settings.store
+    if directory is None:
+        return False
+    try:
+        return (directory / DATABASE_FILE).stat().st_size > LARGE_DATABASE_BYTES
+    except OSError:
+        return False
 
 
 def _period(found: RepositoryFormat, quarantine: str | None) -> timedelta | None:
@@ -170,8 +186,14 @@ def make_engine(
 ) -> Engine:
     """What runs work with: Spark where a master is named, else worker processes of this machine,
     which are `starting` while the rest is loading."""
+    from ebbtide.imports import load_arrow_lightly
+
+    load_arrow_lightly()
+
+    from ebbtide.arrow import hold_little
     from ebbtide.gc.archive import was_submitted
 
+    hold_little()
     chosen = master or settings.spark_master
     if chosen == AUTO_MASTER and not was_submitted():
         from ebbtide.gc.workers import Workers

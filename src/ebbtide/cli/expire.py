@@ -120,6 +120,8 @@ def expire(
     What a branch or tag points at stays, and so does the first snapshot. With --keep options or a
     policy, chosen older snapshots stay reachable. 'gc run' deletes what nothing reaches any more.
     """
+    cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
+
     from ebbtide.retention import Policy
     from ebbtide.retention.expiry import ExpiryRequest
 
@@ -154,7 +156,6 @@ def expire(
         delete_refs=[kind for wanted, kind in deleted if wanted],
         unsafe=unsafe,
     )
-    cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
     if dry_run:
         _show_dry_run(cli, repository, found, request, files=limit if files else 0, master=master)
     else:

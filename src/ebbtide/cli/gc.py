@@ -93,9 +93,10 @@ SizesOption = Annotated[
     typer.Option(
         "--sizes",
         metavar="FILES",
-        autocompletion=completing.one_of("all", "candidates"),
+        autocompletion=completing.one_of("auto", "all", "candidates"),
         help="Of which files a directory is asked for size and date: all, or candidates alone, "
-        "which lists large stores several times as fast; without it, EBBTIDE_SIZES.",
+        "which lists large stores several times as fast; auto: all, up to a million files. "
+        "Without it, EBBTIDE_SIZES.",
         show_default=False,
     ),
 ]

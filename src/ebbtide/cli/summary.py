@@ -86,6 +86,8 @@ def _figures(report: RunReport) -> Pairs:
     kept = [f"{words} {_count_text(counts[name])}" for name, words in KEPT.items()]
     total = counts["live"] + counts["protected"] + counts["young"]
     pairs = [("kept", f"{_files_text(total)}: {', '.join(kept)}")]
+    if not total.sized:
+        pairs.append(("sizes", "only of what could go; --sizes all asks for all"))
     if "deleted" not in counts:
         return [*pairs, ("would go", _files_text(counts["candidate"]))]
     pairs += [

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from ebbtide.arrow import make_schema
+from ebbtide.arrow import Column, make_schema
 from ebbtide.retention.decision import Roots
 from ebbtide.storage import Storage
 
@@ -37,6 +37,9 @@ and `created_at` are null where a format does not know them."""
 
 AMONG_MAX: Final = 500_000
 """How many addresses can be asked for by name: one parameter of a statement, some 35 MB."""
+
+SHARES_MAX: Final = 8
+"""Of a directory: each reads all its names, so that more of them gain nothing."""
 
 RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
 """Where the folders of runs lie on a repository's own storage."""
@@ -75,6 +78,16 @@ class ListingItem:
     recursive: bool
     share: tuple[int, int] = (0, 1)
     sized: bool = True
+
+
+def in_shares(storage: Storage, prefix: str, *, cores: int, sized: bool) -> list[ListingItem]:
+    """All files under a prefix, divided among tasks. On a local disk, where each reads all names;
+    an object store would have to be asked for all of it by each."""
+    count = min(cores, SHARES_MAX) if storage.url.startswith("file:") else 1
+    return [
+        ListingItem(prefix, recursive=True, share=(number, count), sized=sized)
+        for number in range(count)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +178,14 @@ class Layout(Protocol):
     def tree_address(self, tree_id: str) -> str:
         """Where the tree lies."""
 
+    def tree_addresses(self, tree_ids: Column) -> Column:
+        """Where each of many trees lies."""
+
     def node_address(self, node_id: str) -> str:
         """Where the node lies."""
+
+    def node_addresses(self, node_ids: Column) -> Column:
+        """Where each of many nodes lies."""
 
     @property
     def checked_kinds(self) -> tuple[str, ...]:
@@ -220,7 +239,8 @@ class Reading(Protocol):
 
     def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The relation `protected` (PROTECTED_SCHEMA) in batches; what is not `among` these
-        addresses, of which there are AMONG_MAX at most, may be left out."""
+        addresses, of which there are AMONG_MAX at most, may be left out, and so may `created_at`
+        of what is."""
 
     def untraced(self) -> Iterator[pa.Table]:
         """Those of the protected addresses (a column `address`, in batches, and perhaps others) of

@@ -9,14 +9,18 @@ from typing import Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.formats.base import NODES_SCHEMA, Listing, ListingItem, Slices
+from ebbtide.arrow import Column, around
+from ebbtide.formats.base import NODES_SCHEMA, Listing, ListingItem, Slices, in_shares
 from ebbtide.ids import instant_of
 from ebbtide.storage import Storage
 from ebbtide.storage.local import temporary_targets
 from ebbtide.store.content.layout import (
     COLLECTOR_PREFIX,
     DATA_PREFIX,
+    POINTER_SUFFIX,
     PURGES_PREFIX,
+    RANGES_PREFIX,
+    TREES_PREFIX,
     classify,
     range_address,
     tree_address,
@@ -36,8 +40,8 @@ class EmbeddedLayout:
 
     def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
         """A slice is a unit of listing. What is in none is listed by directories, two levels deep:
-        whoever put it there may have put much of it into one."""
-        del cores  # there are far more slices
+        whoever put it there may have put much of it into one. Trees lie all in one, and so do
+        ranges."""
         items = [ListingItem("", recursive=False)]
         young = 0
         for top in storage.list_prefixes():
@@ -55,10 +59,11 @@ class EmbeddedLayout:
                     items += _shards(storage, prefix)
                 elif opened_at is not None and slices.cutoff <= opened_at <= slices.now:
                     young += 1
+                elif opened_at is not None:
+                    items.append(ListingItem(prefix, recursive=True, sized=slices.sized))
                 else:
                     # The dates of trees and ranges tell the index what it knows of them.
-                    sized = slices.sized or opened_at is None
-                    items.append(ListingItem(prefix, recursive=True, sized=sized))
+                    items += in_shares(storage, prefix, cores=cores, sized=True)
         return Listing(items, young)
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
@@ -78,9 +83,17 @@ class EmbeddedLayout:
         """Under `_ebbtide/trees/`."""
         return tree_address(tree_id)
 
+    def tree_addresses(self, tree_ids: Column) -> Column:
+        """See `tree_address`."""
+        return around(TREES_PREFIX, tree_ids, POINTER_SUFFIX)
+
     def node_address(self, node_id: str) -> str:
         """Under `_ebbtide/ranges/`: a node is a range."""
         return range_address(node_id)
+
+    def node_addresses(self, node_ids: Column) -> Column:
+        """See `node_address`."""
+        return around(RANGES_PREFIX, node_ids, POINTER_SUFFIX)
 
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
         """The ranges of a tree."""

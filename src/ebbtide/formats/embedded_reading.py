@@ -16,7 +16,7 @@ from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.purges import find_purge, find_purged, pages_of_closed
 from ebbtide.store.metadata.references import staged_places
-from ebbtide.store.preparing import STAGED, dropped, uncommitted, untraced
+from ebbtide.store.uncommitted import STAGED, dropped, uncommitted, untraced
 
 
 @dataclass(frozen=True, slots=True)

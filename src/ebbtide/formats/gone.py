@@ -47,7 +47,7 @@ _RECORD: Final = (
     rf"^{COLLECTOR_PREFIX}(?:"
     rf"runs/{ID_PATTERN}/(?:[^/]+/)*[^/]+\.(?:json|parquet)"
     rf"|runs/{ID_PATTERN}/quarantine/.+|quarantines/{ID_PATTERN}\.json"
-    rf"|index/[0-9]+/(?:[^/]+/)*[^/]+\.parquet"
+    rf"|index/[0-9]+/(?:[^/]+/)*[^/]+\.(?:arrow|parquet)"
     rf"|exports/{ID_PATTERN}/[^/]+\.(?:csv|json|parquet)"
     rf"|EPOCH)(?:{TEMPORARY_SUFFIX})?$"
     rf"|^{PURGES_PREFIX}{ID_PATTERN}/(?:[^/]+/)*[^/]+\.(?:json|parquet)(?:{TEMPORARY_SUFFIX})?$"

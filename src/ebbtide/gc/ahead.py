@@ -42,7 +42,7 @@ def listed(
         for item in items:
             yield from _list(storage, item)
         return
-    for _, begun in _ahead(partial(_begun, storage), items, at_once=at_once):
+    for _, begun in ahead(partial(_begun, storage), items, at_once=at_once):
         yield from chain(*begun)
 
 
@@ -82,16 +82,19 @@ def fetched(
         return _fetch(storage, [address_of(item) for item in chosen])
 
     groups = (items[start : start + TOGETHER] for start in range(0, len(items), TOGETHER))
-    for chosen, found in _ahead(fetch, groups, at_once=at_once):
+    for chosen, found in ahead(fetch, groups, at_once=at_once):
         given = cast("Storage", _Fetched(storage, found))
         yield from ((item, given) for item in chosen)
 
 
-def _ahead(
+def ahead(
     work: Callable[[_Task], _Found], tasks: Iterable[_Task], *, at_once: int
 ) -> Iterator[tuple[_Task, _Found]]:
     """Each task with what `work` makes of it, in order, by threads that are so many tasks ahead of
-    who asks."""
+    who asks. With `at_once` of 1 nothing is done before it is asked for."""
+    if at_once == 1:
+        yield from ((task, work(task)) for task in tasks)
+        return
     waiting: deque[tuple[_Task, Future[_Found]]] = deque()
     pool = ThreadPoolExecutor(at_once, thread_name_prefix="ahead")
     try:

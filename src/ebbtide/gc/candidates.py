@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import split_by, texts
+from ebbtide.arrow import split_by
 from ebbtide.gc.counts import Count
-from ebbtide.gc.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, judged_by
 from ebbtide.gc.keys import with_keys
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows
 from ebbtide.gc.runs import RunFolder
@@ -36,24 +36,6 @@ any instant of that second, and what vanished before anybody asked for its date 
 
 UNKNOWN_MICROS: Final = 2**62
 """Later than any date: what nobody knows the date of is young."""
-
-
-def sized(
-    storage: Storage, table: pa.Table, wanted: np.ndarray[Any, np.dtype[np.bool_]]
-) -> pa.Table:
-    """The rows of INVENTORY_SCHEMA, of which those that are `wanted` have size and date. What was
-    listed without, and is not there any more, has no date and a size of 0."""
-    unknown = np.asarray(pc.is_null(table.column("last_modified"))) & wanted
-    if not unknown.any():
-        return table
-    mask = pa.array(unknown)
-    found = storage.sizes(texts(table.column("address").filter(mask)))
-    sizes = found.column("size_bytes").fill_null(0)
-    for name, values in (("size_bytes", sizes), ("last_modified", found.column("last_modified"))):
-        column = table.column(name).combine_chunks()
-        told: Any = pc.replace_with_mask(column, mask, values)
-        table = table.set_column(table.column_names.index(name), table.schema.field(name), told)
-    return table
 
 
 def micros_of(cutoff: datetime) -> int:
@@ -156,7 +138,7 @@ class CandidateWriter:
         """Take what stays: rows of CANDIDATE_SCHEMA, and `settled`, which says what of it is."""
         settled: Any = table.column("settled")
         rows = table.drop_columns("settled")
-        keyed = with_keys(rows, pc.coalesce(rows.column("target"), rows.column("address")))
+        keyed = with_keys(rows, judged_by(rows))
         self._gather(SETTLED, keyed.filter(settled))
         self._gather(REMAINING, keyed.filter(pc.invert(settled)))
 

@@ -16,7 +16,8 @@ from ebbtide.gc.given import GivenInventory, open_inventory
 from ebbtide.gc.incremental import EarlierRun
 from ebbtide.gc.modes import Chosen, Earlier, is_due, newest_swept
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.plan import Plan, read_commits, read_plan, write_plan
+from ebbtide.gc.plan import Plan, read_plan, write_plan
+from ebbtide.gc.planned_commits import read_commits
 from ebbtide.gc.planning import make_plan
 from ebbtide.gc.report import (
     RunReport,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide.errors import EbbtideError, Failed
@@ -27,7 +28,7 @@ Work = Callable[[int, Any, PartRows], None]
 TASKS_PER_CORE: Final = 3
 ADDRESSES_HELD_MAX: Final = 1_000_000
 KEYS_HELD_MAX: Final = 64_000_000
-ALONE_ROWS_MAX: Final = 100_000
+ALONE_ROWS_MAX: Final = 30_000
 
 
 class Engine(ABC):
@@ -134,10 +135,11 @@ class LocalEngine(Engine):
 
     def run(self, tasks: Sequence[Any], work: Work) -> list[Part]:
         """See `Engine.run`. Failed `task_failed`, `worker_died`."""
-        calls = [(work, number, task) for number, task in enumerate(tasks)]
+        calls = list(enumerate(tasks))
+        do = partial(answered, work)
         if self._alone:
-            return checked(row for call in calls for row in answered(*call))
-        return checked(row for rows in self._workers.call(answered, calls) for row in rows)
+            return checked(row for call in calls for row in do(*call))
+        return checked(row for rows in self._workers.call(do, calls) for row in rows)
 
 
 def answered(work: Work, number: int, task: Any) -> list[dict[str, Any]]:

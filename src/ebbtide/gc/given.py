@@ -149,7 +149,7 @@ def read_inventory(
         raise _foreign(f"{given.url} lists the bucket {given.bucket}", storage)
 
     def work(number: int, task: InventoryFile, answer: PartRows) -> None:
-        writer = InventoryWriter(number, answer, folder, layout.checked_kinds)
+        writer = InventoryWriter(f"part-{number:05d}", answer, folder, layout.checked_kinds)
         seen = 0
         try:
             for batch in _batches(given.storage, task, root, storage):

@@ -4,7 +4,7 @@ addresses; and which of it can be trusted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import make_schema, table_of, texts
+from ebbtide.arrow import Column, make_schema, table_of, texts
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.candidates import latest_micros
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
@@ -58,12 +58,12 @@ class Unchanged:
         return cls(keys[order], latest_micros(table.column("last_modified"))[order])
 
     def since(
-        self, addresses: Sequence[str], read_at: np.ndarray[Any, np.dtype[np.int64]]
+        self, addresses: Column, read_at: np.ndarray[Any, np.dtype[np.int64]]
     ) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """For each address whether it was listed, and last written before it was read."""
         if not len(self.keys):
             return np.zeros(len(addresses), np.bool_)
-        wanted = keys_of(pa.array(addresses, pa.string()))
+        wanted = keys_of(addresses)
         places = np.searchsorted(self.keys, wanted)
         places[places == len(self.keys)] = 0
         found: np.ndarray[Any, np.dtype[np.bool_]] = (self.keys[places] == wanted) & (
@@ -98,8 +98,8 @@ class IndexedTrees:
     numbers of their nodes, and when they were read."""
 
     nodes: pa.Table
-    ids: list[str]
-    checksums: list[str]
+    ids: pa.ChunkedArray[Any]
+    checksums: pa.ChunkedArray[Any]
     numbers: pa.ChunkedArray[Any]
     read_at: np.ndarray[Any, np.dtype[np.int64]]
 
@@ -111,52 +111,71 @@ class IndexedTrees:
         trees = table.slice(count)
         return cls(
             nodes=nodes.rename_columns(NODES_SCHEMA.names),
-            ids=texts(trees.column("id")),
-            checksums=texts(trees.column("checksum")),
+            ids=trees.column("id"),
+            checksums=trees.column("checksum"),
             numbers=trees.column("nodes"),
             read_at=trees.column("read_at").to_numpy(),
         )
 
-    def matching(
-        self, checksums: Mapping[str, str], layout: Layout, unchanged: Unchanged
-    ) -> list[int]:
-        """The places of trees that have the checksum by which their id is asked for, and whose
-        files are as they were."""
-        sound = unchanged.since(list(map(layout.tree_address, self.ids)), self.read_at)
-        rows = zip(self.ids, self.checksums, sound, strict=True)
-        return [
-            n
-            for n, (tree, found, as_it_was) in enumerate(rows)
-            if as_it_was and checksums.get(tree) == found
-        ]
+    def matching(self, needed: pa.Table, layout: Layout, unchanged: Unchanged) -> pa.Array[Any]:
+        """For each tree the row of `needed` (columns `tree_id` and `checksum`) that asks for it by
+        its checksum; null where none does, and where its file is not as it was."""
+        sound = unchanged.since(layout.tree_addresses(self.ids), self.read_at)
+        places: Any = pc.index_in(self.ids, value_set=needed.column("tree_id"))
+        same = pc.equal(needed.column("checksum").take(places), self.checksums)
+        return _only(places, pc.and_(pa.array(sound), same))
 
-    def nodes_of(self, places: Sequence[int]) -> pa.Table:
-        """The nodes of the trees at those places, each once."""
-        chosen = self.numbers.take(pa.array(places, pa.int64()))
-        numbers = np.unique(pc.list_flatten(chosen).to_numpy())
-        return self.nodes.take(pa.array(numbers, pa.int64()))
+    def trees(self, chosen: Column) -> Iterator[tuple[str, str, pa.Table, int]]:
+        """Id, checksum, nodes and `read_at` of each tree for which `chosen` is true."""
+        ids, checksums = texts(self.ids), texts(self.checksums)
+        for place in np.flatnonzero(chosen).tolist():
+            nodes = self.nodes.take(self.numbers[place].values)
+            yield ids[place], checksums[place], nodes, int(self.read_at[place])
+
+    def nodes_of(self, chosen: Column) -> pa.Table:
+        """The nodes of the trees for which `chosen` is true, each once."""
+        flat = pc.list_flatten(self.numbers.filter(chosen)).to_numpy()
+        has = np.zeros(self.nodes.num_rows, np.bool_)
+        has[flat] = True
+        return self.nodes.filter(pa.array(has))
 
 
-def matching_nodes(table: pa.Table, wanted: pa.Table) -> pa.Array[Any]:
-    """For each row of `table` the place in `wanted` of the node that it is, by id, checksum and
-    entry count (NODES_SCHEMA); null where it is none of them."""
-    places: Any = pc.index_in(table.column("node_id"), value_set=wanted.column("node_id"))
-    same: Any = pa.scalar(True)
-    for name in ("checksum", "entry_count"):
-        same = pc.and_(same, pc.equal(wanted.column(name).take(places), table.column(name)))
-    found: pa.Array[Any] = pc.if_else(same, places, pa.scalar(None, pa.int32()))
+class WantedNodes:
+    """Nodes (NODES_SCHEMA) that many parts are looked through for: Arrow would hash all their ids
+    for each."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._places = {name: n for n, name in enumerate(texts(table.column("node_id")))}
+
+    def places(self, table: pa.Table) -> pa.Array[Any]:
+        """For each row of `table` which of the nodes it is, by id, checksum and entry count
+        (NODES_SCHEMA); null where it is none of them."""
+        found = map(self._places.get, texts(table.column("node_id")))
+        places: Any = pa.array(found, pa.int32(), size=table.num_rows)
+        same: Any = pa.scalar(True)
+        for name in ("checksum", "entry_count"):
+            same = pc.and_(
+                same, pc.equal(self._table.column(name).take(places), table.column(name))
+            )
+        return _only(places, same)
+
+
+def _only(places: Column, wanted: Column) -> pa.Array[Any]:
+    """Those places, null elsewhere."""
+    found: Any = pc.if_else(wanted, places, pa.scalar(None, pa.int32()))
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 def known_nodes(
-    table: pa.Table, wanted: pa.Table, layout: Layout, unchanged: Unchanged
+    table: pa.Table, wanted: WantedNodes, layout: Layout, unchanged: Unchanged
 ) -> pa.Table:
-    """The rows of `table` (KEYED_SCHEMA) that are nodes of `wanted` (NODES_SCHEMA) whose files are
-    as they were."""
-    found = table.filter(pc.is_valid(matching_nodes(table, wanted)))
-    addresses = list(map(layout.node_address, texts(found.column("node_id"))))
-    sound = unchanged.since(addresses, found.column("read_at").to_numpy())
-    return found.filter(pa.array(sound))
+    """The rows of `table` (KEYED_SCHEMA) that are wanted nodes whose files are as they were."""
+    # The keys, of which there are many more than of all else, are copied once at most.
+    addresses = layout.node_addresses(table.column("node_id"))
+    sound = pa.array(unchanged.since(addresses, table.column("read_at").to_numpy()))
+    known: Any = pc.and_(sound, pc.is_valid(wanted.places(table)))
+    return table if pc.all(known).as_py() else table.filter(known)
 
 
 def keyed(

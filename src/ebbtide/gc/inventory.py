@@ -64,7 +64,7 @@ def list_inventory(
     at_once = engine.fetches_at_once
 
     def work(number: int, task: list[ListingItem], answer: PartRows) -> None:
-        writer = InventoryWriter(number, answer, folder, layout.checked_kinds)
+        writer = InventoryWriter(f"part-{number:05d}", answer, folder, layout.checked_kinds)
         for batch in listed(storage, task, at_once=at_once):
             writer.add(classified(batch, layout))
             advance(batch.num_rows)
@@ -91,6 +91,12 @@ def classified(batch: pa.RecordBatch, layout: Layout) -> pa.Table:
     return pa.table(columns, schema=INVENTORY_SCHEMA)
 
 
+def judged_by(table: pa.Table) -> pa.ChunkedArray[Any]:
+    """The addresses by which rows with an `address` and a `target` are judged."""
+    judged: pa.ChunkedArray[Any] = pc.coalesce(table.column("target"), table.column("address"))
+    return judged
+
+
 def in_closed_slices(table: pa.Table, closed_after: str) -> pa.Table:
     """The rows of slices that sort behind `closed_after`."""
     return table.filter(pc.greater(table.column("slice"), pa.scalar(closed_after, pa.string())))
@@ -100,9 +106,9 @@ class InventoryWriter:
     """Gathers batches into parts of a bounded size, and counts by kind."""
 
     def __init__(
-        self, number: int, answer: PartRows, folder: RunFolder, pointer_kinds: tuple[str, ...]
+        self, stem: str, answer: PartRows, folder: RunFolder, pointer_kinds: tuple[str, ...]
     ) -> None:
-        self._number = number
+        self._stem = stem
         self._pointer_kinds = pa.array(pointer_kinds, pa.string())
         self._answer = answer
         self._folder = folder
@@ -123,7 +129,7 @@ class InventoryWriter:
             return
         table = pa.concat_tables(self._tables).combine_chunks()
         points = pc.is_in(table.column("kind"), value_set=self._pointer_kinds)
-        stem = f"inventory/part-{self._number:05d}-{self._parts:03d}"
+        stem = f"inventory/{self._stem}-{self._parts:03d}"
         others = table.filter(pc.invert(points))
         self._answer.wrote(self._folder, f"{stem}.parquet", others, group="rows")
         pointers = table.filter(points)

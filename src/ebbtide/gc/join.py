@@ -23,14 +23,14 @@ from ebbtide.gc.candidates import (
     Subtracted,
     by_use,
     micros_of,
-    sized,
 )
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, judged_by
 from ebbtide.gc.keys import KEYS_SCHEMA, to_key_parts, with_keys
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.sizing import sized
 from ebbtide.gc.spark import Change, PartWriter, read_frame, write_frame
 from ebbtide.storage import Storage
 
@@ -88,7 +88,7 @@ def _with_keys(given: Relations) -> Change:
 
     def change(table: pa.Table) -> pa.Table:
         rows = table.filter(pc.is_in(table.column("kind"), value_set=kinds))
-        judged = pc.coalesce(rows.column("target"), rows.column("address"))
+        judged = judged_by(rows)
         keyed = rows if "key" in rows.column_names else with_keys(rows, judged)
         return keyed.append_column("purged", pc.is_in(judged, value_set=given.read_purged()))
 

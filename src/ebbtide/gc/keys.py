@@ -38,6 +38,8 @@ KEYS_PER_PART: Final = 4_000_000
 SIEVE_BITS_PER_KEY: Final = 16
 SIEVE_BITS_MAX: Final = 26
 """A byte each: 64 MB."""
+MANY_FOR_EACH: Final = 8
+"""So many more questions than a set has keys are not put in order first."""
 MERGE_FROM_SHARE: Final = 1 / 16
 """From how many questions on, for each key of a set, the set is merged into one array."""
 
@@ -65,6 +67,7 @@ class KeySet:
         """`questions`: how many keys will be looked for, more or less. Few are looked for in each
         array; for many, and where nobody says, it is worth the time to make one array of all."""
         self._arrays = [array for array in arrays if len(array)]
+        self._sieve: Sieve | None = None
         few = len(self) * MERGE_FROM_SHARE
         if len(self._arrays) > 1 and (questions is None or questions > few):
             self._arrays = [once(np.concatenate(self._arrays))]
@@ -82,6 +85,10 @@ class KeySet:
 
     def has(self, keys: KeyArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """For each of `keys` whether it is in the set."""
+        if len(self) * MANY_FOR_EACH < len(keys):
+            if self._sieve is None:
+                self._sieve = Sieve(np.concatenate([np.empty(0, np.int64), *self._arrays]))
+            return self._sieve.lets_pass(keys)
         order = np.argsort(keys)
         ordered = keys[order]  # neighbours are near each other in memory
         found = np.zeros(len(keys), np.bool_)
@@ -134,14 +141,20 @@ class Sieve:
         none = np.empty(0, np.int64)
         return cls(np.concatenate([none, *(read_keys(folder, part) for part in parts)]))
 
+    def lets_pass(self, keys: KeyArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """For each of `keys` whether it is."""
+        found: np.ndarray[Any, np.dtype[np.bool_]] = self._table[keys & self._mask]
+        likely = np.flatnonzero(found)
+        if len(likely):
+            wanted = keys[likely]
+            places = np.searchsorted(self._keys, wanted)
+            places[places == len(self._keys)] = 0
+            found[likely] = self._keys[places] == wanted
+        return found
+
     def among(self, keys: KeyArray) -> KeyArray:
         """Those of `keys` that are, in their order."""
-        likely: KeyArray = keys[self._table[keys & self._mask]]
-        if not len(self._keys):
-            return likely
-        places = np.searchsorted(self._keys, likely)
-        places[places == len(self._keys)] = 0
-        found: KeyArray = likely[self._keys[places] == likely]
+        found: KeyArray = keys[self.lets_pass(keys)]
         return found
 
 

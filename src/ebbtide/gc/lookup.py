@@ -22,14 +22,14 @@ from ebbtide.gc.candidates import (
     by_use,
     latest_micros,
     micros_of,
-    sized,
 )
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, in_closed_slices
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, in_closed_slices, judged_by
 from ebbtide.gc.keys import KeySet, keys_of, rows_of
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_tables, split
+from ebbtide.gc.sizing import sized
 
 _CLASS: Final = "class "
 _REQUIRED: Final = "required"
@@ -56,7 +56,7 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
         for table in read_tables(folder, task, INVENTORY_SCHEMA):
             advance(table.num_rows)
             target = table.column("target")
-            judged = pc.coalesce(target, table.column("address"))
+            judged = judged_by(table)
             keys = keys_of(judged)
             is_purged = np.asarray(pc.is_in(judged, value_set=purged))
             own = pc.is_null(target).to_numpy()

@@ -13,15 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
 
+from ebbtide.arrow import make_schema, texts
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import Index
 from ebbtide.gc.nodes import REQUIRED, distinct_nodes, read_nodes
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows
 from ebbtide.gc.places import Place
-from ebbtide.gc.trees import NeededTree, read_trees
+from ebbtide.gc.trees import NEEDED_SCHEMA, read_trees
+
+TREES_SCHEMA: Final = make_schema(
+    ("tree_id", pa.string()),
+    ("checksum", pa.string()),
+    ("recorded", pa.bool_()),
+    ("data", pa.bool_()),
+    ("required", pa.bool_()),
+)
+"""A tree, the checksum of its file, whether it stays, whether its data does, and whether it may not
+be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,46 @@ class MarkedTrees:
     data: frozenset[str]
     lenient: frozenset[str] = frozenset()
     companions: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTrees:
+    """Trees with their checksums, and which of them to read, held small: a table (TREES_SCHEMA) of
+    all, and the `companions` of those that stay."""
+
+    table: pa.Table
+    companions: pa.Array[Any]
+
+    @classmethod
+    def of(cls, marked: MarkedTrees, checksums: Mapping[str, str]) -> KnownTrees:
+        """Trees of which all have a checksum."""
+        ids = sorted(checksums)
+        assert marked.recorded <= checksums.keys()
+        columns: list[Any] = [  # of the schema's types
+            ids,
+            [checksums[tree_id] for tree_id in ids],
+            [tree_id in marked.recorded for tree_id in ids],
+            [tree_id in marked.data for tree_id in ids],
+            [tree_id not in marked.lenient for tree_id in ids],
+        ]
+        companions = pa.array(sorted(marked.companions), pa.string())
+        return cls(pa.table(columns, schema=TREES_SCHEMA), companions)
+
+    @property
+    def needed(self) -> pa.Table:
+        """Those to read (NEEDED_SCHEMA)."""
+        return self.table.filter(self.table.column("recorded")).select(NEEDED_SCHEMA.names)
+
+    @property
+    def data(self) -> frozenset[str]:
+        """Those whose data stays."""
+        return frozenset(texts(self.table.column("tree_id").filter(self.table.column("data"))))
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """Checksums by the trees' ids."""
+        columns = (texts(self.table.column(name)) for name in ("tree_id", "checksum"))
+        return dict(zip(*columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +114,20 @@ def mark(
 ) -> Marked:
     """Read `trees`, and the nodes of those whose data stays, from their own files. Raises as the
     two steps that it consists of."""
-    reached = reach(engine, place, trees=trees, checksums=checksums)
+    reached = reach(engine, place, KnownTrees.of(trees, checksums))
     return mark_reached(engine, place, reached)
 
 
 def reach(
-    engine: Engine,
-    place: Place,
-    *,
-    trees: MarkedTrees,
-    checksums: Mapping[str, str],
-    index: Index | None = None,
+    engine: Engine, place: Place, trees: KnownTrees, *, index: Index | None = None
 ) -> Reached:
-    """Read `trees`. Refused by the first thing unread.
-
-    `checksums` maps tree ids to the checksums of their files. With an `index`, what it lacks is
-    added to it.
-    """
-    needed = {
-        t: NeededTree(t, checksums[t], data=t in trees.data, required=t not in trees.lenient)
-        for t in sorted(trees.recorded)
-    }
-    answers = read_trees(engine, place, needed, index)
+    """Read the trees that stay. Refused by the first thing unread. With an `index`, what it lacks
+    is added to it."""
+    answers = read_trees(engine, place, trees.needed, index)
     tree_parts = [part for part in answers if part.group == "trees"]
     nodes = distinct_nodes(engine, place, [part for part in answers if part.group == "nodes"])
     companions = PartRows()
-    found = pa.table([pa.array(sorted(trees.companions), pa.string())], schema=ADDRESS_SCHEMA)
+    found = pa.table([trees.companions], schema=ADDRESS_SCHEMA)
     companions.wrote(place.folder, place.named("companions-00000"), found, group="companions")
     return Reached(tree_parts + companions.parts(), nodes)
 

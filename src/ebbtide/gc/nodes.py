@@ -20,7 +20,7 @@ from ebbtide.gc.ahead import fetched
 from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import KEYS_PER_PART, Index, count_use, outworn
-from ebbtide.gc.indexed import KEYED_SCHEMA, keyed, known_nodes, matching_nodes
+from ebbtide.gc.indexed import KEYED_SCHEMA, WantedNodes, keyed, known_nodes
 from ebbtide.gc.keys import KEYS, KeyArray, KeyWriter, Sieve, keys_of, once
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import (
@@ -102,17 +102,15 @@ def _recall(
 ) -> list[Part]:
     """Parts of keys (group KEYS) of the nodes that the index knows, and of their ids (_FOUND)."""
     parts = index.parts("nodes")
+    at_once = engine.fetches_at_once
 
     def work(number: int, task: Sequence[str], answer: PartRows) -> None:
-        wanted = read_rows(place.folder, nodes, NODES_SCHEMA)
+        wanted = WantedNodes(read_rows(place.folder, nodes, NODES_SCHEMA))
         stem = f"{place.name}/keys-{number:05d}-known"
         writer = _live_writer(place, stem, answer, asked)
         found = [NODES_SCHEMA.empty_table()]
         unchanged = index.unchanged()
-        for name in task:
-            table = index.read(name)
-            if table is None:
-                continue
+        for name, table in index.tables(task, at_once=at_once):
             known = known_nodes(table, wanted, place.layout, unchanged)
             count_use(answer, name, _key_count(known), _key_count(table))
             writer.add(_keys_in(known))
@@ -124,7 +122,8 @@ def _recall(
         )
 
     names = [part.name for part in parts]
-    answers = engine.run(split(names, tasks=engine.task_count), work)
+    # No more tasks than cores: each has to read all nodes.
+    answers = engine.run(split(names, tasks=engine.cores), work)
     if index.writable and (worn := outworn(parts, answers)):
         _rewrite(engine, place, index, worn, nodes)
     return [part for part in answers if part.name is not None]
@@ -149,15 +148,14 @@ def _rewrite(
     engine: Engine, place: Place, index: Index, names: Sequence[str], nodes: list[Part]
 ) -> None:
     """Write what is of use in parts of the index anew, and drop them."""
+    at_once = engine.fetches_at_once
 
     def work(_number: int, task: Sequence[str], answer: PartRows) -> None:
-        wanted = read_rows(place.folder, nodes, NODES_SCHEMA)
+        wanted = WantedNodes(read_rows(place.folder, nodes, NODES_SCHEMA))
         tables = [KEYED_SCHEMA.empty_table()]
         unchanged = index.unchanged()
-        for name in task:
-            table = index.read(name)
-            if table is not None:
-                tables.append(known_nodes(table, wanted, place.layout, unchanged))
+        for _, table in index.tables(task, at_once=at_once):
+            tables.append(known_nodes(table, wanted, place.layout, unchanged))
         written = {index.write("nodes", piece) for piece in _pieces(pa.concat_tables(tables))}
         index.drop(set(task) - written)
         del answer
@@ -182,8 +180,8 @@ def _without(engine: Engine, place: Place, nodes: list[Part], found: list[Part])
     def work(number: int, part: Part, answer: PartRows) -> None:
         assert part.name is not None
         table = read_part(place.folder, part.name, part.checksum)
-        known = read_rows(place.folder, found, NODES_SCHEMA)
-        left = table.filter(pc.is_null(matching_nodes(table, known)))
+        known = WantedNodes(read_rows(place.folder, found, NODES_SCHEMA))
+        left = table.filter(pc.is_null(known.places(table)))
         answer.wrote(place.folder, place.named(f"nodes-new-{number:05d}"), left, group="nodes")
 
     return engine.run(nodes, work)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from ebbtide.errors import InvalidInput
-from ebbtide.settings import Settings
+
+if TYPE_CHECKING:
+    from ebbtide.settings import Settings
 
 Mode = Literal["auto", "clean", "incremental"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 
-Sizes = Literal["all", "candidates"]
+Sizes = Literal["auto", "all", "candidates"]
 SIZES: Final[tuple[Sizes, ...]] = get_args(Sizes)
+SIZED_FILES_MAX: Final = 1_000_000
+"""A directory of more files is not asked for all their sizes, unless somebody wants them: that
+takes several times as long as all the rest."""
 
 
 def parse_sizes(text: str) -> Sizes:
@@ -23,7 +28,7 @@ def parse_sizes(text: str) -> Sizes:
         if text == sizes:
             return sizes
     raise InvalidInput(
-        "invalid_argument", f"there are no sizes of {text!r}: write {' or '.join(SIZES)}"
+        "invalid_argument", f"there are no sizes of {text!r}: write {', '.join(SIZES)}"
     )
 
 
@@ -46,7 +51,8 @@ class RunOptions:
     `inventory_date`, unless it says so itself. With `quarantine` a sweep moves aside what it would
     delete, and keeps it for so long. What an undo brings back no run takes for `undo_hold`.
     `sizes` says of which files a directory is asked for size and date: of all, or of those alone
-    that neither a commit nor anything else keeps. `patience` is how long a task may go on whose run
+    that neither a commit nor anything else keeps; or the one up to SIZED_FILES_MAX files in the
+    repository, and else the other. `patience` is how long a task may go on whose run
     has lost the repository."""
 
     grace: timedelta
@@ -65,7 +71,7 @@ class RunOptions:
     quarantine: timedelta | None = None
     undo_hold: timedelta = timedelta(days=7)
     patience: timedelta = timedelta(seconds=30)
-    sizes: Sizes = "all"
+    sizes: Sizes = "auto"
 
     def check_inventory(self) -> None:
         """Raises InvalidInput `invalid_argument` where an inventory goes with nothing else."""

@@ -24,6 +24,7 @@ from ebbtide.formats.base import Guard
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.inventory import judged_by
 from ebbtide.gc.keys import KeySet, keys_of, rows_of
 from ebbtide.gc.meter import advance, check_wanted
 from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
@@ -212,7 +213,7 @@ def write_todo(
             done = read_part(folder, name)
             done = done.filter(pc.not_equal(done.column("outcome"), pa.scalar("failed")))
             table = without(table, "address", done)
-        keys = keys_of(pc.coalesce(table.column("target"), table.column("address")))
+        keys = keys_of(judged_by(table))
         back = pa.array(needed.has(keys))
         kept, table = table.filter(back), table.filter(pc.invert(back))
         if kept.num_rows:

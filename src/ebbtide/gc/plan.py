@@ -8,50 +8,20 @@ Not for: making a plan (`planning`) or carrying it out (`sweep`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-import pyarrow as pa
-
-from ebbtide.arrow import make_schema
 from ebbtide.errors import Refused
 from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
 from ebbtide.gc.gates import check_identity
-from ebbtide.gc.parts import Part, PartRows, encode, read_part
+from ebbtide.gc.parts import Part
 from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
-from ebbtide.retention.decision import Decision, Roots
 
 PLAN_VERSION: Final = 1
 REMOVAL: Final = "removal"
 """The mode of a plan by which everything goes."""
-COMMITS_FILE: Final = "commits.parquet"
-COMMITS_SCHEMA: Final = make_schema(
-    ("commit_id", pa.string()),
-    ("created_at", pa.timestamp("us", "UTC")),
-    ("tree_id", pa.string()),
-    ("active", pa.bool_()),
-    ("recorded", pa.bool_()),
-    ("reason", pa.string()),
-    ("companions", pa.list_(pa.string())),
-    ("parent_ids", pa.list_(pa.string())),
-    ("tombstoned", pa.bool_()),
-    ("leased_until", pa.timestamp("us", "UTC")),
-    ("is_content", pa.bool_()),
-)
-"""Every commit that the plan looked at: whether its data stays (`active`), whether its record, tree
-and ranges stay (`recorded`), the reason for the former, and what stays with the latter. The other
-columns are those of `model.Commit`: with REFS_FILE they are all that was decided by."""
-REFS_FILE: Final = "refs.parquet"
-REFS_SCHEMA: Final = make_schema(
-    ("name", pa.string()),
-    ("kind", pa.string()),
-    ("commit_id", pa.string()),
-    ("expires_at", pa.timestamp("us", "UTC")),
-    ("keeps_data", pa.bool_()),
-)
-"""Every ref that was not gone, with the columns of `model.Ref`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,19 +183,6 @@ class Plan:
         return self.counts["candidate"]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCommits:
-    """What the plan decided of each commit, read back from COMMITS_FILE."""
-
-    expired: frozenset[str]
-    forgettable: frozenset[str]
-    data_trees: frozenset[str]
-    recorded_trees: frozenset[str]
-    companions: frozenset[str]
-    trees: frozenset[str] = frozenset()
-    reasons: Mapping[str, str] = field(default_factory=dict)
-
-
 def write_plan(folder: RunFolder, plan: Plan) -> str:
     """Write plan.json, the last file of a plan; its checksum."""
     content = plan.to_json()
@@ -268,70 +225,3 @@ def read_plan(folder: RunFolder, *, identity: Identity, recorded_checksum: str |
         raise Refused(
             "plan_corrupt", f"{where} is not as it was written ({error}): plan again"
         ) from error
-
-
-def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
-    """Write COMMITS_FILE."""
-    commits = roots.commits
-    active = decision.active
-    columns: list[list[Any]] = [  # of the schema's types
-        [commit.commit_id for commit in commits],
-        [commit.created_at for commit in commits],
-        [commit.tree_id for commit in commits],
-        [commit.commit_id in active for commit in commits],
-        [commit.commit_id in decision.recorded for commit in commits],
-        [active.get(commit.commit_id) for commit in commits],
-        [
-            list(roots.companions.get(commit.commit_id, ()))
-            if commit.commit_id in decision.recorded
-            else []
-            for commit in commits
-        ],
-        [commit.parent_ids for commit in commits],
-        [commit.tombstoned for commit in commits],
-        [commit.leased_until for commit in commits],
-        [commit.is_content for commit in commits],
-    ]
-    return _write_columns(folder, COMMITS_FILE, columns, COMMITS_SCHEMA, group="commits")
-
-
-def write_refs(folder: RunFolder, roots: Roots) -> Part:
-    """Write REFS_FILE."""
-    columns: list[list[Any]] = [  # of the schema's types
-        [getattr(ref, name) for ref in roots.refs] for name in REFS_SCHEMA.names
-    ]
-    return _write_columns(folder, REFS_FILE, columns, REFS_SCHEMA, group="refs")
-
-
-def _write_columns(
-    folder: RunFolder, name: str, columns: list[list[Any]], schema: pa.Schema, *, group: str
-) -> Part:
-    arrays = [
-        pa.array(column, schema_field.type)
-        for column, schema_field in zip(columns, schema, strict=True)
-    ]
-    answer = PartRows()
-    data = encode(pa.Table.from_arrays(arrays, schema=schema))
-    answer.encoded(folder, name, data, rows=len(columns[0]), group=group, durable=True)
-    return answer.parts()[0]
-
-
-def read_commits(folder: RunFolder, part: Part | None) -> PlannedCommits:
-    """Read COMMITS_FILE. Refused `plan_corrupt`, and `plan_foreign` for a plan without commits:
-    that of a gone repository."""
-    if part is None:
-        raise Refused(
-            "plan_foreign", f"{folder.path} holds the plan of a run that looked at no commit"
-        )
-    rows = read_part(folder, COMMITS_FILE, part.checksum).to_pylist()
-    return PlannedCommits(
-        expired=frozenset(row["commit_id"] for row in rows if not row["active"]),
-        forgettable=frozenset(
-            row["commit_id"] for row in rows if not row["active"] and not row["recorded"]
-        ),
-        data_trees=frozenset(row["tree_id"] for row in rows if row["active"]),
-        recorded_trees=frozenset(row["tree_id"] for row in rows if row["recorded"]),
-        companions=frozenset(address for row in rows for address in row["companions"]),
-        trees=frozenset(row["tree_id"] for row in rows),
-        reasons={row["commit_id"]: row["reason"] for row in rows if row["active"]},
-    )

@@ -6,78 +6,57 @@ what is protected and what is committed. What is written after the listing canno
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Final
 
-from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat, Slices
+from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
 from ebbtide.gc.candidates import Relations, Subtracted
 from ebbtide.gc.counts import Count
+from ebbtide.gc.decided import Basis, Decided, decided
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
-from ebbtide.gc.given import GivenInventory, read_inventory
+from ebbtide.gc.given import GivenInventory
 from ebbtide.gc.incremental import (
     EarlierRun,
     NeedsCleanRunError,
     Now,
-    Question,
     Recalled,
     recall,
 )
 from ebbtide.gc.index import Index
-from ebbtide.gc.inventory import POINTERS, list_inventory
-from ebbtide.gc.mark import Marked, MarkedTrees, Reached, mark_reached, reach
+from ebbtide.gc.inventory import POINTERS
+from ebbtide.gc.keys import rows_of
+from ebbtide.gc.listed import Listed, Listing
+from ebbtide.gc.mark import Marked, Reached, mark_reached, reach
 from ebbtide.gc.modes import Chosen
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import Part
+from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, read_tables, total_by_group
 from ebbtide.gc.places import Place
-from ebbtide.gc.plan import Plan, Settled, write_commits, write_refs
+from ebbtide.gc.plan import Plan, Settled
 from ebbtide.gc.presence import check_presence
 from ebbtide.gc.protected import write_protected
 from ebbtide.gc.quarantine import held_back
+from ebbtide.gc.question import Question, protected_among
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.subtract import subtract
-from ebbtide.ids import latest_id
 from ebbtide.retention import Policy
-from ebbtide.retention.decision import Decision, Roots, decide
+from ebbtide.retention.decision import Roots
 
 UNCHANGED_PER_ROW: Final = 50
 """How much less than a listed file one costs an incremental run that is only remembered."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
-    """What was listed: parts of INVENTORY_SCHEMA, counts by kind, and of what can be collected;
-    and until when it speaks for the storage."""
-
-    parts: list[Part]
-    kinds: dict[str, Count]
-    total: Count
-    cutoff: datetime
-    young_slices: int = 0
-    closed_after: str | None = None
-
-    def with_rows(self, parts: list[Part]) -> _Listed:
-        """This, and what an incremental run looks at besides."""
-        more = (part.count for part in parts)
-        return replace(self, parts=self.parts + parts, total=sum(more, self.total))
-
-
-@dataclass(frozen=True, slots=True)
 class _Roots:
-    """What decides on commits, and what that means for the trees; `purged` and `untraced` are
-    parts."""
+    """What was decided on commits; `purged` and `untraced` are parts."""
 
-    roots: Roots
-    decision: Decision
-    commits: Part
-    refs: Part
-    trees: MarkedTrees
+    decided: Decided
     purged: list[Part]
     untraced: list[Part]
 
@@ -88,7 +67,7 @@ class _Read:
     run left to this one. `back` is what was undone lately, a part of what is protected."""
 
     roots: _Roots
-    listed: _Listed
+    listed: Listed
     marked: Marked
     protected: list[Part]
     back: list[Part]
@@ -99,8 +78,7 @@ class _Read:
 class Outlook:
     """What a plan would come to: `counts` by class, and of candidates by `kinds`."""
 
-    roots: Roots
-    decision: Decision
+    basis: Basis
     counts: dict[str, Count]
     kinds: dict[str, Count]
 
@@ -118,7 +96,7 @@ def make_plan(
     expected: int | None = None,
 ) -> Plan:
     """Make the plan of a run; the caller writes it. Refused by any gate. Nothing is listed where
-    an inventory is `given`. `expected` is how many files a clean run may find.
+    an inventory is `given`. `expected` is how many files there may be.
 
     An incremental run that turns out to be none becomes a clean one.
     """
@@ -169,7 +147,7 @@ class _Planning:
         with self.steps("check"):
             started_at = check_times(self.repository, self.options)
         with self.steps("list"):
-            listed = self._list(started_at, None if earlier is None else earlier.run)
+            listed = self._list(started_at, None if earlier is None else earlier.run.closed_after)
         index = self._index(listed, started_at)
         if earlier is None:
             read = self._read_all(listed, index)
@@ -187,57 +165,38 @@ class _Planning:
         started_at = self.repository.now()
         with self.steps("list"):
             # No run goes on from this one: nothing is to be remembered.
-            listed = replace(self._list(started_at, None), closed_after=None)
+            listed = replace(self._list(started_at), closed_after=None)
         index = self._index(listed, started_at)
-        present = self._read_all(listed, index)
-        yield self._outlook(present)
+        present = self._read_all(listed, index, keeps_basis=True)
+        basis = present.roots.decided.basis
+        assert basis is not None
+        yield self._outlook(present, basis)
         for policy in policies:
-            yield self._outlook(self._under(policy, present, index))
+            roots = replace(basis.roots, policy=policy.with_holds(basis.roots.holds))
+            yield self._under(roots, present, index)
 
-    def _under(self, policy: Policy, present: _Read, index: Index | None) -> _Read:
-        """What was read, as it would be with another policy."""
-        read = present.roots
+    def _under(self, roots: Roots, present: _Read, index: Index | None) -> Outlook:
+        """What it would come to with other roots."""
         with self.steps("reach"):
-            other = replace(read.roots, policy=policy.with_holds(read.roots.holds))
-            roots = self._decided(other, read.purged, read.untraced)
-            reached = self._reach(roots, index)
+            other = decided(self.folder, roots, keeps_basis=True)
+            reached = self._reach(other, index)
         with self.steps("mark"):
             marked = mark_reached(self.engine, self._place, reached, index=index)
-        return replace(present, roots=roots, marked=marked)
+        read = replace(present, roots=replace(present.roots, decided=other), marked=marked)
+        assert other.basis is not None
+        return self._outlook(read, other.basis)
 
-    def _outlook(self, read: _Read) -> Outlook:
+    def _outlook(self, read: _Read, basis: Basis) -> Outlook:
         result = self._subtract(read)
-        kinds = total_by_group(result.candidates)
-        return Outlook(read.roots.roots, read.roots.decision, result.counts, kinds)
+        return Outlook(basis, result.counts, total_by_group(result.candidates))
 
-    def _list(self, started_at: datetime, earlier: EarlierRun | None) -> _Listed:
-        repository, folder = self.repository, self.folder
-        cutoff = started_at - self.options.grace
+    def _list(self, started_at: datetime, settled_after: str | None = None) -> Listed:
+        listing = Listing(self.engine, self.repository, self.folder, self.options)
         if self.given is not None:
-            # Nobody knows what came into a slice at its end.
-            parts = read_inventory(self.engine, repository, folder, self.given)
-            return _listed(repository, parts, cutoff=min(cutoff, self.given.date))
-        # First: what ends while the listing goes on may have been listed or not.
-        closed_after = _closed_after(repository, cutoff)
-        slices = Slices(
-            cutoff=cutoff,
-            now=started_at,
-            closed_after=None if earlier is None else earlier.closed_after,
-            sized=self.options.sizes == "all",
-        )
-        parts, young = list_inventory(
-            self.engine,
-            repository.storage,
-            repository.layout,
-            folder,
-            slices,
-            expected=self.expected if earlier is None else None,
-        )
-        return replace(
-            _listed(repository, parts, cutoff=cutoff), young_slices=young, closed_after=closed_after
-        )
+            return listing.read(self.given, started_at)
+        return listing.make(started_at, settled_after=settled_after, expected=self.expected)
 
-    def _index(self, listed: _Listed, started_at: datetime) -> Index | None:
+    def _index(self, listed: Listed, started_at: datetime) -> Index | None:
         """The index of a repository whose trees and nodes have checksums; read only by a run that
         leaves the storage unwritten."""
         if not self.repository.layout.checked_kinds:
@@ -254,7 +213,7 @@ class _Planning:
     def _place(self) -> Place:
         return Place(self.repository.storage, self.repository.layout, self.folder, "live")
 
-    def _read_all(self, listed: _Listed, index: Index | None) -> _Read:
+    def _read_all(self, listed: Listed, index: Index | None, *, keeps_basis: bool = False) -> _Read:
         """All in one snapshot of the metadata. What is protected is much to read, and is read while
         tasks read trees; behind them where those are this process's own, whose steps keep an
         order."""
@@ -262,39 +221,38 @@ class _Planning:
             with self.steps("read"):
                 reading = until_read.enter_context(self.repository.reading(listed.cutoff))
                 tables = reading.protected()
-                roots = self._read_roots(reading, listed)
+                roots = self._read_roots(reading, listed, keeps_basis=keeps_basis)
                 back = self._held_back(roots)
                 write = partial(write_protected, self.folder, tables, name="uncommitted")
                 beside: Future[list[Part]] | None = None
                 if self.engine.cores > 1:
                     beside = until_read.enter_context(ThreadPoolExecutor(1)).submit(write)
             with self.steps("reach"):
-                reached = self._reach(roots, index)
+                reached = self._reach(roots.decided, index)
                 protected = write() if beside is None else beside.result()
         with self.steps("mark"):
             marked = mark_reached(self.engine, self._place, reached, index=index)
         return _Read(roots, listed, marked, protected + back, back)
 
-    def _read_changes(self, listed: _Listed, index: Index | None, earlier: EarlierRun) -> _Read:
+    def _read_changes(self, listed: Listed, index: Index | None, earlier: EarlierRun) -> _Read:
         """All in one snapshot too. What is protected is asked for by name, once it is known what is
         looked at: nearly all of it is settled."""
         folder = self.folder
         with self.repository.reading(listed.cutoff) as reading:
             with self.steps("read"):
-                roots = self._read_roots(reading, listed)
+                roots = self._read_roots(reading, listed, keeps_basis=False)
                 if roots.purged:
                     reason = "a purge was not finished, and a listing finds what it left"
                     raise NeedsCleanRunError(reason)
                 dropped = write_protected(folder, reading.dropped(), name="dropped")
             with self.steps("reach"):
-                reached = self._reach(roots, index)
+                reached = self._reach(roots.decided, index)
             with self.steps("recall"):
                 now = Now(
                     folder=folder,
                     storage=self.repository.storage,
                     layout=self.repository.layout,
-                    data_trees=roots.trees.data,
-                    checksums=roots.roots.tree_checksums,
+                    trees=roots.decided.trees,
                     node_parts=reached.nodes,
                     dropped=dropped,
                 )
@@ -302,37 +260,33 @@ class _Planning:
                 listed = listed.with_rows(recalled.parts)
             with self.steps("mark"):
                 few = self.engine.holds(listed.parts)
-                question = Question.of(folder, listed.parts) if few else None
-                asked = None if question is None else question.key_parts(folder)
+                question = Question.of(self.engine, folder, listed.parts) if few else None
+                asked = None if question is None else question.keys
                 marked = mark_reached(self.engine, self._place, reached, index=index, asked=asked)
             with self.steps("protect"):
-                left = None if question is None else question.left(folder, marked.live)
-                among = left if left is None or len(left) <= AMONG_MAX else None
-                tables = reading.protected(among)
+                left = None if question is None else question.left(self.engine, marked.live)
+                if left is None or rows_of(left) > AMONG_MAX:
+                    tables = reading.protected()
+                else:
+                    asked_for = read_tables(folder, left, ADDRESS_SCHEMA)
+                    tables = protected_among(reading, (t.column("address") for t in asked_for))
                 protected = write_protected(folder, tables, name="uncommitted")
                 back = self._held_back(roots)
         return _Read(roots, listed, marked, protected + back, back, recalled)
 
     def _held_back(self, roots: _Roots) -> list[Part]:
-        storage, now = self.repository.storage, roots.roots.now
+        storage, now = self.repository.storage, roots.decided.now
         return held_back(storage, self.folder, now=now, name="uncommitted")
 
-    def _read_roots(self, reading: Reading, listed: _Listed) -> _Roots:
+    def _read_roots(self, reading: Reading, listed: Listed, *, keeps_basis: bool) -> _Roots:
         roots = reading.roots()
         purged = write_protected(self.folder, reading.purged(), name="purged")
         untraced = write_protected(self.folder, reading.untraced(), name="untraced")
         check_not_empty(roots, listed_count=listed.total.objects)
-        return self._decided(roots, purged, untraced)
+        return _Roots(decided(self.folder, roots, keeps_basis=keeps_basis), purged, untraced)
 
-    def _decided(self, roots: Roots, purged: list[Part], untraced: list[Part]) -> _Roots:
-        decision = decide(roots)
-        commits = write_commits(self.folder, roots, decision)
-        refs = write_refs(self.folder, roots)
-        return _Roots(roots, decision, commits, refs, trees_of(roots, decision), purged, untraced)
-
-    def _reach(self, roots: _Roots, index: Index | None) -> Reached:
-        checksums = roots.roots.tree_checksums
-        return reach(self.engine, self._place, trees=roots.trees, checksums=checksums, index=index)
+    def _reach(self, known: Decided, index: Index | None) -> Reached:
+        return reach(self.engine, self._place, known.trees, index=index)
 
     def _subtract(self, read: _Read) -> Subtracted:
         """Refused `missing_…` where something is not there that must be."""
@@ -367,10 +321,9 @@ class _Planning:
     def _plan(
         self, read: _Read, result: Subtracted, chosen: Chosen, *, started_at: datetime, whole: Count
     ) -> Plan:
-        roots, decision, listed = read.roots.roots, read.roots.decision, read.listed
+        known, listed = read.roots.decided, read.listed
         earlier = None if chosen.earlier is None else chosen.earlier.run.plan
         over = check_share(result.counts["candidate"], whole, share_max=self.options.share_max)
-        gone_count = sum(commit.tombstoned for commit in roots.commits)
         settled = tuple(Settled(self.folder.path, part) for part in result.settled)
         return Plan(
             run_id=self.run_id,
@@ -378,25 +331,25 @@ class _Planning:
             started_at=started_at,
             cutoff=listed.cutoff,
             grace_seconds=self.options.grace.total_seconds(),
-            policy=None if roots.policy is None else roots.policy.to_mapping(),
+            policy=known.policy,
             counts={"listed": listed.total, **result.counts},
             kinds=listed.kinds,
             candidates=result.candidates,
             protected=tuple(read.protected),
-            commits=read.roots.commits,
-            refs=read.roots.refs,
-            active_count=len(decision.active),
-            expired_count=len(decision.expired) - gone_count,
-            gone_count=gone_count,
-            forgettable_count=len(decision.forgettable),
-            by_ref=tuple(asdict(summary) for summary in decision.by_ref),
-            warnings=decision.warnings,
+            commits=known.commits,
+            refs=known.refs,
+            active_count=known.active_count,
+            expired_count=known.expired_count,
+            gone_count=known.gone_count,
+            forgettable_count=known.forgettable_count,
+            by_ref=known.by_ref,
+            warnings=known.warnings,
             seconds=self.steps.seconds(),
             mode="clean" if earlier is None else "incremental",
             mode_reason=chosen.reason,
             previous_id=None if earlier is None else earlier.run_id,
             clean_at=started_at if earlier is None else earlier.clean_at,
-            read_at=roots.now,
+            read_at=known.now,
             closed_after=listed.closed_after,
             young_slices=listed.young_slices,
             remaining=result.remaining,
@@ -408,58 +361,8 @@ class _Planning:
         )
 
 
-def _closed_after(repository: RepositoryFormat, cutoff: datetime) -> str | None:
-    """Slices that sort behind this one get no more files, and are listed by this run unless an
-    earlier one did: they were opened before the cutoff."""
-    closed_after = repository.closed_after()
-    return None if closed_after is None else max(closed_after, latest_id(cutoff))
-
-
-def _listed(repository: RepositoryFormat, answers: list[Part], *, cutoff: datetime) -> _Listed:
-    kinds = total_by_group(part for part in answers if part.name is None)
-    return _Listed(
-        parts=[part for part in answers if part.name is not None],
-        kinds=kinds,
-        total=sum((kinds.get(k, Count()) for k in repository.layout.delete_order), Count()),
-        cutoff=cutoff,
-    )
-
-
 def check_times(repository: RepositoryFormat, options: RunOptions) -> datetime:
     """The gate on clocks; the earliest clock's now, from which ages are counted."""
     clocks = repository.clocks()
     check_clocks(clocks, skew_max=options.skew_max)
     return min(clocks.host, clocks.database, clocks.storage)
-
-
-def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
-    """The trees that a decision keeps, and those whose data it keeps.
-
-    A commit that an operator gave up has no checksum of its tree: the tree is not read.
-    """
-
-    def trees(commit_ids: Container[str]) -> frozenset[str]:
-        return frozenset(
-            commit.tree_id
-            for commit in roots.commits
-            if commit.commit_id in commit_ids and commit.tree_id in roots.tree_checksums
-        )
-
-    return MarkedTrees(
-        recorded=trees(decision.recorded),
-        data=trees(decision.active),
-        lenient=roots.lenient_trees,
-        companions=frozenset(
-            address
-            for commit_id in decision.recorded
-            for address in roots.companions.get(commit_id, ())
-        ),
-    )
-
-
-def total_by_group(parts: Iterable[Part]) -> dict[str, Count]:
-    """Rows and bytes of `parts` by their group."""
-    totals: dict[str, Count] = {}
-    for part in parts:
-        totals[part.group] = totals.get(part.group, Count()) + part.count
-    return totals

@@ -18,9 +18,8 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.keys import KeySet, keys_of
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import Part, PartRows, read_part, read_tables
+from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, total_by_group
 from ebbtide.gc.plan import Plan
-from ebbtide.gc.planning import total_by_group
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, silent
 

@@ -11,12 +11,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ebbtide.arrow import give_back
 from ebbtide.gc.keys import with_keys
-from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.parts import Part, PartRows, parquet_writer
 from ebbtide.gc.runs import RunFolder
 
-PROTECTED_ROWS_PER_PART: Final = 1_000_000
-"""Some 20 MB: half of an address is random."""
+PROTECTED_ROWS_PER_PART: Final = 100_000
+"""Some 2 MB: half of an address is random."""
 
 
 def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str) -> list[Part]:
@@ -54,7 +55,7 @@ class _ProtectedWriter:
             self._flush()
         keyed = with_keys(table, table.column("address"))
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._sink, keyed.schema, compression="zstd")
+            self._writer = parquet_writer(self._sink, keyed.schema)
         self._writer.write_table(keyed)
         self._rows += keyed.num_rows
 
@@ -71,3 +72,4 @@ class _ProtectedWriter:
         data = self._sink.getvalue()
         self._answer.encoded(self._folder, name, data, rows=self._rows, group="protected")
         self._sink, self._writer, self._rows = io.BytesIO(), None, 0
+        give_back()

@@ -29,8 +29,9 @@ from ebbtide.gc.given import GivenInventory
 from ebbtide.gc.inventory import classified, list_inventory
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import tally
+from ebbtide.gc.parts import total_by_group
 from ebbtide.gc.plan import REMOVAL, Plan
-from ebbtide.gc.planning import check_times, total_by_group
+from ebbtide.gc.planning import check_times
 from ebbtide.gc.report import RunReport, swept_report
 from ebbtide.gc.runs import FENCE_FILE, RunFolder
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from ebbtide.errors import Failed
 from ebbtide.gc.archive import archive_settings, was_submitted
+from ebbtide.interrupts import held
 
 JAVA_MIN: Final = 17
 _SQL: Final = {
@@ -78,7 +79,8 @@ def _start(settings: dict[str, str], *, master: str | None, app_name: str) -> Sp
         conf.setMaster(master)
     log = tempfile.NamedTemporaryFile(prefix="ebbtide-spark-", suffix=".log")  # noqa: SIM115
     try:
-        gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        with held():  # a JVM that nobody waited for until it answers stays for good
+            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
         return SparkSession(SparkContext(gateway=gateway, conf=conf))
     except Exception as error:
         lines = Path(log.name).read_text(errors="replace").strip().splitlines()

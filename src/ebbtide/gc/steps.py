@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+from ebbtide.arrow import give_back
 from ebbtide.formats.base import RunHold
 
 Event = Literal["start", "end"]
@@ -41,6 +42,7 @@ class Steps:
         started = time.monotonic()
         yield
         self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - started
+        give_back()
         self._hold.check()
         self._observer(name, "end")
 

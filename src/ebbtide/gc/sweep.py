@@ -8,30 +8,33 @@ that a crash leaves garbage and never a pointer into nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-import pyarrow.compute as pc
+import pyarrow as pa
 
-from ebbtide.arrow import texts
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
-from ebbtide.formats.base import AMONG_MAX, Fencing, RepositoryFormat, RunHold
+from ebbtide.formats.base import AMONG_MAX, Fencing, Reading, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
+from ebbtide.gc.decided import trees_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_not_empty
+from ebbtide.gc.inventory import judged_by
 from ebbtide.gc.keys import rows_of
 from ebbtide.gc.mark import MarkedTrees, mark
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
-from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
+from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, split
 from ebbtide.gc.places import Place
-from ebbtide.gc.plan import Plan, PlannedCommits, read_commits
-from ebbtide.gc.planning import check_times, trees_of
+from ebbtide.gc.plan import Plan
+from ebbtide.gc.planned_commits import PlannedCommits, read_commits
+from ebbtide.gc.planning import check_times
 from ebbtide.gc.protected import write_protected
 from ebbtide.gc.quarantine import Quarantine, keep_records
+from ebbtide.gc.question import protected_among
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.retention.decision import Decision, Roots, decide
@@ -47,6 +50,18 @@ class Swept:
     outcomes: Outcomes
     forgotten_count: int
     untried: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Fenced:
+    """What was decided at the fence: which trees stay that the plan's mark did not read, and their
+    checksums; which commits the sweep is to forget; and which of the plan's an earlier attempt
+    forgot: they are stubs by now, or not there at all."""
+
+    trees: MarkedTrees
+    checksums: Mapping[str, str]
+    forgettable: frozenset[str]
+    forgotten: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -81,20 +96,19 @@ class Sweep:
             self._answers.clear()
             try:
                 with self.steps("fence"):
-                    roots, decision = self._fence(planned)
+                    fenced = self._fence(planned)
                 with self.steps("recheck"):
-                    keep = self._recheck(planned, roots, decision)
+                    keep = self._recheck(planned, fenced)
                     todo = self._todo(keep, earlier)
             except (EbbtideError, KeyboardInterrupt):
                 self._lift(is_first=is_first)
                 raise
-            forgettable = planned.forgettable & decision.forgettable
             try:
                 with self.steps("forget"):
                     if aside:
-                        records = self.repository.records(forgettable)
+                        records = self.repository.records(fenced.forgettable)
                         keep_records(self.folder, self.hold.run_epoch, records)
-                    self.repository.forget(self.hold, self.plan.run_id, forgettable)
+                    self.repository.forget(self.hold, self.plan.run_id, fenced.forgettable)
                 break
             except (Refused, Failed) as error:
                 if error.kind != "repository_changed":
@@ -109,11 +123,7 @@ class Sweep:
                 outcomes = tally(self.engine, self.folder, self._answers)
         except (Refused, Failed) as error:
             raise incomplete(error) from error
-        # Those that an earlier attempt forgot are stubs by now, or not there at all.
-        forgotten = forgettable | planned.forgettable.difference(
-            commit.commit_id for commit in roots.commits
-        )
-        return Swept(outcomes, len(forgotten), untried)
+        return Swept(outcomes, len(fenced.forgettable | fenced.forgotten), untried)
 
     def _lift(self, *, is_first: bool) -> None:
         """Open again what this attempt closed, since it deleted nothing.
@@ -150,7 +160,7 @@ class Sweep:
         quarantine.write(storage, record)
         return True
 
-    def _fence(self, planned: PlannedCommits) -> tuple[Roots, Decision]:
+    def _fence(self, planned: PlannedCommits) -> _Fenced:
         """Tombstone what the plan holds expired and what still is, in one transaction."""
         decided: list[Decision] = []
 
@@ -172,38 +182,48 @@ class Sweep:
                 "kept_after_all": sorted(planned.expired & frozenset(decision.active)),
             },
         )
-        return roots, decision
+        trees = _unread(planned, trees_of(roots, decision))
+        forgettable = planned.forgettable
+        return _Fenced(
+            trees=trees,
+            checksums={tree_id: roots.tree_checksums[tree_id] for tree_id in trees.recorded},
+            forgettable=forgettable & decision.forgettable,
+            forgotten=forgettable.difference(commit.commit_id for commit in roots.commits),
+        )
 
-    def _recheck(self, planned: PlannedCommits, roots: Roots, decision: Decision) -> list[Part]:
+    def _recheck(self, planned: PlannedCommits, fenced: _Fenced) -> list[Part]:
         """Addresses (parts of ADDRESS_SCHEMA) that are needed now and that the plan's mark did not
         see."""
         # A copy of the database may have moved OWNER at the same moment as this run's first check.
         self.repository.check_storage()
         name = f"recheck-{self.hold.run_epoch:06d}"
         with self.repository.reading(self.plan.cutoff) as reading:
-            after = reading.roots()
-            kept = reading.protected(among=self._few_candidates())
-            protected = write_protected(self.folder, kept, name=f"{name}/kept")
+            roots = reading.roots()
+            now, trees = roots.now, _newly_kept(planned, fenced.trees, roots)
+            known = {**fenced.checksums, **roots.tree_checksums}
+            checksums = {tree_id: known[tree_id] for tree_id in trees.recorded}
+            del roots, known  # as much as all that follows
+            protected = write_protected(self.folder, self._kept(reading), name=f"{name}/kept")
         protected += quarantine.held_back(
-            self.repository.storage, self.folder, now=roots.now, name=f"{name}/kept"
+            self.repository.storage, self.folder, now=now, name=f"{name}/kept"
         )
-        trees = _newly_kept(planned, (roots, decision), (after, decide(after)))
         live = mark(
             self.engine,
             Place(self.repository.storage, self.repository.layout, self.folder, name),
             trees=trees,
-            checksums={**roots.tree_checksums, **after.tree_checksums},
+            checksums=checksums,
         ).live
         # What the plan protected in the same words is no candidate.
-        known = {part.checksum for part in self.plan.protected}
-        return [part for part in protected if part.checksum not in known] + live
+        before = {part.checksum for part in self.plan.protected}
+        return [part for part in protected if part.checksum not in before] + live
 
-    def _few_candidates(self) -> list[str] | None:
-        """By which addresses the candidates are judged; None where they are many."""
-        if rows_of(self.plan.candidates) > AMONG_MAX:
-            return None
-        rows = read_rows(self.folder, self.plan.candidates, CANDIDATE_SCHEMA)
-        return texts(pc.coalesce(rows.column("target"), rows.column("address")))
+    def _kept(self, reading: Reading) -> Iterator[pa.Table]:
+        """What is protected now, of the candidates alone where they are few."""
+        candidates = self.plan.candidates
+        if rows_of(candidates) > AMONG_MAX:
+            return reading.protected()
+        tables = read_tables(self.folder, candidates, CANDIDATE_SCHEMA)
+        return protected_among(reading, map(judged_by, tables))
 
     def _todo(self, keep: list[Part], earlier: list[str]) -> list[Part]:
         """What to delete: the plan's candidates, less what came back and what was settled."""
@@ -276,31 +296,33 @@ def incomplete(error: EbbtideError) -> Incomplete:
     )
 
 
-def _newly_kept(planned: PlannedCommits, *readings: tuple[Roots, Decision]) -> MarkedTrees:
-    """Trees that are kept now, by any of the readings, and that the plan's mark did not read; and
-    what goes with those, or goes with others only now.
-
-    The last reading is the one from behind the fence.
-    """
-    data: set[str] = set()
-    recorded: set[str] = set()
-    companions: set[str] = set()
-    for roots, decision in readings:
-        trees = trees_of(roots, decision)
-        data |= trees.data - planned.data_trees
-        recorded |= trees.recorded - planned.recorded_trees
-        companions |= trees.companions - planned.companions
+def _newly_kept(planned: PlannedCommits, fenced: MarkedTrees, after: Roots) -> MarkedTrees:
+    """Trees that are kept at the fence or behind it and that the plan's mark did not read, and what
+    goes with those, or goes with others only now."""
+    now = _unread(planned, trees_of(after, decide(after)))
     # A commit made since the plan may be expired by now. The fence closed only what the plan knew:
     # whatever is open behind it can be read and built upon, so that its data is needed too.
-    after = readings[-1][0]
-    data |= {
+    still_open = {
         commit.tree_id
         for commit in after.commits
         if not commit.tombstoned and commit.tree_id in after.tree_checksums
     } - planned.data_trees
+    data = fenced.data | now.data | still_open
     return MarkedTrees(
-        recorded=frozenset(recorded | data),
-        data=frozenset(data),
+        recorded=fenced.recorded | now.recorded | data,
+        data=data,
         lenient=after.lenient_trees,
-        companions=frozenset(companions),
+        companions=fenced.companions | now.companions,
+    )
+
+
+def _unread(planned: PlannedCommits, trees: MarkedTrees) -> MarkedTrees:
+    """Those that the plan's mark did not read, or not as deep, and what it did not keep with
+    them."""
+    data = trees.data - planned.data_trees
+    return MarkedTrees(
+        recorded=(trees.recorded - planned.recorded_trees) | data,
+        data=data,
+        lenient=trees.lenient,
+        companions=trees.companions - planned.companions,
     )

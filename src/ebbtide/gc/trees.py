@@ -6,13 +6,16 @@ own files, and added to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import product
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ebbtide.arrow import make_schema, texts
+from ebbtide.arrow import Column, distinct, make_schema, without
 from ebbtide.errors import EbbtideError
 from ebbtide.gc.ahead import fetched
 from ebbtide.gc.candidates import micros_of
@@ -28,17 +31,23 @@ MISSING_TREE: Final = "missing_tree"
 TREES_PER_TASK_MIN: Final = 16
 NODE_ROWS_HELD_MAX: Final = 1_000_000
 
-_IDS_SCHEMA: Final = make_schema(
-    ("id", pa.string()),
+NEEDED_SCHEMA: Final = make_schema(
+    ("tree_id", pa.string()),
+    ("checksum", pa.string()),
+    ("data", pa.bool_()),
+    ("required", pa.bool_()),
 )
+"""A tree to read. If its `data` stays, its nodes are to be read, too. One that is not `required`
+may be missing."""
+
+_IDS_SCHEMA: Final = pa.schema([NEEDED_SCHEMA.field("tree_id")])
 _FOUND: Final = "found"
 """The group of parts that name the trees which the index knows."""
 
 
 @dataclass(frozen=True, slots=True)
-class NeededTree:
-    """A tree to read. If its `data` stays, its nodes are to be read, too. One that is not
-    `required` may be missing."""
+class _NeededTree:
+    """A row of NEEDED_SCHEMA."""
 
     tree_id: str
     checksum: str
@@ -46,20 +55,20 @@ class NeededTree:
     required: bool
 
 
-def read_trees(
-    engine: Engine, place: Place, trees: Mapping[str, NeededTree], index: Index | None
-) -> list[Part]:
-    """Parts of the groups `trees` (ADDRESS_SCHEMA: trees and their nodes) and `nodes`
-    (MARKED_NODES: of trees whose data stays, each once in a part)."""
+def read_trees(engine: Engine, place: Place, trees: pa.Table, index: Index | None) -> list[Part]:
+    """Of `trees` (NEEDED_SCHEMA), parts of the groups `trees` (ADDRESS_SCHEMA: trees and their
+    nodes) and `nodes` (MARKED_NODES: of trees whose data stays, each once in a part)."""
     recalled = [] if index is None else _recall(engine, place, trees, index)
     found_parts = [part for part in recalled if part.group == _FOUND]
-    found = set(texts(read_rows(place.folder, found_parts, _IDS_SCHEMA).column("id")))
-    others = [tree for tree in trees.values() if tree.tree_id not in found]
+    others = without(trees, "tree_id", read_rows(place.folder, found_parts, _IDS_SCHEMA))
 
-    def work(number: int, task: Sequence[NeededTree], answer: PartRows) -> None:
+    unread = _written(place, "unread", others)
+
+    def work(number: int, task: range, answer: PartRows) -> None:
         marked = _MarkedTrees(place)
         rows = TreeRows()
-        for tree, storage in fetched(place.storage, task, address_of, at_once=at_once):
+        needed = _read_needed(place, unread)[task.start : task.stop]
+        for tree, storage in fetched(place.storage, needed, address_of, at_once=at_once):
             advance(1)
             try:
                 nodes = place.layout.read_tree(storage, tree.tree_id, tree.checksum)
@@ -67,74 +76,93 @@ def read_trees(
                 if tree.required or error.kind != MISSING_TREE:
                     answer.failed(error)
                 continue
-            marked.add([tree.tree_id], nodes, data=tree.data, required=tree.required)
+            ids = pa.array([tree.tree_id], pa.string())
+            marked.add(ids, nodes, data=tree.data, required=tree.required)
             if index is not None:
                 rows.add(tree.tree_id, tree.checksum, nodes, read_at=micros_of(index.read_at))
         marked.write(f"{number:05d}", answer)
         if index is not None:
             index.write("trees", rows.table())
 
-    def address_of(tree: NeededTree) -> str:
+    def address_of(tree: _NeededTree) -> str:
         return place.layout.tree_address(tree.tree_id)
 
     at_once = engine.fetches_at_once
-    engine.meter.begin("trees", len(others))
-    tasks = split(others, tasks=engine.task_count, items_min=TREES_PER_TASK_MIN)
+    engine.meter.begin("trees", others.num_rows)
+    tasks = split(range(others.num_rows), tasks=engine.task_count, items_min=TREES_PER_TASK_MIN)
     return [part for part in recalled if part.group != _FOUND] + engine.run(tasks, work)
 
 
-def _recall(
-    engine: Engine, place: Place, trees: Mapping[str, NeededTree], index: Index
-) -> list[Part]:
+def _written(place: Place, name: str, trees: pa.Table) -> list[Part]:
+    """The table (NEEDED_SCHEMA) as a part, for tasks: sent with each of them it would be held as
+    often."""
+    answer = PartRows()
+    answer.wrote(place.folder, place.named(name), trees, group="needed")
+    return answer.parts()
+
+
+def _read_needed(place: Place, parts: Sequence[Part]) -> list[_NeededTree]:
+    table = read_rows(place.folder, parts, NEEDED_SCHEMA)
+    columns = (table.column(name).to_pylist() for name in NEEDED_SCHEMA.names)
+    return [_NeededTree(*row) for row in zip(*columns, strict=True)]
+
+
+def _recall(engine: Engine, place: Place, trees: pa.Table, index: Index) -> list[Part]:
     """As `read_trees`, of what the index knows; and parts (group _FOUND) of the trees' ids."""
     parts = index.parts("trees")
-    checksums = {tree.tree_id: tree.checksum for tree in trees.values()}
+    if not parts:
+        return []
+    at_once = engine.fetches_at_once
+    asked = _written(place, "needed", trees)
 
     def work(number: int, task: Sequence[str], answer: PartRows) -> None:
+        needed = read_rows(place.folder, asked, NEEDED_SCHEMA)
         marked = _MarkedTrees(place)
         unchanged = index.unchanged()
-        found: list[str] = []
-        for name in task:
-            table = index.read(name)
-            if table is None:
-                continue
+        found = [_IDS_SCHEMA.empty_table()]
+        for name, table in index.tables(task, at_once=at_once):
             indexed = IndexedTrees.of(table)
-            places = indexed.matching(checksums, place.layout, unchanged)
-            count_use(answer, name, len(places), len(indexed.ids))
-            alike: dict[tuple[bool, bool], list[int]] = {}
-            for each in places:
-                tree = trees[indexed.ids[each]]
-                alike.setdefault((tree.data, tree.required), []).append(each)
-            for (data, required), chosen in alike.items():
-                ids = [indexed.ids[each] for each in chosen]
-                marked.add(ids, indexed.nodes_of(chosen), data=data, required=required)
-                found += ids
+            places = indexed.matching(needed, place.layout, unchanged)
+            count_use(answer, name, len(places) - places.null_count, len(places))
+            rows = needed.take(places)
+            for data, required in product((True, False), repeat=2):
+                flags = (("data", data), ("required", required))
+                chosen = reduce(pc.and_, [_is(rows.column(name), flag) for name, flag in flags])
+                ids = indexed.ids.filter(chosen)
+                if len(ids):
+                    marked.add(ids, indexed.nodes_of(chosen), data=data, required=required)
+                    found.append(pa.table([ids], schema=_IDS_SCHEMA))
         marked.write(f"{number:05d}-known", answer)
-        ids_table = pa.table([pa.array(found, pa.string())], schema=_IDS_SCHEMA)
+        ids_table = pa.concat_tables(found)
         answer.wrote(place.folder, place.named(f"found-{number:05d}"), ids_table, group=_FOUND)
 
-    answers = engine.run(split([part.name for part in parts], tasks=engine.task_count), work)
+    # No more tasks than cores: each has to read what is asked for.
+    answers = engine.run(split([part.name for part in parts], tasks=engine.cores), work)
     if index.writable and (worn := outworn(parts, answers)):
-        _rewrite(engine, place, index, worn, checksums)
+        _rewrite(engine, place, index, worn, asked)
     return [part for part in answers if part.name is not None]
 
 
+def _is(column: Column, flag: bool) -> Any:  # an array of booleans
+    """Where a column of booleans says so; not where it says nothing."""
+    return pc.fill_null(pc.equal(column, pa.scalar(flag)), pa.scalar(False))
+
+
 def _rewrite(
-    engine: Engine, place: Place, index: Index, names: Sequence[str], checksums: Mapping[str, str]
+    engine: Engine, place: Place, index: Index, names: Sequence[str], asked: list[Part]
 ) -> None:
     """Write what is of use in parts of the index anew, and drop them."""
+    at_once = engine.fetches_at_once
 
     def work(_number: int, task: Sequence[str], answer: PartRows) -> None:
         rows = TreeRows()
+        needed = read_rows(place.folder, asked, NEEDED_SCHEMA)
         unchanged = index.unchanged()
-        for name in task:
-            table = index.read(name)
-            if table is None:
-                continue
+        for _, table in index.tables(task, at_once=at_once):
             indexed = IndexedTrees.of(table)
-            for each in indexed.matching(checksums, place.layout, unchanged):
-                nodes, read_at = indexed.nodes_of([each]), int(indexed.read_at[each])
-                rows.add(indexed.ids[each], indexed.checksums[each], nodes, read_at=read_at)
+            known = pc.is_valid(indexed.matching(needed, place.layout, unchanged))
+            for tree_id, checksum, nodes, read_at in indexed.trees(known):
+                rows.add(tree_id, checksum, nodes, read_at=read_at)
         written = index.write("trees", rows.table())
         index.drop(set(task) - {written})
         del answer
@@ -147,15 +175,20 @@ class _MarkedTrees:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._addresses: set[str] = set()
+        self._tree_ids: list[Column] = []
+        self._node_ids: list[Column] = []
+        self._node_count = 0
         self._tables: list[pa.Table] = []
         self._rows = 0
 
-    def add(self, tree_ids: Sequence[str], nodes: pa.Table, *, data: bool, required: bool) -> None:
+    def add(self, tree_ids: Column, nodes: pa.Table, *, data: bool, required: bool) -> None:
         """Take trees and all their nodes (NODES_SCHEMA)."""
-        layout = self._place.layout
-        self._addresses.update(map(layout.tree_address, tree_ids))
-        self._addresses.update(map(layout.node_address, texts(nodes.column("node_id"))))
+        self._tree_ids.append(tree_ids)
+        self._node_ids.append(nodes.column("node_id"))
+        self._node_count += nodes.num_rows
+        if self._node_count > NODE_ROWS_HELD_MAX:
+            self._node_ids = [distinct(self._node_ids)]
+            self._node_count = 0  # as below
         if data:
             flags = pa.array([required] * nodes.num_rows, pa.bool_())
             self._tables.append(nodes.append_column("required", flags))
@@ -166,8 +199,14 @@ class _MarkedTrees:
 
     def write(self, stem: str, answer: PartRows) -> None:
         """Write the parts."""
-        folder, named = self._place.folder, self._place.named
-        columns: list[Any] = [sorted(self._addresses)]
-        table = pa.table(columns, schema=ADDRESS_SCHEMA)
+        folder, named, layout = self._place.folder, self._place.named, self._place.layout
+        tables = [
+            pa.table([addresses], schema=ADDRESS_SCHEMA)
+            for addresses in (
+                layout.tree_addresses(distinct(self._tree_ids)),
+                layout.node_addresses(distinct(self._node_ids)),
+            )
+        ]
+        table = pa.concat_tables(tables)
         answer.wrote(folder, named(f"trees-{stem}"), table, group="trees")
         answer.wrote(folder, named(f"nodes-{stem}"), each_once(self._tables), group="nodes")

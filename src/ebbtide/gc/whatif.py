@@ -168,7 +168,7 @@ def what_if(
     present, *others = alternatives
     return WhatIf(
         repository=repository.identity.repository_name,
-        now=first.roots.now,
+        now=first.basis.roots.now,
         grace_seconds=options.grace.total_seconds(),
         present=present,
         others=tuple(others),
@@ -195,7 +195,11 @@ def _temporary_folder(run_dir: str | None, now: datetime) -> Iterator[RunFolder]
 
 def _alternative(found: Outlook, present: Outlook) -> Alternative:
     return alternative_of(
-        found.roots, found.decision, present.decision, counts=found.counts, kinds=found.kinds
+        found.basis.roots,
+        found.basis.decision,
+        present.basis.decision,
+        counts=found.counts,
+        kinds=found.kinds,
     )
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
 from typing import Any, Final
 
 import cloudpickle
@@ -44,7 +45,7 @@ class Workers:
     def start(self) -> None:
         """Start them now, not when they are needed first."""
         if self.count > 1:
-            self._submit([(_preload, ())] * self.count)
+            self._submit(_preload, [()] * self.count)
 
     def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """`function(*each)` for each of `arguments`, in order. One worker is this process itself.
@@ -52,9 +53,10 @@ class Workers:
         Raises what a call raised, and Failed `worker_died` when the system ended a process. On an
         interrupt the calls that have begun end first, at the next place where they can.
         """
-        if self.count == 1 or len(arguments) < 2:
+        is_worth_starting = self.started or len(arguments) > 1
+        if self.count == 1 or not is_worth_starting:
             return [function(*each) for each in arguments]
-        calls = self._submit([(function, each) for each in arguments])
+        calls = self._submit(function, arguments)
         try:
             return [call.result() for call in calls]
         except BrokenProcessPool as error:
@@ -84,7 +86,7 @@ class Workers:
         self._pool = None
 
     def _submit(
-        self, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> list[Future[Any]]:
         if self._pool is None:
             # A forked process would have this one's locks, but not the threads that release them.
@@ -94,12 +96,19 @@ class Workers:
                 self.count, spawn, initializer=_initialize, initargs=given
             )
             _pools.append(self._pool)
-        return [self._pool.submit(_call, cloudpickle.dumps(call)) for call in calls]
+        # All calls have what a function refers to in common, which may be much.
+        pickled = cloudpickle.dumps(function)
+        return [self._pool.submit(_call, pickled, cloudpickle.dumps(each)) for each in arguments]
 
 
-def _call(pickled: bytes) -> Any:
-    function, arguments = cloudpickle.loads(pickled)
-    return function(*arguments)
+def _call(function: bytes, arguments: bytes) -> Any:
+    return _loaded(function)(*cloudpickle.loads(arguments))
+
+
+@lru_cache(maxsize=1)
+def _loaded(function: bytes) -> Callable[..., Any]:
+    loaded: Callable[..., Any] = cloudpickle.loads(function)
+    return loaded
 
 
 def _preload() -> None:

@@ -76,7 +76,7 @@ class TreeScan:
 
     def _clean_nodes(self, table: pa.Table, unchanged: Unchanged) -> Iterator[_Node]:
         """The rows of an index part (KEYED_SCHEMA) that can be trusted and have none of them."""
-        addresses = list(map(self.layout.node_address, texts(table.column("node_id"))))
+        addresses = self.layout.node_addresses(table.column("node_id"))
         sound = unchanged.since(addresses, table.column("read_at").to_numpy())
         lists: Any = table.column("keys").combine_chunks()
         found = self.addresses.may_have(pc.list_flatten(lists).to_numpy())

@@ -21,7 +21,7 @@ RATE_UNKNOWN: Final = 2_000.0
 way was not counted then, and coming down costs less than coming up."""
 DECREASE: Final = 0.7
 """By less than TCP: a call asks for a thousand at once, and half is too much to lose for one."""
-RECOVERY_SECONDS: Final = 20.0
+RECOVERY_SECONDS: Final = 10.0
 """So long it takes to come back to the rate before a decrease. After twice that time without
 another one the storage has more to give, and the steps grow: they double in half of it."""
 WINDOW_SECONDS: Final = 5.0

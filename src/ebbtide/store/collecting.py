@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ebbtide.model import Commit, Ref, RefKind
+from ebbtide.model import EPOCH, Commit, Ref, RefKind
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
 from ebbtide.store.content.layout import DATA_PREFIX, slice_of
@@ -22,6 +22,7 @@ from ebbtide.store.metadata.copies import drop_copies
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.released import Dropped, drop_tokens, release
 from ebbtide.store.metadata.schema import (
+    ONE_MICROSECOND,
     branches,
     commits,
     dropped_tokens,
@@ -34,6 +35,8 @@ from ebbtide.store.metadata.schema import (
     upload_tokens,
 )
 from ebbtide.store.places import drop_gone, read_kept
+
+ROWS_AT_ONCE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,35 +57,39 @@ def read_roots(
     pointed at within the last lease shows as `leased_until`.
     """
     now = tx.now()
-    promised = _promises(tx, repository_id, since=now - lease_ttl, lease_ttl=lease_ttl)
     collected = read_kept(tx, repository_id, now=now, lease_ttl=lease_ttl, trash_time=trash_time)
+    promised = _promises(tx, repository_id, since=now - lease_ttl, lease_ttl=lease_ttl)
+    for content_id, ends_at in collected.promised.items():
+        promised[content_id] = max(ends_at, promised.get(content_id, ends_at))
     held = _holds(tx, repository_id)
     kept: list[Commit] = []
     stub_ids: set[str] = set()
     checksums: dict[str, str] = {}
+    ids: dict[str, str] = {}  # each id once, however often it is somebody's parent
+    once = ids.setdefault
     for row in _commit_rows(tx, repository_id):
-        if row.forgotten_by is not None:
-            stub_ids.add(row.commit_id)
+        commit_id, parent_ids, created_at, tree_id, checksum, leased_until, *flags = row
+        is_forgotten, is_tombstoned, is_given_up, is_content = flags
+        if is_forgotten:
+            stub_ids.add(commit_id)
             continue
-        known = (
-            row.leased_until,
-            promised.get(row.commit_id),
-            collected.promised.get(row.commit_id),
-        )
-        leases = [until for until in known if until is not None]
+        until = promised.get(commit_id)
+        if leased_until is not None:
+            leased = EPOCH + leased_until * ONE_MICROSECOND
+            until = leased if until is None else max(until, leased)
         kept.append(
             Commit(
-                row.commit_id,
-                row.parent_ids,
-                row.created_at,
-                row.tree_id,
-                tombstoned=row.tombstoned_by is not None or row.given_up_at is not None,
-                leased_until=max(leases, default=None),
-                is_content=row.collection_id is not None,
+                once(commit_id, commit_id),
+                tuple([once(each, each) for each in parent_ids.split()]),
+                EPOCH + created_at * ONE_MICROSECOND,
+                tree_id,
+                tombstoned=bool(is_tombstoned or is_given_up),
+                leased_until=until,
+                is_content=bool(is_content),
             )
         )
-        if row.given_up_at is None:
-            checksums[row.tree_id] = row.tree_checksum
+        if not is_given_up:
+            checksums[tree_id] = checksum
     return Roots(
         now=now,
         refs=(*_refs(tx, repository_id, gone_before=now - trash_time), *collected.refs),
@@ -107,20 +114,25 @@ def _promises(
     return {row.commit_id: row.left_at + lease_ttl for row in rows}
 
 
-def _commit_rows(tx: Transaction, repository_id: str) -> Iterator[Any]:  # Row of the columns below
+def _commit_rows(tx: Transaction, repository_id: str) -> Iterator[tuple[Any, ...]]:
+    """Id, parents, date, tree and its checksum, end of the lease; whether it is forgotten,
+    tombstoned, given up, and content of a collection. As the database has them, since what
+    converts each value would take longer than all the rest."""
     query = sa.select(
         commits.c.commit_id,
-        commits.c.parent_ids,
-        commits.c.created_at,
+        sa.type_coerce(commits.c.parent_ids, sa.Text),
+        sa.type_coerce(commits.c.created_at, sa.BigInteger),
         commits.c.tree_id,
         commits.c.tree_checksum,
-        commits.c.leased_until,
-        commits.c.tombstoned_by,
-        commits.c.forgotten_by,
-        commits.c.given_up_at,
-        commits.c.collection_id,
+        sa.type_coerce(commits.c.leased_until, sa.BigInteger),
+        sa.type_coerce(commits.c.forgotten_by.is_not(None), sa.Integer),
+        sa.type_coerce(commits.c.tombstoned_by.is_not(None), sa.Integer),
+        sa.type_coerce(commits.c.given_up_at.is_not(None), sa.Integer),
+        sa.type_coerce(commits.c.collection_id.is_not(None), sa.Integer),
     ).where(commits.c.repository_id == repository_id)
-    return iter(tx.execute(query))
+    result = tx.execute(query, execution_options={"yield_per": ROWS_AT_ONCE})
+    for rows in result.partitions():
+        yield from rows
 
 
 def _refs(tx: Transaction, repository_id: str, *, gone_before: datetime) -> Iterator[Ref]:

@@ -47,6 +47,8 @@ def lake(tmp_path: Path, spec_version: int) -> IcechunkLake:
 def live_manifests(lake: IcechunkLake) -> list[Path]:
     """The manifests of main's head."""
     repository = open_repository(lake.path)
+    if not hasattr(repository, "list_manifest_files"):
+        pytest.skip("this Icechunk, older than 2, does not name manifests")
     head = repository.lookup_branch("main")
     return [
         lake.path / "manifests" / info.id

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from ebbtide.errors import Failed
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata import engine
-from ebbtide.store.metadata.engine import Metadata
+from ebbtide.store.metadata.engine import Metadata, unmapped
 from ebbtide.store.metadata.lanes import LANES
 from ebbtide.store.metadata.schema import staged
 from ebbtide.store.repository import Repository
@@ -85,6 +85,22 @@ def test_errors_reach_who_reads(files: Store) -> None:
         files.metadata.snapshot(scans=True) as tx,
     ):
         list(tx.read([broken]))
+
+
+def test_scattered_rows_are_read_page_by_page(files: Store) -> None:
+    """And what comes after them as before; also where nobody reads them to their end."""
+    with files.metadata.snapshot(scans=True) as tx:
+        mapped = _mapped_bytes(tx.connection)
+        assert mapped > 0
+        with unmapped(tx.connection):
+            assert _mapped_bytes(tx.connection) == 0
+        assert _mapped_bytes(tx.connection) == mapped
+    with files.metadata.snapshot() as tx, unmapped(tx.connection):
+        assert _mapped_bytes(tx.connection) == 0
+
+
+def _mapped_bytes(connection: sa.Connection) -> int:
+    return int(connection.exec_driver_sql("PRAGMA mmap_size").scalar() or 0)
 
 
 def test_connections_go_back_as_they_were(files: Store) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ebbtide.arrow import first_match
+from ebbtide.arrow import Column, around, first_match
 from ebbtide.errors import NotFound, Refused
 from ebbtide.formats.base import (
     FOREIGN,
@@ -23,6 +23,7 @@ from ebbtide.formats.base import (
     Listing,
     ListingItem,
     Slices,
+    in_shares,
 )
 from ebbtide.formats.icechunk import envelope
 from ebbtide.formats.icechunk.envelope import FileType, UnknownVersionError
@@ -39,8 +40,6 @@ MANIFESTS_PREFIX: Final = "manifests/"
 LOGS_PREFIX: Final = "transactions/"
 CONFIG_ADDRESS: Final = "config.yaml"
 SYSTEM_PREFIX: Final = "_ebbtide/"
-CHUNK_SHARES_MAX: Final = 8
-"""Each share reads all names, so that more of them gain nothing."""
 
 _COLLECTED: Final = {
     "snapshot": f"{SNAPSHOTS_PREFIX}{ID_PATTERN}",
@@ -67,18 +66,14 @@ class IcechunkLayout:
     def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
         """Each directory at the top is a unit of listing; our own is left out.
 
-        Chunks lie all in one. On a local disk several tasks divide it among them; an object store
-        would have to be asked for all of it by each. There are no slices.
+        Chunks lie all in one. There are no slices.
         """
-        shares = min(cores, CHUNK_SHARES_MAX) if storage.url.startswith("file:") else 1
         items = [ListingItem("", recursive=False)]
         for top in storage.list_prefixes():
-            count, sized = (shares, slices.sized) if top == CHUNKS_PREFIX else (1, True)
-            if top != SYSTEM_PREFIX:
-                items += [
-                    ListingItem(top, recursive=True, share=(k, count), sized=sized)
-                    for k in range(count)
-                ]
+            if top == CHUNKS_PREFIX:
+                items += in_shares(storage, top, cores=cores, sized=slices.sized)
+            elif top != SYSTEM_PREFIX:
+                items.append(ListingItem(top, recursive=True))
         return Listing(items)
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
@@ -97,9 +92,17 @@ class IcechunkLayout:
         """A tree is a snapshot's file."""
         return f"{SNAPSHOTS_PREFIX}{tree_id}"
 
+    def tree_addresses(self, tree_ids: Column) -> Column:
+        """See `tree_address`."""
+        return around(SNAPSHOTS_PREFIX, tree_ids)
+
     def node_address(self, node_id: str) -> str:
         """A node is a manifest."""
         return f"{MANIFESTS_PREFIX}{node_id}"
+
+    def node_addresses(self, node_ids: Column) -> Column:
+        """See `node_address`."""
+        return around(MANIFESTS_PREFIX, node_ids)
 
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
         """The manifests of a snapshot; in place of a checksum, the size that its file must have."""

@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import make_schema, texts
+from ebbtide.arrow import Column, make_schema, texts
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import Family, Index, IndexPart
 from ebbtide.gc.indexed import IndexedTrees, Unchanged
 from ebbtide.gc.keys import KEYS, key_table, keys_of, rows_of
-from ebbtide.gc.mark import MarkedTrees, mark_reached, reach
+from ebbtide.gc.mark import KnownTrees, MarkedTrees, mark_reached, reach
 from ebbtide.gc.nodes import unknown_nodes
 from ebbtide.gc.parts import Part, PartRows, read_rows, split
 from ebbtide.gc.places import Place
@@ -66,9 +66,7 @@ class _AsEver(Unchanged):
     be, its pointer's checksum says."""
 
     def since(
-        self,
-        addresses: Sequence[str],
-        read_at: np.ndarray[Any, np.dtype[np.int64]],
+        self, addresses: Column, read_at: np.ndarray[Any, np.dtype[np.int64]]
     ) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """All of them."""
         del read_at
@@ -132,7 +130,8 @@ class Search:
         key = keys_of(pa.array([self.address], pa.string()))
         asked = PartRows()
         asked.wrote(self.place.folder, self.place.named("asked"), key_table(key), group=KEYS)
-        reached = reach(self.engine, self.place, trees=trees, checksums=checksums, index=self.index)
+        known = KnownTrees.of(trees, checksums)
+        reached = reach(self.engine, self.place, known, index=self.index)
         marked = mark_reached(
             self.engine, self.place, reached, index=self.index, asked=asked.parts()
         )
@@ -161,7 +160,8 @@ class Search:
         marked = MarkedTrees(recorded=unkept, data=unkept, lenient=unkept)
         count = len(unkept)
         try:
-            reached = reach(self.engine, place, trees=marked, checksums=checksums, index=self.index)
+            known = KnownTrees.of(marked, checksums)
+            reached = reach(self.engine, place, known, index=self.index)
             unknown = unknown_nodes(self.engine, place, reached.nodes, self.index)
             count = rows_of(unknown)
             if count <= limit:
@@ -276,7 +276,7 @@ def _pairs_in(
     """Rows of _PAIRS_SCHEMA of the trees of one part, but for those that should have another
     checksum."""
     node_ids = indexed.nodes.column("node_id")
-    ids = texts(node_ids)
+    ids, tree_ids, found = map(texts, (node_ids, indexed.ids, indexed.checksums))
     hit = pc.is_in(node_ids, value_set=hit_ids).to_numpy(zero_copy_only=False)
     own = np.fromiter((layout.node_address(i) == address for i in ids), np.bool_, len(ids))
     if not (hit.any() or own.any()):
@@ -285,11 +285,11 @@ def _pairs_in(
     for chosen, is_node in ((hit, False), (own, True)):
         places = np.flatnonzero(chosen[flat])
         trees = _lists_of(indexed.numbers, places)
-        sound = [checksums.get(indexed.ids[t], "") in ("", indexed.checksums[t]) for t in trees]
+        sound = [checksums.get(tree_ids[tree], "") in ("", found[tree]) for tree in trees]
         keep = np.array(sound, np.bool_)
         places, trees = places[keep], trees[keep]
         columns: list[Any] = [
-            [indexed.ids[tree] for tree in trees],
+            [tree_ids[tree] for tree in trees],
             [ids[node] for node in flat[places]],
             [is_node] * len(places),
         ]

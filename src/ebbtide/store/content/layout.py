@@ -21,6 +21,7 @@ PURGES_PREFIX: Final = "_ebbtide/purges/"
 DATA_PREFIX: Final = "data/"
 TREES_PREFIX: Final = "_ebbtide/trees/"
 RANGES_PREFIX: Final = "_ebbtide/ranges/"
+POINTER_SUFFIX: Final = ".parquet"
 
 _OBJECT: Final = f"{DATA_PREFIX}{ID_PATTERN}/{ID_PATTERN}"
 _TREE: Final = rf"{TREES_PREFIX}{ID_PATTERN}\.parquet"
@@ -38,12 +39,12 @@ _PATTERNS: Final[tuple[tuple[Kind, str], ...]] = (
 
 def tree_address(tree_id: str) -> str:
     """The address of a tree's file."""
-    return f"{TREES_PREFIX}{tree_id}.parquet"
+    return f"{TREES_PREFIX}{tree_id}{POINTER_SUFFIX}"
 
 
 def range_address(range_id: str) -> str:
     """The address of a range's file."""
-    return f"{RANGES_PREFIX}{range_id}.parquet"
+    return f"{RANGES_PREFIX}{range_id}{POINTER_SUFFIX}"
 
 
 def slice_of(address: str) -> str:

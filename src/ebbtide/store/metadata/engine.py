@@ -184,11 +184,30 @@ def _mapped(connection: sa.Connection) -> Iterator[None]:  # of SQLite
     what is asked for. The pages of a table that was not filled in its order lie anywhere, and one
     by one they take eight times as long. Not for every connection: where the disk fails, a process
     that has a file mapped is ended by a signal, and gets no error."""
-    connection.exec_driver_sql(f"PRAGMA mmap_size = {MAPPED_BYTES_MAX}").close()
+    _map(connection, MAPPED_BYTES_MAX)
     try:
         yield
     finally:
-        connection.exec_driver_sql("PRAGMA mmap_size = 0").close()
+        _map(connection, 0)
+
+
+@contextmanager
+def unmapped(connection: sa.Connection) -> Iterator[None]:
+    """Read page by page meanwhile, and nothing around a page: for rows that lie anywhere, of which
+    so few are wanted that the system would read the whole file for them."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    before = connection.exec_driver_sql("PRAGMA mmap_size").scalar()
+    _map(connection, 0)
+    try:
+        yield
+    finally:
+        _map(connection, before or 0)
+
+
+def _map(connection: sa.Connection, bytes_max: int) -> None:  # of SQLite
+    connection.exec_driver_sql(f"PRAGMA mmap_size = {bytes_max}").close()
 
 
 @contextmanager

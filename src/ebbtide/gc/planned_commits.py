@@ -1,0 +1,175 @@
+"""Commits and refs as a plan looked at them, as files of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.arrow import make_schema, texts
+from ebbtide.errors import Refused
+from ebbtide.gc.parts import Part, PartRows, encode_all, read_part
+from ebbtide.gc.runs import RunFolder
+from ebbtide.model import Commit, Ref
+from ebbtide.retention.decision import Decision, Roots
+
+_Row = TypeVar("_Row")
+
+COMMITS_FILE: Final = "commits.parquet"
+COMMITS_SCHEMA: Final = make_schema(
+    ("commit_id", pa.string()),
+    ("created_at", pa.timestamp("us", "UTC")),
+    ("tree_id", pa.string()),
+    ("active", pa.bool_()),
+    ("recorded", pa.bool_()),
+    ("reason", pa.string()),
+    ("companions", pa.list_(pa.string())),
+    ("parent_ids", pa.list_(pa.string())),
+    ("tombstoned", pa.bool_()),
+    ("leased_until", pa.timestamp("us", "UTC")),
+    ("is_content", pa.bool_()),
+)
+"""Every commit that the plan looked at: whether its data stays (`active`), whether its record, tree
+and ranges stay (`recorded`), the reason for the former, and what stays with the latter. The other
+columns are those of `model.Commit`: with REFS_FILE they are all that was decided by."""
+REFS_FILE: Final = "refs.parquet"
+REFS_SCHEMA: Final = make_schema(
+    ("name", pa.string()),
+    ("kind", pa.string()),
+    ("commit_id", pa.string()),
+    ("expires_at", pa.timestamp("us", "UTC")),
+    ("keeps_data", pa.bool_()),
+)
+"""Every ref that was not gone, with the columns of `model.Ref`."""
+ROWS_AT_ONCE: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommits:
+    """What the plan decided of each commit, read back from COMMITS_FILE. Sets of names are made
+    whenever one is asked for: they take several times as much as the table."""
+
+    table: pa.Table
+
+    @property
+    def expired(self) -> frozenset[str]:
+        """Commits whose data goes."""
+        return self._of("commit_id", self._expired)
+
+    @property
+    def forgettable(self) -> frozenset[str]:
+        """Commits whose record goes too."""
+        return self._of("commit_id", pc.and_not(self._expired, self.table.column("recorded")))
+
+    @property
+    def data_trees(self) -> frozenset[str]:
+        """Trees whose data stays."""
+        return self._of("tree_id", self.table.column("active"))
+
+    @property
+    def recorded_trees(self) -> frozenset[str]:
+        """Trees that stay."""
+        return self._of("tree_id", self.table.column("recorded"))
+
+    @property
+    def trees(self) -> frozenset[str]:
+        """Trees of all commits."""
+        return frozenset(texts(self.table.column("tree_id")))
+
+    @property
+    def companions(self) -> frozenset[str]:
+        """Addresses that stay with the commits that are recorded."""
+        return frozenset(texts(pc.list_flatten(self.table.column("companions"))))
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why the data of each commit stays whose data does."""
+        kept = self.table.filter(self.table.column("active"))
+        return dict(zip(texts(kept.column("commit_id")), texts(kept.column("reason")), strict=True))
+
+    @property
+    def _expired(self) -> pa.ChunkedArray[Any]:
+        return pc.invert(self.table.column("active"))
+
+    def _of(self, name: str, chosen: pa.ChunkedArray[Any]) -> frozenset[str]:
+        return frozenset(texts(self.table.column(name).filter(chosen)))
+
+
+def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
+    """Write COMMITS_FILE."""
+    active = decision.active
+
+    def columns(commits: Sequence[Commit]) -> list[list[Any]]:  # of the schema's types
+        return [
+            [commit.commit_id for commit in commits],
+            [commit.created_at for commit in commits],
+            [commit.tree_id for commit in commits],
+            [commit.commit_id in active for commit in commits],
+            [commit.commit_id in decision.recorded for commit in commits],
+            [active.get(commit.commit_id) for commit in commits],
+            [
+                list(roots.companions.get(commit.commit_id, ()))
+                if commit.commit_id in decision.recorded
+                else []
+                for commit in commits
+            ],
+            [commit.parent_ids for commit in commits],
+            [commit.tombstoned for commit in commits],
+            [commit.leased_until for commit in commits],
+            [commit.is_content for commit in commits],
+        ]
+
+    return _write_rows(
+        folder, COMMITS_FILE, roots.commits, columns, COMMITS_SCHEMA, group="commits"
+    )
+
+
+def write_refs(folder: RunFolder, roots: Roots) -> Part:
+    """Write REFS_FILE."""
+
+    def columns(refs: Sequence[Ref]) -> list[list[Any]]:  # of the schema's types
+        return [[getattr(ref, name) for ref in refs] for name in REFS_SCHEMA.names]
+
+    return _write_rows(folder, REFS_FILE, roots.refs, columns, REFS_SCHEMA, group="refs")
+
+
+def _write_rows(
+    folder: RunFolder,
+    name: str,
+    rows: Sequence[_Row],
+    columns: Callable[[Sequence[_Row]], list[list[Any]]],
+    schema: pa.Schema,
+    *,
+    group: str,
+) -> Part:
+    # Some at a time: columns of all would be as much again as what they are made from.
+    tables = (
+        pa.Table.from_arrays(
+            [
+                pa.array(column, schema_field.type)
+                for column, schema_field in zip(
+                    columns(rows[start : start + ROWS_AT_ONCE]), schema, strict=True
+                )
+            ],
+            schema=schema,
+        )
+        for start in range(0, len(rows), ROWS_AT_ONCE)
+    )
+    answer = PartRows()
+    data = encode_all(tables, schema)
+    answer.encoded(folder, name, data, rows=len(rows), group=group, durable=True)
+    return answer.parts()[0]
+
+
+def read_commits(folder: RunFolder, part: Part | None) -> PlannedCommits:
+    """Read COMMITS_FILE. Refused `plan_corrupt`, and `plan_foreign` for a plan without commits:
+    that of a gone repository."""
+    if part is None:
+        raise Refused(
+            "plan_foreign", f"{folder.path} holds the plan of a run that looked at no commit"
+        )
+    names = ("commit_id", "tree_id", "active", "recorded", "reason", "companions")
+    return PlannedCommits(read_part(folder, COMMITS_FILE, part.checksum, columns=names))

@@ -1,0 +1,74 @@
+"""What an incremental run looks at, of which alone it must know whether it is live or protected.
+
+Parts: `live/in-question-*` (the keys of what it looks at), `uncommitted/asked-*` (what of it is not
+live).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.arrow import texts
+from ebbtide.formats.base import Reading
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, judged_by
+from ebbtide.gc.keys import KEYS, KeySet, KeyWriter, keys_of
+from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows, read_tables, split
+from ebbtide.gc.runs import RunFolder
+
+ASKED_AT_ONCE: Final = 10_000
+"""Addresses that the metadata is asked for together."""
+
+_JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address", "target")])
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Parts of INVENTORY_SCHEMA, and the keys (parts of KEYS_SCHEMA) of the addresses by which they
+    are judged: what else is live makes no difference to the run."""
+
+    folder: RunFolder
+    inventory: tuple[Part, ...]
+    keys: list[Part]
+
+    @classmethod
+    def of(cls, engine: Engine, folder: RunFolder, inventory: Sequence[Part]) -> Question:
+        """About these parts."""
+
+        def work(number: int, task: Sequence[Part], answer: PartRows) -> None:
+            stem = f"live/in-question-{number:05d}"
+            writer = KeyWriter(stem, folder, answer, group=KEYS)
+            for table in read_tables(folder, task, _JUDGED_SCHEMA):
+                writer.add(keys_of(judged_by(table)))
+            writer.finish()
+
+        keys = engine.run(split(inventory, tasks=engine.task_count), work)
+        return cls(folder, tuple(inventory), keys)
+
+    def left(self, engine: Engine, live: Sequence[Part]) -> list[Part]:
+        """The addresses (parts of ADDRESS_SCHEMA) that are not live, each once in a part."""
+        folder = self.folder
+
+        def work(number: int, task: Sequence[Part], answer: PartRows) -> None:
+            judged = judged_by(read_rows(folder, task, _JUDGED_SCHEMA))
+            is_live = pa.array(KeySet.read(folder, live).has(keys_of(judged)))
+            others = pc.unique(judged.filter(pc.invert(is_live)))
+            table = pa.table([others], schema=ADDRESS_SCHEMA)
+            answer.wrote(folder, f"uncommitted/asked-{number:05d}.parquet", table, group="asked")
+
+        # No more tasks than cores: each has to read all that is live.
+        return engine.run(split(self.inventory, tasks=engine.cores), work)
+
+
+def protected_among(
+    reading: Reading, addresses: Iterable[pa.ChunkedArray[Any]]
+) -> Iterator[pa.Table]:
+    """What of these addresses is protected (PROTECTED_SCHEMA), in batches."""
+    for column in addresses:
+        for start in range(0, len(column), ASKED_AT_ONCE):
+            yield from reading.protected(texts(column.slice(start, ASKED_AT_ONCE)))

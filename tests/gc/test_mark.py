@@ -1,0 +1,49 @@
+"""What a mark does about trees that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import Refused
+from ebbtide.formats.embedded_layout import EmbeddedLayout
+from ebbtide.gc.keys import rows_of
+from ebbtide.gc.mark import MarkedTrees, mark
+from ebbtide.gc.places import Place
+from ebbtide.gc.runs import RunFolder
+from tests.support.engines import INLINE
+from tests.support.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """One for each test."""
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def test_trees_that_may_be_missing(world: World) -> None:
+    """Those are passed over, with all that they alone name; others are not."""
+    world.save("main", days_ago=2, put=["a"])
+    lost_commit = world.save("main", days_ago=1, put=["b"])
+    with world.format().reading() as reading:
+        roots = reading.roots()
+    (lost,) = (each.tree_id for each in roots.commits if each.commit_id == lost_commit)
+    storage, layout = world.lake.storage, EmbeddedLayout()
+    trees = frozenset(each.tree_id for each in roots.commits)
+
+    def live(name: str, *, lenient: frozenset[str]) -> int:
+        place = Place(storage, layout, RunFolder.inside(storage, "0" * 32), name)
+        marked = MarkedTrees(recorded=trees, data=trees, lenient=lenient)
+        return rows_of(mark(INLINE, place, trees=marked, checksums=roots.tree_checksums).live)
+
+    whole = live("whole", lenient=frozenset())
+    storage.delete([layout.tree_address(lost)])
+    assert 0 < live("lenient", lenient=frozenset({lost})) < whole
+    for lenient in (frozenset[str](), trees - {lost}):
+        with pytest.raises(Refused) as refused:
+            live("strict", lenient=lenient)
+        assert refused.value.kind == "missing_tree"

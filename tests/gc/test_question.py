@@ -1,0 +1,101 @@
+"""What an incremental run looks at, against sets of addresses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ebbtide.arrow import texts
+from ebbtide.formats.base import PROTECTED_SCHEMA
+from ebbtide.gc import question
+from ebbtide.gc.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.keys import KEYS, KeySet, keys_of, read_keys
+from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
+from ebbtide.gc.question import Question, protected_among
+from ebbtide.gc.runs import RunFolder
+from ebbtide.ids import new_id
+from ebbtide.storage import open_storage
+from tests.support.engines import ENGINES
+
+ROWS = 40
+
+
+@pytest.fixture
+def folder(tmp_path: Any) -> RunFolder:
+    """On a disk, where worker processes find it."""
+    return RunFolder.inside(open_storage(str(tmp_path)), new_id())
+
+
+def listed(folder: RunFolder, rng: random.Random, count: int) -> tuple[list[Part], set[str]]:
+    """Parts of an inventory, and the addresses by which their rows are judged: some twice, in one
+    part or in two."""
+    answer = PartRows()
+    judged: set[str] = set()
+    for number in range(count):
+        rows = []
+        for _ in range(rng.randrange(ROWS)):
+            address = f"data/{rng.randrange(ROWS)}"
+            target = rng.choice([None, None, f"data/{rng.randrange(ROWS)}"])
+            judged.add(target or address)
+            rows.append({"address": address, "target": target, "kind": "object"})
+        table = pa.Table.from_pylist(rows, schema=INVENTORY_SCHEMA)
+        answer.wrote(folder, f"inventory/part-{number}.parquet", table, group="rows")
+    return answer.parts(), judged
+
+
+def addresses(folder: RunFolder, parts: Sequence[Part]) -> list[str]:
+    """Of all parts."""
+    tables = [read_part(folder, part.name or "", part.checksum) for part in parts]
+    return [address for table in tables for address in texts(table.column("address"))]
+
+
+@pytest.mark.parametrize("engine", ["inline", "workers"])
+def test_what_is_left_is_what_is_not_live(folder: RunFolder, engine: str) -> None:
+    rng = random.Random(7)
+    for _ in range(20):
+        parts, judged = listed(folder, rng, rng.randrange(9))
+        found = Question.of(ENGINES[engine], folder, parts)
+        asked = KeySet(read_keys(folder, part) for part in found.keys)
+        assert len(asked) == len(judged)
+        assert asked.has(keys_of(pa.array(sorted(judged), pa.string()))).all()
+        assert {part.group for part in found.keys} <= {KEYS}
+
+        is_live = sorted(rng.sample(sorted(judged), rng.randrange(len(judged) + 1)))
+        answer = PartRows()
+        table = pa.table([[*is_live, "data/other"]], schema=ADDRESS_SCHEMA)
+        answer.wrote(folder, "live/part.parquet", table)
+        left = found.left(ENGINES[engine], answer.parts())
+        assert set(addresses(folder, left)) == judged - set(is_live)
+
+
+class _Reading:
+    """Of metadata by which every other address is protected."""
+
+    def __init__(self) -> None:
+        self.asked: list[Sequence[str]] = []
+
+    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        assert among is not None
+        self.asked.append(among)
+        rows = [{"address": each, "reason": "staged"} for each in among if int(each) % 2]
+        yield pa.Table.from_pylist(rows, schema=PROTECTED_SCHEMA)
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1], [3, 4, 0, 9], [6]])
+def test_all_are_asked_for_some_at_a_time(
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(question, "ASKED_AT_ONCE", 3)
+    wanted = [str(number) for number in range(sum(sizes))]
+    numbers = iter(wanted)
+    columns = [pa.chunked_array([[next(numbers) for _ in range(n)]], pa.string()) for n in sizes]
+    reading: Any = _Reading()
+    tables = list(protected_among(reading, columns))
+    assert [address for part in reading.asked for address in part] == wanted
+    assert all(0 < len(part) <= 3 for part in reading.asked)
+    found = [address for table in tables for address in texts(table.column("address"))]
+    assert found == wanted[1::2]
