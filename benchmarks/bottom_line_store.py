@@ -30,7 +30,7 @@ import sqlalchemy as sa
 from benchmarks.prepare_uncommitted import insert_staged
 from ebbtide.arrow import make_schema
 from ebbtide.ids import descending_id
-from ebbtide.model import EPOCH, Commit, Ref
+from ebbtide.model import EPOCH, ONE_MICROSECOND, Commit, Ref
 from ebbtide.retention import Policy, select_commits
 from ebbtide.settings import Settings
 from ebbtide.storage import LocalStorage, Storage
@@ -42,7 +42,7 @@ from ebbtide.store.content.trees import Tree, write_tree
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.branches import BranchRow, insert_branch
 from ebbtide.store.metadata.commits import CommitRecord, insert_commit
-from ebbtide.store.metadata.schema import ONE_MICROSECOND, branches
+from ebbtide.store.metadata.schema import branches
 from ebbtide.store.repository import Repository
 
 SEED: Final = 20_240_607

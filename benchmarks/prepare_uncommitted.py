@@ -35,13 +35,13 @@ from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.protected import write_protected
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id
+from ebbtide.model import ONE_MICROSECOND
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
 from ebbtide.store.content.layout import new_object_address
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.branches import BranchRow, insert_branch
 from ebbtide.store.metadata.engine import Transaction, database_file
-from ebbtide.store.metadata.schema import ONE_MICROSECOND
 from ebbtide.store.repository import Repository
 
 SEED = 20_240_607

@@ -39,12 +39,12 @@ from lakefs.client import Client
 
 from benchmarks.prepare_uncommitted import EPOCH, insert_staged
 from ebbtide.ids import descending_id
+from ebbtide.model import ONE_MICROSECOND
 from ebbtide.settings import Settings
 from ebbtide.store.content.layout import new_object_address
 from ebbtide.store.embedded import Store
 from ebbtide.store.keys import Role
 from ebbtide.store.metadata.branches import require_branch
-from ebbtide.store.metadata.schema import ONE_MICROSECOND
 
 PROGRAM: Final = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
 API: Final = "/api/v1"

@@ -27,6 +27,11 @@ def table_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
+def rows_in(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """What `table_of` makes a table of."""
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
 def hold_little() -> None:
     """Have Arrow ask the system for what it needs, and give it back at once. Its own pool is
     quicker, and twice as large: for a process that itself does little with much.

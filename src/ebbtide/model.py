@@ -6,13 +6,15 @@ Not for: anything that reads, writes or decides. This module imports nothing of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 RefKind = Literal["branch", "tag", "collection"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """The date of every repository's initial, empty commit."""
+ONE_MICROSECOND = timedelta(microseconds=1)
+"""As exact as dates are."""
 
 
 @dataclass(frozen=True, slots=True)

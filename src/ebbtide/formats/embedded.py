@@ -14,6 +14,7 @@ from ebbtide.formats.base import (
     Fencing,
     Guard,
     Identity,
+    RootTables,
     RunHold,
     unguarded,
 )
@@ -21,7 +22,6 @@ from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
 from ebbtide.ids import latest_id
-from ebbtide.retention.decision import Roots
 from ebbtide.store.collecting import (
     delete_run,
     drop_ended,
@@ -221,19 +221,17 @@ class EmbeddedRepository:
         self,
         hold: RunHold,
         run_id: str,
-        choose: Callable[[Roots], Fencing],
+        choose: Callable[[RootTables], Fencing],
         *,
         cutoff: datetime,
-    ) -> Roots:
+    ) -> None:
         """One transaction, with the repository's row taken exclusively."""
         del cutoff
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
-            roots = EmbeddedReading(
-                tx, self._repository_id, self._context.settings, tx.now()
-            ).roots()
-            chosen = choose(roots)
+            reading = EmbeddedReading(tx, self._repository_id, self._context.settings, tx.now())
+            chosen = choose(reading.root_tables())
             set_tombstones(tx, self._repository_id, chosen.tombstone, run_id=run_id)
             drop_ended(
                 tx,
@@ -242,7 +240,6 @@ class EmbeddedRepository:
                 trash_time=self._context.settings.trash_time,
             )
             write_run(tx, self._repository_id, run_id, state="sweeping", fenced_at=tx.now())
-        return roots
 
     def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Take back the tombstones of `commit_ids`, under the lease."""

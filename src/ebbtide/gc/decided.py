@@ -1,7 +1,7 @@
 """What was decided on refs and commits, as far as a plan needs it.
 
-Commits are the most that a run holds by itself. A plan holds them no longer than it takes to decide
-and to write down what was decided; what follows needs their trees.
+Commits are the most that a run holds by itself: nobody does for longer than it takes to decide and
+to write down what was decided. What follows needs their trees.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from ebbtide.gc.mark import KnownTrees, MarkedTrees
+from ebbtide.gc.mark import MarkedTrees, write_trees
 from ebbtide.gc.parts import Part
 from ebbtide.gc.planned_commits import write_commits, write_refs
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.trees import KnownTrees
 from ebbtide.retention.decision import Decision, Roots, decide
 
 
@@ -42,10 +43,10 @@ class Decided:
     commits: Part
     refs: Part
     trees: KnownTrees
-    basis: Basis | None
+    basis: Basis | None = None
 
 
-def decided(folder: RunFolder, roots: Roots, *, keeps_basis: bool) -> Decided:
+def decided(folder: RunFolder, roots: Roots, *, keeps_basis: bool = False) -> Decided:
     """Decide, and write it down. Raises as `decide`."""
     decision = decide(roots)
     gone_count = sum(commit.tombstoned for commit in roots.commits)
@@ -60,7 +61,7 @@ def decided(folder: RunFolder, roots: Roots, *, keeps_basis: bool) -> Decided:
         warnings=decision.warnings,
         commits=write_commits(folder, roots, decision),
         refs=write_refs(folder, roots),
-        trees=KnownTrees.of(trees_of(roots, decision), roots.tree_checksums),
+        trees=write_trees(folder, "", trees_of(roots, decision), roots.tree_checksums),
         basis=Basis(roots, decision) if keeps_basis else None,
     )
 

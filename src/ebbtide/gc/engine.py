@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.gc.ahead import AT_ONCE
@@ -21,6 +21,8 @@ from ebbtide.imports import allow_pandas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_Result = TypeVar("_Result")
 
 Work = Callable[[int, Any, PartRows], None]
 """Does one task: called with its number, the task, and the answer to fill."""
@@ -77,6 +79,11 @@ class Engine(ABC):
         Tasks and `work` may go to other processes: both are picklable. Raises Refused of the first
         error's kind that a task answered with, and Failed when one did not answer.
         """
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """What `function` returns, which may be called in another process of this machine, so that
+        what it held is not held here. Function and result are picklable. Raises what it raised."""
+        return function()
 
     def spark(self) -> SparkSession:
         """A session, started when first asked for. Raises Failed (`java_not_found`,
@@ -140,6 +147,12 @@ class LocalEngine(Engine):
         if self._alone:
             return checked(row for call in calls for row in do(*call))
         return checked(row for rows in self._workers.call(do, calls) for row in rows)
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """See `Engine.call`. Failed `worker_died`."""
+        result: _Result
+        (result,) = [function()] if self._alone else self._workers.call(function, [()])
+        return result
 
 
 def answered(work: Work, number: int, task: Any) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from ebbtide.arrow import make_schema, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.candidates import ROWS_PER_PART, SETTLED
+from ebbtide.gc.deciding import released_since
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import INVENTORY_SCHEMA, REMEMBERED, in_closed_slices
 from ebbtide.gc.keys import (
@@ -44,7 +45,6 @@ from ebbtide.gc.keys import (
     read_keys_in_order,
     to_key_parts,
 )
-from ebbtide.gc.mark import KnownTrees
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
     Part,
@@ -55,8 +55,8 @@ from ebbtide.gc.parts import (
     split,
 )
 from ebbtide.gc.plan import Plan, Settled
-from ebbtide.gc.planned_commits import read_commits
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.trees import KnownTrees
 from ebbtide.storage import Storage
 
 REVIVED: Final = "-revived-"
@@ -236,15 +236,11 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     """What commits refer to that were kept then, or made since, and are not kept now, and that
     lies in slices closed off then: each address as often as nodes have it. Their dates are not
     known: they were there when the earlier run read the metadata."""
-    checksums = now.trees.checksums
-    planned = read_commits(earlier.folder, earlier.plan.commits)
-    made_since = checksums.keys() - planned.trees
-    released = sorted((planned.data_trees | made_since) - now.trees.data)
-    unknown = [tree_id for tree_id in released if tree_id not in checksums]
-    if unknown:
-        raise NeedsCleanRunError(f"nobody knows any more what {len(unknown):,} trees held")
-    nodes = _nodes_of(engine, [(tree_id, checksums[tree_id]) for tree_id in released], now)
-    del checksums, planned, made_since, released
+    before = (earlier.folder, earlier.plan.commits)
+    released = released_since(engine, now.folder, now.trees, earlier=before)
+    if unknown := released.unknown_count:
+        raise NeedsCleanRunError(f"nobody knows any more what {unknown:,} trees held")
+    nodes = _nodes_of(engine, released.trees, now)
     if not nodes:
         return []
     if sum(count for _, _, count in nodes) > engine.held_max:

@@ -4,36 +4,25 @@ Two depths. Of a commit whose data stays, all that its tree refers to is live. O
 alone stays, its tree and nodes are live as files, and the nodes are not read. What the address
 index knows is not read from its own file again.
 
-Parts: `<name>/trees-*` (addresses of trees and nodes), `<name>/companions-*` (of what goes with
-them), `<name>/nodes-*` (node ids), `<name>/addresses-*` or `<name>/keys-*` (what the nodes refer
-to).
+Parts: `<name>/trees-*` (addresses of trees and nodes), `<name>/nodes-*` (node ids),
+`<name>/addresses-*` or `<name>/keys-*` (what the nodes refer to).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
-from ebbtide.arrow import make_schema, texts
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import Index
 from ebbtide.gc.nodes import REQUIRED, distinct_nodes, read_nodes
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows
 from ebbtide.gc.places import Place
-from ebbtide.gc.trees import NEEDED_SCHEMA, read_trees
-
-TREES_SCHEMA: Final = make_schema(
-    ("tree_id", pa.string()),
-    ("checksum", pa.string()),
-    ("recorded", pa.bool_()),
-    ("data", pa.bool_()),
-    ("required", pa.bool_()),
-)
-"""A tree, the checksum of its file, whether it stays, whether its data does, and whether it may not
-be missing."""
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.trees import TREES_SCHEMA, KnownTrees, read_trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,44 +39,26 @@ class MarkedTrees:
     companions: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTrees:
-    """Trees with their checksums, and which of them to read, held small: a table (TREES_SCHEMA) of
-    all, and the `companions` of those that stay."""
-
-    table: pa.Table
-    companions: pa.Array[Any]
-
-    @classmethod
-    def of(cls, marked: MarkedTrees, checksums: Mapping[str, str]) -> KnownTrees:
-        """Trees of which all have a checksum."""
-        ids = sorted(checksums)
-        assert marked.recorded <= checksums.keys()
-        columns: list[Any] = [  # of the schema's types
-            ids,
-            [checksums[tree_id] for tree_id in ids],
-            [tree_id in marked.recorded for tree_id in ids],
-            [tree_id in marked.data for tree_id in ids],
-            [tree_id not in marked.lenient for tree_id in ids],
-        ]
-        companions = pa.array(sorted(marked.companions), pa.string())
-        return cls(pa.table(columns, schema=TREES_SCHEMA), companions)
-
-    @property
-    def needed(self) -> pa.Table:
-        """Those to read (NEEDED_SCHEMA)."""
-        return self.table.filter(self.table.column("recorded")).select(NEEDED_SCHEMA.names)
-
-    @property
-    def data(self) -> frozenset[str]:
-        """Those whose data stays."""
-        return frozenset(texts(self.table.column("tree_id").filter(self.table.column("data"))))
-
-    @property
-    def checksums(self) -> dict[str, str]:
-        """Checksums by the trees' ids."""
-        columns = (texts(self.table.column(name)) for name in ("tree_id", "checksum"))
-        return dict(zip(*columns, strict=True))
+def write_trees(
+    folder: RunFolder, prefix: str, marked: MarkedTrees, checksums: Mapping[str, str]
+) -> KnownTrees:
+    """Write all trees that have a checksum, those that are marked among them, as parts whose names
+    begin with `prefix`."""
+    ids = sorted(checksums)
+    assert marked.recorded <= checksums.keys()
+    columns: list[Any] = [  # of the schema's types
+        ids,
+        [checksums[tree_id] for tree_id in ids],
+        [tree_id in marked.recorded for tree_id in ids],
+        [tree_id in marked.data for tree_id in ids],
+        [tree_id not in marked.lenient for tree_id in ids],
+    ]
+    trees, companions = PartRows(), PartRows()
+    table = pa.table(columns, schema=TREES_SCHEMA)
+    trees.wrote(folder, f"{prefix}trees.parquet", table, group="trees")
+    addresses = pa.table([sorted(marked.companions)], schema=ADDRESS_SCHEMA)
+    companions.wrote(folder, f"{prefix}companions.parquet", addresses, group="companions")
+    return KnownTrees(trees.parts(), companions.parts())
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +85,8 @@ def mark(
 ) -> Marked:
     """Read `trees`, and the nodes of those whose data stays, from their own files. Raises as the
     two steps that it consists of."""
-    reached = reach(engine, place, KnownTrees.of(trees, checksums))
-    return mark_reached(engine, place, reached)
+    known = write_trees(place.folder, place.prefixed("known"), trees, checksums)
+    return mark_reached(engine, place, reach(engine, place, known))
 
 
 def reach(
@@ -123,13 +94,10 @@ def reach(
 ) -> Reached:
     """Read the trees that stay. Refused by the first thing unread. With an `index`, what it lacks
     is added to it."""
-    answers = read_trees(engine, place, trees.needed, index)
+    answers = read_trees(engine, place, trees, index)
     tree_parts = [part for part in answers if part.group == "trees"]
     nodes = distinct_nodes(engine, place, [part for part in answers if part.group == "nodes"])
-    companions = PartRows()
-    found = pa.table([trees.companions], schema=ADDRESS_SCHEMA)
-    companions.wrote(place.folder, place.named("companions-00000"), found, group="companions")
-    return Reached(tree_parts + companions.parts(), nodes)
+    return Reached(tree_parts + trees.companions, nodes)
 
 
 def mark_reached(

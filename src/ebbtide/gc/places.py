@@ -21,3 +21,7 @@ class Place:
     def named(self, stem: str) -> str:
         """The name of a part within the folder."""
         return f"{self.name}/{stem}.parquet"
+
+    def prefixed(self, stem: str) -> str:
+        """What the names of several parts that are written together begin with."""
+        return f"{self.name}/{stem}-"

@@ -164,12 +164,18 @@ def _write_rows(
     return answer.parts()[0]
 
 
-def read_commits(folder: RunFolder, part: Part | None) -> PlannedCommits:
-    """Read COMMITS_FILE. Refused `plan_corrupt`, and `plan_foreign` for a plan without commits:
-    that of a gone repository."""
+def commits_of(folder: RunFolder, part: Part | None) -> Part:
+    """The commits of a plan. Refused `plan_foreign` for a plan without any: that of a gone
+    repository."""
     if part is None:
         raise Refused(
             "plan_foreign", f"{folder.path} holds the plan of a run that looked at no commit"
         )
+    return part
+
+
+def read_commits(folder: RunFolder, part: Part | None) -> PlannedCommits:
+    """Read COMMITS_FILE. Refused `plan_corrupt`, and as `commits_of`."""
+    checksum = commits_of(folder, part).checksum
     names = ("commit_id", "tree_id", "active", "recorded", "reason", "companions")
-    return PlannedCommits(read_part(folder, COMMITS_FILE, part.checksum, columns=names))
+    return PlannedCommits(read_part(folder, COMMITS_FILE, checksum, columns=names))

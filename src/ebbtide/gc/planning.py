@@ -18,6 +18,7 @@ from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
 from ebbtide.gc.candidates import Relations, Subtracted
 from ebbtide.gc.counts import Count
 from ebbtide.gc.decided import Basis, Decided, decided
+from ebbtide.gc.deciding import decide_plan
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
 from ebbtide.gc.given import GivenInventory
@@ -240,7 +241,7 @@ class _Planning:
         folder = self.folder
         with self.repository.reading(listed.cutoff) as reading:
             with self.steps("read"):
-                roots = self._read_roots(reading, listed, keeps_basis=False)
+                roots = self._read_roots(reading, listed)
                 if roots.purged:
                     reason = "a purge was not finished, and a listing finds what it left"
                     raise NeedsCleanRunError(reason)
@@ -278,12 +279,18 @@ class _Planning:
         storage, now = self.repository.storage, roots.decided.now
         return held_back(storage, self.folder, now=now, name="uncommitted")
 
-    def _read_roots(self, reading: Reading, listed: Listed, *, keeps_basis: bool) -> _Roots:
-        roots = reading.roots()
+    def _read_roots(self, reading: Reading, listed: Listed, *, keeps_basis: bool = False) -> _Roots:
+        count = listed.total.objects
+        if keeps_basis:
+            roots = reading.roots()
+            check_not_empty(roots, listed_count=count)
+            known = decided(self.folder, roots, keeps_basis=True)
+        else:
+            tables = reading.root_tables()
+            known = decide_plan(self.engine, self.folder, tables, listed_count=count)
         purged = write_protected(self.folder, reading.purged(), name="purged")
         untraced = write_protected(self.folder, reading.untraced(), name="untraced")
-        check_not_empty(roots, listed_count=listed.total.objects)
-        return _Roots(decided(self.folder, roots, keeps_basis=keeps_basis), purged, untraced)
+        return _Roots(known, purged, untraced)
 
     def _reach(self, known: Decided, index: Index | None) -> Reached:
         return reach(self.engine, self._place, known.trees, index=index)

@@ -21,7 +21,7 @@ from ebbtide.gc.keys import KEYS, KeySet, KeyWriter, keys_of
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows, read_tables, split
 from ebbtide.gc.runs import RunFolder
 
-ASKED_AT_ONCE: Final = 10_000
+ASKED_AT_ONCE: Final = 2_000
 """Addresses that the metadata is asked for together."""
 
 _JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address", "target")])

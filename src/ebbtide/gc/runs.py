@@ -8,7 +8,7 @@
 <run_id>/expired/       what commits held before   <run_id>/dropped/      of the settled, perhaps
 <run_id>/purged/        what goes, live or not     <run_id>/unsettled/    keys that were so once
 <run_id>/fence.json     what the sweep closed      <run_id>/deleted/      what became of each
-<run_id>/report.json    the outcome
+<run_id>/report.json    the outcome                <run_id>/trees.parquet the trees of commits
 ```
 
 Not for: what is in them (`plan`, `sweep`, `report`).

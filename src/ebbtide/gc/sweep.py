@@ -8,7 +8,7 @@ that a crash leaves garbage and never a pointer into nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,28 +16,33 @@ from typing import Final
 import pyarrow as pa
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
-from ebbtide.formats.base import AMONG_MAX, Fencing, Reading, RepositoryFormat, RunHold
+from ebbtide.formats.base import (
+    AMONG_MAX,
+    Fencing,
+    Reading,
+    RepositoryFormat,
+    RootTables,
+    RunHold,
+)
 from ebbtide.gc import quarantine
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
-from ebbtide.gc.decided import trees_of
+from ebbtide.gc.deciding import Fenced, decide_at_fence, decide_behind
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.gates import check_not_empty
 from ebbtide.gc.inventory import judged_by
 from ebbtide.gc.keys import rows_of
-from ebbtide.gc.mark import MarkedTrees, mark
+from ebbtide.gc.mark import mark
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
 from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, split
 from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan
-from ebbtide.gc.planned_commits import PlannedCommits, read_commits
+from ebbtide.gc.planned_commits import commits_of
 from ebbtide.gc.planning import check_times
 from ebbtide.gc.protected import write_protected
 from ebbtide.gc.quarantine import Quarantine, keep_records
 from ebbtide.gc.question import protected_among
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
-from ebbtide.retention.decision import Decision, Roots, decide
 
 ATTEMPTS: Final = 5
 """How often to look again when something came to need what was about to go."""
@@ -50,18 +55,6 @@ class Swept:
     outcomes: Outcomes
     forgotten_count: int
     untried: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Fenced:
-    """What was decided at the fence: which trees stay that the plan's mark did not read, and their
-    checksums; which commits the sweep is to forget; and which of the plan's an earlier attempt
-    forgot: they are stubs by now, or not there at all."""
-
-    trees: MarkedTrees
-    checksums: Mapping[str, str]
-    forgettable: frozenset[str]
-    forgotten: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -87,8 +80,8 @@ class Sweep:
         with self.steps("check"):
             self._check_state()
             check_times(self.repository, self.options)
-            planned = read_commits(self.folder, self.plan.commits)
-            check_parts(self.engine, self.folder, self.plan.candidates)
+            planned = commits_of(self.folder, self.plan.commits)
+            check_parts(self.engine, self.folder, [planned, *self.plan.candidates])
         aside = self._moves_aside()
         is_first = self.folder.get_json(FENCE_FILE) is None
         earlier = self.folder.names("deleted")
@@ -96,9 +89,9 @@ class Sweep:
             self._answers.clear()
             try:
                 with self.steps("fence"):
-                    fenced = self._fence(planned)
+                    fenced = self._fence()
                 with self.steps("recheck"):
-                    keep = self._recheck(planned, fenced)
+                    keep = self._recheck(fenced)
                     todo = self._todo(keep, earlier)
             except (EbbtideError, KeyboardInterrupt):
                 self._lift(is_first=is_first)
@@ -160,58 +153,52 @@ class Sweep:
         quarantine.write(storage, record)
         return True
 
-    def _fence(self, planned: PlannedCommits) -> _Fenced:
+    def _fence(self) -> Fenced:
         """Tombstone what the plan holds expired and what still is, in one transaction."""
-        decided: list[Decision] = []
+        decided: list[Fenced] = []
 
-        def choose(roots: Roots) -> Fencing:
-            check_not_empty(roots, listed_count=self.plan.counts["listed"].objects)
-            decision = decide(roots)
-            decided.append(decision)
-            closed = {commit.commit_id for commit in roots.commits if commit.tombstoned}
-            self._closed = (planned.expired & decision.expired) - closed
-            return Fencing(tombstone=self._closed)
+        def choose(tables: RootTables) -> Fencing:
+            fenced = decide_at_fence(
+                self.engine,
+                self.folder,
+                tables,
+                self.plan.commits,
+                listed_count=self.plan.counts["listed"].objects,
+            )
+            decided.append(fenced)
+            self._closed = fenced.closed
+            return Fencing(tombstone=fenced.closed)
 
-        roots = self.repository.fence(self.hold, self.plan.run_id, choose, cutoff=self.plan.cutoff)
-        decision = decided[-1]
+        self.repository.fence(self.hold, self.plan.run_id, choose, cutoff=self.plan.cutoff)
+        fenced = decided[-1]
         self.folder.put_json(
             FENCE_FILE,
             {
-                "fenced_at": roots.now.isoformat(),
+                "fenced_at": fenced.unread.now.isoformat(),
                 "run_epoch": self.hold.run_epoch,
-                "kept_after_all": sorted(planned.expired & frozenset(decision.active)),
+                "kept_after_all": sorted(fenced.needed),
             },
         )
-        trees = _unread(planned, trees_of(roots, decision))
-        forgettable = planned.forgettable
-        return _Fenced(
-            trees=trees,
-            checksums={tree_id: roots.tree_checksums[tree_id] for tree_id in trees.recorded},
-            forgettable=forgettable & decision.forgettable,
-            forgotten=forgettable.difference(commit.commit_id for commit in roots.commits),
-        )
+        return fenced
 
-    def _recheck(self, planned: PlannedCommits, fenced: _Fenced) -> list[Part]:
+    def _recheck(self, fenced: Fenced) -> list[Part]:
         """Addresses (parts of ADDRESS_SCHEMA) that are needed now and that the plan's mark did not
         see."""
         # A copy of the database may have moved OWNER at the same moment as this run's first check.
         self.repository.check_storage()
         name = f"recheck-{self.hold.run_epoch:06d}"
         with self.repository.reading(self.plan.cutoff) as reading:
-            roots = reading.roots()
-            now, trees = roots.now, _newly_kept(planned, fenced.trees, roots)
-            known = {**fenced.checksums, **roots.tree_checksums}
-            checksums = {tree_id: known[tree_id] for tree_id in trees.recorded}
-            del roots, known  # as much as all that follows
+            tables, planned = reading.root_tables(), self.plan.commits
+            unread = decide_behind(self.engine, self.folder, tables, planned, fenced.unread)
             protected = write_protected(self.folder, self._kept(reading), name=f"{name}/kept")
         protected += quarantine.held_back(
-            self.repository.storage, self.folder, now=now, name=f"{name}/kept"
+            self.repository.storage, self.folder, now=unread.now, name=f"{name}/kept"
         )
         live = mark(
             self.engine,
             Place(self.repository.storage, self.repository.layout, self.folder, name),
-            trees=trees,
-            checksums=checksums,
+            trees=unread.trees,
+            checksums=unread.checksums,
         ).live
         # What the plan protected in the same words is no candidate.
         before = {part.checksum for part in self.plan.protected}
@@ -293,36 +280,4 @@ def incomplete(error: EbbtideError) -> Incomplete:
         "incomplete",
         f"the sweep was stopped: {error.message}. What it deleted until then is on "
         "record: sweep the run again, it goes on where it stopped",
-    )
-
-
-def _newly_kept(planned: PlannedCommits, fenced: MarkedTrees, after: Roots) -> MarkedTrees:
-    """Trees that are kept at the fence or behind it and that the plan's mark did not read, and what
-    goes with those, or goes with others only now."""
-    now = _unread(planned, trees_of(after, decide(after)))
-    # A commit made since the plan may be expired by now. The fence closed only what the plan knew:
-    # whatever is open behind it can be read and built upon, so that its data is needed too.
-    still_open = {
-        commit.tree_id
-        for commit in after.commits
-        if not commit.tombstoned and commit.tree_id in after.tree_checksums
-    } - planned.data_trees
-    data = fenced.data | now.data | still_open
-    return MarkedTrees(
-        recorded=fenced.recorded | now.recorded | data,
-        data=data,
-        lenient=after.lenient_trees,
-        companions=fenced.companions | now.companions,
-    )
-
-
-def _unread(planned: PlannedCommits, trees: MarkedTrees) -> MarkedTrees:
-    """Those that the plan's mark did not read, or not as deep, and what it did not keep with
-    them."""
-    data = trees.data - planned.data_trees
-    return MarkedTrees(
-        recorded=(trees.recorded - planned.recorded_trees) | data,
-        data=data,
-        lenient=trees.lenient,
-        companions=trees.companions - planned.companions,
     )

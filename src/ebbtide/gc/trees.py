@@ -22,6 +22,7 @@ from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import Index, count_use, outworn
 from ebbtide.gc.indexed import IndexedTrees, TreeRows
+from ebbtide.gc.keys import rows_of
 from ebbtide.gc.meter import advance
 from ebbtide.gc.nodes import each_once
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows, split
@@ -31,18 +32,30 @@ MISSING_TREE: Final = "missing_tree"
 TREES_PER_TASK_MIN: Final = 16
 NODE_ROWS_HELD_MAX: Final = 1_000_000
 
-NEEDED_SCHEMA: Final = make_schema(
+TREES_SCHEMA: Final = make_schema(
     ("tree_id", pa.string()),
     ("checksum", pa.string()),
+    ("recorded", pa.bool_()),
     ("data", pa.bool_()),
     ("required", pa.bool_()),
 )
-"""A tree to read. If its `data` stays, its nodes are to be read, too. One that is not `required`
-may be missing."""
+"""A tree, the checksum of its file, whether it stays and is to be read (`recorded`), whether its
+data does, so that its nodes are to be read, too, and whether it may not be missing."""
+NEEDED_SCHEMA: Final = pa.schema([each for each in TREES_SCHEMA if each.name != "recorded"])
+"""A tree to read."""
 
 _IDS_SCHEMA: Final = pa.schema([NEEDED_SCHEMA.field("tree_id")])
 _FOUND: Final = "found"
 """The group of parts that name the trees which the index knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTrees:
+    """Trees with their checksums, and which of them to read: parts of TREES_SCHEMA, and of the
+    addresses (ADDRESS_SCHEMA) that are live with those that stay."""
+
+    trees: list[Part]
+    companions: list[Part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +68,17 @@ class _NeededTree:
     required: bool
 
 
-def read_trees(engine: Engine, place: Place, trees: pa.Table, index: Index | None) -> list[Part]:
-    """Of `trees` (NEEDED_SCHEMA), parts of the groups `trees` (ADDRESS_SCHEMA: trees and their
+def read_trees(engine: Engine, place: Place, trees: KnownTrees, index: Index | None) -> list[Part]:
+    """Of those of `trees` that stay, parts of the groups `trees` (ADDRESS_SCHEMA: trees and their
     nodes) and `nodes` (MARKED_NODES: of trees whose data stays, each once in a part)."""
     recalled = [] if index is None else _recall(engine, place, trees, index)
-    found_parts = [part for part in recalled if part.group == _FOUND]
-    others = without(trees, "tree_id", read_rows(place.folder, found_parts, _IDS_SCHEMA))
-
-    unread = _written(place, "unread", others)
+    found = [part for part in recalled if part.group == _FOUND]
+    unread = _without_found(engine, place, trees, found)
 
     def work(number: int, task: range, answer: PartRows) -> None:
         marked = _MarkedTrees(place)
         rows = TreeRows()
-        needed = _read_needed(place, unread)[task.start : task.stop]
+        needed = _read_unread(place, unread)[task.start : task.stop]
         for tree, storage in fetched(place.storage, needed, address_of, at_once=at_once):
             advance(1)
             try:
@@ -88,35 +99,47 @@ def read_trees(engine: Engine, place: Place, trees: pa.Table, index: Index | Non
         return place.layout.tree_address(tree.tree_id)
 
     at_once = engine.fetches_at_once
-    engine.meter.begin("trees", others.num_rows)
-    tasks = split(range(others.num_rows), tasks=engine.task_count, items_min=TREES_PER_TASK_MIN)
+    count = rows_of(unread)
+    engine.meter.begin("trees", count)
+    tasks = split(range(count), tasks=engine.task_count, items_min=TREES_PER_TASK_MIN)
     return [part for part in recalled if part.group != _FOUND] + engine.run(tasks, work)
 
 
-def _written(place: Place, name: str, trees: pa.Table) -> list[Part]:
-    """The table (NEEDED_SCHEMA) as a part, for tasks: sent with each of them it would be held as
-    often."""
-    answer = PartRows()
-    answer.wrote(place.folder, place.named(name), trees, group="needed")
-    return answer.parts()
+def _without_found(
+    engine: Engine, place: Place, trees: KnownTrees, found: Sequence[Part]
+) -> list[Part]:
+    """The trees to read that are not found, as a part (NEEDED_SCHEMA): sent with each task they
+    would be held as often."""
+
+    def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
+        known = read_rows(place.folder, task, _IDS_SCHEMA)
+        others = without(_needed(place, trees), "tree_id", known)
+        answer.wrote(place.folder, place.named("unread"), others, group="needed")
+
+    return engine.run([found], work) if trees.trees else []
 
 
-def _read_needed(place: Place, parts: Sequence[Part]) -> list[_NeededTree]:
+def _needed(place: Place, trees: KnownTrees) -> pa.Table:
+    """Those to read (NEEDED_SCHEMA)."""
+    table = read_rows(place.folder, trees.trees, TREES_SCHEMA)
+    return table.filter(table.column("recorded")).select(NEEDED_SCHEMA.names)
+
+
+def _read_unread(place: Place, parts: Sequence[Part]) -> list[_NeededTree]:
     table = read_rows(place.folder, parts, NEEDED_SCHEMA)
     columns = (table.column(name).to_pylist() for name in NEEDED_SCHEMA.names)
     return [_NeededTree(*row) for row in zip(*columns, strict=True)]
 
 
-def _recall(engine: Engine, place: Place, trees: pa.Table, index: Index) -> list[Part]:
+def _recall(engine: Engine, place: Place, trees: KnownTrees, index: Index) -> list[Part]:
     """As `read_trees`, of what the index knows; and parts (group _FOUND) of the trees' ids."""
     parts = index.parts("trees")
     if not parts:
         return []
     at_once = engine.fetches_at_once
-    asked = _written(place, "needed", trees)
 
     def work(number: int, task: Sequence[str], answer: PartRows) -> None:
-        needed = read_rows(place.folder, asked, NEEDED_SCHEMA)
+        needed = _needed(place, trees)
         marked = _MarkedTrees(place)
         unchanged = index.unchanged()
         found = [_IDS_SCHEMA.empty_table()]
@@ -139,7 +162,7 @@ def _recall(engine: Engine, place: Place, trees: pa.Table, index: Index) -> list
     # No more tasks than cores: each has to read what is asked for.
     answers = engine.run(split([part.name for part in parts], tasks=engine.cores), work)
     if index.writable and (worn := outworn(parts, answers)):
-        _rewrite(engine, place, index, worn, asked)
+        _rewrite(engine, place, index, worn, trees)
     return [part for part in answers if part.name is not None]
 
 
@@ -149,14 +172,14 @@ def _is(column: Column, flag: bool) -> Any:  # an array of booleans
 
 
 def _rewrite(
-    engine: Engine, place: Place, index: Index, names: Sequence[str], asked: list[Part]
+    engine: Engine, place: Place, index: Index, names: Sequence[str], trees: KnownTrees
 ) -> None:
     """Write what is of use in parts of the index anew, and drop them."""
     at_once = engine.fetches_at_once
 
     def work(_number: int, task: Sequence[str], answer: PartRows) -> None:
         rows = TreeRows()
-        needed = read_rows(place.folder, asked, NEEDED_SCHEMA)
+        needed = _needed(place, trees)
         unchanged = index.unchanged()
         for _, table in index.tables(task, at_once=at_once):
             indexed = IndexedTrees.of(table)

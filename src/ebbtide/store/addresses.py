@@ -15,14 +15,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
-from ebbtide.model import EPOCH
+from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.storage import contains, object_url
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.branches import require_branch
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.repositories import list_repositories, lock_all_repositories
-from ebbtide.store.metadata.schema import ONE_MICROSECOND
 from ebbtide.store.metadata.staged import write_staged
 from ebbtide.store.metadata.tokens import (
     consume_token,

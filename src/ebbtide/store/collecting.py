@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ebbtide.model import EPOCH, Commit, Ref, RefKind
+from ebbtide.model import Ref, RefKind
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
+from ebbtide.retention.rows import CommitRow, micros_since_epoch, with_commits
 from ebbtide.store.content.layout import DATA_PREFIX, slice_of
 from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.copies import drop_copies
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.released import Dropped, drop_tokens, release
 from ebbtide.store.metadata.schema import (
-    ONE_MICROSECOND,
     branches,
     commits,
     dropped_tokens,
@@ -56,50 +57,31 @@ def read_roots(
     A commit that an operator gave up reads as tombstoned, and as one without a tree. What a ref
     pointed at within the last lease shows as `leased_until`.
     """
+    head, batches = read_root_rows(tx, repository_id, lease_ttl=lease_ttl, trash_time=trash_time)
+    return with_commits(head, chain.from_iterable(batches))
+
+
+def read_root_rows(
+    tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
+) -> tuple[Roots, Iterator[list[CommitRow]]]:
+    """As `read_roots`, with commits as rows, of which some are there at a time."""
     now = tx.now()
     collected = read_kept(tx, repository_id, now=now, lease_ttl=lease_ttl, trash_time=trash_time)
     promised = _promises(tx, repository_id, since=now - lease_ttl, lease_ttl=lease_ttl)
     for content_id, ends_at in collected.promised.items():
         promised[content_id] = max(ends_at, promised.get(content_id, ends_at))
     held = _holds(tx, repository_id)
-    kept: list[Commit] = []
-    stub_ids: set[str] = set()
-    checksums: dict[str, str] = {}
-    ids: dict[str, str] = {}  # each id once, however often it is somebody's parent
-    once = ids.setdefault
-    for row in _commit_rows(tx, repository_id):
-        commit_id, parent_ids, created_at, tree_id, checksum, leased_until, *flags = row
-        is_forgotten, is_tombstoned, is_given_up, is_content = flags
-        if is_forgotten:
-            stub_ids.add(commit_id)
-            continue
-        until = promised.get(commit_id)
-        if leased_until is not None:
-            leased = EPOCH + leased_until * ONE_MICROSECOND
-            until = leased if until is None else max(until, leased)
-        kept.append(
-            Commit(
-                once(commit_id, commit_id),
-                tuple([once(each, each) for each in parent_ids.split()]),
-                EPOCH + created_at * ONE_MICROSECOND,
-                tree_id,
-                tombstoned=bool(is_tombstoned or is_given_up),
-                leased_until=until,
-                is_content=bool(is_content),
-            )
-        )
-        if not is_given_up:
-            checksums[tree_id] = checksum
-    return Roots(
+    head = Roots(
         now=now,
         refs=(*_refs(tx, repository_id, gone_before=now - trash_time), *collected.refs),
-        commits=tuple(kept),
-        stub_ids=frozenset(stub_ids),
-        tree_checksums=checksums,
+        commits=(),
+        stub_ids=frozenset(),
+        tree_checksums={},
         policy=_policy(tx, repository_id, held),
         holds=held,
         trash_time=trash_time,
     )
+    return head, _commit_rows(tx, repository_id, promised)
 
 
 def _promises(
@@ -114,25 +96,37 @@ def _promises(
     return {row.commit_id: row.left_at + lease_ttl for row in rows}
 
 
-def _commit_rows(tx: Transaction, repository_id: str) -> Iterator[tuple[Any, ...]]:
-    """Id, parents, date, tree and its checksum, end of the lease; whether it is forgotten,
-    tombstoned, given up, and content of a collection. As the database has them, since what
-    converts each value would take longer than all the rest."""
+def _commit_rows(
+    tx: Transaction, repository_id: str, promised: Mapping[str, datetime]
+) -> Iterator[list[CommitRow]]:
+    """Of all commits. As the database has them, since what converts each value would take longer
+    than all the rest."""
+    is_given_up = commits.c.given_up_at.is_not(None)
     query = sa.select(
         commits.c.commit_id,
         sa.type_coerce(commits.c.parent_ids, sa.Text),
         sa.type_coerce(commits.c.created_at, sa.BigInteger),
         commits.c.tree_id,
-        commits.c.tree_checksum,
+        sa.case((is_given_up, None), else_=commits.c.tree_checksum),
         sa.type_coerce(commits.c.leased_until, sa.BigInteger),
-        sa.type_coerce(commits.c.forgotten_by.is_not(None), sa.Integer),
-        sa.type_coerce(commits.c.tombstoned_by.is_not(None), sa.Integer),
-        sa.type_coerce(commits.c.given_up_at.is_not(None), sa.Integer),
-        sa.type_coerce(commits.c.collection_id.is_not(None), sa.Integer),
+        sa.cast(sa.or_(commits.c.tombstoned_by.is_not(None), is_given_up), sa.Integer),
+        sa.cast(commits.c.collection_id.is_not(None), sa.Integer),
+        sa.cast(commits.c.forgotten_by.is_not(None), sa.Integer),
     ).where(commits.c.repository_id == repository_id)
+    ends = {commit_id: micros_since_epoch(end) for commit_id, end in promised.items()}
     result = tx.execute(query, execution_options={"yield_per": ROWS_AT_ONCE})
     for rows in result.partitions():
-        yield from rows
+        yield [_with_lease(row, ends.get(row[0])) for row in rows]
+
+
+def _with_lease(row: Any, end: int | None) -> CommitRow:
+    """A row of the database, of a commit that was promised until `end`."""
+    if end is None:
+        found: CommitRow = row
+        return found
+    *before, leased_until, is_tombstoned, is_content, is_stub = row
+    until = end if leased_until is None else max(leased_until, end)
+    return (*before, until, is_tombstoned, is_content, is_stub)
 
 
 def _refs(tx: Transaction, repository_id: str, *, gone_before: datetime) -> Iterator[Ref]:

@@ -13,14 +13,13 @@ from heapq import heappop, heappush
 from itertools import dropwhile, islice
 
 from ebbtide.errors import InvalidInput
-from ebbtide.model import EPOCH
+from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.store.content.diffing import diff_trees
 from ebbtide.store.content.entries import same_content
 from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.commits import CommitRecord, find_commits, require_commit
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.schema import ONE_MICROSECOND
 from ebbtide.store.revisions import resolve
 
 LOG_MAX = 10_000

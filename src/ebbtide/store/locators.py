@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
-from ebbtide.model import EPOCH
+from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.storage import Content, stream_external
 from ebbtide.store import views
 from ebbtide.store.content.entries import Entry, is_external
@@ -25,7 +25,6 @@ from ebbtide.store.metadata.commits import CommitRecord, raise_lease, require_in
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
 from ebbtide.store.metadata.repositories import repository_by_id
-from ebbtide.store.metadata.schema import ONE_MICROSECOND
 from ebbtide.store.metadata.tags import find_tag
 from ebbtide.store.metadata.tokens import insert_token, read_signing_keys, read_verifying_keys
 from ebbtide.store.names import shown

@@ -14,6 +14,7 @@ from typing import Final
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, Refused
 from ebbtide.ids import new_id
+from ebbtide.model import ONE_MICROSECOND
 from ebbtide.store.content.building import PathChange, apply_changes
 from ebbtide.store.content.trees import Tree, write_tree
 from ebbtide.store.context import RepositoryContext
@@ -31,7 +32,6 @@ from ebbtide.store.metadata.commits import (
 )
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
-from ebbtide.store.metadata.schema import ONE_MICROSECOND
 from ebbtide.store.metadata.staged import take_up_staged
 from ebbtide.store.names import check_metadata, check_text
 from ebbtide.store.writes import Writes

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ebbtide.formats.base import PROTECTED_SCHEMA, Protector
+from ebbtide.formats.base import PROTECTED_SCHEMA, Protector, RootTables
 from ebbtide.formats.icechunk.reopening import BACK
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX
 from ebbtide.formats.icechunk.state import State, log_addresses
@@ -62,6 +62,10 @@ class IcechunkReading:
             lenient_trees=frozenset(self.state.unreachable),
             holds_end=ends,
         )
+
+    def root_tables(self) -> RootTables:
+        """The same: the file that has them was read whole."""
+        return RootTables.of(self.roots())
 
     def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The backups that stay: young ones, and those in which the operations log goes on."""

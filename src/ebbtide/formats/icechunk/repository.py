@@ -21,6 +21,7 @@ from ebbtide.formats.base import (
     Fencing,
     Guard,
     Identity,
+    RootTables,
     RunHold,
     unguarded,
 )
@@ -43,7 +44,6 @@ from ebbtide.formats.icechunk.state import (
 )
 from ebbtide.formats.icechunk.walk import IcechunkWalk
 from ebbtide.ids import descending_id
-from ebbtide.retention.decision import Roots
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
@@ -262,19 +262,17 @@ class IcechunkRepository:
         self,
         hold: RunHold,
         run_id: str,
-        choose: Callable[[Roots], Fencing],
+        choose: Callable[[RootTables], Fencing],
         *,
         cutoff: datetime,
-    ) -> Roots:
+    ) -> None:
         """Nothing can be closed beforehand: `forget` closes, on the condition that nothing came to
         need what goes."""
         del run_id
         assert self._expiry is None, "a plan of what might be is not for sweeping"
         hold.check()
         self._closed = frozenset()
-        roots = self._read(cutoff).roots()
-        self._closed = frozenset(choose(roots).tombstone)
-        return roots
+        self._closed = frozenset(choose(self._read(cutoff).root_tables()).tombstone)
 
     def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Nothing was closed but in this process."""

@@ -24,7 +24,7 @@ from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import Family, Index, IndexPart
 from ebbtide.gc.indexed import IndexedTrees, Unchanged
 from ebbtide.gc.keys import KEYS, key_table, keys_of, rows_of
-from ebbtide.gc.mark import KnownTrees, MarkedTrees, mark_reached, reach
+from ebbtide.gc.mark import MarkedTrees, mark_reached, reach, write_trees
 from ebbtide.gc.nodes import unknown_nodes
 from ebbtide.gc.parts import Part, PartRows, read_rows, split
 from ebbtide.gc.places import Place
@@ -130,7 +130,7 @@ class Search:
         key = keys_of(pa.array([self.address], pa.string()))
         asked = PartRows()
         asked.wrote(self.place.folder, self.place.named("asked"), key_table(key), group=KEYS)
-        known = KnownTrees.of(trees, checksums)
+        known = write_trees(self.place.folder, self.place.prefixed("known"), trees, checksums)
         reached = reach(self.engine, self.place, known, index=self.index)
         marked = mark_reached(
             self.engine, self.place, reached, index=self.index, asked=asked.parts()
@@ -160,7 +160,7 @@ class Search:
         marked = MarkedTrees(recorded=unkept, data=unkept, lenient=unkept)
         count = len(unkept)
         try:
-            known = KnownTrees.of(marked, checksums)
+            known = write_trees(place.folder, place.prefixed("known"), marked, checksums)
             reached = reach(self.engine, place, known, index=self.index)
             unknown = unknown_nodes(self.engine, place, reached.nodes, self.index)
             count = rows_of(unknown)

@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from ebbtide.ids import new_id
+from ebbtide.model import ONE_MICROSECOND
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.schema import ONE_MICROSECOND, copies, readings
+from ebbtide.store.metadata.schema import copies, readings
 
 
 def record_copy(tx: Transaction, repository_id: str, address: str) -> None:

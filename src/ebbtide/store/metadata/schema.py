@@ -7,13 +7,12 @@ test holds against these definitions).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-ONE_MICROSECOND = timedelta(microseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from ebbtide.model import EPOCH, ONE_MICROSECOND
 
 
 class Timestamp(sa.types.TypeDecorator[datetime]):
@@ -28,11 +27,11 @@ class Timestamp(sa.types.TypeDecorator[datetime]):
             return None
         if value.tzinfo is None:
             raise ValueError("a datetime without a zone")
-        return (value - _EPOCH) // ONE_MICROSECOND
+        return (value - EPOCH) // ONE_MICROSECOND
 
     def process_result_value(self, value: int | None, _dialect: sa.Dialect) -> datetime | None:
         """An aware datetime, UTC."""
-        return None if value is None else _EPOCH + value * ONE_MICROSECOND
+        return None if value is None else EPOCH + value * ONE_MICROSECOND
 
 
 class IdList(sa.types.TypeDecorator[tuple[str, ...]]):

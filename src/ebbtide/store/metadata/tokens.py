@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import sqlalchemy as sa
 
+from ebbtide.model import ONE_MICROSECOND
 from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.released import Dropped, release
-from ebbtide.store.metadata.schema import ONE_MICROSECOND, signing_keys, upload_tokens
+from ebbtide.store.metadata.schema import signing_keys, upload_tokens
 from ebbtide.store.signing import SigningKey
 
 

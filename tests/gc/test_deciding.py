@@ -1,0 +1,248 @@
+"""Deciding in another process: the same as here, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ebbtide.arrow import texts
+from ebbtide.errors import Failed, InvalidInput, Refused
+from ebbtide.formats.base import COMMIT_ROWS_AT_ONCE, RootTables
+from ebbtide.gc import deciding
+from ebbtide.gc.decided import decided, trees_of
+from ebbtide.gc.deciding import (
+    decide_at_fence,
+    decide_behind,
+    decide_plan,
+    released_since,
+    spooled,
+)
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.mark import MarkedTrees
+from ebbtide.gc.parts import ADDRESS_SCHEMA, read_rows
+from ebbtide.gc.planned_commits import read_commits
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.trees import TREES_SCHEMA
+from ebbtide.ids import new_id
+from ebbtide.model import Commit
+from ebbtide.retention import Policy
+from ebbtide.retention.decision import Roots, decide
+from ebbtide.storage import open_storage
+from tests.retention import histories
+from tests.support.engines import ENGINES
+
+LOCAL = pytest.mark.parametrize("engine", [ENGINES["inline"], ENGINES["workers"]])
+HISTORIES = 150
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """On a disk, where worker processes find it."""
+    return RunFolder.inside(open_storage(str(tmp_path / "lake")), new_id())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def workers() -> None:
+    """They run: alone a process does what is asked of them itself."""
+    ENGINES["workers"].expect(None)
+
+
+@pytest.fixture(autouse=True)
+def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where files of this machine go for a while: none is left there."""
+    place = tmp_path / "spools"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    yield place
+    assert not list(place.iterdir())
+
+
+def some_roots(seed: int) -> Roots:
+    """A history, refs and a policy; of some commits the tree was given up."""
+    rng = random.Random(seed)
+    commits, refs, policy = histories.even(seed)
+    ids = {commit.commit_id for commit in commits}
+    return Roots(
+        now=histories.NOW,
+        refs=tuple(ref for ref in refs if ref.commit_id in ids),
+        commits=tuple(commits),
+        stub_ids=frozenset({"gone", *(f"old{n}" for n in range(rng.randrange(3)))}),
+        tree_checksums={c.tree_id: f"sum {c.tree_id}" for c in commits if rng.random() < 0.9},
+        policy=Policy.parse(policy) if rng.random() < 0.9 else None,
+        lenient_trees=frozenset(c.tree_id for c in commits if rng.random() < 0.1),
+        companions={c.commit_id: (f"log {c.commit_id}",) for c in commits if rng.random() < 0.3},
+    )
+
+
+def later(roots: Roots, rng: random.Random) -> Roots:
+    """The same after a while: some commits closed or forgotten, one made, another policy."""
+    forgotten = {c.commit_id for c in roots.commits if rng.random() < 0.1}
+    forgotten -= {ref.commit_id for ref in roots.refs}
+    kept = [c for c in roots.commits if c.commit_id not in forgotten]
+    made = [Commit(f"new{rng.random()}", (), roots.now, f"new tree {rng.random()}")]
+    _, _, policy = histories.even(rng.randrange(2**32))
+    trees = {c.tree_id for c in [*kept, *made]}
+    checksums = {**roots.tree_checksums, made[0].tree_id: "sum of the new"}
+    return Roots(
+        now=roots.now,
+        refs=roots.refs,
+        commits=(*kept, *made),
+        stub_ids=roots.stub_ids | forgotten,
+        tree_checksums={tree: found for tree, found in checksums.items() if tree in trees},
+        policy=Policy.parse(policy),
+        lenient_trees=roots.lenient_trees,
+        companions=roots.companions,
+    )
+
+
+@LOCAL
+def test_a_plan_is_the_same(folder: RunFolder, engine: Engine) -> None:
+    for seed in range(HISTORIES):
+        roots = some_roots(seed)
+        expected = decided(folder, roots)
+        read = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
+        found = decide_plan(engine, read, RootTables.of(roots), listed_count=0)
+        assert found == expected
+        marked = trees_of(roots, decide(roots))
+        rows = read_rows(read, found.trees.trees, TREES_SCHEMA).to_pylist()
+        assert {row["tree_id"]: row["checksum"] for row in rows} == roots.tree_checksums
+        assert {row["tree_id"] for row in rows if row["recorded"]} == marked.recorded
+        assert {row["tree_id"] for row in rows if row["data"]} == marked.data
+        there = roots.tree_checksums.keys()
+        assert {row["tree_id"] for row in rows if not row["required"]} == marked.lenient & there
+        companions = read_rows(read, found.trees.companions, ADDRESS_SCHEMA)
+        assert set(texts(companions.column("address"))) == marked.companions
+
+
+@LOCAL
+def test_the_fence_and_what_follows(folder: RunFolder, engine: Engine) -> None:
+    """Against the definitions, by sets."""
+    for seed in range(HISTORIES):
+        rng = random.Random(seed)
+        before = some_roots(seed)
+        planned = decided(folder, before)
+        kept = decide(before)
+        marked = trees_of(before, kept)
+        now = later(before, rng)
+        decision = decide(now)
+        fenced = decide_at_fence(
+            engine, folder, RootTables.of(now), planned.commits, listed_count=0
+        )
+        was_expired = {c.commit_id for c in before.commits} - set(kept.active)
+        closed = {c.commit_id for c in now.commits if c.tombstoned}
+        assert fenced.closed == (was_expired & decision.expired) - closed
+        assert fenced.needed == was_expired & set(decision.active)
+        assert fenced.forgettable == kept.forgettable & decision.forgettable
+        assert fenced.forgotten == kept.forgettable - {c.commit_id for c in now.commits}
+        check_unread(fenced.unread.trees, fenced.unread.checksums, marked, now)
+        assert fenced.unread.trees.data == trees_of(now, decision).data - marked.data
+
+        last = later(now, rng)
+        behind = decide_behind(engine, folder, RootTables.of(last), planned.commits, fenced.unread)
+        still_open = {
+            c.tree_id for c in last.commits if not c.tombstoned and c.tree_id in last.tree_checksums
+        }
+        assert behind.trees.data >= still_open - marked.data
+        assert behind.trees.data >= fenced.unread.trees.data
+        assert behind.trees.recorded >= fenced.unread.trees.recorded
+        assert behind.checksums.keys() == behind.trees.recorded
+
+
+def check_unread(trees: MarkedTrees, checksums: object, marked: MarkedTrees, now: Roots) -> None:
+    present = trees_of(now, decide(now))
+    assert trees.recorded == (present.recorded - marked.recorded) | (present.data - marked.data)
+    assert trees.companions == present.companions - marked.companions
+    assert checksums == {tree: now.tree_checksums[tree] for tree in trees.recorded}
+
+
+@LOCAL
+def test_what_was_released(folder: RunFolder, engine: Engine) -> None:
+    for seed in range(HISTORIES):
+        before = some_roots(seed)
+        planned = decided(folder, before)
+        now = later(before, random.Random(seed))
+        other = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
+        trees = decided(other, now).trees
+        held = read_commits(folder, planned.commits)
+        found = released_since(engine, other, trees, earlier=(folder, planned.commits))
+        data = trees_of(now, decide(now)).data
+        made = {tree for tree in now.tree_checksums if tree not in held.trees}
+        gone = (held.data_trees | made) - data
+        assert dict(found.trees) == {t: s for t, s in now.tree_checksums.items() if t in gone}
+        assert found.unknown_count == len(gone - now.tree_checksums.keys())
+
+
+def test_many_commits_come_some_at_a_time() -> None:
+    commits = tuple(
+        Commit(f"c{n}", (f"c{n - 1}",) if n else (), histories.NOW, f"t{n}")
+        for n in range(2 * COMMIT_ROWS_AT_ONCE + 7)
+    )
+    roots = Roots(histories.NOW, (), commits, frozenset(), {c.tree_id: "" for c in commits}, None)
+    tables = list(RootTables.of(roots).tables)
+    assert [table.num_rows for table in tables] == [COMMIT_ROWS_AT_ONCE, COMMIT_ROWS_AT_ONCE, 7]
+    with spooled(RootTables.of(roots)) as read:
+        assert read.roots() == roots
+        assert not read.head.commits
+
+
+def test_it_is_another_process() -> None:
+    """Where there are workers, or every process would hold what one should."""
+    assert ENGINES["workers"].call(os.getpid) != os.getpid()
+    assert ENGINES["inline"].call(os.getpid) == os.getpid()
+
+
+@LOCAL
+def test_errors_come_back_as_they_are(folder: RunFolder, engine: Engine) -> None:
+    """With all that they say, and without anything written."""
+    roots = some_roots(1)
+    empty = Roots(roots.now, roots.refs, (), frozenset(), {}, None)
+    with pytest.raises(Refused) as refused:
+        decide_plan(engine, folder, RootTables.of(empty), listed_count=1)
+    assert refused.value.kind == "zero_commits"
+    twice = Roots(roots.now, (), (*roots.commits, roots.commits[0]), frozenset({"gone"}), {}, None)
+    with pytest.raises(InvalidInput) as invalid:
+        decide_plan(engine, folder, RootTables.of(twice), listed_count=0)
+    assert invalid.value.kind == "invalid_argument"
+    with pytest.raises(Refused) as foreign:
+        decide_at_fence(engine, folder, RootTables.of(roots), None, listed_count=0)
+    assert foreign.value.kind == "plan_foreign"
+    assert not list(folder.storage.list(folder.prefix))
+
+
+def test_a_reading_that_breaks_off_leaves_nothing(folder: RunFolder) -> None:
+    def broken() -> Iterator[pa.Table]:
+        yield from RootTables.of(some_roots(1)).tables
+        raise Failed("database_error", "it went away")
+
+    tables = RootTables(some_roots(1), broken())
+    with pytest.raises(Failed, match="it went away"):
+        decide_plan(ENGINES["inline"], folder, tables, listed_count=0)
+    assert not list(folder.storage.list(folder.prefix))
+
+
+def test_no_room_for_a_while(
+    folder: RunFolder, spools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says what to do."""
+    monkeypatch.setattr(tempfile, "tempdir", str(spools / "nowhere"))
+    with pytest.raises(Failed) as failed:
+        decide_plan(ENGINES["inline"], folder, RootTables.of(some_roots(1)), listed_count=0)
+    assert failed.value.kind == "task_failed"
+    assert "TMPDIR" in failed.value.message
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above, and what was made is gone again."""
+    monkeypatch.setattr(deciding, "SPOOL_FILE", "/dev/full")
+    roots = some_roots(1)
+    with pytest.raises(Failed) as failed:
+        decide_plan(ENGINES["inline"], folder, RootTables.of(roots), listed_count=0)
+    assert "TMPDIR" in failed.value.message
+    assert not list(folder.storage.list(folder.prefix))
