@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,6 +38,16 @@ def test_workers_and_this_process_count_together() -> None:
     assert workers.meter.reading().done == 11
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """An interrupt is raised, whoever started this process, and whatever handles it otherwise: a
+    shell has what runs in its background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_stops_tasks_where_they_count() -> None:
     """Those that have begun, and none begins after; the next ones are carried out."""
     workers = Workers(2)
