@@ -82,7 +82,7 @@ def main() -> None:
             axes.set_yscale("linear")
             axes.set_ylim(bottom=0)
         axes.grid(visible=True, which="major", alpha=0.3)
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     figure.savefig(TARGET, metadata={"Date": None})
     print(TARGET)
 
