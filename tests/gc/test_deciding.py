@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, Refused
-from ebbtide.formats.base import COMMIT_ROWS_AT_ONCE, RootTables
+from ebbtide.formats.roots import COMMIT_ROWS_AT_ONCE, RootTables
 from ebbtide.gc import deciding
 from ebbtide.gc.decided import decided, trees_of
 from ebbtide.gc.deciding import (

@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from ebbtide.arrow import Column, make_schema, table_of
+from ebbtide.arrow import Column, make_schema
+from ebbtide.formats.roots import RootTables
 from ebbtide.retention.decision import Roots
-from ebbtide.retention.rows import CommitRow, without_commits
 from ebbtide.storage import Storage
 
 NODES_SCHEMA: Final = make_schema(
@@ -36,20 +35,6 @@ PROTECTED_SCHEMA: Final = make_schema(
 )
 """The relation `protected`: addresses that no commit holds and that must stay all the same. `until`
 and `created_at` are null where a format does not know them."""
-
-COMMIT_ROWS_SCHEMA: Final = make_schema(
-    ("commit_id", pa.string()),
-    ("parent_ids", pa.string()),
-    ("created_at", pa.int64()),
-    ("tree_id", pa.string()),
-    ("checksum", pa.string()),
-    ("leased_until", pa.int64()),
-    ("tombstoned", pa.int8()),
-    ("is_content", pa.int8()),
-    ("is_stub", pa.int8()),
-)
-"""Commits of a reading as `retention.rows.CommitRow` has them."""
-COMMIT_ROWS_AT_ONCE: Final = 1_000
 
 AMONG_MAX: Final = 500_000
 """How many addresses can be asked for by name: one parameter of a statement, some 35 MB."""
@@ -245,31 +230,6 @@ class Walk(Protocol):
 
     def content(self, node: str) -> Iterator[str]:
         """What the node at an address refers to; also what lies outside the storage root."""
-
-
-@dataclass(frozen=True, slots=True)
-class RootTables:
-    """Roots whose commits are not held, but come some at a time: `head` has all but them, `tables`
-    (COMMIT_ROWS_SCHEMA) have those, once."""
-
-    head: Roots
-    tables: Iterator[pa.Table]
-
-    @classmethod
-    def of(cls, roots: Roots) -> RootTables:
-        """Of roots that are held."""
-        head, rows = without_commits(roots)
-        return cls(head, _tables(rows))
-
-
-def commit_table(rows: Sequence[CommitRow]) -> pa.Table:
-    """A table of COMMIT_ROWS_SCHEMA."""
-    return table_of(rows, COMMIT_ROWS_SCHEMA)
-
-
-def _tables(rows: Iterator[CommitRow]) -> Iterator[pa.Table]:
-    while some := list(islice(rows, COMMIT_ROWS_AT_ONCE)):
-        yield commit_table(some)
 
 
 class Reading(Protocol):

@@ -9,18 +9,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from ebbtide.errors import EbbtideError, Refused
-from ebbtide.formats.base import (
-    Clocks,
-    Fencing,
-    Guard,
-    Identity,
-    RootTables,
-    RunHold,
-    unguarded,
-)
+from ebbtide.formats.base import Clocks, Fencing, Guard, Identity, RunHold, unguarded
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
+from ebbtide.formats.roots import RootTables
 from ebbtide.ids import latest_id
 from ebbtide.store.collecting import (
     delete_run,

@@ -8,7 +8,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from ebbtide.formats.base import LetGo, Protector, PurgedAddress, RootTables, commit_table
+from ebbtide.formats.base import LetGo, Protector, PurgedAddress
+from ebbtide.formats.roots import RootTables, commit_table
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.store.collecting import read_root_rows, read_roots

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ebbtide.arrow import rows_in, texts
 from ebbtide.errors import Failed
-from ebbtide.formats.base import COMMIT_ROWS_SCHEMA, RootTables
+from ebbtide.formats.roots import COMMIT_ROWS_SCHEMA, RootTables
 from ebbtide.gc.decided import Decided, decided, trees_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_not_empty

@@ -150,8 +150,9 @@ class LocalEngine(Engine):
 
     def call(self, function: Callable[[], _Result]) -> _Result:
         """See `Engine.call`. Failed `worker_died`."""
-        result: _Result
-        (result,) = [function()] if self._alone else self._workers.call(function, [()])
+        if self._alone:
+            return function()
+        result: _Result = self._workers.call(function, [()])[0]
         return result
 
 

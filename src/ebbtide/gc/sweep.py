@@ -16,14 +16,8 @@ from typing import Final
 import pyarrow as pa
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
-from ebbtide.formats.base import (
-    AMONG_MAX,
-    Fencing,
-    Reading,
-    RepositoryFormat,
-    RootTables,
-    RunHold,
-)
+from ebbtide.formats.base import AMONG_MAX, Fencing, Reading, RepositoryFormat, RunHold
+from ebbtide.formats.roots import RootTables
 from ebbtide.gc import quarantine
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.deciding import Fenced, decide_at_fence, decide_behind

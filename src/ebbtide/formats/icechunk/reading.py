@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from ebbtide.formats.base import PROTECTED_SCHEMA, Protector, RootTables
+from ebbtide.formats.base import PROTECTED_SCHEMA, Protector
 from ebbtide.formats.icechunk.reopening import BACK
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX
 from ebbtide.formats.icechunk.state import State, log_addresses
+from ebbtide.formats.roots import RootTables
 from ebbtide.model import Commit
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots

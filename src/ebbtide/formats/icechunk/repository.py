@@ -21,7 +21,6 @@ from ebbtide.formats.base import (
     Fencing,
     Guard,
     Identity,
-    RootTables,
     RunHold,
     unguarded,
 )
@@ -43,6 +42,7 @@ from ebbtide.formats.icechunk.state import (
     spec_version,
 )
 from ebbtide.formats.icechunk.walk import IcechunkWalk
+from ebbtide.formats.roots import RootTables
 from ebbtide.ids import descending_id
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
 from ebbtide.settings import Settings
