@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeAlias, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 _LARGE_BYTES: Final = 128 * 1024
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # mallopt(3)
@@ -67,6 +69,20 @@ def distinct(columns: Iterable[Column]) -> pa.Array[Any]:
     ]
     found: Any = pc.unique(cast("Any", pa.chunked_array(chunks, pa.string())))
     return cast("pa.Array[Any]", found)
+
+
+def numbered(column: Column) -> Numbers:
+    """For each text of a column a number that stands for it: from 0 up, as they come."""
+    whole: Any = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    numbers: Numbers = whole.dictionary_encode().indices.to_numpy()
+    return numbers
+
+
+def first_of_each(numbers: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """For each number, as `numbered` gives them, whether it is the first that is so."""
+    before = np.concatenate(([-1], np.maximum.accumulate(numbers)))[:-1]
+    found: np.ndarray[Any, np.dtype[np.bool_]] = numbers > before
+    return found
 
 
 def texts(column: Column) -> list[str]:

@@ -1,16 +1,20 @@
 """Processes: whether one that held something is gone, from the name it left behind; and those that
-end with their parent.
+end with their parent; how this one was started, and is set up for many rows.
 
 Not for: processes of other machines, of which nothing is known but that they fell silent.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import threading
 from pathlib import Path
+from typing import Final
+
+OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
 
 
 def this_process() -> str | None:
@@ -53,6 +57,17 @@ def _start_of(pid: str) -> str | None:
         return None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
+
+
+def was_submitted() -> bool:
+    """Whether `spark-submit` started this program: its JVM runs, and knows the master."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def collect_seldom() -> None:
+    """Have Python look for cycles less often: rows by the hundred thousand have none, and to look
+    through them each time that some were made takes as long as to make them."""
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
 
 
 def follow_parent() -> None:

@@ -107,7 +107,8 @@ def test_a_plan_is_the_same(folder: RunFolder, engine: Engine) -> None:
         roots = some_roots(seed)
         expected = decided(folder, roots)
         read = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
-        found = decide_plan(engine, read, RootTables.of(roots), listed_count=0)
+        with spooled(RootTables.of(roots)) as spool:
+            found = decide_plan(engine, read, spool, listed_count=0)
         assert found == expected
         marked = trees_of(roots, decide(roots))
         rows = read_rows(read, found.trees.trees, TREES_SCHEMA).to_pylist()
@@ -131,9 +132,8 @@ def test_the_fence_and_what_follows(folder: RunFolder, engine: Engine) -> None:
         marked = trees_of(before, kept)
         now = later(before, rng)
         decision = decide(now)
-        fenced = decide_at_fence(
-            engine, folder, RootTables.of(now), planned.commits, listed_count=0
-        )
+        with spooled(RootTables.of(now)) as spool:
+            fenced = decide_at_fence(engine, folder, spool, planned.commits, listed_count=0)
         was_expired = {c.commit_id for c in before.commits} - set(kept.active)
         closed = {c.commit_id for c in now.commits if c.tombstoned}
         assert fenced.closed == (was_expired & decision.expired) - closed
@@ -144,7 +144,8 @@ def test_the_fence_and_what_follows(folder: RunFolder, engine: Engine) -> None:
         assert fenced.unread.trees.data == trees_of(now, decision).data - marked.data
 
         last = later(now, rng)
-        behind = decide_behind(engine, folder, RootTables.of(last), planned.commits, fenced.unread)
+        with spooled(RootTables.of(last)) as spool:
+            behind = decide_behind(engine, folder, spool, planned.commits, fenced.unread)
         still_open = {
             c.tree_id for c in last.commits if not c.tombstoned and c.tree_id in last.tree_checksums
         }
@@ -202,47 +203,43 @@ def test_errors_come_back_as_they_are(folder: RunFolder, engine: Engine) -> None
     """With all that they say, and without anything written."""
     roots = some_roots(1)
     empty = Roots(roots.now, roots.refs, (), frozenset(), {}, None)
-    with pytest.raises(Refused) as refused:
-        decide_plan(engine, folder, RootTables.of(empty), listed_count=1)
+    with spooled(RootTables.of(empty)) as read, pytest.raises(Refused) as refused:
+        decide_plan(engine, folder, read, listed_count=1)
     assert refused.value.kind == "zero_commits"
     twice = Roots(roots.now, (), (*roots.commits, roots.commits[0]), frozenset({"gone"}), {}, None)
-    with pytest.raises(InvalidInput) as invalid:
-        decide_plan(engine, folder, RootTables.of(twice), listed_count=0)
+    with spooled(RootTables.of(twice)) as read, pytest.raises(InvalidInput) as invalid:
+        decide_plan(engine, folder, read, listed_count=0)
     assert invalid.value.kind == "invalid_argument"
-    with pytest.raises(Refused) as foreign:
-        decide_at_fence(engine, folder, RootTables.of(roots), None, listed_count=0)
+    with spooled(RootTables.of(roots)) as read, pytest.raises(Refused) as foreign:
+        decide_at_fence(engine, folder, read, None, listed_count=0)
     assert foreign.value.kind == "plan_foreign"
     assert not list(folder.storage.list(folder.prefix))
 
 
-def test_a_reading_that_breaks_off_leaves_nothing(folder: RunFolder) -> None:
+def test_a_reading_that_breaks_off_leaves_nothing() -> None:
     def broken() -> Iterator[pa.Table]:
         yield from RootTables.of(some_roots(1)).tables
         raise Failed("database_error", "it went away")
 
     tables = RootTables(some_roots(1), broken())
-    with pytest.raises(Failed, match="it went away"):
-        decide_plan(ENGINES["inline"], folder, tables, listed_count=0)
-    assert not list(folder.storage.list(folder.prefix))
+    with pytest.raises(Failed, match="it went away"), spooled(tables):
+        pytest.fail("it was not read whole")
 
 
-def test_no_room_for_a_while(
-    folder: RunFolder, spools: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_room_for_a_while(spools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to do."""
     monkeypatch.setattr(tempfile, "tempdir", str(spools / "nowhere"))
-    with pytest.raises(Failed) as failed:
-        decide_plan(ENGINES["inline"], folder, RootTables.of(some_roots(1)), listed_count=0)
+    with pytest.raises(Failed) as failed, spooled(RootTables.of(some_roots(1))):
+        pytest.fail("there is nowhere to write to")
     assert failed.value.kind == "task_failed"
     assert "TMPDIR" in failed.value.message
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """As above, and what was made is gone again."""
     monkeypatch.setattr(deciding, "SPOOL_FILE", "/dev/full")
     roots = some_roots(1)
-    with pytest.raises(Failed) as failed:
-        decide_plan(ENGINES["inline"], folder, RootTables.of(roots), listed_count=0)
+    with pytest.raises(Failed) as failed, spooled(RootTables.of(roots)):
+        pytest.fail("there is no room")
     assert "TMPDIR" in failed.value.message
-    assert not list(folder.storage.list(folder.prefix))

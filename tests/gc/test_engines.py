@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,6 +99,51 @@ def test_answers_and_refusals(engine: Engine) -> None:
         engine.run([1, -1, -1, 2], count)
     assert refused.value.kind == "object_not_found"
     assert refused.value.message == "task 1 (and 1 more)"
+
+
+@pytest.mark.spark
+@every
+def test_steps_together(engine: Engine) -> None:
+    """Each does its own tasks, which have its own numbers; an error of one is an error of all."""
+
+    def count(number: int, task: int, answer: PartRows) -> None:
+        answer.counted(task, bytes_total=number, group="counted")
+
+    def name(number: int, task: str, answer: PartRows) -> None:
+        if task == "refused":
+            answer.failed(Refused("missing_tree", "not there"))
+        answer.counted(0, bytes_total=number, group=task)
+
+    found = engine.run_together(([5, 6, 7], count), (["a", "b"], name), ([], count))
+    counted = sorted((part.rows, part.bytes_total) for part in found if part.group == "counted")
+    assert counted == [(5, 0), (6, 1), (7, 2)]
+    assert [(p.group, p.bytes_total) for p in found if p.rows == 0] == [("a", 0), ("b", 1)]
+    with pytest.raises(Refused, match="not there"):
+        engine.run_together(([1], count), (["refused"], name))
+    assert engine.run_together(([], count)) == []
+
+
+@pytest.mark.parametrize("name", ["inline", "workers"])
+def test_beside_a_block(name: str) -> None:
+    """In another thread where there are more cores than one; else when it is asked for."""
+    engine = ENGINES[name]
+    threads: list[int] = []
+
+    def work() -> str:
+        threads.append(threading.get_ident())
+        return "done"
+
+    with engine.beside(work) as result:
+        assert name == "workers" or not threads
+        assert result() == "done"
+    assert len(threads) == 1
+    assert (threads == [threading.get_ident()]) == (name == "inline")
+
+    def broken() -> None:
+        raise NotFound("object_not_found", "it is gone")
+
+    with engine.beside(broken) as result_of_none, pytest.raises(NotFound, match="it is gone"):
+        result_of_none()
 
 
 def test_what_a_step_did_not_expect() -> None:

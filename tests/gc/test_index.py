@@ -97,6 +97,25 @@ def test_a_node_is_read_once(world: World, read: list[str], mode: str) -> None:
     assert 2 <= len(read) == len(set(read)) < 2 + len([node_id, *others])
 
 
+@pytest.mark.parametrize("mode", ["clean", "incremental"])
+def test_nodes_that_fill_several_parts_are_told_apart(
+    world: World, read: list[str], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """By what a part is of all of them."""
+    monkeypatch.setattr(nodes, "NODES_PER_PART", 3)
+    fill(world)
+    for number in range(4):
+        swept(world, mode)
+        known = {*world.lake.context.tree_of(world.lake.commits.get("main")).ranges}
+        write(world, 5 * number)
+        read.clear()
+        swept(world, mode)
+        new = {*world.lake.context.tree_of(world.lake.commits.get("main")).ranges} - known
+        assert {*read} >= {each.range_id for each in new}
+        assert len(read) == len(new) + 1
+        read.clear()
+
+
 def test_it_is_read_but_not_written_for_a_plan_elsewhere(
     world: World, read: list[str], tmp_path: Path
 ) -> None:
@@ -275,7 +294,7 @@ def test_addresses_with_one_key_keep_garbage(world: World, monkeypatch: pytest.M
     world.clock.advance(timedelta(hours=2))
     for module in (keys, indexed, nodes):
         monkeypatch.setattr(module, "keys_of", lambda addresses: keys_of(addresses) % 3)
-    monkeypatch.setattr("ebbtide.gc.lookup.keys_of", lambda addresses: keys_of(addresses) % 3)
+    monkeypatch.setattr("ebbtide.gc.inventory.keys_of", lambda addresses: keys_of(addresses) % 3)
     swept(world)
     assert world.contents() >= set(PATHS)
     assert "dropped" in world.contents()

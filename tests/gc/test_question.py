@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +12,8 @@ import pytest
 from ebbtide.arrow import texts
 from ebbtide.formats.base import PROTECTED_SCHEMA
 from ebbtide.gc import question
-from ebbtide.gc.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.keys import KEYS, KeySet, keys_of, read_keys
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, judged_by, judged_keys, read_judged
+from ebbtide.gc.keys import KEYS, KeySet, keys_of, read_keys, with_keys
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.question import Question, protected_among
 from ebbtide.gc.runs import RunFolder
@@ -31,8 +31,8 @@ def folder(tmp_path: Any) -> RunFolder:
 
 
 def listed(folder: RunFolder, rng: random.Random, count: int) -> tuple[list[Part], set[str]]:
-    """Parts of an inventory, and the addresses by which their rows are judged: some twice, in one
-    part or in two."""
+    """Parts of an inventory, some with keys, and the addresses by which their rows are judged: some
+    twice, in one part or in two."""
     answer = PartRows()
     judged: set[str] = set()
     for number in range(count):
@@ -43,6 +43,8 @@ def listed(folder: RunFolder, rng: random.Random, count: int) -> tuple[list[Part
             judged.add(target or address)
             rows.append({"address": address, "target": target, "kind": "object"})
         table = pa.Table.from_pylist(rows, schema=INVENTORY_SCHEMA)
+        if rng.random() < 0.5:
+            table = with_keys(table, judged_by(table))
         answer.wrote(folder, f"inventory/part-{number}.parquet", table, group="rows")
     return answer.parts(), judged
 
@@ -51,6 +53,23 @@ def addresses(folder: RunFolder, parts: Sequence[Part]) -> list[str]:
     """Of all parts."""
     tables = [read_part(folder, part.name or "", part.checksum) for part in parts]
     return [address for table in tables for address in texts(table.column("address"))]
+
+
+def test_rows_have_the_key_of_what_they_are_judged_by(folder: RunFolder) -> None:
+    """Whether their part has it or not."""
+    rng = random.Random(5)
+    schema = pa.schema([INVENTORY_SCHEMA.field(name) for name in ("kind", "address")])
+    parts, _ = listed(folder, rng, 12)
+    for part in parts:
+        whole = read_part(folder, part.name or "", part.checksum)
+        expected = keys_of(judged_by(whole)).tolist()
+        assert judged_keys(folder, part).tolist() == expected
+        (table,) = read_judged(folder, [part], schema)
+        assert table.column_names == ["kind", "address", "key"]
+        assert table.column("key").to_pylist() == expected
+        assert table.select(schema.names).equals(whole.select(schema.names))
+    with_key = [read_part(folder, p.name or "").num_columns > len(INVENTORY_SCHEMA) for p in parts]
+    assert {*with_key} == {True, False}
 
 
 @pytest.mark.parametrize("engine", ["inline", "workers"])
@@ -78,11 +97,12 @@ class _Reading:
     def __init__(self) -> None:
         self.asked: list[Sequence[str]] = []
 
-    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
         assert among is not None
-        self.asked.append(among)
-        rows = [{"address": each, "reason": "staged"} for each in among if int(each) % 2]
-        yield pa.Table.from_pylist(rows, schema=PROTECTED_SCHEMA)
+        for batch in among:
+            self.asked.append(batch)
+            rows = [{"address": each, "reason": "staged"} for each in batch if int(each) % 2]
+            yield pa.Table.from_pylist(rows, schema=PROTECTED_SCHEMA)
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1], [3, 4, 0, 9], [6]])

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from ebbtide.arrow import texts
-from ebbtide.gc import candidates, keys, lookup
+from ebbtide.gc import candidates, inventory, keys
 from ebbtide.gc.candidates import Subtracted
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
@@ -232,7 +232,7 @@ def test_what_was_purged_goes_by_its_address_and_not_by_its_key(
         return np.zeros(len(addresses), np.int64)
 
     if engine is INLINE:
-        for module in (lookup, keys):
+        for module in (inventory, keys):
             monkeypatch.setattr(module, "keys_of", one_key)
     relations = Relations(tmp_path, engine)
     for name in ("gone", "live", "young"):

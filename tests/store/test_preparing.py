@@ -54,6 +54,7 @@ from ebbtide.store.uncommitted import (
     UNCOMMITTED_SCHEMA,
     dropped,
     uncommitted,
+    uncommitted_among,
     untraced,
 )
 from ebbtide.store.uploads import NewObject
@@ -84,13 +85,12 @@ def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
 def whole(lake: Repository, among: Sequence[str] | None = None) -> RowsRead:
     context = lake.context
     with context.metadata.snapshot() as tx:
-        tables = uncommitted(
-            tx,
-            context.repository_id,
-            now=tx.now(),
-            trash_time=context.trash_time,
-            among=among,
-        )
+        arguments: dict[str, Any] = {"now": tx.now(), "trash_time": context.trash_time}
+        if among is None:
+            tables = uncommitted(tx, context.repository_id, **arguments)
+        else:
+            batches = (among[start : start + 2] for start in range(0, len(among), 2))
+            tables = uncommitted_among(tx, context.repository_id, batches, **arguments)
         return [row for table in tables for row in table.to_pylist()]
 
 
@@ -293,7 +293,8 @@ READS_BY_ADDRESS: dict[str, Callable[[Transaction, Repository], object]] = {
 
 def read_among(tx: Transaction, lake: Repository, among: list[str]) -> list[pa.Table]:
     trash_time, repository_id = lake.context.trash_time, lake.context.repository_id
-    return list(uncommitted(tx, repository_id, now=tx.now(), trash_time=trash_time, among=among))
+    now = tx.now()
+    return list(uncommitted_among(tx, repository_id, [among], now=now, trash_time=trash_time))
 
 
 @pytest.mark.parametrize("read", READS_BY_ADDRESS)

@@ -186,14 +186,8 @@ def make_engine(
 ) -> Engine:
     """What runs work with: Spark where a master is named, else worker processes of this machine,
     which are `starting` while the rest is loading."""
-    from ebbtide.imports import load_arrow_lightly
+    from ebbtide.processes import was_submitted
 
-    load_arrow_lightly()
-
-    from ebbtide.arrow import hold_little
-    from ebbtide.gc.archive import was_submitted
-
-    hold_little()
     chosen = master or settings.spark_master
     if chosen == AUTO_MASTER and not was_submitted():
         from ebbtide.gc.workers import Workers
@@ -201,15 +195,31 @@ def make_engine(
         workers = Workers(settings.workers)
         if starting:
             workers.start()
+        _set_up()
 
         from ebbtide.gc.engine import LocalEngine
 
         progress.watch(workers.meter)
         return LocalEngine(lambda: _start_spark(settings, LOCAL_MASTER, progress), workers=workers)
 
+    _set_up()
+
     from ebbtide.gc.spark import SparkEngine
 
     return SparkEngine(lambda: _start_spark(settings, chosen, progress))
+
+
+def _set_up() -> None:
+    """This process, which holds little, and looks at many rows."""
+    from ebbtide.imports import load_arrow_lightly
+
+    load_arrow_lightly()
+
+    from ebbtide.arrow import hold_little
+    from ebbtide.processes import collect_seldom
+
+    hold_little()
+    collect_seldom()
 
 
 def _start_spark(settings: Settings, master: str, progress: StepProgress) -> SparkSession:

@@ -6,7 +6,7 @@ picklable value that travels to Spark's executors; `RepositoryFormat` stays with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -241,10 +241,10 @@ class Reading(Protocol):
     def root_tables(self) -> RootTables:
         """The same for who does not hold commits. They are read before anything else is asked."""
 
-    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The relation `protected` (PROTECTED_SCHEMA) in batches; what is not `among` these
+    def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
+        """The relation `protected` (PROTECTED_SCHEMA) in batches; what is not `among` some
         addresses, of which there are AMONG_MAX at most, may be left out, and so may `created_at`
-        of what is."""
+        of what is. They come in batches, each of which is asked for together."""
 
     def untraced(self) -> Iterator[pa.Table]:
         """Those of the protected addresses (a column `address`, in batches, and perhaps others) of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,7 +17,13 @@ from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.purges import find_purge, find_purged, pages_of_closed
 from ebbtide.store.metadata.references import staged_places
-from ebbtide.store.uncommitted import STAGED, dropped, uncommitted, untraced
+from ebbtide.store.uncommitted import (
+    STAGED,
+    dropped,
+    uncommitted,
+    uncommitted_among,
+    untraced,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +54,12 @@ class EmbeddedReading:
         )
         return RootTables(head, map(commit_table, batches))
 
-    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
         """What is staged, written, promised or copied; with `among`, of these addresses alone."""
-        return uncommitted(
-            self.tx,
-            self.repository_id,
-            now=self.opened_at,
-            trash_time=self.settings.trash_time,
-            among=among,
-        )
+        now, trash_time = self.opened_at, self.settings.trash_time
+        if among is None:
+            return uncommitted(self.tx, self.repository_id, now=now, trash_time=trash_time)
+        return uncommitted_among(self.tx, self.repository_id, among, now=now, trash_time=trash_time)
 
     def untraced(self) -> Iterator[pa.Table]:
         """Writes, tokens, and staged entries whose address a commit has."""
@@ -78,7 +81,7 @@ class EmbeddedReading:
 
     def protectors(self, address: str) -> list[Protector]:
         """All that keeps an address without a commit."""
-        rows = [row for table in self.protected([address]) for row in table.to_pylist()]
+        rows = [row for table in self.protected([[address]]) for row in table.to_pylist()]
         found = [
             Protector(reason=row["reason"], since=row["created_at"], until=row["until"])
             for row in rows

@@ -6,7 +6,6 @@ Left out is Spark itself, which a cluster has, and what comes with it.
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 import tarfile
@@ -43,11 +42,6 @@ def write_archive(target: Path) -> list[str]:
         target.unlink(missing_ok=True)
         raise Failed("archive_failed", f"{target} could not be written: {error}") from error
     return [f"{each.name} {each.version}" for each in found]
-
-
-def was_submitted() -> bool:
-    """Whether `spark-submit` started this program: its JVM runs, and knows the master."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def archive_settings(archive: str) -> dict[str, str]:

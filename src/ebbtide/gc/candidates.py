@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import split_by
 from ebbtide.gc.counts import Count
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, judged_by
-from ebbtide.gc.keys import with_keys
+from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
@@ -135,12 +134,12 @@ class CandidateWriter:
             self._gather(kind, of_kind)
 
     def remember(self, table: pa.Table) -> None:
-        """Take what stays: rows of CANDIDATE_SCHEMA, and `settled`, which says what of it is."""
+        """Take what stays: rows of CANDIDATE_SCHEMA with keys, and `settled`, which says what of it
+        is."""
         settled: Any = table.column("settled")
         rows = table.drop_columns("settled")
-        keyed = with_keys(rows, judged_by(rows))
-        self._gather(SETTLED, keyed.filter(settled))
-        self._gather(REMAINING, keyed.filter(pc.invert(settled)))
+        self._gather(SETTLED, rows.filter(settled))
+        self._gather(REMAINING, rows.filter(pc.invert(settled)))
 
     def _gather(self, group: str, table: pa.Table) -> None:
         if not table.num_rows:

@@ -73,12 +73,9 @@ def _write(path: Path, tables: Iterable[pa.Table]) -> None:
             out.write_table(table)
 
 
-def decide_plan(
-    engine: Engine, folder: RunFolder, tables: RootTables, *, listed_count: int
-) -> Decided:
+def decide_plan(engine: Engine, folder: RunFolder, read: Spooled, *, listed_count: int) -> Decided:
     """What a plan decides, and writes down. Refused as `check_not_empty` and `decide`."""
-    with spooled(tables) as read:
-        return engine.call(partial(_decide_plan, folder, read, listed_count))
+    return engine.call(partial(_decide_plan, folder, read, listed_count))
 
 
 def _decide_plan(folder: RunFolder, read: Spooled, listed_count: int) -> Decided:
@@ -113,15 +110,14 @@ class Fenced:
 def decide_at_fence(
     engine: Engine,
     folder: RunFolder,
-    tables: RootTables,
+    read: Spooled,
     planned: Part | None,
     *,
     listed_count: int,
 ) -> Fenced:
     """What follows at the fence from what was `planned` of each commit, and what is there now.
     Raises as `decide_plan`, and as `read_commits`."""
-    with spooled(tables) as read:
-        return engine.call(partial(_decide_at_fence, folder, read, planned, listed_count))
+    return engine.call(partial(_decide_at_fence, folder, read, planned, listed_count))
 
 
 def _decide_at_fence(
@@ -143,11 +139,10 @@ def _decide_at_fence(
 
 
 def decide_behind(
-    engine: Engine, folder: RunFolder, tables: RootTables, planned: Part | None, fenced: Unread
+    engine: Engine, folder: RunFolder, read: Spooled, planned: Part | None, fenced: Unread
 ) -> Unread:
     """Trees that are kept at the fence or behind it. Raises as `decide_at_fence`."""
-    with spooled(tables) as read:
-        return engine.call(partial(_decide_behind, folder, read, planned, fenced))
+    return engine.call(partial(_decide_behind, folder, read, planned, fenced))
 
 
 def _decide_behind(folder: RunFolder, read: Spooled, part: Part | None, fenced: Unread) -> Unread:

@@ -8,7 +8,9 @@ between tasks does need it, once they are too many for one process: `spark()` is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -80,10 +82,36 @@ class Engine(ABC):
         error's kind that a task answered with, and Failed when one did not answer.
         """
 
+    def run_together(self, *steps: tuple[Sequence[Any], Work]) -> list[Part]:
+        """As `run`, of several steps that need nothing of each other: where one has few tasks,
+        others fill the time. Their answers are told apart by the groups of parts."""
+        works = [work for _, work in steps]
+        tasks = [
+            (step, number, task)
+            for step, (of_step, _) in enumerate(steps)
+            for number, task in enumerate(of_step)
+        ]
+
+        def work(_number: int, task: tuple[int, int, Any], answer: PartRows) -> None:
+            step, number, given = task
+            works[step](number, given, answer)
+
+        return self.run(tasks, work)
+
     def call(self, function: Callable[[], _Result]) -> _Result:
         """What `function` returns, which may be called in another process of this machine, so that
         what it held is not held here. Function and result are picklable. Raises what it raised."""
         return function()
+
+    @contextmanager
+    def beside(self, function: Callable[[], _Result]) -> Iterator[Callable[[], _Result]]:
+        """Calls `function` while the block runs, in a thread; yields what gives its result, and
+        raises what it raised. In a process alone, whose steps keep an order, that calls it."""
+        if self.cores == 1:
+            yield function
+            return
+        with ThreadPoolExecutor(1) as pool:
+            yield pool.submit(function).result
 
     def spark(self) -> SparkSession:
         """A session, started when first asked for. Raises Failed (`java_not_found`,

@@ -22,28 +22,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from ebbtide.arrow import make_schema, without
+from ebbtide.arrow import first_of_each, make_schema, numbered, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.candidates import ROWS_PER_PART, SETTLED
 from ebbtide.gc.deciding import released_since
-from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, REMEMBERED, in_closed_slices
+from ebbtide.gc.engine import Engine, Work
+from ebbtide.gc.inventory import (
+    INVENTORY_SCHEMA,
+    REMEMBERED,
+    in_closed_slices,
+    judged_by,
+    judged_keys,
+    read_judged,
+)
 from ebbtide.gc.keys import (
     KEYS,
     KEYS_SCHEMA,
     KeyArray,
     KeySet,
     KeyWriter,
-    keys_of,
     once,
     read_keys,
     read_keys_in_order,
+    rows_of,
     to_key_parts,
+    with_keys,
 )
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
@@ -68,6 +76,7 @@ _RECORD_SCHEMA: Final = make_schema(
 
 
 _DOUBTED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA])
+_Step: TypeAlias = "tuple[Sequence[Any], Work]"
 SMALL_MAX: Final = 16
 """How many small parts of what is settled there may be before they are put together."""
 
@@ -120,10 +129,17 @@ def recall(engine: Engine, earlier: EarlierRun, now: Now) -> Recalled:
         remembered = _remembered(engine, earlier, now)
         expired = _expired(engine, earlier, now)
         doubted, unsettled = _doubted(engine, earlier, now, expired)
-        return Recalled(
+        small = _small(earlier.plan.settled)
+        written = engine.run_together(
             # Where both have a row, that of the settled has its date.
-            parts=remembered + _new_among(engine, doubted + expired, remembered, now.folder),
-            settled=_put_together(engine, earlier.plan.settled, unsettled, now.folder),
+            _news(engine, doubted + expired, remembered, now.folder),
+            _put_together(engine, small, unsettled, now.folder),
+        )
+        together = [part for part in written if part.group == SETTLED]
+        large = [each for each in earlier.plan.settled if each not in small]
+        return Recalled(
+            parts=remembered + [part for part in written if part.group != SETTLED],
+            settled=(*large, *(Settled(now.folder.path, part) for part in together)),
             unsettled=unsettled,
         )
     except Refused as error:
@@ -206,15 +222,18 @@ def _doubted(
     return found, answer.parts()
 
 
-def _put_together(
-    engine: Engine, settled: Sequence[Settled], unsettled: Sequence[Part], folder: RunFolder
-) -> tuple[Settled, ...]:
-    """What is settled, in fewer parts where many are small: each run adds some."""
+def _small(settled: Sequence[Settled]) -> list[Settled]:
+    """The small parts of what is settled, where they are many: each run adds some."""
     small = [each for each in settled if each.part.rows < ROWS_PER_PART // 2]
-    if len(small) <= SMALL_MAX:
-        return tuple(settled)
+    return small if len(small) > SMALL_MAX else []
 
-    def work(_number: int, task: Sequence[Settled], answer: PartRows) -> None:
+
+def _put_together(
+    engine: Engine, small: Sequence[Settled], unsettled: Sequence[Part], folder: RunFolder
+) -> _Step:
+    """Writes what is settled, and in these parts, in fewer of them (group SETTLED)."""
+
+    def work(number: int, task: Sequence[Settled], answer: PartRows) -> None:
         known = KeySet.read(folder, unsettled)
         tables = [_DOUBTED_SCHEMA.empty_table()]
         for each in task:
@@ -223,13 +242,18 @@ def _put_together(
             tables.append(rows.filter(pa.array(~known.has(keys))))
         table = pa.concat_tables(tables)
         for start in range(0, table.num_rows, ROWS_PER_PART):
-            name = f"{SETTLED}/together-{start // ROWS_PER_PART:05d}.parquet"
+            name = f"{SETTLED}/together-{number:05d}-{start // ROWS_PER_PART:03d}.parquet"
             answer.wrote(folder, name, table.slice(start, ROWS_PER_PART), group=SETTLED)
 
-    # One task, of which the driver holds nothing.
-    together = engine.run([small], work)
-    large = [each for each in settled if each not in small]
-    return (*large, *(Settled(folder.path, part) for part in together))
+    # Each task may leave a small part again.
+    count = _tasks_for(engine, rows_of(each.part for each in small))
+    return split(small, tasks=count), work
+
+
+def _tasks_for(engine: Engine, rows: int) -> int:
+    """How many tasks to make of rows that each of them has to read, or of which each leaves a small
+    part: no more than cores, each with some parts to write."""
+    return min(engine.cores, 1 + rows // (2 * ROWS_PER_PART))
 
 
 def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
@@ -260,7 +284,8 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
             rows = _rows(found, addresses, read_at, layout.classify(addresses), layout)
             tables.append(in_closed_slices(rows, closed_after))
         table = pa.concat_tables(tables)
-        answer.wrote(folder, f"expired/part-{number:05d}.parquet", table, group="rows")
+        keyed = with_keys(table, judged_by(table))
+        answer.wrote(folder, f"expired/part-{number:05d}.parquet", keyed, group="rows")
 
     return engine.run(split(nodes, tasks=engine.task_count), work)
 
@@ -303,22 +328,24 @@ def _nodes_of(
     return sorted(zip(*columns, strict=True))
 
 
-def _new_among(
-    engine: Engine, parts: list[Part], known: list[Part], folder: RunFolder
-) -> list[Part]:
-    """The rows of `parts`, each address once, without those of `known`."""
+def _news(engine: Engine, parts: list[Part], known: list[Part], folder: RunFolder) -> _Step:
+    """Writes the rows of `parts`, each address once, without those of `known`."""
+    # What is there twice may be anywhere: a task has all of some addresses.
+    count = _tasks_for(engine, rows_of(parts))
 
-    def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
-        found = read_rows(folder, task, INVENTORY_SCHEMA)
-        keys = KeySet([once(keys_of(found.column("address")))])
+    def work(_number: int, bucket: int, answer: PartRows) -> None:
+        tables = [_DOUBTED_SCHEMA.empty_table()]
+        for table in read_judged(folder, parts, INVENTORY_SCHEMA):
+            keys: KeyArray = table.column("key").to_numpy()
+            tables.append(table if count == 1 else table.filter(pa.array(keys % count == bucket)))
+        found = pa.concat_tables(tables)
+        wanted = KeySet([once(found.column("key").to_numpy())])
         for part in known:
-            if keys.has(read_keys_in_order(folder, part)).any():
+            if wanted.has(judged_keys(folder, part)).any():
                 found = without(found, "address", read_rows(folder, [part], ADDRESS_SCHEMA))
-        each = found.group_by("address", use_threads=False).aggregate(
-            [(name, "first") for name in INVENTORY_SCHEMA.names if name != "address"]
-        )
-        table = each.rename_columns(INVENTORY_SCHEMA.names).cast(INVENTORY_SCHEMA)
-        answer.wrote(folder, "inventory/recalled.parquet", table, group="rows")
+        each = found.filter(pa.array(first_of_each(numbered(found.column("address")))))
+        for start in range(0, each.num_rows, ROWS_PER_PART):
+            name = f"inventory/recalled-{bucket:05d}-{start // ROWS_PER_PART:03d}.parquet"
+            answer.wrote(folder, name, each.slice(start, ROWS_PER_PART), group="rows")
 
-    # One task: what is there twice may be anywhere.
-    return engine.run([parts], work)
+    return range(count), work

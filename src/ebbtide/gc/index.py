@@ -4,8 +4,9 @@ Neither ever changes once it is written, so that what was read of one stays true
 checksum is the one that is asked for. One whose file was written since all the same, or is not
 there, is read again, so that damage is found.
 
-The index is a folder of Arrow IPC files, its parts, each named by the SHA-256 of its bytes: one
-that is missing, damaged or half written is no part, and what it held is read again. Nobody changes
+The index is a folder of Arrow IPC files, its parts, each named by the XXH3-128 of its bytes: one
+that is missing, damaged or half written is no part, and what it held is read again. It is no guard
+against who writes there on purpose: he could name a part as well, whatever the hash. Nobody changes
 a part, so that writers need not know of each other. There is no list of parts but the folder's own.
 Keys are read as they lie in the file: Parquet would take three times as long for the same bytes.
 
@@ -14,15 +15,16 @@ Of addresses it keeps keys (`keys`). Not for: formats whose nodes have no checks
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import Final, Literal
 
 import pyarrow as pa
+import xxhash
 
 from ebbtide.arrow import counts, texts
 from ebbtide.errors import NotFound
@@ -45,7 +47,7 @@ USED: Final = "used "
 """A group that counts, for a part named behind it, how much of it is used (rows) of all that is in
 it (bytes)."""
 
-_NAME: Final = re.compile(r"(trees|nodes)-([0-9a-f]{64})\.arrow")
+_NAME: Final = re.compile(r"(trees|nodes)-([0-9a-f]{32})\.arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Index:
             data = self.storage.get(INDEX_PREFIX + name)
         except NotFound:
             return None
-        if match is None or hashlib.sha256(data).hexdigest() != match[2]:
+        if match is None or xxhash.xxh3_128_hexdigest(data) != match[2]:
             return None
         try:
             table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
@@ -119,7 +121,7 @@ class Index:
         with pa.ipc.new_file(sink, table.schema, options=options) as writer:
             writer.write_table(table)
         data = sink.getvalue().to_pybytes()
-        name = f"{family}-{hashlib.sha256(data).hexdigest()}.arrow"
+        name = f"{family}-{xxhash.xxh3_128_hexdigest(data)}.arrow"
         self.storage.put(INDEX_PREFIX + name, data, durable=False)
         return name
 
@@ -137,6 +139,15 @@ def _unchanged(folder: RunFolder, pointers: tuple[Part, ...]) -> Unchanged:
 def _family(name: str) -> str | None:
     match = _NAME.fullmatch(name)
     return None if match is None else match[1]
+
+
+def dealt(parts: Sequence[IndexPart], *, tasks: int) -> list[list[str]]:
+    """The names of parts, for at most so many tasks that have about as many bytes each."""
+    hands = [(0, number, list[str]()) for number in range(min(tasks, len(parts)))]
+    for part in sorted(parts, key=lambda part: -part.size_bytes):
+        size, number, names = heappop(hands)
+        heappush(hands, (size + part.size_bytes, number, [*names, part.name]))
+    return [names for _, _, names in sorted(hands, key=lambda hand: hand[1])]
 
 
 def count_use(answer: PartRows, name: str, used: int, total: int) -> None:

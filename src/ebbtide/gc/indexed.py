@@ -78,18 +78,38 @@ class TreeRows:
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str, int], int] = {}  # by rows of NODES_SCHEMA
         self._trees: list[tuple[str, str, None, list[int], int]] = []
+        self._known: list[pa.Table] = []
 
     def add(self, tree_id: str, checksum: str, nodes: pa.Table, *, read_at: int) -> None:
         """Take a tree with its nodes (NODES_SCHEMA)."""
+        self._trees.append((tree_id, checksum, None, self._numbered(nodes), read_at))
+
+    def add_known(self, trees: IndexedTrees, chosen: Column) -> None:
+        """Take the trees for which `chosen` is true, each of their nodes once."""
+        lists: Any = trees.numbers.filter(chosen)
+        of_nodes = pc.list_flatten(lists).to_numpy()
+        used, places = np.unique(of_nodes, return_inverse=True)
+        numbers = np.array(self._numbered(trees.nodes.take(pa.array(used))), np.int32)[places]
+        columns: list[Any] = [
+            trees.ids.filter(chosen),
+            trees.checksums.filter(chosen),
+            pa.nulls(len(lists), pa.int64()),
+            _lists(numbers, pc.list_value_length(lists).to_numpy()),
+            pa.array(trees.read_at[np.asarray(chosen)]),
+        ]
+        self._known.append(pa.table(columns, schema=TREES_SCHEMA))
+
+    def _numbered(self, nodes: pa.Table) -> list[int]:
+        """The numbers of the rows that nodes (NODES_SCHEMA) have here."""
         columns = (nodes.column(name).to_pylist() for name in NODES_SCHEMA.names)
         known = self._numbers
-        numbers = [known.setdefault(row, len(known)) for row in zip(*columns, strict=True)]
-        self._trees.append((tree_id, checksum, None, numbers, read_at))
+        return [known.setdefault(row, len(known)) for row in zip(*columns, strict=True)]
 
     def table(self) -> pa.Table:
         """A table of TREES_SCHEMA."""
         rows: list[tuple[Any, ...]] = [(*node, None, None) for node in self._numbers]
-        return table_of([*rows, *self._trees], TREES_SCHEMA)
+        read = table_of([*rows, *self._trees], TREES_SCHEMA)
+        return pa.concat_tables([read, *self._known]).combine_chunks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +144,6 @@ class IndexedTrees:
         places: Any = pc.index_in(self.ids, value_set=needed.column("tree_id"))
         same = pc.equal(needed.column("checksum").take(places), self.checksums)
         return _only(places, pc.and_(pa.array(sound), same))
-
-    def trees(self, chosen: Column) -> Iterator[tuple[str, str, pa.Table, int]]:
-        """Id, checksum, nodes and `read_at` of each tree for which `chosen` is true."""
-        ids, checksums = texts(self.ids), texts(self.checksums)
-        for place in np.flatnonzero(chosen).tolist():
-            nodes = self.nodes.take(self.numbers[place].values)
-            yield ids[place], checksums[place], nodes, int(self.read_at[place])
 
     def nodes_of(self, chosen: Column) -> pa.Table:
         """The nodes of the trees for which `chosen` is true, each once."""
@@ -169,13 +182,34 @@ def _only(places: Column, wanted: Column) -> pa.Array[Any]:
 
 def known_nodes(
     table: pa.Table, wanted: WantedNodes, layout: Layout, unchanged: Unchanged
-) -> pa.Table:
-    """The rows of `table` (KEYED_SCHEMA) that are wanted nodes whose files are as they were."""
-    # The keys, of which there are many more than of all else, are copied once at most.
+) -> pa.Array[Any]:
+    """For each row of `table` (KEYED_SCHEMA) which of the wanted nodes it is; null where it is none
+    of them, or its file is not as it was."""
     addresses = layout.node_addresses(table.column("node_id"))
-    sound = pa.array(unchanged.since(addresses, table.column("read_at").to_numpy()))
-    known: Any = pc.and_(sound, pc.is_valid(wanted.places(table)))
-    return table if pc.all(known).as_py() else table.filter(known)
+    sound = unchanged.since(addresses, table.column("read_at").to_numpy())
+    return _only(wanted.places(table), pa.array(sound))
+
+
+def key_counts(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many keys each row of a table of KEYED_SCHEMA has."""
+    counts: np.ndarray[Any, np.dtype[np.int64]] = (
+        pc.list_value_length(table.column("keys")).to_numpy().astype(np.int64)
+    )
+    return counts
+
+
+def keys_in(table: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[KeyArray]:
+    """The keys of the rows (KEYED_SCHEMA) that are chosen, those of neighbours together, as they
+    lie in memory: to copy them would take as long as to go through them."""
+    start = 0
+    chunks: list[Any] = table.column("keys").chunks  # arrays of lists
+    for chunk in chunks:
+        offsets, keys = chunk.offsets.to_numpy(), chunk.values.to_numpy()
+        here = np.concatenate(([False], chosen[start : start + len(chunk)], [False]))
+        edges = np.flatnonzero(here[1:] != here[:-1]).tolist()
+        for first, end in zip(edges[::2], edges[1::2], strict=True):
+            yield keys[offsets[first] : offsets[end]]
+        start += len(chunk)
 
 
 def keyed(
@@ -183,11 +217,15 @@ def keyed(
 ) -> pa.Table:
     """Nodes (rows of NODES_SCHEMA) with their keys, as a table of KEYED_SCHEMA."""
     lengths = np.fromiter(map(len, keys), np.int32, len(keys))
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    values = np.concatenate(keys) if len(keys) else np.empty(0, np.int64)
-    lists = pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()), pa.array(values, pa.int64()), type=pa.list_(pa.int64())
-    )
+    values = np.concatenate([np.empty(0, np.int64), *keys])
     rows = [(*node, read_at) for node in nodes]
     others = table_of(rows, pa.schema(list(KEYED_SCHEMA)[:-1]))
-    return others.append_column("keys", lists).cast(KEYED_SCHEMA)
+    return others.append_column("keys", _lists(values, lengths)).cast(KEYED_SCHEMA)
+
+
+def _lists(
+    values: np.ndarray[Any, np.dtype[Any]], lengths: np.ndarray[Any, np.dtype[np.int32]]
+) -> pa.ListArray[Any]:
+    """The values as lists of these lengths."""
+    offsets: Any = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(values))

@@ -5,6 +5,7 @@ The relation `inventory` as Parquet parts under `inventory/`. Not for: saying wh
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -14,8 +15,9 @@ from ebbtide.arrow import make_schema
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
 from ebbtide.gc.ahead import listed
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.keys import KEYS_SCHEMA, KeyArray, keys_of, with_keys
 from ebbtide.gc.meter import advance
-from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.parts import Part, PartRows, read_part
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
 
@@ -30,13 +32,17 @@ INVENTORY_SCHEMA: Final = make_schema(
 """`address` within the storage root, `size_bytes`, `last_modified` by the storage's clock (both
 null where nobody asked for them yet), `kind`
 as the format's layout says, `slice` null for what lies in none, `target` for a temporary file the
-address that it is being written for."""
+address that it is being written for. Parts may have a column `key` more: that of what each row is
+judged by."""
+
+JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address", "target")])
+"""What rows are judged by: see `judged_by`."""
 
 POINTERS: Final = "pointers"
 """The group of parts with files of the layout's `checked_kinds` alone; other parts have none."""
 
 REMEMBERED: Final = "remembered"
-"""The group of parts that an earlier run left, as they are, with a column `key` more."""
+"""The group of parts that an earlier run left, as they are."""
 
 ROWS_PER_PART: Final = 500_000
 
@@ -49,9 +55,11 @@ def list_inventory(
     slices: Slices,
     *,
     expected: int | None = None,
+    keyed: bool = False,
 ) -> tuple[list[Part], int]:
     """List the storage into parts, and count by kind: all of it, but for slices that may be left
     out. Also how many were left out for being young. `expected` is how many files there may be.
+    `keyed` parts have keys, for those who ask for them more than once.
 
     The parts with a name hold rows of INVENTORY_SCHEMA; those without count rows of one kind
     (their `group`). Files of the system are left out of the rows, not of the counts.
@@ -66,7 +74,8 @@ def list_inventory(
     def work(number: int, task: list[ListingItem], answer: PartRows) -> None:
         writer = InventoryWriter(f"part-{number:05d}", answer, folder, layout.checked_kinds)
         for batch in listed(storage, task, at_once=at_once):
-            writer.add(classified(batch, layout))
+            rows = classified(batch, layout)
+            writer.add(with_keys(rows, judged_by(rows)) if keyed else rows)
             advance(batch.num_rows)
         writer.flush()
 
@@ -97,6 +106,31 @@ def judged_by(table: pa.Table) -> pa.ChunkedArray[Any]:
     return judged
 
 
+def judged_keys(folder: RunFolder, part: Part) -> KeyArray:
+    """The key of what each row of a part is judged by. Refused `plan_corrupt`."""
+    assert part.name is not None
+    columns = ("key", *JUDGED_SCHEMA.names)
+    return _judged_keys(read_part(folder, part.name, part.checksum, columns=columns))
+
+
+def read_judged(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The columns of `schema` (some of INVENTORY_SCHEMA) in each part, and `key`: that of what each
+    row is judged by. Refused `plan_corrupt`."""
+    for part in parts:
+        assert part.name is not None
+        columns = list(dict.fromkeys(("key", *JUDGED_SCHEMA.names, *schema.names)))
+        table = read_part(folder, part.name, part.checksum, columns=columns)
+        rows = table.select(schema.names).cast(schema)
+        yield rows.append_column(KEYS_SCHEMA.field("key"), pa.array(_judged_keys(table)))
+
+
+def _judged_keys(table: pa.Table) -> KeyArray:
+    if "key" not in table.column_names:
+        return keys_of(judged_by(table))
+    keys: KeyArray = table.column("key").to_numpy()
+    return keys
+
+
 def in_closed_slices(table: pa.Table, closed_after: str) -> pa.Table:
     """The rows of slices that sort behind `closed_after`."""
     return table.filter(pc.greater(table.column("slice"), pa.scalar(closed_after, pa.string())))
@@ -117,7 +151,7 @@ class InventoryWriter:
         self._parts = 0
 
     def add(self, table: pa.Table) -> None:
-        """Take rows of INVENTORY_SCHEMA."""
+        """Take rows of INVENTORY_SCHEMA, all with keys or none."""
         self._tables.append(table)
         self._rows += table.num_rows
         if self._rows >= ROWS_PER_PART:

@@ -63,7 +63,7 @@ def join(engine: Engine, given: Relations) -> Subtracted:
     chosen = (
         classified.observe(seen, *_class_counts())
         .where(wanted)
-        .select(*CANDIDATE_SCHEMA.names, *uses)
+        .select(*CANDIDATE_SCHEMA.names, "key", *uses)
     )
     parts = write_frame(chosen, _candidate_writer(given.folder, given.kinds))
     found = seen.get
@@ -160,7 +160,7 @@ def _candidate_writer(folder: RunFolder, kinds: tuple[str, ...]) -> PartWriter:
             table = pa.Table.from_batches([batch])
             goes = table.column("goes")
             rows = table.drop_columns("goes")
-            writer.add(rows.filter(goes).drop_columns("settled"))
+            writer.add(rows.filter(goes).drop_columns(["settled", "key"]))
             writer.remember(rows.filter(pc.invert(goes)))
         writer.finish()
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from ebbtide.arrow import make_schema, texts
+from ebbtide.arrow import make_schema
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import Part, PartRows, opened_part
 from ebbtide.gc.runs import RunFolder
@@ -46,7 +46,7 @@ MERGE_FROM_SHARE: Final = 1 / 16
 
 def keys_of(addresses: pa.Array[Any] | pa.ChunkedArray[Any]) -> KeyArray:
     """The key of each address, none of which is null."""
-    encoded = map(str.encode, texts(addresses))
+    encoded: list[bytes] = addresses.cast(pa.binary()).to_pylist()  # type: ignore[assignment]
     hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(addresses))
     return hashes.view(np.int64)
 

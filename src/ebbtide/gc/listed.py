@@ -73,6 +73,7 @@ class Listing:
             folder,
             slices,
             expected=expected if is_whole else None,
+            keyed=not is_whole,
         )
         found = self._listed(parts, cutoff)
         if is_whole and self._wants_sizes_of(found.total):

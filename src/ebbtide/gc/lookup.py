@@ -25,10 +25,10 @@ from ebbtide.gc.candidates import (
 )
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, in_closed_slices, judged_by
-from ebbtide.gc.keys import KeySet, keys_of, rows_of
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, in_closed_slices, judged_by, read_judged
+from ebbtide.gc.keys import KeyArray, KeySet, rows_of
 from ebbtide.gc.meter import advance
-from ebbtide.gc.parts import Part, PartRows, read_tables, split
+from ebbtide.gc.parts import Part, PartRows, split
 from ebbtide.gc.sizing import sized
 
 _CLASS: Final = "class "
@@ -53,12 +53,11 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
         untraced = KeySet.read(folder, given.untraced)
         purged = given.read_purged()
         writer = CandidateWriter(folder, kinds, number, answer)
-        for table in read_tables(folder, task, INVENTORY_SCHEMA):
+        for table in read_judged(folder, task, INVENTORY_SCHEMA):
             advance(table.num_rows)
             target = table.column("target")
-            judged = judged_by(table)
-            keys = keys_of(judged)
-            is_purged = np.asarray(pc.is_in(judged, value_set=purged))
+            keys: KeyArray = table.column("key").to_numpy()
+            is_purged = np.asarray(pc.is_in(judged_by(table), value_set=purged))
             own = pc.is_null(target).to_numpy()
             is_live = live.has(keys) & own
             seen = int(np.count_nonzero(required.has(keys) & own))
@@ -76,7 +75,7 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
                 has_all = not rows.column("size_bytes").null_count
                 answer.counted(rows.num_rows, bytes_total=size, sized=has_all, group=_CLASS + name)
                 if name == "candidate" and rows.num_rows:
-                    writer.add(rows)
+                    writer.add(rows.drop_columns("key"))
                 elif name in ("protected", "young") and given.closed_after is not None:
                     known = rows.append_column("settled", settled.filter(of_class))
                     if name == "young":  # of what is there no more nothing is to be remembered

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebbtide.arrow import first_of_each, make_schema, numbered
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA
 from ebbtide.gc.ahead import fetched
 from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.index import KEYS_PER_PART, Index, count_use, outworn
-from ebbtide.gc.indexed import KEYED_SCHEMA, WantedNodes, keyed, known_nodes
+from ebbtide.gc.index import KEYS_PER_PART, Index, count_use, dealt, outworn
+from ebbtide.gc.indexed import (
+    KEYED_SCHEMA,
+    WantedNodes,
+    key_counts,
+    keyed,
+    keys_in,
+    known_nodes,
+)
 from ebbtide.gc.keys import KEYS, KeyArray, KeyWriter, Sieve, keys_of, once
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import (
@@ -46,7 +55,8 @@ NODES_PER_TASK_MIN: Final = 64
 NODES_PER_PART: Final = 500_000
 ADDRESSES_PER_PART: Final = 1_000_000
 _FOUND: Final = "found"
-"""The group of parts that name the nodes which the index knows."""
+"""The group of parts that say which of the nodes, by their number, the index knows."""
+_FOUND_SCHEMA: Final = make_schema(("place", pa.int32()))
 
 
 def distinct_nodes(engine: Engine, place: Place, parts: Sequence[Part]) -> list[Part]:
@@ -100,7 +110,8 @@ def unknown_nodes(engine: Engine, place: Place, nodes: list[Part], index: Index)
 def _recall(
     engine: Engine, place: Place, nodes: list[Part], index: Index, asked: list[Part] | None
 ) -> list[Part]:
-    """Parts of keys (group KEYS) of the nodes that the index knows, and of their ids (_FOUND)."""
+    """Parts of keys (group KEYS) of the nodes that the index knows, and of the numbers of these
+    among all nodes, in the order of the parts (_FOUND)."""
     parts = index.parts("nodes")
     at_once = engine.fetches_at_once
 
@@ -108,22 +119,24 @@ def _recall(
         wanted = WantedNodes(read_rows(place.folder, nodes, NODES_SCHEMA))
         stem = f"{place.name}/keys-{number:05d}-known"
         writer = _live_writer(place, stem, answer, asked)
-        found = [NODES_SCHEMA.empty_table()]
+        found: list[pa.Array[Any]] = []
         unchanged = index.unchanged()
         for name, table in index.tables(task, at_once=at_once):
-            known = known_nodes(table, wanted, place.layout, unchanged)
-            count_use(answer, name, _key_count(known), _key_count(table))
-            writer.add(_keys_in(known))
-            found.append(known.select(NODES_SCHEMA.names))
+            places = known_nodes(table, wanted, place.layout, unchanged)
+            known = places.is_valid().to_numpy(zero_copy_only=False)
+            numbers = key_counts(table)
+            count_use(answer, name, int(numbers[known].sum()), int(numbers.sum()))
+            for keys in keys_in(table, known):
+                writer.add(keys)
+            found.append(places.drop_null())
         writer.finish()
-        known_table = pa.concat_tables(found)
+        known_table = pa.table([pa.chunked_array(found, pa.int32())], schema=_FOUND_SCHEMA)
         answer.wrote(
             place.folder, place.named(f"found-nodes-{number:05d}"), known_table, group=_FOUND
         )
 
-    names = [part.name for part in parts]
     # No more tasks than cores: each has to read all nodes.
-    answers = engine.run(split(names, tasks=engine.cores), work)
+    answers = engine.run(dealt(parts, tasks=engine.cores), work)
     if index.writable and (worn := outworn(parts, answers)):
         _rewrite(engine, place, index, worn, nodes)
     return [part for part in answers if part.name is not None]
@@ -133,15 +146,6 @@ def _live_writer(place: Place, stem: str, answer: PartRows, asked: list[Part] | 
     """Of the keys that are live, or those of them that are asked for."""
     sieve = None if asked is None else Sieve.read(place.folder, asked)
     return KeyWriter(stem, place.folder, answer, group=KEYS, sieve=sieve)
-
-
-def _key_count(table: pa.Table) -> int:
-    return int(pc.sum(pc.list_value_length(table.column("keys"))).as_py() or 0)
-
-
-def _keys_in(table: pa.Table) -> KeyArray:
-    keys: KeyArray = pc.list_flatten(table.column("keys")).to_numpy()
-    return keys
 
 
 def _rewrite(
@@ -155,7 +159,8 @@ def _rewrite(
         tables = [KEYED_SCHEMA.empty_table()]
         unchanged = index.unchanged()
         for _, table in index.tables(task, at_once=at_once):
-            tables.append(known_nodes(table, wanted, place.layout, unchanged))
+            known = known_nodes(table, wanted, place.layout, unchanged).is_valid()
+            tables.append(table.filter(known))
         written = {index.write("nodes", piece) for piece in _pieces(pa.concat_tables(tables))}
         index.drop(set(task) - written)
         del answer
@@ -165,7 +170,7 @@ def _rewrite(
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:
     """Neighbours of a table of KEYED_SCHEMA, as many as make a part."""
-    ends = np.cumsum(pc.list_value_length(table.column("keys")).to_numpy())
+    ends = np.cumsum(key_counts(table))
     start = 0
     while start < table.num_rows:
         before = ends[start - 1] if start else 0
@@ -177,14 +182,18 @@ def _pieces(table: pa.Table) -> Iterator[pa.Table]:
 def _without(engine: Engine, place: Place, nodes: list[Part], found: list[Part]) -> list[Part]:
     """The nodes but for those found."""
 
-    def work(number: int, part: Part, answer: PartRows) -> None:
+    def work(number: int, task: tuple[Part, int], answer: PartRows) -> None:
+        part, start = task
         assert part.name is not None
         table = read_part(place.folder, part.name, part.checksum)
-        known = WantedNodes(read_rows(place.folder, found, NODES_SCHEMA))
-        left = table.filter(pc.is_null(known.places(table)))
+        places = read_rows(place.folder, found, _FOUND_SCHEMA).column("place").to_numpy()
+        is_left = np.ones(start + table.num_rows, np.bool_)
+        is_left[places[places < len(is_left)]] = False
+        left = table.filter(pa.array(is_left[start:]))
         answer.wrote(place.folder, place.named(f"nodes-new-{number:05d}"), left, group="nodes")
 
-    return engine.run(nodes, work)
+    starts = [0, *accumulate(part.rows for part in nodes)]
+    return engine.run(list(zip(nodes, starts, strict=False)), work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,5 +316,16 @@ class _Keys:
 def each_once(tables: Sequence[pa.Table]) -> pa.Table:
     """Rows of MARKED_NODES, each node once: required where any of its rows is."""
     table = pa.concat_tables([MARKED_NODES.empty_table(), *tables])
-    found = table.group_by(NODES_SCHEMA.names, use_threads=False).aggregate([("required", "any")])
-    return found.rename_columns(MARKED_NODES.names)
+    numbers = numbered(table.column("node_id"))
+    is_first = first_of_each(numbers)
+    first = pa.array(np.flatnonzero(is_first)[numbers], pa.int64())
+    others = [table.column(name) for name in ("checksum", "entry_count")]
+    if not all(pc.all(pc.equal(each, each.take(first))).as_py() for each in others):
+        # One id with two checksums is two nodes, one of which nobody can read.
+        names = NODES_SCHEMA.names
+        found = table.group_by(names, use_threads=False).aggregate([("required", "any")])
+        return found.rename_columns(MARKED_NODES.names)
+    required = np.zeros(int(is_first.sum()), np.bool_)
+    required[numbers[np.asarray(table.column("required"))]] = True
+    once = table.filter(pa.array(is_first)).select(NODES_SCHEMA.names)
+    return once.append_column(MARKED_NODES.field("required"), pa.array(required))

@@ -103,13 +103,14 @@ def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
     active = decision.active
 
     def columns(commits: Sequence[Commit]) -> list[list[Any]]:  # of the schema's types
+        reasons = [active.get(commit.commit_id) for commit in commits]
         return [
             [commit.commit_id for commit in commits],
             [commit.created_at for commit in commits],
             [commit.tree_id for commit in commits],
-            [commit.commit_id in active for commit in commits],
+            [reason is not None for reason in reasons],
             [commit.commit_id in decision.recorded for commit in commits],
-            [active.get(commit.commit_id) for commit in commits],
+            reasons,
             [
                 list(roots.companions.get(commit.commit_id, ()))
                 if commit.commit_id in decision.recorded

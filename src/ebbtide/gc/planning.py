@@ -7,7 +7,6 @@ what is protected and what is committed. What is written after the listing canno
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,7 +17,7 @@ from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
 from ebbtide.gc.candidates import Relations, Subtracted
 from ebbtide.gc.counts import Count
 from ebbtide.gc.decided import Basis, Decided, decided
-from ebbtide.gc.deciding import decide_plan
+from ebbtide.gc.deciding import decide_plan, spooled
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
 from ebbtide.gc.given import GivenInventory
@@ -216,8 +215,7 @@ class _Planning:
 
     def _read_all(self, listed: Listed, index: Index | None, *, keeps_basis: bool = False) -> _Read:
         """All in one snapshot of the metadata. What is protected is much to read, and is read while
-        tasks read trees; behind them where those are this process's own, whose steps keep an
-        order."""
+        tasks read trees."""
         with ExitStack() as until_read:
             with self.steps("read"):
                 reading = until_read.enter_context(self.repository.reading(listed.cutoff))
@@ -225,12 +223,10 @@ class _Planning:
                 roots = self._read_roots(reading, listed, keeps_basis=keeps_basis)
                 back = self._held_back(roots)
                 write = partial(write_protected, self.folder, tables, name="uncommitted")
-                beside: Future[list[Part]] | None = None
-                if self.engine.cores > 1:
-                    beside = until_read.enter_context(ThreadPoolExecutor(1)).submit(write)
+                written = until_read.enter_context(self.engine.beside(write))
             with self.steps("reach"):
                 reached = self._reach(roots.decided, index)
-                protected = write() if beside is None else beside.result()
+                protected = written()
         with self.steps("mark"):
             marked = mark_reached(self.engine, self._place, reached, index=index)
         return _Read(roots, listed, marked, protected + back, back)
@@ -286,8 +282,8 @@ class _Planning:
             check_not_empty(roots, listed_count=count)
             known = decided(self.folder, roots, keeps_basis=True)
         else:
-            tables = reading.root_tables()
-            known = decide_plan(self.engine, self.folder, tables, listed_count=count)
+            with spooled(reading.root_tables()) as read:
+                known = decide_plan(self.engine, self.folder, read, listed_count=count)
         purged = write_protected(self.folder, reading.purged(), name="purged")
         untraced = write_protected(self.folder, reading.untraced(), name="untraced")
         return _Roots(known, purged, untraced)

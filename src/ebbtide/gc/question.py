@@ -16,15 +16,13 @@ import pyarrow.compute as pc
 from ebbtide.arrow import texts
 from ebbtide.formats.base import Reading
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, judged_by
-from ebbtide.gc.keys import KEYS, KeySet, KeyWriter, keys_of
-from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows, read_tables, split
+from ebbtide.gc.inventory import JUDGED_SCHEMA, judged_by, judged_keys, read_judged
+from ebbtide.gc.keys import KEYS, KeySet, KeyWriter
+from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, split
 from ebbtide.gc.runs import RunFolder
 
 ASKED_AT_ONCE: Final = 2_000
 """Addresses that the metadata is asked for together."""
-
-_JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address", "target")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,8 @@ class Question:
         def work(number: int, task: Sequence[Part], answer: PartRows) -> None:
             stem = f"live/in-question-{number:05d}"
             writer = KeyWriter(stem, folder, answer, group=KEYS)
-            for table in read_tables(folder, task, _JUDGED_SCHEMA):
-                writer.add(keys_of(judged_by(table)))
+            for part in task:
+                writer.add(judged_keys(folder, part))
             writer.finish()
 
         keys = engine.run(split(inventory, tasks=engine.task_count), work)
@@ -55,10 +53,13 @@ class Question:
         folder = self.folder
 
         def work(number: int, task: Sequence[Part], answer: PartRows) -> None:
-            judged = judged_by(read_rows(folder, task, _JUDGED_SCHEMA))
-            is_live = pa.array(KeySet.read(folder, live).has(keys_of(judged)))
-            others = pc.unique(judged.filter(pc.invert(is_live)))
-            table = pa.table([others], schema=ADDRESS_SCHEMA)
+            known = KeySet.read(folder, live)
+            others = []
+            for table in read_judged(folder, task, JUDGED_SCHEMA):
+                is_live = known.has(table.column("key").to_numpy())
+                others += judged_by(table.filter(pa.array(~is_live))).chunks
+            found = pc.unique(pa.chunked_array(others, pa.string()))
+            table = pa.table([found], schema=ADDRESS_SCHEMA)
             answer.wrote(folder, f"uncommitted/asked-{number:05d}.parquet", table, group="asked")
 
         # No more tasks than cores: each has to read all that is live.
@@ -69,6 +70,8 @@ def protected_among(
     reading: Reading, addresses: Iterable[pa.ChunkedArray[Any]]
 ) -> Iterator[pa.Table]:
     """What of these addresses is protected (PROTECTED_SCHEMA), in batches."""
-    for column in addresses:
-        for start in range(0, len(column), ASKED_AT_ONCE):
-            yield from reading.protected(texts(column.slice(start, ASKED_AT_ONCE)))
+    return reading.protected(
+        texts(column.slice(start, ASKED_AT_ONCE))
+        for column in addresses
+        for start in range(0, len(column), ASKED_AT_ONCE)
+    )

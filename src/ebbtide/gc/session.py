@@ -18,8 +18,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from ebbtide.errors import Failed
-from ebbtide.gc.archive import archive_settings, was_submitted
+from ebbtide.gc.archive import archive_settings
 from ebbtide.interrupts import held
+from ebbtide.processes import was_submitted
 
 JAVA_MIN: Final = 17
 _SQL: Final = {

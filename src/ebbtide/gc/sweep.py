@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from ebbtide.formats.base import AMONG_MAX, Fencing, Reading, RepositoryFormat, 
 from ebbtide.formats.roots import RootTables
 from ebbtide.gc import quarantine
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
-from ebbtide.gc.deciding import Fenced, decide_at_fence, decide_behind
+from ebbtide.gc.deciding import Fenced, decide_at_fence, decide_behind, spooled
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import judged_by
 from ebbtide.gc.keys import rows_of
@@ -152,13 +153,11 @@ class Sweep:
         decided: list[Fenced] = []
 
         def choose(tables: RootTables) -> Fencing:
-            fenced = decide_at_fence(
-                self.engine,
-                self.folder,
-                tables,
-                self.plan.commits,
-                listed_count=self.plan.counts["listed"].objects,
-            )
+            count = self.plan.counts["listed"].objects
+            with spooled(tables) as read:
+                fenced = decide_at_fence(
+                    self.engine, self.folder, read, self.plan.commits, listed_count=count
+                )
             decided.append(fenced)
             self._closed = fenced.closed
             return Fencing(tombstone=fenced.closed)
@@ -181,10 +180,16 @@ class Sweep:
         # A copy of the database may have moved OWNER at the same moment as this run's first check.
         self.repository.check_storage()
         name = f"recheck-{self.hold.run_epoch:06d}"
-        with self.repository.reading(self.plan.cutoff) as reading:
-            tables, planned = reading.root_tables(), self.plan.commits
-            unread = decide_behind(self.engine, self.folder, tables, planned, fenced.unread)
-            protected = write_protected(self.folder, self._kept(reading), name=f"{name}/kept")
+        with (
+            self.repository.reading(self.plan.cutoff) as reading,
+            spooled(reading.root_tables()) as read,
+        ):
+            decide = partial(
+                decide_behind, self.engine, self.folder, read, self.plan.commits, fenced.unread
+            )
+            with self.engine.beside(decide) as decided:
+                protected = write_protected(self.folder, self._kept(reading), name=f"{name}/kept")
+            unread = decided()
         protected += quarantine.held_back(
             self.repository.storage, self.folder, now=unread.now, name=f"{name}/kept"
         )

@@ -20,9 +20,9 @@ from ebbtide.errors import EbbtideError
 from ebbtide.gc.ahead import fetched
 from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.index import Index, count_use, outworn
+from ebbtide.gc.index import Index, count_use, dealt, outworn
 from ebbtide.gc.indexed import IndexedTrees, TreeRows
-from ebbtide.gc.keys import rows_of
+from ebbtide.gc.keys import rows_of, with_keys
 from ebbtide.gc.meter import advance
 from ebbtide.gc.nodes import each_once
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows, split
@@ -69,8 +69,8 @@ class _NeededTree:
 
 
 def read_trees(engine: Engine, place: Place, trees: KnownTrees, index: Index | None) -> list[Part]:
-    """Of those of `trees` that stay, parts of the groups `trees` (ADDRESS_SCHEMA: trees and their
-    nodes) and `nodes` (MARKED_NODES: of trees whose data stays, each once in a part)."""
+    """Of those of `trees` that stay, parts of the groups `trees` (ADDRESS_SCHEMA, with keys: trees
+    and their nodes) and `nodes` (MARKED_NODES: of trees whose data stays, each once in a part)."""
     recalled = [] if index is None else _recall(engine, place, trees, index)
     found = [part for part in recalled if part.group == _FOUND]
     unread = _without_found(engine, place, trees, found)
@@ -160,7 +160,7 @@ def _recall(engine: Engine, place: Place, trees: KnownTrees, index: Index) -> li
         answer.wrote(place.folder, place.named(f"found-{number:05d}"), ids_table, group=_FOUND)
 
     # No more tasks than cores: each has to read what is asked for.
-    answers = engine.run(split([part.name for part in parts], tasks=engine.cores), work)
+    answers = engine.run(dealt(parts, tasks=engine.cores), work)
     if index.writable and (worn := outworn(parts, answers)):
         _rewrite(engine, place, index, worn, trees)
     return [part for part in answers if part.name is not None]
@@ -184,8 +184,7 @@ def _rewrite(
         for _, table in index.tables(task, at_once=at_once):
             indexed = IndexedTrees.of(table)
             known = pc.is_valid(indexed.matching(needed, place.layout, unchanged))
-            for tree_id, checksum, nodes, read_at in indexed.trees(known):
-                rows.add(tree_id, checksum, nodes, read_at=read_at)
+            rows.add_known(indexed, known)
         written = index.write("trees", rows.table())
         index.drop(set(task) - {written})
         del answer
@@ -231,5 +230,7 @@ class _MarkedTrees:
             )
         ]
         table = pa.concat_tables(tables)
-        answer.wrote(folder, named(f"trees-{stem}"), table, group="trees")
+        # Several steps look their keys up, in each of their tasks.
+        keyed = with_keys(table, table.column("address"))
+        answer.wrote(folder, named(f"trees-{stem}"), keyed, group="trees")
         answer.wrote(folder, named(f"nodes-{stem}"), each_once(self._tables), group="nodes")

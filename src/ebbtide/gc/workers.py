@@ -16,7 +16,7 @@ import cloudpickle
 from ebbtide.errors import Failed
 from ebbtide.gc.meter import Meter, join
 from ebbtide.imports import leave_pandas_alone
-from ebbtide.processes import follow_parent
+from ebbtide.processes import collect_seldom, follow_parent
 
 PRELOADED: Final = ("ebbtide.gc.planning", "ebbtide.gc.sweep")
 """What tasks are made of."""
@@ -119,5 +119,6 @@ def _preload() -> None:
 def _initialize(cells: Any, joined: Any) -> None:  # shared memory, as `Meter.share` gives it
     """Be light, count where the parent sees it, and end with the parent."""
     leave_pandas_alone()
+    collect_seldom()
     join(cells, joined)
     follow_parent()

@@ -104,33 +104,59 @@ def uncommitted(
     *,
     now: datetime,
     trash_time: timedelta,
-    among: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """All of it (UNCOMMITTED_SCHEMA) in batches, or what there is of these addresses, where what is
-    staged has no date: an index tells all but that. `tx` is a snapshot, and `now` no later than it:
+    """All of it (UNCOMMITTED_SCHEMA) in batches. `tx` is a snapshot, and `now` no later than it:
     what has ended by then is published by nobody since."""
-    asked = None if among is None else sorted(among)
     for phase in PHASES:
-        if asked is not None and not _has_rows(tx, phase.table, repository_id):
+        query, live = _open(tx, phase, repository_id, now=now, trash_time=trash_time)
+        if phase is STAGED and tx.dialect_name == "sqlite":
+            yield from _staged_arrays(tx, repository_id, sorted(live or ()))
             continue
-        query = phase.select(repository_id, dated=asked is None or phase is not STAGED)
-        if phase.until is not None:
-            query = query.where(phase.until > now)
-        live = None
-        if phase is STAGED:
-            query = query.add_columns(staged.c.token)
-            live = live_tokens(tx, repository_id, gone_before=now - trash_time)
-            if tx.dialect_name == "sqlite" and asked is None:
-                yield from _staged_arrays(tx, repository_id, sorted(live))
-                continue
-        if asked is None:
-            read = read_batches
-            queries = _divided(query, sorted(live or ()), tx.reader_count)
-        else:
-            read = _scattered_batches
-            queries = _chosen(tx, phase, query, asked)
-        for rows in tx.read([partial(read, query=each) for each in queries]):
+        queries = _divided(query, sorted(live or ()), tx.reader_count)
+        for rows in tx.read([partial(read_batches, query=each) for each in queries]):
             yield to_table(phase, rows, live)
+
+
+def uncommitted_among(
+    tx: Transaction,
+    repository_id: str,
+    batches: Iterable[Sequence[str]],
+    *,
+    now: datetime,
+    trash_time: timedelta,
+) -> Iterator[pa.Table]:
+    """As `uncommitted`, of some addresses alone, each batch of which is asked for together. What is
+    staged has no date: an index tells all but that."""
+    opened = [
+        (phase, *_open(tx, phase, repository_id, now=now, trash_time=trash_time, dated=False))
+        for phase in PHASES
+        if _has_rows(tx, phase.table, repository_id)
+    ]
+    for batch in batches:
+        addresses = sorted(batch)
+        for phase, query, live in opened:
+            queries = _chosen(tx, phase, query, addresses)
+            for rows in tx.read([partial(_scattered_batches, query=each) for each in queries]):
+                yield to_table(phase, rows, live)
+
+
+def _open(
+    tx: Transaction,
+    phase: Phase,
+    repository_id: str,
+    *,
+    now: datetime,
+    trash_time: timedelta,
+    dated: bool = True,
+) -> tuple[sa.Select[Any], frozenset[str] | None]:
+    """Rows of a phase, and of what is staged, the tokens of branches that are not gone."""
+    query = phase.select(repository_id, dated=dated or phase is not STAGED)
+    if phase.until is not None:
+        query = query.where(phase.until > now)
+    if phase is not STAGED:
+        return query, None
+    live = live_tokens(tx, repository_id, gone_before=now - trash_time)
+    return query.add_columns(staged.c.token), live
 
 
 def _has_rows(tx: Transaction, table: sa.Table, repository_id: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -68,7 +68,7 @@ class IcechunkReading:
         """The same: the file that has them was read whole."""
         return RootTables.of(self.roots())
 
-    def protected(self, among: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
         """The backups that stay: young ones, and those in which the operations log goes on."""
         del among  # they are few
         backups = [f"{BACKUPS_PREFIX}{name}" for name in sorted(self.state.backups)]

@@ -1,0 +1,151 @@
+"""What parts of the address index hold, in tables: against the rows that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbtide.arrow import first_of_each, numbered, texts
+from ebbtide.formats.base import NODES_SCHEMA
+from ebbtide.gc.index import IndexPart, dealt
+from ebbtide.gc.indexed import (
+    KEYED_SCHEMA,
+    TREES_SCHEMA,
+    IndexedTrees,
+    TreeRows,
+    key_counts,
+    keyed,
+    keys_in,
+)
+from ebbtide.gc.nodes import MARKED_NODES, each_once
+
+Node = tuple[str, str, int]
+Tree = tuple[str, str, list[Node], int]
+
+NODES = st.tuples(st.sampled_from("abcdef"), st.sampled_from("xy"), st.integers(0, 2))
+TREES = st.tuples(
+    st.text("tree", max_size=3), st.text("sum", max_size=3), st.lists(NODES), st.integers(0, 9)
+)
+KEYED = st.lists(st.tuples(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4), st.booleans()))
+CHOICES = st.lists(st.tuples(TREES, st.booleans()), max_size=6)
+
+
+def nodes_table(nodes: Sequence[Node]) -> pa.Table:
+    rows = [dict(zip(NODES_SCHEMA.names, node, strict=True)) for node in nodes]
+    return pa.Table.from_pylist(rows, schema=NODES_SCHEMA)
+
+
+def nodes_of(table: pa.Table) -> list[Node]:
+    columns = (table.column(name).to_pylist() for name in NODES_SCHEMA.names)
+    return list(zip(*columns, strict=True))
+
+
+def trees_of(table: pa.Table) -> tuple[list[Tree], list[Node]]:
+    """The trees of a part, and its nodes."""
+    indexed = IndexedTrees.of(table)
+    trees: list[Tree] = []
+    for place, tree_id in enumerate(texts(indexed.ids)):
+        nodes = nodes_of(indexed.nodes.take(indexed.numbers[place].values))
+        trees.append(
+            (tree_id, indexed.checksums[place].as_py(), nodes, int(indexed.read_at[place]))
+        )
+    return trees, nodes_of(indexed.nodes)
+
+
+def part_of(trees: Sequence[Tree]) -> pa.Table:
+    rows = TreeRows()
+    for tree_id, checksum, nodes, read_at in trees:
+        rows.add(tree_id, checksum, nodes_table(nodes), read_at=read_at)
+    return rows.table()
+
+
+@settings(deadline=None)
+@given(parts=st.lists(CHOICES, max_size=4), read=st.lists(TREES, max_size=3))
+def test_a_part_is_made_of_trees_read_and_of_some_of_other_parts(
+    parts: list[list[tuple[Tree, bool]]], read: list[Tree]
+) -> None:
+    rows = TreeRows()
+    for tree_id, checksum, nodes, read_at in read:
+        rows.add(tree_id, checksum, nodes_table(nodes), read_at=read_at)
+    expected = list(read)
+    for choices in parts:
+        trees = [tree for tree, _ in choices]
+        table = part_of(trees)
+        assert trees_of(table)[0] == trees
+        chosen = [wanted for _, wanted in choices]
+        rows.add_known(IndexedTrees.of(table), pa.array(chosen, pa.bool_()))
+        expected += [tree for tree, wanted in choices if wanted]
+    made = rows.table()
+    assert made.schema.equals(TREES_SCHEMA)
+    assert all(column.num_chunks <= 1 for column in made.columns)
+    trees, nodes = trees_of(made)
+    assert trees == expected
+    assert len(nodes) == len(set(nodes))
+    assert set(nodes) == {node for tree in expected for node in tree[2]}
+
+
+@settings(deadline=None)
+@given(parts=st.lists(KEYED))
+def test_keys_of_neighbours_come_together(parts: list[list[tuple[list[int], bool]]]) -> None:
+    """Of a table in one piece or several."""
+    tables = [KEYED_SCHEMA.empty_table()]
+    for part in parts:
+        arrays = [np.array(keys, np.int64) for keys, _ in part]
+        tables.append(keyed([("n", "x", 0)] * len(part), arrays, read_at=0))
+    table = pa.concat_tables(tables)
+    rows = [row for part in parts for row in part]
+    chosen = np.array([wanted for _, wanted in rows], np.bool_)
+    found = list(keys_in(table, chosen))
+    expected = [key for keys, wanted in rows if wanted for key in keys]
+    assert [key for keys in found for key in keys.tolist()] == expected
+    assert key_counts(table).tolist() == [len(keys) for keys, _ in rows]
+    flags = [[wanted for _, wanted in part] for part in parts]
+    assert len(found) == sum(b > a for part in flags for a, b in pairwise([False, *part]))
+
+
+@settings(deadline=None)
+@given(parts=st.lists(st.lists(st.tuples(NODES, st.booleans()), max_size=8), max_size=4))
+def test_each_node_once(parts: list[list[tuple[Node, bool]]]) -> None:
+    """One id with two checksums is two nodes. Required is what one row says so of."""
+    expected: dict[Node, bool] = {}
+    tables = []
+    for part in parts:
+        required = pa.array([flag for _, flag in part], pa.bool_())
+        table = nodes_table([node for node, _ in part])
+        tables.append(table.append_column(MARKED_NODES.field("required"), required))
+        for node, flag in part:
+            expected[node] = expected.get(node, False) or flag
+    found = each_once(tables)
+    assert found.schema.equals(MARKED_NODES)
+    assert found.num_rows == len(expected)
+    flags = found.column("required")
+    assert dict(zip(nodes_of(found), flags.to_pylist(), strict=True)) == expected
+
+
+@settings(deadline=None)
+@given(words=st.lists(st.sampled_from(["", "a", "b", "c"])), pieces=st.integers(1, 4))
+def test_texts_are_numbered_as_they_come(words: list[str], pieces: int) -> None:
+    chunks = [words[number::pieces] for number in range(pieces)]
+    whole = [text for chunk in chunks for text in chunk]
+    numbers = numbered(pa.chunked_array(chunks, pa.string()))
+    order = list(dict.fromkeys(whole))
+    assert numbers.tolist() == [order.index(text) for text in whole]
+    firsts = [text not in whole[:place] for place, text in enumerate(whole)]
+    assert first_of_each(numbers).tolist() == firsts
+
+
+@settings(deadline=None)
+@given(sizes=st.lists(st.integers(0, 1000)), tasks=st.integers(1, 5))
+def test_parts_are_dealt_evenly(sizes: list[int], tasks: int) -> None:
+    """No task has more than another by more than the largest part."""
+    parts = [IndexPart(f"{number}", size) for number, size in enumerate(sizes)]
+    hands = dealt(parts, tasks=tasks)
+    assert sorted(name for hand in hands for name in hand) == sorted(part.name for part in parts)
+    assert len(hands) == min(tasks, len(parts))
+    totals = [sum(sizes[int(name)] for name in hand) for hand in hands]
+    assert not totals or max(totals) - min(totals) <= max(sizes)
