@@ -85,8 +85,6 @@ def open_collector(
     from ebbtide.formats.gone import GoneRepository
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.options import RunOptions, parse_mode, parse_sizes
-    from ebbtide.gc.removing import Remover
-    from ebbtide.purge.whole import outlast
 
     found: RepositoryFormat
     if is_icechunk(repository):
@@ -114,6 +112,9 @@ def open_collector(
         quarantine=_period(found, quarantine),
     )
     if isinstance(found, GoneRepository):
+        from ebbtide.gc.removing import Remover
+        from ebbtide.purge.whole import outlast
+
         gone = found
         remover = Remover(
             gone,

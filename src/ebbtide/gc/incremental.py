@@ -273,17 +273,18 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     closed_after, read_at = earlier.closed_after, earlier.plan.read_at
 
     def work(number: int, task: Sequence[tuple[str, str, int]], answer: PartRows) -> None:
-        tables = [INVENTORY_SCHEMA.empty_table()]
+        tables: list[pa.Table] = []
         for node_id, checksum, count in task:
             try:
-                found = layout.read_files(storage, node_id, checksum, entry_count=count)
+                tables.append(layout.read_files(storage, node_id, checksum, entry_count=count))
             except EbbtideError as error:
                 answer.failed(error)
-                continue
-            addresses: Any = found.column("address").combine_chunks()
-            rows = _rows(found, addresses, read_at, layout.classify(addresses), layout)
-            tables.append(in_closed_slices(rows, closed_after))
-        table = pa.concat_tables(tables)
+        if not tables:
+            return
+        found = pa.concat_tables(tables)
+        addresses: Any = found.column("address").combine_chunks()
+        rows = _rows(found, addresses, read_at, layout.classify(addresses), layout)
+        table = in_closed_slices(rows, closed_after)
         keyed = with_keys(table, judged_by(table))
         answer.wrote(folder, f"expired/part-{number:05d}.parquet", keyed, group="rows")
 
