@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from ebbtide.arrow import texts
+from ebbtide.errors import Refused
 from ebbtide.gc import candidates, inventory, keys
 from ebbtide.gc.candidates import Subtracted
 from ebbtide.gc.counts import Count
@@ -69,11 +70,16 @@ class Relations:
         self.rows.append((address, len(address), modified, kind, None, target))
 
     def subtract(
-        self, *, live: list[str], protected: list[str], purged: list[str] | None = None
+        self,
+        *,
+        live: list[str],
+        protected: list[str],
+        purged: list[str] | None = None,
+        keyed: Callable[[pa.Table], pa.Table] = lambda inventory: inventory,
     ) -> Subtracted:
         rows = [(r[0], None, None, *r[3:]) if r[0] in self.named else r for r in self.rows]
         columns = [list(column) for column in zip(*rows, strict=True)]
-        inventory = self.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA))
+        inventory = self.write("inventory", keyed(pa.table(columns, schema=INVENTORY_SCHEMA)))
         given = candidates.Relations(
             folder=self.folder,
             storage=cast("Storage", Objects({row[0]: row for row in self.rows}, self.gone)),
@@ -242,6 +248,31 @@ def test_what_was_purged_goes_by_its_address_and_not_by_its_key(
 
     assert relations.candidates(found) == {"object": {"gone"}}
     assert found.counts["live"].objects == 2
+
+
+@both
+def test_keys_that_an_earlier_run_wrote_are_those_of_the_files(
+    tmp_path: Path, engine: Engine
+) -> None:
+    """Else nothing goes: with keys of another kind all would look dead."""
+    relations = Relations(tmp_path, engine)
+    for name in ("live", "kept", "garbage", "young"):
+        relations.listed(name, modified=CUTOFF if name == "young" else OLD)
+    relations.listed("other#1", kind="temporary", target="live")
+    kept: dict[str, Any] = {"live": ["live"], "protected": ["kept"]}
+
+    def keyed(table: pa.Table) -> pa.Table:
+        return keys.with_keys(table, inventory.judged_by(table))
+
+    def otherwise(table: pa.Table) -> pa.Table:
+        column = keyed(table).column("key")
+        return table.append_column("key", pa.array(column.to_numpy() + 1))
+
+    found = relations.subtract(**kept, keyed=keyed)
+    assert relations.candidates(found) == {"object": {"garbage"}, "temporary": {"other#1"}}
+    with pytest.raises(Refused, match="--mode clean") as refused:
+        relations.subtract(**kept, keyed=otherwise)
+    assert refused.value.kind == "plan_corrupt"
 
 
 @both

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import split_by
+from ebbtide.errors import Refused
 from ebbtide.gc.counts import Count
-from ebbtide.gc.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.inventory import INVENTORY_SCHEMA, check_keys
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
@@ -129,8 +130,13 @@ class CandidateWriter:
         self._written = dict.fromkeys(self._gathered, 0)
 
     def add(self, table: pa.Table) -> None:
-        """Take candidates, rows of CANDIDATE_SCHEMA."""
-        for kind, of_kind in split_by(table, "kind"):
+        """Take candidates, rows of CANDIDATE_SCHEMA with keys, which are checked."""
+        try:
+            check_keys(table)
+        except Refused as error:
+            self._answer.failed(error)
+            return
+        for kind, of_kind in split_by(table.drop_columns("key"), "kind"):
             self._gather(kind, of_kind)
 
     def remember(self, table: pa.Table) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema
+from ebbtide.errors import Refused
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
 from ebbtide.gc.ahead import listed
 from ebbtide.gc.engine import Engine
@@ -122,6 +124,19 @@ def read_judged(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> 
         table = read_part(folder, part.name, part.checksum, columns=columns)
         rows = table.select(schema.names).cast(schema)
         yield rows.append_column(KEYS_SCHEMA.field("key"), pa.array(_judged_keys(table)))
+
+
+def check_keys(table: pa.Table) -> None:
+    """Refused `plan_corrupt` unless each row has the key of what it is judged by.
+
+    A part of an earlier run may be of another version of this program: a file whose key is not its
+    own would be looked for in vain among what is live.
+    """
+    if not np.array_equal(keys_of(judged_by(table)), table.column("key").to_numpy()):
+        raise Refused(
+            "plan_corrupt",
+            "an earlier run wrote keys that are not those of its files: plan with --mode clean",
+        )
 
 
 def _judged_keys(table: pa.Table) -> KeyArray:

@@ -160,7 +160,7 @@ def _candidate_writer(folder: RunFolder, kinds: tuple[str, ...]) -> PartWriter:
             table = pa.Table.from_batches([batch])
             goes = table.column("goes")
             rows = table.drop_columns("goes")
-            writer.add(rows.filter(goes).drop_columns(["settled", "key"]))
+            writer.add(rows.filter(goes).drop_columns("settled"))
             writer.remember(rows.filter(pc.invert(goes)))
         writer.finish()
 

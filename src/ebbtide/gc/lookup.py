@@ -75,7 +75,7 @@ def look_up(engine: Engine, given: Relations) -> Subtracted:
                 has_all = not rows.column("size_bytes").null_count
                 answer.counted(rows.num_rows, bytes_total=size, sized=has_all, group=_CLASS + name)
                 if name == "candidate" and rows.num_rows:
-                    writer.add(rows.drop_columns("key"))
+                    writer.add(rows)
                 elif name in ("protected", "young") and given.closed_after is not None:
                     known = rows.append_column("settled", settled.filter(of_class))
                     if name == "young":  # of what is there no more nothing is to be remembered
