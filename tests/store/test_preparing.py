@@ -411,7 +411,8 @@ def test_the_pages_are_the_whole(repository: Repository, clock: ManualClock, see
         read = [table.to_pylist() for table in pages(repository, rows_max=rows_max)]
         assert all(len(rows) <= rows_max for rows in read)
         assert [row for rows in read for row in rows] == expected, f"seed {seed}"
-    asked = ["data/nowhere", "dätä/'\"\\\n", *rng.sample(addresses(expected), len(expected) // 2)]
+    known = sorted(set(addresses(expected)))  # one may be there for two reasons
+    asked = ["data/nowhere", "dätä/'\"\\\n", *rng.sample(known, len(known) // 2)]
     some = [
         row | ({"created_at": None} if row["reason"] == STAGED.reason else {})
         for row in expected

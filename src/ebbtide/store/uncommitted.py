@@ -125,8 +125,8 @@ def uncommitted_among(
     now: datetime,
     trash_time: timedelta,
 ) -> Iterator[pa.Table]:
-    """As `uncommitted`, of some addresses alone, each batch of which is asked for together. What is
-    staged has no date: an index tells all but that."""
+    """As `uncommitted`, of some addresses alone, each batch of which is asked for together and
+    none twice. What is staged has no date: an index tells all but that."""
     opened = [
         (phase, *_open(tx, phase, repository_id, now=now, trash_time=trash_time, dated=False))
         for phase in PHASES
