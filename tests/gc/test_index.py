@@ -19,7 +19,7 @@ from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc import index as index_module
 from ebbtide.gc import indexed, keys, nodes
 from ebbtide.gc.index import Index
-from ebbtide.gc.keys import KeySet, Sieve, keys_of, once
+from ebbtide.gc.keys import SIEVE_AT_ONCE, KeySet, Sieve, keys_of, once
 from ebbtide.gc.report import RunReport
 from tests.support.engines import ENGINES
 from tests.support.refusals import check_refused
@@ -321,9 +321,20 @@ def test_a_sieve_lets_what_is_among_some_through(few: list[int], many: list[int]
     assert found.tolist() == [key for key in many if key in few]
 
 
-def test_a_sieve_is_exact_where_low_bits_are_the_same() -> None:
-    few = np.array([1, 1 << 40], np.int64)
-    assert Sieve(few).among(few + (1 << 50)).tolist() == []
+@pytest.mark.parametrize("bit", range(63))
+def test_a_sieve_is_exact_where_all_bits_but_one_are_the_same(bit: int) -> None:
+    few = np.array([5, 5 << 40], np.int64)
+    assert Sieve(few).among(few ^ (1 << bit)).tolist() == []
+
+
+@pytest.mark.parametrize("count", [0, 1, SIEVE_AT_ONCE, SIEVE_AT_ONCE + 1, 3 * SIEVE_AT_ONCE])
+def test_a_sieve_goes_through_keys_some_at_a_time(count: int) -> None:
+    rng = np.random.default_rng(count)
+    many = rng.integers(-(2**63), 2**63 - 1, count, dtype=np.int64)
+    sieve = Sieve(np.concatenate([many[:: SIEVE_AT_ONCE - 1], many[-2:]]))
+    expected = sorted({*range(0, count, SIEVE_AT_ONCE - 1), *range(max(0, count - 2), count)})
+    assert sieve.places(many).tolist() == expected
+    assert sieve.has(many).nonzero()[0].tolist() == expected
 
 
 def test_keys_are_those_of_the_published_algorithm() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from ebbtide.gc.indexed import (
     keyed,
     keys_in,
 )
+from ebbtide.gc.keys import Sieve
 from ebbtide.gc.nodes import MARKED_NODES, each_once
 
 Node = tuple[str, str, int]
@@ -31,7 +33,8 @@ NODES = st.tuples(st.sampled_from("abcdef"), st.sampled_from("xy"), st.integers(
 TREES = st.tuples(
     st.text("tree", max_size=3), st.text("sum", max_size=3), st.lists(NODES), st.integers(0, 9)
 )
-KEYED = st.lists(st.tuples(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4), st.booleans()))
+KEY = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
+KEYED = st.lists(st.tuples(st.lists(KEY, max_size=4), st.booleans()))
 CHOICES = st.lists(st.tuples(TREES, st.booleans()), max_size=6)
 
 
@@ -90,22 +93,35 @@ def test_a_part_is_made_of_trees_read_and_of_some_of_other_parts(
 
 
 @settings(deadline=None)
-@given(parts=st.lists(KEYED))
-def test_keys_of_neighbours_come_together(parts: list[list[tuple[list[int], bool]]]) -> None:
-    """Of a table in one piece or several."""
+@given(parts=st.lists(KEYED), others=st.lists(KEY), slices=st.booleans())
+def test_keys_of_neighbours_come_together(
+    parts: list[list[tuple[list[int], bool]]], others: list[int], slices: bool
+) -> None:
+    """Of a table in one piece or several, which may be slices of larger ones."""
     tables = [KEYED_SCHEMA.empty_table()]
     for part in parts:
         arrays = [np.array(keys, np.int64) for keys, _ in part]
         tables.append(keyed([("n", "x", 0)] * len(part), arrays, read_at=0))
     table = pa.concat_tables(tables)
     rows = [row for part in parts for row in part]
+    if slices and rows:
+        table, rows, parts = table.slice(1), rows[1:], _without_first(parts)
     chosen = np.array([wanted for _, wanted in rows], np.bool_)
     found = list(keys_in(table, chosen))
     expected = [key for keys, wanted in rows if wanted for key in keys]
     assert [key for keys in found for key in keys.tolist()] == expected
     assert key_counts(table).tolist() == [len(keys) for keys, _ in rows]
+    sieve = Sieve(np.array(others, np.int64))
+    few = [key for keys in keys_in(table, chosen, among=sieve) for key in keys.tolist()]
+    assert few == [key for key in expected if key in others]
     flags = [[wanted for _, wanted in part] for part in parts]
     assert len(found) == sum(b > a for part in flags for a, b in pairwise([False, *part]))
+
+
+def _without_first(parts: list[Any]) -> list[Any]:
+    """The parts without the first row of the first that has any."""
+    place = next(number for number, part in enumerate(parts) if part)
+    return [*parts[:place], parts[place][1:], *parts[place + 1 :]]
 
 
 @settings(deadline=None)

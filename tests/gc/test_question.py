@@ -107,14 +107,23 @@ class _Reading:
 
 @pytest.mark.parametrize("sizes", [[], [0], [1], [3, 4, 0, 9], [6]])
 def test_all_are_asked_for_some_at_a_time(
-    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+    sizes: list[int], folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(question, "ASKED_AT_ONCE", 3)
     wanted = [str(number) for number in range(sum(sizes))]
     numbers = iter(wanted)
-    columns = [pa.chunked_array([[next(numbers) for _ in range(n)]], pa.string()) for n in sizes]
+    answer = PartRows()
+    for number, size in enumerate(sizes):
+        # Every third is judged by another.
+        judged = [next(numbers) for _ in range(size)]
+        rows = [
+            {"address": "tmp", "target": each} if int(each) % 3 == 0 else {"address": each}
+            for each in judged
+        ]
+        table = pa.Table.from_pylist(rows, schema=INVENTORY_SCHEMA)
+        answer.wrote(folder, f"part-{number}.parquet", table)
     reading: Any = _Reading()
-    tables = list(protected_among(reading, columns))
+    tables = list(protected_among(reading, folder, answer.parts()))
     assert [address for part in reading.asked for address in part] == wanted
     assert all(0 < len(part) <= 3 for part in reading.asked)
     found = [address for table in tables for address in texts(table.column("address"))]

@@ -46,6 +46,7 @@ from ebbtide.gc.keys import (
     KeyArray,
     KeySet,
     KeyWriter,
+    Sieve,
     once,
     read_keys,
     read_keys_in_order,
@@ -195,7 +196,7 @@ def _doubted(
     doubts = to_key_parts(engine, folder, [*now.dropped, *expired], name="doubt")
 
     def work(number: int, task: Sequence[Settled], answer: PartRows) -> None:
-        doubted = KeySet.read(folder, doubts)
+        doubted = Sieve.read(folder, doubts)
         known = KeySet.read(before, unsettled)
         tables = [_DOUBTED_SCHEMA.empty_table()]
         for settled in task:

@@ -16,7 +16,7 @@ from ebbtide.arrow import Column, make_schema, table_of, texts
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.candidates import latest_micros
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.keys import KeyArray, keys_of
+from ebbtide.gc.keys import KeyArray, Sieve, keys_of
 from ebbtide.gc.parts import Part, read_rows
 from ebbtide.gc.runs import RunFolder
 
@@ -198,17 +198,26 @@ def key_counts(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     return counts
 
 
-def keys_in(table: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[KeyArray]:
+def keys_in(
+    table: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]], *, among: Sieve | None = None
+) -> Iterator[KeyArray]:
     """The keys of the rows (KEYED_SCHEMA) that are chosen, those of neighbours together, as they
-    lie in memory: to copy them would take as long as to go through them."""
+    lie in memory: to copy them would take as long as to go through them. Or those of them that are
+    `among` others: all rows are gone through at once, since most are chosen, and few keys are."""
     start = 0
     chunks: list[Any] = table.column("keys").chunks  # arrays of lists
     for chunk in chunks:
         offsets, keys = chunk.offsets.to_numpy(), chunk.values.to_numpy()
-        here = np.concatenate(([False], chosen[start : start + len(chunk)], [False]))
-        edges = np.flatnonzero(here[1:] != here[:-1]).tolist()
-        for first, end in zip(edges[::2], edges[1::2], strict=True):
-            yield keys[offsets[first] : offsets[end]]
+        here = chosen[start : start + len(chunk)]
+        if among is None:
+            padded = np.concatenate(([False], here, [False]))
+            edges = np.flatnonzero(padded[1:] != padded[:-1]).tolist()
+            for first, end in zip(edges[::2], edges[1::2], strict=True):
+                yield keys[offsets[first] : offsets[end]]
+        else:
+            places = among.places(keys[offsets[0] : offsets[-1]]) + offsets[0]
+            rows = np.searchsorted(offsets, places, side="right") - 1
+            yield keys[places[here[rows]]]
         start += len(chunk)
 
 

@@ -126,7 +126,7 @@ def _recall(
             known = places.is_valid().to_numpy(zero_copy_only=False)
             numbers = key_counts(table)
             count_use(answer, name, int(numbers[known].sum()), int(numbers.sum()))
-            for keys in keys_in(table, known):
+            for keys in keys_in(table, known, among=writer.sieve):
                 writer.add(keys)
             found.append(places.drop_null())
         writer.finish()

@@ -284,6 +284,17 @@ def read_tables(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> 
         yield table.select(schema.names).cast(schema)
 
 
+def read_batches(
+    folder: RunFolder, parts: Iterable[Part], schema: pa.Schema, *, rows_max: int
+) -> Iterator[pa.Table]:
+    """As `read_tables`, at most so many rows at a time: no part is ever held as a table."""
+    for part in parts:
+        assert part.name is not None
+        with opened_part(folder, part.name, part.checksum) as file:
+            for batch in file.iter_batches(rows_max, columns=schema.names, use_threads=False):
+                yield pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+
+
 def read_rows(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> pa.Table:
     """The columns of `schema` in all parts together; none for no parts. Raises as above."""
     return pa.concat_tables([schema.empty_table(), *read_tables(folder, parts, schema)])

@@ -35,7 +35,7 @@ from ebbtide.gc.listed import Listed, Listing
 from ebbtide.gc.mark import Marked, Reached, mark_reached, reach
 from ebbtide.gc.modes import Chosen
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, read_tables, total_by_group
+from ebbtide.gc.parts import Part, total_by_group
 from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan, Settled
 from ebbtide.gc.presence import check_presence
@@ -265,8 +265,7 @@ class _Planning:
                 if left is None or rows_of(left) > AMONG_MAX:
                     tables = reading.protected()
                 else:
-                    asked_for = read_tables(folder, left, ADDRESS_SCHEMA)
-                    tables = protected_among(reading, (t.column("address") for t in asked_for))
+                    tables = protected_among(reading, folder, left)
                 protected = write_protected(folder, tables, name="uncommitted")
                 back = self._held_back(roots)
         return _Read(roots, listed, marked, protected + back, back, recalled)

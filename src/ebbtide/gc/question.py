@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ from ebbtide.formats.base import Reading
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import JUDGED_SCHEMA, judged_by, judged_keys, read_judged
 from ebbtide.gc.keys import KEYS, KeySet, KeyWriter
-from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, split
+from ebbtide.gc.parts import Part, PartRows, read_batches, split
 from ebbtide.gc.runs import RunFolder
 
 ASKED_AT_ONCE: Final = 2_000
@@ -49,7 +49,7 @@ class Question:
         return cls(folder, tuple(inventory), keys)
 
     def left(self, engine: Engine, live: Sequence[Part]) -> list[Part]:
-        """The addresses (parts of ADDRESS_SCHEMA) that are not live, each once in a part."""
+        """The addresses (parts of JUDGED_SCHEMA) that are not live, each once in a part."""
         folder = self.folder
 
         def work(number: int, task: Sequence[Part], answer: PartRows) -> None:
@@ -59,7 +59,7 @@ class Question:
                 is_live = known.has(table.column("key").to_numpy())
                 others += judged_by(table.filter(pa.array(~is_live))).chunks
             found = pc.unique(pa.chunked_array(others, pa.string()))
-            table = pa.table([found], schema=ADDRESS_SCHEMA)
+            table = pa.table([found, pa.nulls(len(found), pa.string())], schema=JUDGED_SCHEMA)
             answer.wrote(folder, f"uncommitted/asked-{number:05d}.parquet", table, group="asked")
 
         # No more tasks than cores: each has to read all that is live.
@@ -67,11 +67,9 @@ class Question:
 
 
 def protected_among(
-    reading: Reading, addresses: Iterable[pa.ChunkedArray[Any]]
+    reading: Reading, folder: RunFolder, parts: Iterable[Part]
 ) -> Iterator[pa.Table]:
-    """What of these addresses is protected (PROTECTED_SCHEMA), in batches."""
-    return reading.protected(
-        texts(column.slice(start, ASKED_AT_ONCE))
-        for column in addresses
-        for start in range(0, len(column), ASKED_AT_ONCE)
-    )
+    """What is protected (PROTECTED_SCHEMA) of the addresses by which the rows of parts (of
+    JUDGED_SCHEMA, among others) are judged, in batches."""
+    tables = read_batches(folder, parts, JUDGED_SCHEMA, rows_max=ASKED_AT_ONCE)
+    return reading.protected(texts(judged_by(table)) for table in tables)

@@ -20,15 +20,13 @@ from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
 from ebbtide.formats.base import AMONG_MAX, Fencing, Reading, RepositoryFormat, RunHold
 from ebbtide.formats.roots import RootTables
 from ebbtide.gc import quarantine
-from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.deciding import Fenced, decide_at_fence, decide_behind, spooled
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import judged_by
 from ebbtide.gc.keys import rows_of
 from ebbtide.gc.mark import mark
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
-from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, split
+from ebbtide.gc.parts import Part, PartRows, read_part, split
 from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.planned_commits import commits_of
@@ -208,8 +206,7 @@ class Sweep:
         candidates = self.plan.candidates
         if rows_of(candidates) > AMONG_MAX:
             return reading.protected()
-        tables = read_tables(self.folder, candidates, CANDIDATE_SCHEMA)
-        return protected_among(reading, map(judged_by, tables))
+        return protected_among(reading, self.folder, candidates)
 
     def _todo(self, keep: list[Part], earlier: list[str]) -> list[Part]:
         """What to delete: the plan's candidates, less what came back and what was settled."""
