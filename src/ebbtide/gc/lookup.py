@@ -34,7 +34,7 @@ from ebbtide.gc.sizing import sized
 _CLASS: Final = "class "
 _REQUIRED: Final = "required"
 _SEEN: Final = "required and seen"
-KEPT_PER_TASK: Final = 1_000_000
+KEPT_PER_TASK: Final = 100_000
 """With more to look things up in, there are no more tasks than cores: each has to read it."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ from ebbtide.gc.parts import (
     split,
 )
 from ebbtide.gc.places import Place
+from ebbtide.gc.runs import RunFolder
 
 MARKED_NODES: Final = pa.schema([*NODES_SCHEMA, pa.field("required", pa.bool_())])
 _Node = tuple[str, str, int, bool]
@@ -144,8 +146,14 @@ def _recall(
 
 def _live_writer(place: Place, stem: str, answer: PartRows, asked: list[Part] | None) -> KeyWriter:
     """Of the keys that are live, or those of them that are asked for."""
-    sieve = None if asked is None else Sieve.read(place.folder, asked)
+    sieve = None if asked is None else _sieve(place.folder, tuple(asked))
     return KeyWriter(stem, place.folder, answer, group=KEYS, sieve=sieve)
+
+
+@lru_cache(maxsize=1)
+def _sieve(folder: RunFolder, asked: tuple[Part, ...]) -> Sieve:
+    """Kept for the next task of the run: it is the same for all."""
+    return Sieve.read(folder, asked)
 
 
 def _rewrite(
