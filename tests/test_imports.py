@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,14 @@ from ebbtide.imports import load_arrow_lightly
 load_arrow_lightly()
 import pyarrow as pa
 print(pa.default_memory_pool().backend_name, os.environ.get("ARROW_DEFAULT_MEMORY_POOL"))
+"""
+
+LOADED = """
+import os
+from ebbtide.imports import leave_algebra_alone
+leave_algebra_alone()
+import numpy
+print(len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS"))
 """
 
 
@@ -29,3 +38,16 @@ def test_arrow_takes_the_systems_memory(chosen: str | None, shown: str) -> None:
         [sys.executable, "-c", SHOW], env=environment, capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == shown
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("chosen", [None, "2"])
+def test_numpy_starts_no_threads(chosen: str | None) -> None:
+    """Unless somebody asked for some."""
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    if chosen is not None:
+        environment["OPENBLAS_NUM_THREADS"] = chosen
+    command = [sys.executable, "-c", LOADED]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    count, variable = found.stdout.split()
+    assert (variable == chosen) if chosen else (count, variable) == ("1", "1")

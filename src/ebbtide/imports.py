@@ -2,6 +2,9 @@
 
 Leaving pandas alone: Arrow imports it where it is installed, to see whether a list is one of its
 columns, which takes a third of a second in each process. Spark alone needs it.
+
+Without threads for algebra: NumPy starts some as it is loaded, which wait for work as busily as if
+they had any, a tenth of a second in each process. Nothing here is of matrices.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from types import ModuleType
 from typing import Final
 
 _ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
+_ALGEBRA_THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 
 class _WithoutPandas:
@@ -32,6 +36,11 @@ def leave_pandas_alone() -> None:
     """From here on it is not found, unless it was imported before."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+
+
+def leave_algebra_alone() -> None:
+    """Have NumPy, when this process and those that it starts load it, start no threads."""
+    os.environ.setdefault(_ALGEBRA_THREADS, "1")
 
 
 def load_arrow_lightly() -> None:

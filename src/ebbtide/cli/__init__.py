@@ -8,8 +8,9 @@ functions that need them, so that `ebbtide --help` answers at once; and the prog
 
 def main() -> None:
     """The program `ebbtide`."""
-    from ebbtide.imports import leave_pandas_alone
+    from ebbtide.imports import leave_algebra_alone, leave_pandas_alone
 
+    leave_algebra_alone()
     leave_pandas_alone()
 
     from ebbtide.cli import app

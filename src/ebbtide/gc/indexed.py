@@ -147,9 +147,10 @@ class IndexedTrees:
 
     def nodes_of(self, chosen: Column) -> pa.Table:
         """The nodes of the trees for which `chosen` is true, each once."""
-        flat = pc.list_flatten(self.numbers.filter(chosen)).to_numpy()
+        of_tree = pc.list_value_length(self.numbers).to_numpy()
+        is_of_chosen = np.repeat(np.asarray(chosen), of_tree)
         has = np.zeros(self.nodes.num_rows, np.bool_)
-        has[flat] = True
+        has[pc.list_flatten(self.numbers).to_numpy()[is_of_chosen]] = True
         return self.nodes.filter(pa.array(has))
 
 

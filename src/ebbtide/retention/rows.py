@@ -32,22 +32,19 @@ def with_commits(head: Roots, rows: Iterable[CommitRow]) -> Roots:
     ids: dict[str, str] = {}  # each id once, however often it is somebody's parent
     once = ids.setdefault
     for row in rows:
-        commit_id, parent_ids, created_at, tree_id, checksum, leased_until, *flags = row
-        is_tombstoned, is_content, is_stub = flags
-        if is_stub:
+        commit_id, parent_ids, made_at, tree_id, checksum, leased_until, gone, content, stub = row
+        if stub:
             stub_ids.add(commit_id)
             continue
         kept.append(
             Commit(
                 once(commit_id, commit_id),
                 tuple([once(each, each) for each in parent_ids.split()]),
-                EPOCH + created_at * ONE_MICROSECOND,
+                EPOCH + made_at * ONE_MICROSECOND,
                 tree_id,
-                tombstoned=bool(is_tombstoned),
-                leased_until=None
-                if leased_until is None
-                else EPOCH + leased_until * ONE_MICROSECOND,
-                is_content=bool(is_content),
+                bool(gone),
+                None if leased_until is None else EPOCH + leased_until * ONE_MICROSECOND,
+                bool(content),
             )
         )
         if checksum is not None:
