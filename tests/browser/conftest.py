@@ -90,6 +90,12 @@ class Visitor:
         answer = self.page.goto(f"{self.url}/ui{place}")
         assert answer is not None and answer.status == 200, place
 
+    def follow(self, selector: str) -> None:
+        """Click on what leads to another page, and wait for all of it: a click alone returns when
+        its first bytes are there, and what asks at once counts nothing."""
+        with self.page.expect_navigation():
+            self.page.click(selector)
+
     def log_in(self, server: Server, role: str) -> None:
         """Log in with the key of a role, through the form."""
         self.page.goto(f"{self.url}/ui/login")

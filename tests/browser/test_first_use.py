@@ -43,13 +43,13 @@ def upload(visitor: Visitor, file: Path, *, path: str = "") -> None:
         page.click("summary:has-text('Upload')")
     page.set_input_files("#content", file)
     page.fill("#path", path)
-    page.click("button:has-text('Upload')")
+    visitor.follow("button:has-text('Upload')")
     page.wait_for_selector("text=The file is uploaded")
 
 
 def commit(visitor: Visitor, message: str) -> None:
     visitor.page.fill("#message", message)
-    visitor.page.click("button:has-text('Commit')")
+    visitor.follow("button:has-text('Commit')")
     visitor.page.wait_for_selector("text=It is committed")
 
 
@@ -61,41 +61,41 @@ def test_from_a_key_to_the_first_byte(browser: Browser, new_store: Server, tmp_p
         visitor = visitor_of()
         page = visitor.page
         page.fill("#name", "lake")
-        page.click("button:has-text('Make it')")
+        visitor.follow("button:has-text('Make it')")
         page.wait_for_selector("text=The repository is there")
         upload(visitor, wanted)
         upload(visitor, unwanted, path="raw/first.csv")
-        page.click("nav.path a")
+        visitor.follow("nav.path a")
         upload(visitor, unwanted)
         assert page.locator(".changes li").count() == 3
         commit(visitor, "Three files")
-        page.click("[aria-label='Delete un wanted „2“.csv']")
+        visitor.follow("[aria-label='Delete un wanted „2“.csv']")
         page.wait_for_selector("text=The file is deleted here")
         commit(visitor, "Without one")
 
-        page.click("nav.sections >> text=Policy")
+        visitor.follow("nav.sections >> text=Policy")
         page.fill("#policy", POLICY)
-        page.click("text=Set the policy")
+        visitor.follow("text=Set the policy")
         page.wait_for_selector("text=The policy is set")
 
         page.wait_for_timeout(2500)  # for what is a second old to be older than the grace
-        page.click("nav.sections >> text=Runs")
+        visitor.follow("nav.sections >> text=Runs")
         page.fill("#quarantine", "")
-        page.click("button:has-text('Start')")
+        visitor.follow("button:has-text('Start')")
         page.wait_for_selector(".head .badge.planned", timeout=120_000)
-        page.click("text=look at them")
+        visitor.follow("text=look at them")
         page.wait_for_selector("tbody tr")
         assert page.locator("tbody tr:has-text('3.4 MiB')").count() == 1
-        page.click("text=The run")
+        visitor.follow("text=The run")
         page.click("summary:has-text('Sweep')")
         page.fill("#quarantine", "")
         page.fill("#confirmation", "lake")
-        page.click("button.danger:has-text('Sweep')")
+        visitor.follow("button.danger:has-text('Sweep')")
         page.wait_for_selector(".head .badge.swept", timeout=120_000)
         deleted = page.locator(".figures div:has-text('Deleted') dd").first.inner_text()
         assert re.match(r"3\.4 MiB", deleted), deleted
 
-        page.click("nav.sections >> text=Files")
+        visitor.follow("nav.sections >> text=Files")
         names = [name.strip() for name in page.locator("tbody th").all_inner_texts()]
         assert names == ["raw/", "wanted.csv"]
     with Store.open(new_store.directory, settings=Settings()) as store:

@@ -95,7 +95,7 @@ def test_logging_in_and_out(lake_server: Server, visitors: Visitors) -> None:
     page.wait_for_url(f"{visitor.url}/ui{LAKE}/policy")
     assert page.locator(".role").inner_text() == "reader"
     assert page.evaluate("document.cookie") == "", "scripts see no session"
-    page.click("text=Log out")
+    visitor.follow("text=Log out")
     page.wait_for_selector("text=You are logged out")
     page.goto(f"{visitor.url}/ui")
     assert "/ui/login" in page.url
@@ -163,15 +163,15 @@ def test_the_policy_editor(visitors: Visitors) -> None:
     page = visitor.page
     visitor.go("/repositories/empty/policy")
     page.fill("#policy", '{"default": "7"}')
-    page.click("text=Set the policy")
+    visitor.follow("text=Set the policy")
     page.wait_for_selector("#problem")
     assert "has no unit" in page.locator("#problem").inner_text()
     assert page.input_value("#policy") == '{"default": "7"}'
     visitor.said.clear()  # the browser says that it was 400, as it should be
     page.fill("#policy", '{"default": "7d"}')
-    page.click("text=Set the policy")
+    visitor.follow("text=Set the policy")
     page.wait_for_selector("text=The policy is set")
-    page.click("text=Drop the policy")
+    visitor.follow("text=Drop the policy")
     page.wait_for_selector("text=The policy was dropped")
 
 
@@ -191,7 +191,7 @@ def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:
     page.wait_for_selector("#comparison tbody th:text-is('B')")
     assert violations(visitor) == []
 
-    page.click("button:has-text('Try it')")
+    visitor.follow("button:has-text('Try it')")
     page.wait_for_selector("text=Nothing was set, and nothing changed", timeout=60_000)
     sizes = page.locator("[data-progress] [data-label='Reclaimable']").all_inner_texts()
     assert len(sizes) == 3, sizes
@@ -223,12 +223,12 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
     page.locator("tbody a").nth(1).click()
     page.wait_for_url(re.compile(r"/runs/[0-9a-f]{32}"))
     place = page.url
-    page.click("text=look at them")
+    visitor.follow("text=look at them")
     page.wait_for_url(re.compile("/candidates$"))
     assert page.locator("tbody tr").count() == 40
     address = page.locator("tbody th").nth(3).inner_text()
     page.fill("#search", address)
-    page.click("button:has-text('Search')")
+    visitor.follow("button:has-text('Search')")
     page.wait_for_url(re.compile("[?]search="))
     assert page.locator("tbody tr").count() == 1
 
@@ -267,7 +267,7 @@ def test_the_trash(visitors: Visitors) -> None:
     page = visitor.page
     visitor.go(f"{LAKE}/trash")
     assert page.locator("text=6 days left").count() == 5
-    page.click("[aria-label='Restore branch dropped']")
+    visitor.follow("[aria-label='Restore branch dropped']")
     page.wait_for_selector("text=It was brought back")
     visitor.go(f"{LAKE}/refs?state=persistent&prefix=dropped")
     assert page.locator("tbody tr").count() == 1
@@ -285,7 +285,7 @@ def test_a_purge(visitors: Visitors) -> None:
     page.check("text=Every commit that holds what is named, too")
     page.fill("#reason", "asked for by its owner")
     assert page.locator("#purge").is_disabled()
-    page.click("text=Plan: see what would go")
+    visitor.follow("text=Plan: see what would go")
     page.wait_for_selector(".head .badge:is(.planned, .refused)", timeout=60_000)
     state = page.locator(".head .badge").inner_text()
     assert state == "planned"
