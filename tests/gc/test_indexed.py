@@ -68,11 +68,15 @@ def part_of(trees: Sequence[Tree]) -> pa.Table:
 
 
 @settings(deadline=None)
-@given(parts=st.lists(CHOICES, max_size=4), read=st.lists(TREES, max_size=3))
+@given(
+    parts=st.lists(CHOICES, max_size=4),
+    read=st.lists(TREES, max_size=4),
+    at_once=st.integers(1, 9),
+)
 def test_a_part_is_made_of_trees_read_and_of_some_of_other_parts(
-    parts: list[list[tuple[Tree, bool]]], read: list[Tree]
+    parts: list[list[tuple[Tree, bool]]], read: list[Tree], at_once: int
 ) -> None:
-    rows = TreeRows()
+    rows = TreeRows(at_once)
     for tree_id, checksum, nodes, read_at in read:
         rows.add(tree_id, checksum, nodes_table(nodes), read_at=read_at)
     expected = list(read)

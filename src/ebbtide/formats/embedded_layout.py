@@ -26,7 +26,7 @@ from ebbtide.store.content.layout import (
     tree_address,
 )
 from ebbtide.store.content.ranges import read_range_addresses, read_range_files
-from ebbtide.store.content.trees import read_tree
+from ebbtide.store.content.trees import read_tree_table
 
 _SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
 
@@ -97,13 +97,9 @@ class EmbeddedLayout:
 
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
         """The ranges of a tree."""
-        ranges = read_tree(storage, tree_id, checksum).ranges
-        columns = [
-            [info.range_id for info in ranges],
-            [info.checksum for info in ranges],
-            [info.entry_count for info in ranges],
-        ]
-        return pa.table(columns, schema=NODES_SCHEMA)
+        table = read_tree_table(storage, tree_id, checksum)
+        columns = [table.column(name) for name in ("range_id", "checksum", "entry_count")]
+        return pa.Table.from_arrays(columns, schema=NODES_SCHEMA)
 
     def read_files(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int

@@ -6,13 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import Column, make_schema, table_of, texts
+from ebbtide.arrow import (
+    Column,
+    Numbers,
+    first_of_each,
+    make_schema,
+    numbered,
+    table_of,
+    texts,
+)
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.candidates import latest_micros
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
@@ -35,6 +43,9 @@ KEYED_SCHEMA: Final = pa.schema(
     [*NODES_SCHEMA, pa.field("read_at", pa.int64()), pa.field("keys", pa.list_(pa.int64()))]
 )
 """Nodes, each with the keys of its addresses, ascending and each once; `read_at` as above."""
+
+NODE_ROWS_AT_ONCE: Final = 100_000
+_NodeNumbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 _POINTERS_SCHEMA: Final = pa.schema(
     [INVENTORY_SCHEMA.field(name) for name in ("address", "last_modified")]
@@ -75,21 +86,33 @@ class Unchanged:
 class TreeRows:
     """Builds the table of a part of trees."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, str, int], int] = {}  # by rows of NODES_SCHEMA
-        self._trees: list[tuple[str, str, None, list[int], int]] = []
+    def __init__(self, at_once: int = NODE_ROWS_AT_ONCE) -> None:
+        """`at_once`: how many rows of nodes are numbered together."""
+        self._at_once = at_once
+        self._nodes = NODES_SCHEMA.empty_table()
+        """Those numbered, each at the row that is its number."""
+        self._trees: list[tuple[str, str, None, int]] = []  # all columns but `nodes`
+        self._lengths: list[int] = []
+        self._numbers: list[_NodeNumbers] = []
+        self._gathered: list[pa.Table] = []
+        self._gathered_rows = 0
         self._known: list[pa.Table] = []
 
     def add(self, tree_id: str, checksum: str, nodes: pa.Table, *, read_at: int) -> None:
         """Take a tree with its nodes (NODES_SCHEMA)."""
-        self._trees.append((tree_id, checksum, None, self._numbered(nodes), read_at))
+        self._trees.append((tree_id, checksum, None, read_at))
+        self._lengths.append(nodes.num_rows)
+        self._gathered.append(nodes)
+        self._gathered_rows += nodes.num_rows
+        if self._gathered_rows >= self._at_once:
+            self._number_gathered()
 
     def add_known(self, trees: IndexedTrees, chosen: Column) -> None:
         """Take the trees for which `chosen` is true, each of their nodes once."""
         lists: Any = trees.numbers.filter(chosen)
         of_nodes = pc.list_flatten(lists).to_numpy()
         used, places = np.unique(of_nodes, return_inverse=True)
-        numbers = np.array(self._numbered(trees.nodes.take(pa.array(used))), np.int32)[places]
+        numbers = self._numbered(trees.nodes.take(pa.array(used)))[places]
         columns: list[Any] = [
             trees.ids.filter(chosen),
             trees.checksums.filter(chosen),
@@ -99,17 +122,44 @@ class TreeRows:
         ]
         self._known.append(pa.table(columns, schema=TREES_SCHEMA))
 
-    def _numbered(self, nodes: pa.Table) -> list[int]:
+    def _number_gathered(self) -> None:
+        self._numbers.append(self._numbered(pa.concat_tables(self._gathered)))
+        self._gathered, self._gathered_rows = [], 0
+
+    def _numbered(self, nodes: pa.Table) -> _NodeNumbers:
         """The numbers of the rows that nodes (NODES_SCHEMA) have here."""
-        columns = (nodes.column(name).to_pylist() for name in NODES_SCHEMA.names)
-        known = self._numbers
-        return [known.setdefault(row, len(known)) for row in zip(*columns, strict=True)]
+        known = self._nodes.num_rows
+        table = pa.concat_tables([self._nodes, nodes])
+        numbers = numbered_nodes(table)
+        self._nodes = table.filter(pa.array(first_of_each(numbers)))
+        return numbers[known:].astype(np.int32)
 
     def table(self) -> pa.Table:
         """A table of TREES_SCHEMA."""
-        rows: list[tuple[Any, ...]] = [(*node, None, None) for node in self._numbers]
-        read = table_of([*rows, *self._trees], TREES_SCHEMA)
-        return pa.concat_tables([read, *self._known]).combine_chunks()
+        if self._gathered:
+            self._number_gathered()
+        nodes = self._nodes.rename_columns(["id", "checksum", "entry_count"])
+        for field in (TREES_SCHEMA.field("nodes"), TREES_SCHEMA.field("read_at")):
+            nodes = nodes.append_column(field, pa.nulls(nodes.num_rows, field.type))
+        others = pa.schema([each for each in TREES_SCHEMA if each.name != "nodes"])
+        numbers = np.concatenate([np.empty(0, np.int32), *self._numbers])
+        lists = _lists(numbers, np.array(self._lengths, np.int32))
+        read = table_of(self._trees, others).append_column(TREES_SCHEMA.field("nodes"), lists)
+        tables = [nodes, read.select(TREES_SCHEMA.names), *self._known]
+        return pa.concat_tables(tables).combine_chunks()
+
+
+def numbered_nodes(table: pa.Table) -> Numbers:
+    """For each row of NODES_SCHEMA a number that stands for it, from 0 up, as they come. One id
+    with two checksums is two nodes, one of which nobody can read."""
+    ids = table.column("node_id")
+    numbers = numbered(ids)
+    first = pa.array(np.flatnonzero(first_of_each(numbers))[numbers], pa.int64())
+    checksums, entry_counts = (table.column(name) for name in ("checksum", "entry_count"))
+    if all(pc.all(pc.equal(each, each.take(first))).as_py() for each in (checksums, entry_counts)):
+        return numbers
+    parts: Any = (ids, checksums, pc.cast(entry_counts, pa.string()), "/")
+    return numbered(pc.binary_join_element_wise(*parts))
 
 
 @dataclass(frozen=True, slots=True)

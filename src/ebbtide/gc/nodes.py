@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ebbtide.arrow import first_of_each, make_schema, numbered
+from ebbtide.arrow import first_of_each, make_schema
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA
 from ebbtide.gc.ahead import fetched
@@ -30,6 +29,7 @@ from ebbtide.gc.indexed import (
     keyed,
     keys_in,
     known_nodes,
+    numbered_nodes,
 )
 from ebbtide.gc.keys import KEYS, KeyArray, KeyWriter, Sieve, keys_of, once
 from ebbtide.gc.meter import advance
@@ -324,15 +324,8 @@ class _Keys:
 def each_once(tables: Sequence[pa.Table]) -> pa.Table:
     """Rows of MARKED_NODES, each node once: required where any of its rows is."""
     table = pa.concat_tables([MARKED_NODES.empty_table(), *tables])
-    numbers = numbered(table.column("node_id"))
+    numbers = numbered_nodes(table)
     is_first = first_of_each(numbers)
-    first = pa.array(np.flatnonzero(is_first)[numbers], pa.int64())
-    others = [table.column(name) for name in ("checksum", "entry_count")]
-    if not all(pc.all(pc.equal(each, each.take(first))).as_py() for each in others):
-        # One id with two checksums is two nodes, one of which nobody can read.
-        names = NODES_SCHEMA.names
-        found = table.group_by(names, use_threads=False).aggregate([("required", "any")])
-        return found.rename_columns(MARKED_NODES.names)
     required = np.zeros(int(is_first.sum()), np.bool_)
     required[numbers[np.asarray(table.column("required"))]] = True
     once = table.filter(pa.array(is_first)).select(NODES_SCHEMA.names)

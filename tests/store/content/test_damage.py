@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ebbtide.errors import Failed, Refused
@@ -122,10 +123,18 @@ def test_another_version(
     assert refused(tree_read, tree.address) == "unknown_format_version"
 
 
-def encoded_without_version(table: pa.Table) -> bytes:
+def encoded_by_another(table: pa.Table, metadata: dict[bytes, bytes] | None = None) -> bytes:
+    """As Arrow writes unless told: with dictionaries, statistics, and its own schema."""
     sink = pa.BufferOutputStream()
-    pa.parquet.write_table(table, sink)
+    pq.write_table(table.replace_schema_metadata(metadata), sink)
     return sink.getvalue().to_pybytes()
+
+
+def test_how_columns_are_encoded_is_the_writers(storage: Storage, info: RangeInfo) -> None:
+    data = encoded_by_another(to_table(ENTRIES), {b"ebbtide.format": b"1", b"more": b"x"})
+    changed = rewritten(storage, info, data)
+    assert read_range(storage, changed) == ENTRIES
+    assert readers(storage, changed)[1]() == pa.array([entry.address for entry in ENTRIES])
 
 
 def test_files_whose_checksum_is_right_and_that_are_still_wrong(
@@ -135,7 +144,7 @@ def test_files_whose_checksum_is_right_and_that_are_still_wrong(
     wrong = {
         "no Parquet": b"hello",
         "empty": b"",
-        "no version": encoded_without_version(good),
+        "no version": encoded_by_another(good),
         "a column less": files.encode(good.drop_columns(["checksum"])),
         "another type": files.encode(
             good.set_column(2, "size_bytes", good.column("size_bytes").cast(pa.int32()))

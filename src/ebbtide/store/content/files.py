@@ -17,7 +17,7 @@ from ebbtide.errors import NotFound, Refused
 from ebbtide.storage import Storage
 
 FORMAT_VERSION: Final = 1
-_FORMAT_KEY: Final = b"ebbtide.format"
+_FORMAT_KEY: Final = "ebbtide.format"
 
 Family = Literal["tree", "node"]
 """What the error kinds call the file: `missing_tree`, `corrupt_node`, … A node is a range."""
@@ -29,10 +29,22 @@ def checksum_of(data: bytes) -> str:
 
 
 def encode(table: pa.Table) -> bytes:
-    """The bytes of a file of this version with the table's rows."""
-    metadata = {_FORMAT_KEY: str(FORMAT_VERSION).encode()}
+    """The bytes of a file of this version with the table's rows.
+
+    What makes it short, and quick to read: nearly every text of a column is another, so that
+    dictionaries save nothing; who reads a file knows its schema, and asks for no statistics.
+    """
     sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_FORMAT_KEY: str(FORMAT_VERSION)})
     return sink.getvalue().to_pybytes()
 
 
@@ -89,7 +101,7 @@ def corrupt(family: Family, address: str, why: str) -> Refused:
 
 
 def _check_version(metadata: dict[bytes, bytes], *, address: str, family: Family) -> None:
-    version: Any = metadata.get(_FORMAT_KEY)
+    version: Any = metadata.get(_FORMAT_KEY.encode())
     if version is None:
         raise corrupt(family, address, "it does not say of which format it is")
     if version != str(FORMAT_VERSION).encode():

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ebbtide.ids import ID_PATTERN
 from ebbtide.storage import Storage
@@ -30,7 +29,7 @@ _FIELDS: Final[tuple[pa.Field[Any], ...]] = (
 TREE_SCHEMA: Final = pa.schema(_FIELDS)
 """Columns of a tree: its ranges, in the order of their paths."""
 
-_ID: Final = re.compile(ID_PATTERN)
+_WHOLE_ID: Final = rf"\A{ID_PATTERN}\z"
 _last_path: Final = attrgetter("last_path")
 
 
@@ -79,14 +78,15 @@ def write_tree(storage: Storage, tree: Tree) -> str:
 
     Raises ValueError if its ranges are not in order, and what `Storage.put` raises.
     """
-    problem = _problem(tree.ranges)
-    if problem:
-        raise ValueError(problem)
     columns: list[pa.Array[Any]] = [
         pa.array([getattr(info, each.name) for info in tree.ranges], each.type)
         for each in TREE_SCHEMA
     ]
-    data = files.encode(pa.Table.from_arrays(columns, schema=TREE_SCHEMA))
+    table = pa.Table.from_arrays(columns, schema=TREE_SCHEMA)
+    problem = _problem(table)
+    if problem:
+        raise ValueError(problem)
+    data = files.encode(table)
     storage.put(tree.address, data)
     return files.checksum_of(data)
 
@@ -97,24 +97,41 @@ def read_tree(storage: Storage, tree_id: str, checksum: str) -> Tree:
     Raises Refused: `missing_tree`, `corrupt_tree` (also when its ranges are not in order),
     `unknown_format_version`; Failed (`storage_error`).
     """
+    table = read_tree_table(storage, tree_id, checksum)
+    columns = (table.column(name).to_pylist() for name in table.column_names)
+    return Tree(tree_id, tuple(map(RangeInfo, *columns)))
+
+
+def read_tree_table(storage: Storage, tree_id: str, checksum: str) -> pa.Table:
+    """The ranges of a tree, as a table of TREE_SCHEMA. Raises as `read_tree`."""
     address = tree_address(tree_id)
     data = files.fetch(storage, address, checksum, family="tree")
     table = files.decode(data, TREE_SCHEMA, address=address, family="tree")
-    ranges = tuple(map(RangeInfo, *(table.column(name).to_pylist() for name in table.column_names)))
-    problem = _problem(ranges)
+    problem = _problem(table)
     if problem:
         raise files.corrupt("tree", address, problem)
-    return Tree(tree_id, ranges)
+    return table
 
 
-def _problem(ranges: Sequence[RangeInfo]) -> str | None:
-    """What is wrong with the ranges of a tree, if anything is."""
-    for info in ranges:
-        if not _ID.fullmatch(info.range_id):
-            return f"{info.range_id!r} is no id of a range"
-        if info.first_path > info.last_path or info.entry_count < 1:
-            return f"the range {info.range_id} is empty"
-    for left, right in pairwise(ranges):
-        if left.last_path >= right.first_path:
-            return f"the ranges {left.range_id} and {right.range_id} overlap"
+def _problem(table: pa.Table) -> str | None:
+    """What is wrong with the ranges (TREE_SCHEMA) of a tree, if anything is."""
+    ids, first, last = (table.column(name) for name in ("range_id", "first_path", "last_path"))
+    place = _first_false(pc.match_substring_regex(ids, _WHOLE_ID))
+    if place is not None:
+        return f"{ids[place].as_py()!r} is no id of a range"
+    has_entries = pc.greater(table.column("entry_count"), pa.scalar(0))
+    place = _first_false(pc.and_(pc.less_equal(first, last), has_entries))
+    if place is not None:
+        return f"the range {ids[place]} is empty"
+    place = _first_false(pc.less(last.slice(0, max(len(ids) - 1, 0)), first.slice(1)))
+    if place is not None:
+        return f"the ranges {ids[place]} and {ids[place + 1]} overlap"
     return None
+
+
+def _first_false(flags: Any) -> int | None:
+    """The place of the first of the flags, a column of booleans, that is false."""
+    if pc.all(flags, min_count=0).as_py():
+        return None
+    place: int = pc.index(flags, pa.scalar(False)).as_py()
+    return place
