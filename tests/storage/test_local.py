@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -76,6 +77,46 @@ def test_links_are_listed_and_never_followed(
         for read in (storage.get, storage.stream):
             with pytest.raises(NotFound):
                 read(address)
+
+
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("shares", [1, 3])
+def test_a_listing_has_what_walking_finds(
+    storage: LocalStorage,
+    root: Path,
+    outside: Path,
+    sized: bool,
+    shares: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever lies beside each other, in directories that are read a few entries at a time."""
+    monkeypatch.setattr("ebbtide.storage.listing._ENTRIES_AT_ONCE", 4)
+    generator = random.Random(1)
+    places = ["data/", "data/a/", "data/a/b/", "data/c/", ""]
+    for number in range(60):
+        address = f"{generator.choice(places)}{generator.choice('xyz')}{number}"
+        (root / address).parent.mkdir(parents=True, exist_ok=True)
+        match generator.randrange(4):
+            case 0:
+                (root / address).mkdir()
+            case 1:
+                (root / address).symlink_to(outside / generator.choice(["", "file", "none"]))
+            case _:
+                (root / address).write_bytes(b"x" * number)
+    expected = {}
+    for directory, inner, others in os.walk(root):
+        links = [name for name in inner if Path(directory, name).is_symlink()]
+        for path in (Path(directory, name) for name in [*others, *links]):
+            is_file = not path.is_symlink()
+            size = path.lstat().st_size if sized else None
+            expected[str(path.relative_to(root))] = (is_file, size if is_file or sized else None)
+    found = {}
+    for number in range(shares):
+        for batch in storage.list(share=(number, shares), sized=sized):
+            for row in batch.to_pylist():
+                assert row["address"] not in found
+                found[row["address"]] = (row["regular"], row["size_bytes"])
+    assert found == expected
 
 
 def test_nothing_is_deleted_or_written_through_a_link(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,9 @@ from ebbtide.store.content.layout import (
 from ebbtide.store.content.ranges import read_range_addresses, read_range_files
 from ebbtide.store.content.trees import read_tree_table
 
+_IN_SLICE: Final = re.compile(f"{DATA_PREFIX}([^/]+)/")
+_RUNS_MAX: Final = 16
+"""Of neighbours in one slice; with more, what is left is matched."""
 _SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
 
 
@@ -72,8 +76,7 @@ class EmbeddedLayout:
 
     def slices(self, addresses: pa.StringArray) -> pa.StringArray:
         """The directory under `data/`."""
-        found = pc.extract_regex(addresses, rf"^{DATA_PREFIX}(?P<slice>[^/]+)/")
-        return cast("pa.StringArray", pc.struct_field(found, "slice"))
+        return _slices(addresses)
 
     def targets(self, addresses: pa.StringArray) -> pa.StringArray:
         """Without the suffix of temporary files, where there is one."""
@@ -112,6 +115,28 @@ class EmbeddedLayout:
     ) -> pa.StringArray:
         """The addresses of a range's entries."""
         return read_range_addresses(storage, node_id, checksum, entry_count=entry_count)
+
+
+def _slices(addresses: pa.StringArray) -> pa.StringArray:
+    """The slice of each address, null for what is in none."""
+    none = pa.scalar(None, pa.string())
+    if not pc.any(pc.starts_with(addresses, DATA_PREFIX), min_count=0).as_py():
+        return pa.repeat(none, len(addresses))
+    found: list[Any] = []
+    rest = addresses
+    # In a listing neighbours are mostly in one slice; to compare takes a tenth of matching them.
+    for _ in range(_RUNS_MAX if not addresses.null_count else 0):
+        match = _IN_SLICE.match(rest[0].as_py()) if len(rest) else None
+        if match is None:
+            break
+        place = pc.index(pc.starts_with(rest, match[0]), pa.scalar(False)).as_py()
+        count = len(rest) if place < 0 else place
+        found.append(pa.repeat(pa.scalar(match[1]), count))
+        rest = rest.slice(count)
+    if len(rest):
+        matched = pc.extract_regex(rest, rf"^{DATA_PREFIX}(?P<slice>[^/]+)/")
+        found.append(pc.struct_field(matched, "slice"))
+    return cast("pa.StringArray", pa.concat_arrays(found))
 
 
 def _shards(storage: Storage, prefix: str) -> list[ListingItem]:

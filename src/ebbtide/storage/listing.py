@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import compress, islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from ebbtide.errors import Failed
 from ebbtide.storage import base, directories
 
+_ENTRIES_AT_ONCE: Final = 2_000
 _LOOKS_AT_ONCE: Final = 8
 
 
@@ -49,6 +51,27 @@ class _Columns:
         for column in (self.addresses, self.sizes, self.modified_ns, self.regular):
             column.clear()
         return pa.RecordBatch.from_arrays(columns, schema=base.LISTING_SCHEMA)
+
+    def add_named(
+        self, prefix: str, entries: Sequence[os.DirEntry[str]], regular: Sequence[bool]
+    ) -> None:
+        """Take files of a directory, whose sizes nobody asks for."""
+        self.addresses += [prefix + entry.name for entry in entries]
+        self.regular += regular
+        self.sizes += [None] * len(entries)
+        self.modified_ns += [None] * len(entries)
+
+    def add_sized(self, prefix: str, entries: Sequence[os.DirEntry[str]]) -> None:
+        """Take files of a directory, but for those that have vanished."""
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            self.addresses.append(prefix + entry.name)
+            self.sizes.append(status.st_size)
+            self.modified_ns.append(status.st_mtime_ns)
+            self.regular.append(stat.S_ISREG(status.st_mode))
 
     def add(self, address: str, status: os.stat_result | None) -> None:
         """Take what is at an address, or that nothing is."""
@@ -136,32 +159,28 @@ def _scan(
     Its directories are added to `found`. A file that vanishes meanwhile is left out.
     """
     segments = prefix.split("/")[:-1]
-    is_shared = share[1] > 1
-    add_address, add_regular = columns.addresses.append, columns.regular.append
-    add_size, add_modified = columns.sizes.append, columns.modified_ns.append
     with (
         directories.opened(root, segments) as descriptor,
         os.scandir(descriptor) as entries,
     ):
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                found.append(f"{prefix}{entry.name}/")
-                continue
-            if is_shared and not base.in_share(entry.name, share):
-                continue
+        while True:
+            room = base.LISTING_ROWS_MAX - len(columns.addresses)
+            some = list(islice(entries, min(_ENTRIES_AT_ONCE, room)))
+            if not some:
+                break
+            regular = [entry.is_file(follow_symlinks=False) for entry in some]
+            if not all(regular):
+                is_inner = [entry.is_dir(follow_symlinks=False) for entry in some]
+                found += [f"{prefix}{entry.name}/" for entry in compress(some, is_inner)]
+                is_other = [not is_directory for is_directory in is_inner]
+                some, regular = list(compress(some, is_other)), list(compress(regular, is_other))
+            if share[1] > 1:
+                is_own = [base.in_share(entry.name, share) for entry in some]
+                some, regular = list(compress(some, is_own)), list(compress(regular, is_own))
             if sized:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                add_size(status.st_size)
-                add_modified(status.st_mtime_ns)
-                add_regular(stat.S_ISREG(status.st_mode))
+                columns.add_sized(prefix, some)
             else:
-                add_size(None)
-                add_modified(None)
-                add_regular(entry.is_file(follow_symlinks=False))
-            add_address(prefix + entry.name)
+                columns.add_named(prefix, some, regular)
             if len(columns.addresses) >= base.LISTING_ROWS_MAX:
                 yield
 

@@ -100,6 +100,12 @@ def test_what_a_temporary_file_is_for() -> None:
     assert finals == [OBJECT, OBJECT, "a#b", "a#1", "a#1\n"]
 
 
+def test_targets_of_some_of_an_array() -> None:
+    addresses = pa.array(["a#1", OBJECT, "b#2", OBJECT])
+    assert temporary_targets(addresses.slice(1, 1)).to_pylist() == [None]
+    assert temporary_targets(addresses.slice(1)).to_pylist() == [None, "b", None]
+
+
 @pytest.mark.parametrize("addresses", [[], [OBJECT, "a"], [None, OBJECT], [None]])
 def test_where_nothing_is_temporary_nothing_has_a_target(addresses: list[str | None]) -> None:
     targets = temporary_targets(pa.array(addresses, pa.string()))
