@@ -88,19 +88,24 @@ def test_errors_reach_who_reads(files: Store) -> None:
 
 
 def test_scattered_rows_are_read_page_by_page(files: Store) -> None:
-    """And what comes after them as before; also where nobody reads them to their end."""
+    """Of which few are kept; and what comes after them as before."""
     with files.metadata.snapshot(scans=True) as tx:
-        mapped = _mapped_bytes(tx.connection)
+        mapped, kept = _mapped_bytes(tx.connection), _cache_size(tx.connection)
         assert mapped > 0
         with unmapped(tx.connection):
             assert _mapped_bytes(tx.connection) == 0
-        assert _mapped_bytes(tx.connection) == mapped
+            assert kept < _cache_size(tx.connection) < 0, "kibibytes, as a negative number"
+        assert (_mapped_bytes(tx.connection), _cache_size(tx.connection)) == (mapped, kept)
     with files.metadata.snapshot() as tx, unmapped(tx.connection):
         assert _mapped_bytes(tx.connection) == 0
 
 
 def _mapped_bytes(connection: sa.Connection) -> int:
     return int(connection.exec_driver_sql("PRAGMA mmap_size").scalar() or 0)
+
+
+def _cache_size(connection: sa.Connection) -> int:
+    return int(connection.exec_driver_sql("PRAGMA cache_size").scalar() or 0)
 
 
 def test_connections_go_back_as_they_were(files: Store) -> None:

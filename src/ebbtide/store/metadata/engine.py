@@ -31,6 +31,8 @@ LOCK_TIMEOUT_SECONDS: Final = 30
 FILE_MODE: Final = 0o600
 MAPPED_BYTES_MAX: Final = 1 << 40
 """As much of a file as SQLite was built to map: 2 GB, where nothing else was said."""
+SCATTERED_KIBIBYTES: Final = 256
+"""Of pages that a connection keeps while it reads rows that lie anywhere, not 2,000."""
 BEGIN_OPTION: Final = "ebbtide_begin"
 """Execution option of a connection: how a transaction on SQLite begins."""
 
@@ -194,20 +196,28 @@ def _mapped(connection: sa.Connection) -> Iterator[None]:  # of SQLite
 @contextmanager
 def unmapped(connection: sa.Connection) -> Iterator[None]:
     """Read page by page meanwhile, and nothing around a page: for rows that lie anywhere, of which
-    so few are wanted that the system would read the whole file for them."""
+    so few are wanted that the system would read the whole file for them. Few pages are kept: but
+    for those at the top of an index hardly one is wanted twice, and the system keeps them too."""
     if connection.dialect.name != "sqlite":
         yield
         return
-    before = connection.exec_driver_sql("PRAGMA mmap_size").scalar()
+    mapped = connection.exec_driver_sql("PRAGMA mmap_size").scalar()
+    kept = connection.exec_driver_sql("PRAGMA cache_size").scalar()
     _map(connection, 0)
+    _keep(connection, -SCATTERED_KIBIBYTES)
     try:
         yield
     finally:
-        _map(connection, before or 0)
+        _keep(connection, kept or 0)
+        _map(connection, mapped or 0)
 
 
 def _map(connection: sa.Connection, bytes_max: int) -> None:  # of SQLite
     connection.exec_driver_sql(f"PRAGMA mmap_size = {bytes_max}").close()
+
+
+def _keep(connection: sa.Connection, cache_size: int) -> None:  # of SQLite
+    connection.exec_driver_sql(f"PRAGMA cache_size = {cache_size}").close()
 
 
 @contextmanager
