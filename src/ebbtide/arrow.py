@@ -72,7 +72,7 @@ def distinct(columns: Iterable[Column]) -> pa.Array[Any]:
 
 
 def numbered(column: Column) -> Numbers:
-    """For each text of a column a number that stands for it: from 0 up, as they come."""
+    """For each value of a column a number that stands for it: from 0 up, as they come."""
     whole: Any = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     numbers: Numbers = whole.dictionary_encode().indices.to_numpy()
     return numbers

@@ -29,7 +29,11 @@ from ebbtide.gc.nodes import MARKED_NODES, each_once
 Node = tuple[str, str, int]
 Tree = tuple[str, str, list[Node], int]
 
-NODES = st.tuples(st.sampled_from("abcdef"), st.sampled_from("xy"), st.integers(0, 2))
+NODES = st.tuples(
+    st.sampled_from(["a", "a/x", "b", "c", "d", "e"]),
+    st.sampled_from(["x", "x/x", "y"]),
+    st.integers(0, 2),
+)
 TREES = st.tuples(
     st.text("tree", max_size=3), st.text("sum", max_size=3), st.lists(NODES), st.integers(0, 9)
 )

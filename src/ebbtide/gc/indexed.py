@@ -152,14 +152,15 @@ class TreeRows:
 def numbered_nodes(table: pa.Table) -> Numbers:
     """For each row of NODES_SCHEMA a number that stands for it, from 0 up, as they come. One id
     with two checksums is two nodes, one of which nobody can read."""
-    ids = table.column("node_id")
-    numbers = numbered(ids)
+    numbers = numbered(table.column("node_id"))
     first = pa.array(np.flatnonzero(first_of_each(numbers))[numbers], pa.int64())
-    checksums, entry_counts = (table.column(name) for name in ("checksum", "entry_count"))
-    if all(pc.all(pc.equal(each, each.take(first))).as_py() for each in (checksums, entry_counts)):
+    others = [table.column(name) for name in ("checksum", "entry_count")]
+    if all(pc.all(pc.equal(each, each.take(first))).as_py() for each in others):
         return numbers
-    parts: Any = (ids, checksums, pc.cast(entry_counts, pa.string()), "/")
-    return numbered(pc.binary_join_element_wise(*parts))
+    for each in others:
+        pairs = numbers.astype(np.int64) * table.num_rows + numbered(each)
+        numbers = numbered(pa.array(pairs))
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
