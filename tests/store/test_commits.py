@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -314,6 +315,32 @@ def test_logs(repository: Repository, clock: ManualClock) -> None:
         assert paged == expected
     with pytest.raises(InvalidInput):
         repository.commits.log("main", amount=0)
+
+
+def test_a_log_goes_on_only_behind_a_commit_that_it_has(
+    repository: Repository, clock: ManualClock
+) -> None:
+    """An empty rest would read as the end of the log."""
+    root = repository.commits.resolve("main")
+    repository.branches.create("dev", "main")
+    first = save(repository, a=b"1")
+    clock.advance(timedelta(seconds=1))
+    second = save(repository, a=b"2")
+    elsewhere = save(repository, "dev", b=b"1")
+
+    def behind(after: str, **wanted: Any) -> list[str]:
+        return [each.commit_id for each in repository.commits.log("main", after=after, **wanted)]
+
+    assert behind(second) == behind(second[:12]) == behind("main") == [first, root]
+    assert behind(root) == []
+    assert behind(second, paths=["nothing"]) == []
+    with raises("ref_not_found"):
+        behind("f" * 40)
+    for only_first in (False, True):
+        with raises("invalid_argument"):
+            behind(elsewhere, first_parent=only_first)
+    with raises("invalid_argument"):
+        behind(first, stop_at=second)
 
 
 def test_errors_leave_files_of_their_own_behind_nowhere(repository: Repository) -> None:

@@ -190,10 +190,11 @@ class Commits:
     ) -> list[CommitRecord]:
         """The commit that `ref` means and its ancestors, the youngest first.
 
-        With `first_parent` only the main ancestry. `after` is the id of the last commit of the
-        part before. Commits before `since` are left out, and those behind the one that `stop_at`
-        means. With `paths` or `prefixes` only those are shown that changed any such path against
-        their first parent, of what was not forgotten. Expired commits are in it. Raises as `get`.
+        With `first_parent` only the main ancestry. `after` is the last commit of the part
+        before; InvalidInput where it is not in this log. Commits before `since` are left out, and
+        those behind the one that `stop_at` means. With `paths` or `prefixes` only those are shown
+        that changed any such path against their first parent, of what was not forgotten. Expired
+        commits are in it. Raises as `get`.
         """
         wanted = history.Wanted(first_parent, since, stop_at, tuple(paths), tuple(prefixes))
         return history.log(self._context, ref, wanted, after=after, amount=amount)

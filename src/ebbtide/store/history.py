@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import heappop, heappush
-from itertools import dropwhile, islice
+from itertools import islice
 
 from ebbtide.errors import InvalidInput
 from ebbtide.model import EPOCH, ONE_MICROSECOND
@@ -20,6 +20,7 @@ from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.commits import CommitRecord, find_commits, require_commit
 from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.names import shown
 from ebbtide.store.revisions import resolve
 
 LOG_MAX = 10_000
@@ -84,9 +85,7 @@ def log(
         if wanted.since is not None or wanted.stop_at is not None:
             found = _shortened(tx, repository_id, found, wanted)
         if after is not None:
-            # Read to the place where the last part ended: a log has no other position, since
-            # histories can be rewritten in between.
-            found = islice(dropwhile(lambda commit: commit.commit_id != after, found), 1, None)
+            found = _behind(tx, repository_id, found, after)
         if wanted.paths or wanted.prefixes:
             found = (c for c in found if _touches(context, tx, c, wanted))
         return list(islice(found, amount))
@@ -104,6 +103,24 @@ def _shortened(
         yield commit
         if commit.commit_id == stop:
             return
+
+
+def _behind(
+    tx: Transaction, repository_id: str, found: Iterator[CommitRecord], after: str
+) -> Iterator[CommitRecord]:
+    """What comes behind the commit that `after` means: a log has no other position, since
+    histories can be rewritten in between. Where one was, the rest is not known: an error, since
+    an empty rest would read as the end.
+    """
+    last = resolve(tx, repository_id, after).commit.commit_id
+    for commit in found:
+        if commit.commit_id == last:
+            return found
+    raise InvalidInput(
+        "invalid_argument",
+        f"{shown(after)} is not in this log, or the history has changed since: list it anew from "
+        "its beginning",
+    )
 
 
 def _touches(
