@@ -222,6 +222,20 @@ def test_staged_rows_are_taken_in_pieces(
         assert len(found) == len(stands)
 
 
+def test_an_address_may_have_many_rows(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = repository.objects.put("main", "a", b"1").address
+    for path in "bcdef":
+        repository.objects.copy("main", path, "main", "a")
+    alone = repository.objects.put("main", "g", b"1").address
+    repository.objects.put("main", "h", b"1")
+    for rows in (1, 2, 5, 6, 7, 8, 20):
+        monkeypatch.setattr(relation, "ROWS_PER_TABLE", rows)
+        found = addresses(whole(repository, [shared, "data/none", alone]), STAGED.reason)
+        assert sorted(found) == sorted([shared] * 6 + [alone])
+
+
 def test_other_repositories_are_left_out(store: Store, repository: Repository) -> None:
     other = store.create_repository("pond", storage_url=f"memory:{new_id()}")
     mine = repository.objects.put("main", "a", b"1")

@@ -73,15 +73,12 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
     """
 
     def trees(commit_ids: Container[str]) -> frozenset[str]:
-        return frozenset(
-            commit.tree_id
-            for commit in roots.commits
-            if commit.commit_id in commit_ids and commit.tree_id in roots.tree_checksums
-        )
+        found = {commit.tree_id for commit in roots.commits if commit.commit_id in commit_ids}
+        return frozenset(found.intersection(roots.tree_checksums))
 
     return MarkedTrees(
         recorded=trees(decision.recorded),
-        data=trees(decision.active),
+        data=trees(frozenset(decision.active)),
         lenient=roots.lenient_trees,
         companions=frozenset(
             address

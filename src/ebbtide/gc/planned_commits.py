@@ -100,23 +100,20 @@ class PlannedCommits:
 
 def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
     """Write COMMITS_FILE."""
-    active = decision.active
+    active, recorded = decision.active, decision.recorded
+    companions = {name: roots.companions[name] for name in recorded & roots.companions.keys()}
 
     def columns(commits: Sequence[Commit]) -> list[list[Any]]:  # of the schema's types
-        reasons = [active.get(commit.commit_id) for commit in commits]
+        ids = [commit.commit_id for commit in commits]
+        is_active = [commit_id in active for commit_id in ids]
         return [
-            [commit.commit_id for commit in commits],
+            ids,
             [commit.created_at for commit in commits],
             [commit.tree_id for commit in commits],
-            [reason is not None for reason in reasons],
-            [commit.commit_id in decision.recorded for commit in commits],
-            reasons,
-            [
-                list(roots.companions.get(commit.commit_id, ()))
-                if commit.commit_id in decision.recorded
-                else []
-                for commit in commits
-            ],
+            is_active,
+            [commit_id in recorded for commit_id in ids],
+            [active[name] if kept else None for name, kept in zip(ids, is_active, strict=True)],
+            [companions.get(commit_id, ()) for commit_id in ids],
             [commit.parent_ids for commit in commits],
             [commit.tombstoned for commit in commits],
             [commit.leased_until for commit in commits],

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import attrgetter, lt
 from typing import Final
 
@@ -103,7 +103,9 @@ class Forest:
         # By id, so that the reason given does not hang on the order in which commits come.
         heads.sort(key=lambda head: history.commits[head].commit_id)
         created_at = [
-            to_utc(commit.created_at, what=f"commit {commit.commit_id}")
+            commit.created_at
+            if commit.created_at.tzinfo is UTC  # nearly all: their names need not be written
+            else to_utc(commit.created_at, what=f"commit {commit.commit_id}")
             for commit in history.commits
         ]
         return cls(

@@ -11,6 +11,9 @@ from array import array
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from enum import IntEnum
+from itertools import compress
+from operator import attrgetter
+from typing import Final
 
 from ebbtide.durations import format_duration
 from ebbtide.model import Commit
@@ -50,6 +53,10 @@ class Part(IntEnum):
     PERIOD = 3
 
 
+_ACTIVE: Final = bytes(Code.TOMBSTONED < code < Code.EXPIRED for code in range(256))
+"""Per code, whether it is a reason to keep."""
+
+
 class Marks:
     """The strongest reason found so far for each position of a forest, and its source.
 
@@ -60,9 +67,8 @@ class Marks:
     __slots__ = ("code", "sentences", "source")
 
     def __init__(self, forest: Forest) -> None:
-        self.code = bytearray(
-            Code.TOMBSTONED if tombstoned else Code.EXPIRED for tombstoned in forest.tombstoned
-        )
+        lost, expired = int(Code.TOMBSTONED), int(Code.EXPIRED)
+        self.code = bytearray([lost if gone else expired for gone in forest.tombstoned])
         self.source = array("i", bytes(4 * len(self.code)))
         self.sentences: list[str] = []
 
@@ -73,40 +79,37 @@ class Marks:
             self.code[position] = code
             self.source[position] = source
 
+    def active(self) -> bytes:
+        """Per position, 1 where there is a reason to keep the commit."""
+        return bytes(self.code).translate(_ACTIVE)
+
 
 class Reasons(Mapping[str, str]):
     """The active commits: id to reason, each after its first parent."""
 
-    __slots__ = ("_code", "_count", "_marks", "_scene")
+    __slots__ = ("_active", "_marks", "_scene")
 
     def __init__(self, marks: Marks, scene: Scene) -> None:
         self._scene = scene
         self._marks = marks
-        self._code = bytes(marks.code[: len(scene.history.commits)])  # no hypothetical children
-        lost = self._code.count(Code.TOMBSTONED) + self._code.count(Code.EXPIRED)
-        self._count = len(self._code) - lost
+        self._active = marks.active()[: len(scene.history.commits)]  # no hypothetical children
 
     def __len__(self) -> int:
-        return self._count
+        return self._active.count(1)
 
     def __iter__(self) -> Iterator[str]:
-        for commit, code in zip(self._scene.history.commits, self._code, strict=True):
-            if is_active(code):
-                yield commit.commit_id
+        kept = compress(self._scene.history.commits, self._active)
+        return map(attrgetter("commit_id"), kept)
 
     def __contains__(self, commit_id: object) -> bool:
         position = self._scene.history.index.get(commit_id)  # type: ignore[call-overload]
-        return position is not None and is_active(self._code[position])
+        return position is not None and bool(self._active[position])
 
     def __getitem__(self, commit_id: str) -> str:
-        if commit_id not in self:
+        position = self._scene.history.index[commit_id]
+        if not self._active[position]:
             raise KeyError(commit_id)
-        return _reason_text(self._scene, self._marks, self._scene.history.index[commit_id])
-
-
-def is_active(code: int) -> bool:
-    """Whether a code is a reason to keep."""
-    return Code.TOMBSTONED < code < Code.EXPIRED
+        return _reason_text(self._scene, self._marks, position)
 
 
 def _reason_text(scene: Scene, marks: Marks, position: int) -> str:

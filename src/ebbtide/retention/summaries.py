@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ebbtide.retention.forest import NO_PARENT, main_ancestries
-from ebbtide.retention.reasons import Marks, is_active
+from ebbtide.retention.reasons import Marks
 from ebbtide.retention.rules import Rule
 from ebbtide.retention.scene import Scene
 
@@ -39,7 +39,8 @@ class RefSummary:
 def summaries(scene: Scene, marks: Marks) -> Iterator[RefSummary]:
     """The entries for a selection, branches in the order of their names."""
     rewritten = scene.policy.mode == "rewrite"
-    totals, kept = _running_totals(scene, marks)
+    active = marks.active()
+    totals, kept = _running_totals(scene, active)
     for head in scene.branches:
         yield _summary(
             "branch",
@@ -48,7 +49,7 @@ def summaries(scene: Scene, marks: Marks) -> Iterator[RefSummary]:
             counts=(totals[head.position], kept[head.position]),
             commit_id=scene.history.commits[head.position].commit_id,
         )
-    off_branch = _count(marks, _on_no_branch(scene))
+    off_branch = _count(active, _on_no_branch(scene))
     if off_branch[0]:
         rule = (
             "only what refs reach (mode rewrite)" if rewritten else _rule_text(scene.policy.default)
@@ -57,7 +58,7 @@ def summaries(scene: Scene, marks: Marks) -> Iterator[RefSummary]:
     tagged = {position for _, position in scene.tagged()}
     if tagged and scene.policy.tags is not None and not rewritten:
         rule = scene.policy.tags.describe()
-        yield _summary("tags", "(tags)", rule=rule, counts=_count(marks, tagged))
+        yield _summary("tags", "(tags)", rule=rule, counts=_count(active, tagged))
 
 
 def _summary(
@@ -84,17 +85,14 @@ def _rule_text(rule: Rule | None) -> str:
     return "keep (no rule applies)" if rule is None else rule.describe()
 
 
-def _running_totals(scene: Scene, marks: Marks) -> tuple[list[int], list[int]]:
+def _running_totals(scene: Scene, active: bytes) -> tuple[list[int], list[int]]:
     """Per position: the length of its main ancestry, and how much of that is active."""
-    forest, code = scene.forest, marks.code
-    totals, kept = [0] * len(forest.parent), [0] * len(forest.parent)
-    for position in forest.parents_first():
-        above = forest.parent[position]
-        active = is_active(code[position])
-        if above == NO_PARENT:
-            totals[position], kept[position] = 1, int(active)
-        else:
-            totals[position], kept[position] = totals[above] + 1, kept[above] + active
+    totals: list[int] = []
+    kept: list[int] = []
+    for above, is_active in zip(scene.forest.parent, active, strict=True):  # parents first
+        is_root = above == NO_PARENT
+        totals.append(1 if is_root else totals[above] + 1)
+        kept.append(is_active if is_root else kept[above] + is_active)
     return totals, kept
 
 
@@ -104,7 +102,7 @@ def _on_no_branch(scene: Scene) -> Iterator[int]:
     return (position for position, found in enumerate(on_branch) if not found)
 
 
-def _count(marks: Marks, positions: Iterable[int]) -> tuple[int, int]:
+def _count(active: bytes, positions: Iterable[int]) -> tuple[int, int]:
     """How many positions there are, and how many of them are active."""
-    states = [is_active(marks.code[position]) for position in positions]
+    states = [active[position] for position in positions]
     return len(states), sum(states)

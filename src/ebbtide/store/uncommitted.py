@@ -330,7 +330,25 @@ def _scattered_batches(
 ) -> Iterator[list[Any]]:  # rows of the query
     """As `read_batches`, of rows that lie far from each other: what is around them is of no use."""
     with unmapped(connection):
-        yield from read_batches(connection, query)
+        if connection.dialect.name != "sqlite":
+            yield from read_batches(connection, query)
+            return
+        # The driver gives up the interpreter for each row, and two lanes hinder each other.
+        rows = _rows_at_once(connection, query.limit(ROWS_PER_TABLE))
+        if len(rows) == ROWS_PER_TABLE:
+            yield from read_batches(connection, query)
+        elif rows:
+            yield rows
+
+
+def _rows_at_once(
+    connection: sa.Connection, query: sa.Select[Any]
+) -> list[Any]:  # rows of the query
+    """All rows of texts and numbers, which SQLite puts into arrays of JSON."""
+    found = query.subquery()
+    columns = [sa.func.json_group_array(column, type_=sa.Text) for column in found.columns]
+    arrays = connection.execute(sa.select(*columns)).one()
+    return list(zip(*map(json.loads, arrays), strict=True))
 
 
 def to_table(phase: Phase, rows: list[Any], live: frozenset[str] | None) -> pa.Table:
