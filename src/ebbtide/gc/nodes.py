@@ -31,7 +31,7 @@ from ebbtide.gc.indexed import (
     known_nodes,
     numbered_nodes,
 )
-from ebbtide.gc.keys import KEYS, KeyArray, KeyWriter, Sieve, keys_of, once
+from ebbtide.gc.keys import KEYS, KeyArray, KeyWriter, Sieve, keys_of, once, rows_of
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
@@ -55,6 +55,7 @@ REQUIRED: Final = "addresses"
 MISSING_NODE: Final = "missing_node"
 NODES_PER_TASK_MIN: Final = 64
 NODES_PER_PART: Final = 500_000
+NODES_PER_BUCKET_MIN: Final = 50_000
 ADDRESSES_PER_PART: Final = 1_000_000
 _FOUND: Final = "found"
 """The group of parts that say which of the nodes, by their number, the index knows."""
@@ -65,7 +66,9 @@ def distinct_nodes(engine: Engine, place: Place, parts: Sequence[Part]) -> list[
     """The nodes of all parts (MARKED_NODES) together, each once."""
     if len(parts) < 2:
         return list(parts)
-    count = 1 + sum(part.rows for part in parts) // NODES_PER_PART
+    rows = rows_of(parts)
+    # Each task reads all of them.
+    count = max(1 + rows // NODES_PER_PART, min(engine.cores, rows // NODES_PER_BUCKET_MIN))
 
     def work(number: int, bucket: int, answer: PartRows) -> None:
         once_each = each_once(list(_in_bucket(place, parts, bucket, count)))
