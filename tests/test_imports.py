@@ -9,14 +9,6 @@ from pathlib import Path
 
 import pytest
 
-SHOW = """
-import os
-from ebbtide.imports import load_arrow_lightly
-load_arrow_lightly()
-import pyarrow as pa
-print(pa.default_memory_pool().backend_name, os.environ.get("ARROW_DEFAULT_MEMORY_POOL"))
-"""
-
 LOADED = """
 import os
 from ebbtide.imports import leave_algebra_alone
@@ -24,20 +16,6 @@ leave_algebra_alone()
 import numpy
 print(len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS"))
 """
-
-
-@pytest.mark.parametrize(
-    ("chosen", "shown"), [(None, "system None"), ("mimalloc", "mimalloc mimalloc")]
-)
-def test_arrow_takes_the_systems_memory(chosen: str | None, shown: str) -> None:
-    """Unless somebody chose another; and processes that are started later choose for themselves."""
-    environment = {k: v for k, v in os.environ.items() if k != "ARROW_DEFAULT_MEMORY_POOL"}
-    if chosen is not None:
-        environment["ARROW_DEFAULT_MEMORY_POOL"] = chosen
-    found = subprocess.run(
-        [sys.executable, "-c", SHOW], env=environment, capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == shown
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")

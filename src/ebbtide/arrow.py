@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +12,6 @@ import pyarrow.compute as pc
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
-
-_LARGE_BYTES: Final = 128 * 1024
-_ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # mallopt(3)
 
 
 def make_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
@@ -32,25 +28,6 @@ def table_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
 def rows_in(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     """What `table_of` makes a table of."""
     return zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
-def hold_little() -> None:
-    """Have Arrow ask the system for what it needs, and give it back at once. Its own pool is
-    quicker, and twice as large: for a process that itself does little with much.
-
-    glibc would keep what each thread frees for that thread, and learn from each large piece to keep
-    such pieces; other systems' libraries have no such settings.
-    """
-    pa.set_memory_pool(pa.system_memory_pool())
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
-        set_option(_ARENA_MAX, 1)
-        set_option(_MMAP_THRESHOLD, _LARGE_BYTES)
-
-
-def give_back() -> None:
-    """Have the system take back what was freed: what comes next seldom needs as much."""
-    pa.default_memory_pool().release_unused()
 
 
 def around(prefix: str, column: Column, suffix: str = "") -> pa.ChunkedArray[Any]:

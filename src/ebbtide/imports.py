@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
-_ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
 _ALGEBRA_THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 
@@ -41,20 +40,6 @@ def leave_pandas_alone() -> None:
 def leave_algebra_alone() -> None:
     """Have NumPy, when this process and those that it starts load it, start no threads."""
     os.environ.setdefault(_ALGEBRA_THREADS, "1")
-
-
-def load_arrow_lightly() -> None:
-    """Load Arrow, if it is not loaded yet, with the system's memory for all that it does: what it
-    writes Parquet with asks for no other pool later. Processes started from here have their own."""
-    chosen = os.environ.get(_ARROW_POOL)
-    os.environ.setdefault(_ARROW_POOL, "system")
-    try:
-        import pyarrow as pa
-
-        pa.default_memory_pool()  # chosen now, and for good
-    finally:
-        if chosen is None:
-            del os.environ[_ARROW_POOL]
 
 
 def allow_pandas() -> None:

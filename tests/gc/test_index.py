@@ -19,7 +19,14 @@ from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc import index as index_module
 from ebbtide.gc import indexed, keys, nodes
 from ebbtide.gc.index import Index
-from ebbtide.gc.keys import SIEVE_AT_ONCE, KeySet, Sieve, keys_of, once
+from ebbtide.gc.keys import (
+    SIEVE_AT_ONCE,
+    KeySet,
+    Sieve,
+    first_of_each_address,
+    keys_of,
+    once,
+)
 from ebbtide.gc.report import RunReport
 from tests.support.engines import ENGINES
 from tests.support.refusals import check_refused
@@ -313,6 +320,20 @@ def test_a_set_of_keys_is_a_set(
     assert found.has(np.array(asked, np.int64)).tolist() == [key in expected for key in asked]
     if questions is None:
         assert len(found) == len(expected)
+
+
+ROWS = st.lists(st.sampled_from(["a", "b", "c", "a.part", "b.part", "b.more", "d"]), max_size=30)
+
+
+@given(addresses=ROWS, pieces=st.integers(1, 4))
+def test_rows_are_told_apart_by_their_addresses(addresses: list[str], pieces: int) -> None:
+    """Also those that have one key because they are judged by one target."""
+    targets = [address.partition(".")[0] for address in addresses]
+    columns = [pa.array(addresses, pa.string()), keys_of(pa.array(targets, pa.string()))]
+    whole = pa.table(columns, names=["address", "key"])
+    starts = range(0, max(1, len(whole)), pieces)
+    found = first_of_each_address(pa.concat_tables(whole.slice(each, pieces) for each in starts))
+    assert found.tolist() == [each not in addresses[:n] for n, each in enumerate(addresses)]
 
 
 @given(few=KEYS, many=KEYS)

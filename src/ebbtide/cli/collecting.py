@@ -212,13 +212,10 @@ def make_engine(
 
 def _set_up() -> None:
     """This process, which holds little, and looks at many rows."""
-    from ebbtide.imports import load_arrow_lightly
-
-    load_arrow_lightly()
-
-    from ebbtide.arrow import hold_little
+    from ebbtide.memory import hold_little, load_arrow_lightly
     from ebbtide.processes import collect_seldom
 
+    load_arrow_lightly()
     hold_little()
     collect_seldom()
 

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from ebbtide.arrow import first_of_each, make_schema, numbered, without
+from ebbtide.arrow import make_schema, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.candidates import ROWS_PER_PART, SETTLED
@@ -47,6 +47,7 @@ from ebbtide.gc.keys import (
     KeySet,
     KeyWriter,
     Sieve,
+    first_of_each_address,
     once,
     read_keys,
     read_keys_in_order,
@@ -211,8 +212,8 @@ def _doubted(
         table = pa.concat_tables(tables)
         answer.wrote(folder, f"doubt/part-{number:05d}.parquet", table, group="rows")
 
-    tasks = split(earlier.plan.settled, tasks=engine.task_count)
-    found = engine.run(tasks, work)
+    # No more tasks than cores: each has to read all doubts.
+    found = engine.run(split(earlier.plan.settled, tasks=engine.cores), work)
     answer = PartRows()
     writer = KeyWriter("unsettled/keys", folder, answer, group=KEYS)
     for part in unsettled:
@@ -345,7 +346,7 @@ def _news(engine: Engine, parts: list[Part], known: list[Part], folder: RunFolde
         for part in known:
             if wanted.has(judged_keys(folder, part)).any():
                 found = without(found, "address", read_rows(folder, [part], ADDRESS_SCHEMA))
-        each = found.filter(pa.array(first_of_each(numbered(found.column("address")))))
+        each = found.filter(pa.array(first_of_each_address(found)))
         for start in range(0, each.num_rows, ROWS_PER_PART):
             name = f"inventory/recalled-{bucket:05d}-{start // ROWS_PER_PART:03d}.parquet"
             answer.wrote(folder, name, each.slice(start, ROWS_PER_PART), group="rows")

@@ -202,7 +202,7 @@ class IndexedTrees:
         is_of_chosen = np.repeat(np.asarray(chosen), of_tree)
         has = np.zeros(self.nodes.num_rows, np.bool_)
         has[pc.list_flatten(self.numbers).to_numpy()[is_of_chosen]] = True
-        return self.nodes.filter(pa.array(has))
+        return self.nodes if has.all() else self.nodes.filter(pa.array(has))
 
 
 class WantedNodes:
@@ -210,7 +210,7 @@ class WantedNodes:
     for each."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._table = table
+        self._table = table.combine_chunks()  # of which rows are taken in half the time
         self._places = {name: n for n, name in enumerate(texts(table.column("node_id")))}
 
     def places(self, table: pa.Table) -> pa.Array[Any]:

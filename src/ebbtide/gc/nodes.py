@@ -123,7 +123,8 @@ def _recall(
     def work(number: int, task: Sequence[str], answer: PartRows) -> None:
         wanted = WantedNodes(read_rows(place.folder, nodes, NODES_SCHEMA))
         stem = f"{place.name}/keys-{number:05d}-known"
-        writer = _live_writer(place, stem, answer, asked)
+        writer = KeyWriter(stem, place.folder, answer, group=KEYS)
+        sieve = _sieve(place.folder, asked)
         found: list[pa.Array[Any]] = []
         unchanged = index.unchanged()
         for name, table in index.tables(task, at_once=at_once):
@@ -131,7 +132,7 @@ def _recall(
             known = places.is_valid().to_numpy(zero_copy_only=False)
             numbers = key_counts(table)
             count_use(answer, name, int(numbers[known].sum()), int(numbers.sum()))
-            for keys in keys_in(table, known, among=writer.sieve):
+            for keys in keys_in(table, known, among=sieve):
                 writer.add(keys)
             found.append(places.drop_null())
         writer.finish()
@@ -147,14 +148,13 @@ def _recall(
     return [part for part in answers if part.name is not None]
 
 
-def _live_writer(place: Place, stem: str, answer: PartRows, asked: list[Part] | None) -> KeyWriter:
-    """Of the keys that are live, or those of them that are asked for."""
-    sieve = None if asked is None else _sieve(place.folder, tuple(asked))
-    return KeyWriter(stem, place.folder, answer, group=KEYS, sieve=sieve)
+def _sieve(folder: RunFolder, asked: Sequence[Part] | None) -> Sieve | None:
+    """Of the keys that are asked for, where any are."""
+    return None if asked is None else _sieve_of(folder, tuple(asked))
 
 
 @lru_cache(maxsize=1)
-def _sieve(folder: RunFolder, asked: tuple[Part, ...]) -> Sieve:
+def _sieve_of(folder: RunFolder, asked: tuple[Part, ...]) -> Sieve:
     """Kept for the next task of the run: it is the same for all."""
     return Sieve.read(folder, asked)
 
@@ -297,7 +297,8 @@ class _Keys:
     def __init__(
         self, place: Place, number: int, answer: PartRows, index: Index, asked: list[Part] | None
     ) -> None:
-        self._writer = _live_writer(place, f"{place.name}/keys-{number:05d}", answer, asked)
+        stem, sieve = f"{place.name}/keys-{number:05d}", _sieve(place.folder, asked)
+        self._writer = KeyWriter(stem, place.folder, answer, group=KEYS, sieve=sieve)
         self._index = index
         self._read_at = micros_of(index.read_at)
         self._nodes: list[tuple[str, str, int]] = []

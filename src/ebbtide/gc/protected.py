@@ -11,10 +11,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ebbtide.arrow import give_back
 from ebbtide.gc.keys import with_keys
 from ebbtide.gc.parts import Part, PartRows, parquet_writer
 from ebbtide.gc.runs import RunFolder
+from ebbtide.memory import give_back
 
 PROTECTED_ROWS_PER_PART: Final = 100_000
 """Some 2 MB: half of an address is random."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from ebbtide.arrow import give_back
 from ebbtide.formats.base import RunHold
+from ebbtide.memory import give_back
 
 Event = Literal["start", "end"]
 Observer = Callable[[str, Event], None]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
+from multiprocessing.synchronize import Semaphore
 from typing import Any, Final
 
 import cloudpickle
@@ -16,13 +17,17 @@ import cloudpickle
 from ebbtide.errors import Failed
 from ebbtide.gc.meter import Meter, join
 from ebbtide.imports import leave_pandas_alone
+from ebbtide.memory import keep_freed
 from ebbtide.processes import collect_seldom, follow_parent
 
-PRELOADED: Final = ("ebbtide.gc.planning", "ebbtide.gc.sweep")
+PRELOADED: Final = ("ebbtide.gc.planning", "ebbtide.gc.sweep", "pyarrow.acero")
 """What tasks are made of."""
 
 STOP_SECONDS: Final = 30.0
 """For how long an interrupt waits for tasks to come to a place where they can end."""
+
+_loading: list[Semaphore] = []
+"""In a worker process, one: whoever loads holds one of its turns."""
 
 _pools: list[ProcessPoolExecutor] = []
 """Kept until this process ends: Python stumbles over the end of a pool that was dropped before."""
@@ -91,7 +96,9 @@ class Workers:
         if self._pool is None:
             # A forked process would have this one's locks, but not the threads that release them.
             spawn = multiprocessing.get_context("spawn")
-            given = self.meter.share(self.count)
+            # This process loads as much meanwhile, and whoever waits for it waits for a core.
+            turns = spawn.Semaphore(max(1, self.count - 1))
+            given = (turns, *self.meter.share(self.count))
             self._pool = ProcessPoolExecutor(
                 self.count, spawn, initializer=_initialize, initargs=given
             )
@@ -112,13 +119,17 @@ def _loaded(function: bytes) -> Callable[..., Any]:
 
 
 def _preload() -> None:
-    for name in PRELOADED:
-        importlib.import_module(name)
+    with _loading[-1]:
+        for name in PRELOADED:
+            importlib.import_module(name)
 
 
-def _initialize(cells: Any, joined: Any) -> None:  # shared memory, as `Meter.share` gives it
-    """Be light, count where the parent sees it, and end with the parent."""
+def _initialize(turns: Semaphore, cells: Any, joined: Any) -> None:
+    """Be light, count where the parent sees it (with what `Meter.share` gives), and end with the
+    parent. Only so many at a time load what they need as there are `turns`."""
     leave_pandas_alone()
+    keep_freed()
     collect_seldom()
     join(cells, joined)
     follow_parent()
+    _loading.append(turns)

@@ -38,6 +38,8 @@ from ebbtide.store.metadata.schema import (
 )
 
 ROWS_PER_TABLE: Final = 2_000
+BATCHES_AT_ONCE: Final = 8
+"""Batches of addresses that are asked about while the rows of others are made use of."""
 
 UNCOMMITTED_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -125,18 +127,19 @@ def uncommitted_among(
     now: datetime,
     trash_time: timedelta,
 ) -> Iterator[pa.Table]:
-    """As `uncommitted`, of some addresses alone, each batch of which is asked for together and
-    none twice. What is staged has no date: an index tells all but that."""
+    """As `uncommitted`, of some addresses alone, each batch of which is asked for together, some
+    batches ahead, and none twice. What is staged has no date: an index tells all but that."""
     opened = [
         (phase, *_open(tx, phase, repository_id, now=now, trash_time=trash_time, dated=False))
         for phase in PHASES
         if _has_rows(tx, phase.table, repository_id)
     ]
-    for batch in batches:
-        addresses = sorted(batch)
+    remaining = iter(batches)
+    while some := [sorted(batch) for batch in itertools.islice(remaining, BATCHES_AT_ONCE)]:
         for phase, query, live in opened:
-            queries = _chosen(tx, phase, query, addresses)
-            for rows in tx.read([partial(_scattered_batches, query=each) for each in queries]):
+            queries = [each for batch in some for each in _chosen(tx, phase, query, batch)]
+            dealt = [queries[number :: tx.reader_count] for number in range(tx.reader_count)]
+            for rows in tx.read([partial(_scattered_batches, queries=hand) for hand in dealt]):
                 yield to_table(phase, rows, live)
 
 
@@ -326,19 +329,20 @@ def read_batches(
 
 
 def _scattered_batches(
-    connection: sa.Connection, query: sa.Select[Any]
-) -> Iterator[list[Any]]:  # rows of the query
+    connection: sa.Connection, queries: Sequence[sa.Select[Any]]
+) -> Iterator[list[Any]]:  # rows of the queries
     """As `read_batches`, of rows that lie far from each other: what is around them is of no use."""
     with unmapped(connection):
-        if connection.dialect.name != "sqlite":
-            yield from read_batches(connection, query)
-            return
-        # The driver gives up the interpreter for each row, and two lanes hinder each other.
-        rows = _rows_at_once(connection, query.limit(ROWS_PER_TABLE))
-        if len(rows) == ROWS_PER_TABLE:
-            yield from read_batches(connection, query)
-        elif rows:
-            yield rows
+        for query in queries:
+            if connection.dialect.name != "sqlite":
+                yield from read_batches(connection, query)
+                continue
+            # The driver gives up the interpreter for each row, and two lanes hinder each other.
+            rows = _rows_at_once(connection, query.limit(ROWS_PER_TABLE))
+            if len(rows) == ROWS_PER_TABLE:
+                yield from read_batches(connection, query)
+            elif rows:
+                yield rows
 
 
 def _rows_at_once(
