@@ -38,8 +38,9 @@ from ebbtide.store.metadata.schema import (
 )
 
 ROWS_PER_TABLE: Final = 2_000
-BATCHES_AT_ONCE: Final = 8
-"""Batches of addresses that are asked about while the rows of others are made use of."""
+BATCHES_AT_ONCE: Final = 2
+"""Batches of addresses: one is asked about while the rows of the other are made use of. All of them
+wait in memory."""
 
 UNCOMMITTED_SCHEMA: Final = make_schema(
     ("address", pa.string()),
