@@ -128,8 +128,9 @@ def uncommitted_among(
     now: datetime,
     trash_time: timedelta,
 ) -> Iterator[pa.Table]:
-    """As `uncommitted`, of some addresses alone, each batch of which is asked for together, some
-    batches ahead, and none twice. What is staged has no date: an index tells all but that."""
+    """As `uncommitted`, of some addresses alone, each batch of which is asked for together, one
+    ahead of what is made of another, and none twice. What is staged has no date: an index tells all
+    but that."""
     opened = [
         (phase, *_open(tx, phase, repository_id, now=now, trash_time=trash_time, dated=False))
         for phase in PHASES
@@ -333,17 +334,22 @@ def _scattered_batches(
     connection: sa.Connection, queries: Sequence[sa.Select[Any]]
 ) -> Iterator[list[Any]]:  # rows of the queries
     """As `read_batches`, of rows that lie far from each other: what is around them is of no use."""
+    read = _few_at_once if connection.dialect.name == "sqlite" else read_batches
     with unmapped(connection):
         for query in queries:
-            if connection.dialect.name != "sqlite":
-                yield from read_batches(connection, query)
-                continue
-            # The driver gives up the interpreter for each row, and two lanes hinder each other.
-            rows = _rows_at_once(connection, query.limit(ROWS_PER_TABLE))
-            if len(rows) == ROWS_PER_TABLE:
-                yield from read_batches(connection, query)
-            elif rows:
-                yield rows
+            yield from read(connection, query)
+
+
+def _few_at_once(
+    connection: sa.Connection, query: sa.Select[Any]
+) -> Iterator[list[Any]]:  # rows of the query
+    """As `read_batches`, on SQLite, of rows that seldom are more than one batch: the driver
+    gives up the interpreter for each row, and two lanes would hinder each other."""
+    rows = _rows_at_once(connection, query.limit(ROWS_PER_TABLE))
+    if len(rows) == ROWS_PER_TABLE:
+        yield from read_batches(connection, query)
+    elif rows:
+        yield rows
 
 
 def _rows_at_once(
