@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
-from threading import Event
+from itertools import count
+from threading import Event, Semaphore
 
 import pytest
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ from ebbtide.store.repository import Repository
 
 WRITERS = 4
 OBJECTS = 25
+OBJECTS_MAX = 5_000
 
 
 def attempt_commit(repository: Repository) -> str:
@@ -29,10 +31,17 @@ def attempt_commit(repository: Repository) -> str:
 
 
 def test_no_write_is_lost_between_commits(repository: Repository) -> None:
-    stop = Event()
+    """Writers go on until there were commits beside them, for on a busy machine they may be done
+    before the first."""
+    stop, committed = Event(), Semaphore(0)
+    written: list[range] = [range(0)] * WRITERS
 
     def write(writer: int) -> None:
-        for number in range(OBJECTS):
+        for number in count():
+            if number >= OBJECTS and committed.acquire(blocking=False):
+                written[writer] = range(number)
+                return
+            assert number < OBJECTS_MAX, "nothing is committed beside the writers"
             repository.objects.put("main", f"{writer}/{number:02}", b"%d" % number)
             repository.objects.put("main", "shared", b"%d" % writer)
 
@@ -40,19 +49,24 @@ def test_no_write_is_lost_between_commits(repository: Repository) -> None:
         outcomes = []
         while not stop.is_set():
             outcomes.append(attempt_commit(repository))
+            if outcomes[-1] == "done":
+                committed.release()
         return outcomes
 
     with ThreadPoolExecutor(WRITERS + 2) as pool:
         committers = [pool.submit(commit_on) for _ in range(2)]
         writers = [pool.submit(write, writer) for writer in range(WRITERS)]
+        wait(writers)
+        stop.set()
         for future in writers:
             future.result()
-        stop.set()
         outcomes = [outcome for future in committers for outcome in future.result()]
     attempt_commit(repository)
-    assert outcomes.count("done") > 1
+    assert outcomes.count("done") >= WRITERS
     found = {entry.path: entry.address for entry in repository.objects.walk("main@")}
-    expected = {f"{writer}/{number:02}" for writer in range(WRITERS) for number in range(OBJECTS)}
+    expected = {
+        f"{writer}/{number:02}" for writer, numbers in enumerate(written) for number in numbers
+    }
     assert set(found) == expected | {"shared"}
     for path in expected:
         assert repository.objects.get("main", path) == b"%d" % int(path[2:])

@@ -26,6 +26,7 @@ from ebbtide.clock import Clock
 from ebbtide.errors import Failed, InvalidInput, NotFound
 from ebbtide.store.metadata.lanes import LANES, Lane, in_turn, open_lanes
 from ebbtide.store.metadata.schema import repositories, store_info
+from ebbtide.store.metadata.turns import Turns
 
 LOCK_TIMEOUT_SECONDS: Final = 30
 FILE_MODE: Final = 0o600
@@ -121,6 +122,7 @@ class Metadata:
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock
+        self._writing = Turns()
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -128,7 +130,7 @@ class Metadata:
 
         Raises Failed `database_error` when the database breaks, or locks out for too long.
         """
-        with self._begin("BEGIN IMMEDIATE", None) as tx:
+        with self._turn(), self._begin("BEGIN IMMEDIATE", None) as tx:
             yield tx
 
     @contextmanager
@@ -151,6 +153,7 @@ class Metadata:
         with ExitStack() as readers, ExitStack() as writer:
             count = LANES
             try:
+                writer.enter_context(self._turn())
                 writer.enter_context(self._begin("BEGIN IMMEDIATE", None))
             except Failed:
                 count = 0  # somebody writes for long
@@ -169,6 +172,17 @@ class Metadata:
     def close(self) -> None:
         """Close every connection that is idle."""
         self.engine.dispose()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Among the threads that write: those of SQLite alone, for PostgreSQL keeps a queue."""
+        with ExitStack() as stack:
+            if self.engine.dialect.name == "sqlite":
+                try:
+                    stack.enter_context(self._writing.turn(LOCK_TIMEOUT_SECONDS))
+                except TimeoutError as error:
+                    raise _failed("others have been writing all the time") from error
+            yield
 
     @contextmanager
     def _begin(self, sqlite: str, postgresql: str | None) -> Iterator[Transaction]:
@@ -228,11 +242,15 @@ def translated_errors() -> Iterator[None]:
     except (SQLAlchemyError, sqlite3.Error) as error:
         # SQLite's own errors: those of the settings that each connection begins with.
         reason = _first_line(getattr(error, "orig", None) or error)
-        raise Failed(
-            "database_error",
-            f"the metadata database answered with an error ({reason}): try again, and look at "
-            "the database if it stays",
-        ) from error
+        raise _failed(reason) from error
+
+
+def _failed(reason: str) -> Failed:
+    return Failed(
+        "database_error",
+        f"the metadata database answered with an error ({reason}): try again, and look at "
+        "the database if it stays",
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,64 @@
+"""A lock that threads get in the order in which they asked for it.
+
+SQLite has one writer at a time, and keeps no queue: whoever waits looks again after a while, up to
+a tenth of a second. Where threads write without a pause, one of them may look at the wrong moment
+for minutes: a commit beside uploads did. Not for: other processes, which still look again; between
+them and us there are the pauses of neither's making that SQLite counts on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+
+class Turns:
+    """Turns of threads, first come, first served. Nobody gets a second one within the first."""
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._taken = False
+        self._waiting: deque[Lock] = deque()
+
+    @contextmanager
+    def turn(self, seconds_max: float) -> Iterator[None]:
+        """Alone, for the block. TimeoutError where the turn does not come in time."""
+        self._take(seconds_max)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _take(self, seconds_max: float) -> None:
+        with self._guard:
+            if not self._taken:
+                self._taken = True
+                return
+            called = Lock()
+            called.acquire()
+            self._waiting.append(called)
+        try:
+            in_time = called.acquire(timeout=seconds_max)
+        except BaseException:  # an interrupt: what may have come meanwhile is passed on
+            if not self._leave(called):
+                self._pass_on()
+            raise
+        if not in_time and self._leave(called):
+            raise TimeoutError
+
+    def _leave(self, called: Lock) -> bool:
+        """Whether the turn had not come yet."""
+        with self._guard:
+            if called not in self._waiting:
+                return False
+            self._waiting.remove(called)
+            return True
+
+    def _pass_on(self) -> None:
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
