@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -54,21 +53,13 @@ class Cluster:
 
     def kill_worker(self, number: int) -> int:
         """Kill a worker and its executors, as if the machine were gone; how many processes."""
-        worker = psutil.Process(self.processes[1 + number].pid)
-        killed = [*worker.children(recursive=True), worker]
-        for process in killed:
-            # What is left of an executor goes by itself when its worker does.
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGKILL)
-        return len(killed)
+        return _kill(self.processes[1 + number])
 
     def stop(self) -> None:
         """End what runs."""
         for process in reversed(self.processes):
             if process.poll() is None:
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    child.kill()
-                process.kill()
+                _kill(process)
             process.wait()
 
     def _run(self, name: str, arguments: list[str]) -> None:
@@ -101,6 +92,17 @@ class Cluster:
             if time.monotonic() > deadline or self.processes[-1].poll() is not None:
                 raise RuntimeError(f"{name} did not start:\n{log.read_text(errors='replace')}")
             time.sleep(0.1)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> int:
+    """Kill a process and what it has started; how many there were."""
+    started = psutil.Process(process.pid)
+    killed = [*started.children(recursive=True), started]
+    for each in killed:
+        # What is left of an executor goes by itself when its worker does.
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    return len(killed)
 
 
 @contextmanager
