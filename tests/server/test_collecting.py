@@ -279,7 +279,7 @@ def test_a_run_outlives_no_server(tmp_path: Path) -> None:
             run = ended(http, lake, started.json()["run_id"])
         assert run["state"] == "swept"
         deleted = run["report"]["deleted_kinds"]
-        assert deleted.pop("object")["count"] == 1
+        assert deleted.pop("object")["objects"] == 1
         # A writer that is killed may leave a file of which nobody has the name.
         assert set(deleted) <= {"temporary"}
         with lake.branch("main").object("a").reader() as reader:
