@@ -1,9 +1,8 @@
 """A lock that threads get in the order in which they asked for it.
 
 SQLite has one writer at a time, and keeps no queue: whoever waits looks again after a while, up to
-a tenth of a second. Where threads write without a pause, one of them may look at the wrong moment
-for minutes: a commit beside uploads did. Not for: other processes, which still look again; between
-them and us there are the pauses of neither's making that SQLite counts on.
+a tenth of a second. Beside threads that write without a pause a commit looked at the wrong moments
+for most of a minute. Not for: other processes, which still look again.
 """
 
 from __future__ import annotations
