@@ -1,44 +1,131 @@
-"""Fixtures that many tests share: databases, and a store with a clock that the test sets."""
+"""Options and fixtures that all tests share: chances, servers, databases, and a store with a clock
+that the test sets.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Generator, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
-import psycopg
 import pytest
-from sqlalchemy.engine import make_url
+from _pytest.terminal import TerminalReporter
 
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.engine import open_engine
-from ebbtide.store.metadata.migrate import upgrade_schema
 from ebbtide.store.repository import Repository
+from tests.support import randomized
 from tests.support.ceph import BUCKET, find_ceph, start_ceph
 from tests.support.clock import ManualClock
-from tests.support.postgres import PostgresServer, find_postgres, start_postgres
+from tests.support.databases import PostgresDatabases, SqliteDatabases, new_database
+from tests.support.postgres import find_postgres, start_postgres
 from tests.support.requirements import require_or_skip
+from tests.support.services import Services, shared
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
+KINDS: Final = ("sqlite", "postgres")
+DISK_VARIABLE: Final = "EBBTIDE_TEST_DISK"
+ONE_PROCESS: Final = ("spark", "browser")
+"""Markers of tests that share what only one process of a run has."""
+SERVICES: Final = pytest.StashKey[Services]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of this project's tests; `scripts/test` passes them on."""
+    group = parser.getgroup("ebbtide")
+    group.addoption(
+        "--long", type=float, metavar="MINUTES", help="randomized tests alone, for so long"
+    )
+    group.addoption("--case", type=int, metavar="SEED", help="one case of a randomized test alone")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Behind the plugins, which draw the seed of the run."""
+    randomized.configure(config)
+    if not hasattr(config, "workerinput"):
+        config.stash[SERVICES] = Services()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends what was started for all."""
+    if SERVICES in config.stash:
+        config.stash[SERVICES].end()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests marked `twins` run on both kinds of database."""
+    wanted = "database_kind" in metafunc.fixturenames
+    if wanted and metafunc.definition.get_closest_marker("twins"):
+        metafunc.parametrize("database_kind", KINDS, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tells pytest-xdist, before it asks, which tests must share a process."""
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
+        for name in ONE_PROCESS:
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.xdist_group(name))
+    chances = {item: randomized.volume_of(item) for item in items}
+    if config.getoption("long") is not None:
+        config.hook.pytest_deselected(items=[each for each in items if chances[each] is None])
+        items[:] = [item for item in items if chances[item] is not None]
+    # The longest are among the randomized ones: whatever begins last should be short.
+    items.sort(key=lambda item: chances[item] is None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Divides the time of a long run, now that it is known which tests it has."""
+    randomized.share_out(filter(None, map(randomized.volume_of, session.items)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Sends along what a randomized test went through, to the process that tells of it."""
+    report = yield
+    outcome = randomized.RUN.outcomes.pop(randomized.name_of(item.nodeid), None)
+    if outcome is not None:
+        report.user_properties.append((randomized.OUTCOME, asdict(outcome)))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Says how to repeat what failed, and what a long run went through."""
+    randomized.summarize(terminalreporter)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A new directory: where the system has its temporary files, in memory if `scripts/test` found
+    room there; for tests marked `disk`, on a disk.
+    """
+    disk = os.environ.get(DISK_VARIABLE)
+    if disk is None or request.node.get_closest_marker("disk") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="ebbtide-test-", dir=disk) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """One server for the whole test run."""
+def postgres() -> str:
+    """The URL of an empty database, on one server for the whole test run."""
     if find_postgres() is None:
         require_or_skip("postgres", "no initdb in /usr/lib/postgresql/*/bin or on PATH")
-    server = start_postgres(tmp_path_factory.mktemp("postgres"))
-    yield server
-    server.stop()
+    url: str = shared("postgres", start_postgres, lambda server: server.url)
+    return url
 
 
 @pytest.fixture(scope="session")
-def s3_url(request: pytest.FixtureRequest) -> Iterator[str]:
+def s3_url() -> Iterator[str]:
     """The URL of a bucket: the one that EBBTIDE_TEST_S3_URL names, with endpoint and credentials in
     AWS_ variables, or one of a server for the whole test run."""
     given = os.environ.get("EBBTIDE_TEST_S3_URL")
@@ -47,70 +134,54 @@ def s3_url(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     if not find_ceph():
         require_or_skip("s3", "EBBTIDE_TEST_S3_URL names no bucket, and there is no Ceph")
-    server = start_ceph()
-    request.addfinalizer(server.stop)
+    environment = shared("ceph", start_ceph, lambda server: server.environment())
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in server.environment().items():
+        for name, value in environment.items():
             patched.setenv(name, value)
         yield f"s3://{BUCKET}"
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres: PostgresServer) -> str:
-    """The name of a database that holds the tables and nothing else."""
-    with _new_database(postgres, drop=False) as url:
-        _make_tables(url)
-    return str(make_url(url).database)
+def sqlite_databases(tmp_path_factory: pytest.TempPathFactory) -> SqliteDatabases:
+    """SQLite files with the tables."""
+    return SqliteDatabases(tmp_path_factory.mktemp("sqlite"))
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file that holds the tables and nothing else."""
-    path = tmp_path_factory.mktemp("sqlite") / "metadata.db"
-    _make_tables(f"sqlite:///{path}")
-    return path
+def postgres_databases(postgres: str) -> PostgresDatabases:
+    """Databases of PostgreSQL with the tables."""
+    return PostgresDatabases(postgres)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database of each kind with nothing in it."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'metadata.db'}"
-    else:
-        with _new_database(request.getfixturevalue("postgres")) as url:
-            yield url
+@pytest.fixture
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """One kind of database: both in turn for tests marked `twins`, one by chance for all others.
+
+    Without PostgreSQL chance has no choice.
+    """
+    if hasattr(request, "param"):
+        return str(request.param)
+    if find_postgres() is None:
+        return KINDS[0]
+    return randomized.choose(request.node.nodeid, KINDS)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database of each kind with the tables in it, copied, which is faster than making them."""
-    if request.param == "sqlite":
-        shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "metadata.db")
-        yield f"sqlite:///{tmp_path / 'metadata.db'}"
-    else:
-        template = request.getfixturevalue("postgres_template")
-        with _new_database(request.getfixturevalue("postgres"), template=template) as url:
-            yield url
+@pytest.fixture
+def empty_database_url(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> str:
+    """A database with nothing in it."""
+    if database_kind == "sqlite":
+        return f"sqlite:///{tmp_path / 'metadata.db'}"
+    return new_database(request.getfixturevalue("postgres"))
 
 
-@contextmanager
-def _new_database(
-    server: PostgresServer, *, template: str = "template1", drop: bool = True
+@pytest.fixture
+def database_url(
+    request: pytest.FixtureRequest, database_kind: str, tmp_path: Path
 ) -> Iterator[str]:
-    url = make_url(server.url)
-    name = f"test_{new_id()}"
-    plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(plain, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-        yield url.set(database=name).render_as_string(hide_password=False)
-        if drop:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-def _make_tables(url: str) -> None:
-    engine = open_engine(url)
-    upgrade_schema(engine)
-    engine.dispose()
+    """A database with the tables in it, which are empty."""
+    databases = request.getfixturevalue(f"{database_kind}_databases")
+    with databases.database(tmp_path) as url:
+        yield url
 
 
 @pytest.fixture
@@ -121,7 +192,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def store(database_url: str, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """A new store on each kind of database, with small ranges, in `tmp_path / "store"`."""
+    """A new store, with small ranges, in `tmp_path / "store"`."""
     settings = Settings(database_url=database_url, range_entries_target=4)
     with Store.init(tmp_path / "store", settings=settings, clock=clock) as store:
         yield store

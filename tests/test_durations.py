@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ebbtide.durations import DURATION_MAX, format_duration, parse_duration
 from ebbtide.errors import InvalidInput
+from tests.support.randomized import examples, randomized
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,8 @@ def test_a_long_text_is_cut_in_the_message() -> None:
     assert len(caught.value.message) < 200
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(st.integers(0, int(DURATION_MAX.total_seconds())))
 def test_round_trip(seconds: int) -> None:
     duration = timedelta(seconds=seconds)

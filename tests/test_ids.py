@@ -6,11 +6,12 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput
 from ebbtide.ids import ID_PATTERN, descending_id, instant_of, new_id, numbered_id
+from tests.support.randomized import examples, randomized
 
 INSTANTS = st.datetimes(
     min_value=datetime(1970, 1, 1), max_value=datetime(9999, 12, 30), timezones=st.just(UTC)
@@ -23,7 +24,8 @@ def test_random_ids_have_their_shape_and_differ() -> None:
     assert all(re.fullmatch(ID_PATTERN, each) for each in made)
 
 
-@settings(deadline=None)
+@randomized("properties of values")
+@examples("properties of values")
 @given(INSTANTS, INSTANTS)
 def test_the_newer_id_sorts_first(one: datetime, other: datetime) -> None:
     first, second = descending_id(one), descending_id(other)
@@ -32,7 +34,8 @@ def test_the_newer_id_sorts_first(one: datetime, other: datetime) -> None:
     assert first != second
 
 
-@settings(deadline=None)
+@randomized("properties of values")
+@examples("properties of values")
 @given(INSTANTS)
 def test_the_instant_comes_back(instant: datetime) -> None:
     made = descending_id(instant)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +19,7 @@ import pytest
 
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
-from tests.support.lake import NAME, fill_lake, leave_garbage
+from tests.support.lake import collect, fill_lake
 from tests.support.requirements import require_or_skip
 from tests.support.server import Server, new_server
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 WAIT_MILLISECONDS = 20_000
 Theme = Literal["light", "dark"]
+THEMES: tuple[Theme, ...] = ("light", "dark")
 PHONE: ViewportSize = {"width": 360, "height": 740}
 SCREEN: ViewportSize = {"width": 1600, "height": 1000}
 
@@ -59,19 +61,12 @@ def lake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose store has the lake, with one run that planned and one that swept."""
     directory: Path = tmp_path_factory.mktemp("pages") / "store"
     server = new_server(directory, EBBTIDE_RECLAIM="false").start()
-    with Store.open(directory, settings=Settings()) as store:
-        fill_lake(store)
+    settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0))
+    with Store.open(directory, settings=settings) as store:
+        collect(store, fill_lake(store))
         store.create_repository("empty")
         store.create_repository("dropped")
         store.catalog.delete("dropped")
-    for action in ("run", "plan"):
-        done = server.command(
-            "gc", action, NAME, "--grace", "0s", "--unsafe", "--allow-share", "--yes"
-        )
-        assert done.returncode == 0, done
-        if action == "run":
-            with Store.open(directory, settings=Settings()) as store:
-                leave_garbage(store.repository(NAME))
     yield server
     server.stop()
     assert "Traceback" not in server.log, server.log

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.conftest import PHONE, SCREEN, WAIT_MILLISECONDS, Theme, Visitor
+from tests.browser.conftest import PHONE, SCREEN, THEMES, WAIT_MILLISECONDS, Theme
 from tests.browser.test_flows import violations
 from tests.support.site import build
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, ViewportSize
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+LOOKED_AT = ("index", "concepts", "operations", "server", "retention", "errors")
+SCHEMES: dict[Theme, str] = {"light": "default", "dark": "slate"}
+"""What the site calls them."""
 
 
 @pytest.fixture(scope="module")
@@ -46,28 +50,36 @@ def reading(browser: Browser, *, size: ViewportSize, theme: Theme) -> Iterator[P
     assert said == []
 
 
-@pytest.mark.parametrize(
-    ("size", "theme"), [(PHONE, "light"), (SCREEN, "dark")], ids=["phone", "screen"]
-)
-def test_every_page_fits(browser: Browser, site: Path, size: ViewportSize, theme: Theme) -> None:
-    """None is wider than the window; tables and code that are scroll by themselves."""
-    with reading(browser, size=size, theme=theme) as page:
-        # The one page that only a server shows has addresses as on a server.
-        for path in sorted({*site.rglob("*.html")} - {site / "404.html"}):
+def test_every_page_fits_and_can_be_used_by_all(browser: Browser, site: Path) -> None:
+    """None is wider than the window; tables and code that are scroll by themselves. Axe looks at
+    pages that have tables, code of each kind and pictures among them."""
+    # The one page that only a server shows has addresses as on a server.
+    paths = {*site.rglob("*.html")} - {site / "404.html"}
+    looked_at = {site / f"{name}.html" for name in LOOKED_AT}
+    assert looked_at < paths
+    with reading(browser, size=SCREEN, theme="light") as page:
+        for path in sorted(paths):
+            page.emulate_media(color_scheme="light")
             page.goto(path.as_uri())
-            width = page.evaluate("document.documentElement.scrollWidth")
-            assert width <= size["width"], path
+            for size in (PHONE, SCREEN):
+                page.set_viewport_size(size)
+                width = page.evaluate("document.documentElement.scrollWidth")
+                assert width <= size["width"], (path, size)
             pictures = "[...document.querySelectorAll('article img')]"
             assert page.evaluate(f"{pictures}.every(each => each.naturalWidth > 0)"), path
+            for theme in THEMES if path in looked_at else ():
+                page.emulate_media(color_scheme=theme)
+                page.wait_for_selector(f"body[data-md-color-scheme={SCHEMES[theme]}]")
+                assert violations(page) == [], (path, theme)
 
 
-@pytest.mark.parametrize(("theme", "scheme"), [("light", "default"), ("dark", "slate")])
+@pytest.mark.parametrize("theme", THEMES)
 def test_the_theme_is_the_one_that_the_system_prefers(
-    browser: Browser, site: Path, theme: Theme, scheme: str
+    browser: Browser, site: Path, theme: Theme
 ) -> None:
     with reading(browser, size=SCREEN, theme=theme) as page:
         page.goto((site / "index.html").as_uri())
-        assert page.get_attribute("body", "data-md-color-scheme") == scheme
+        assert page.get_attribute("body", "data-md-color-scheme") == SCHEMES[theme]
 
 
 def test_searching_without_a_server(browser: Browser, site: Path) -> None:
@@ -78,12 +90,3 @@ def test_searching_without_a_server(browser: Browser, site: Path) -> None:
         page.keyboard.type("EBBTIDE_SHARE_MAX")
         page.locator(".md-search-result__link", has_text="Settings").first.click()
         page.wait_for_url("**/settings.html*")
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_site_can_be_used_by_all(browser: Browser, site: Path, theme: Theme) -> None:
-    """Tables, code of each kind and pictures are among these pages."""
-    with reading(browser, size=SCREEN, theme=theme) as page:
-        for name in ("index", "concepts", "operations", "server", "retention", "errors"):
-            page.goto((site / f"{name}.html").as_uri())
-            assert violations(Visitor(page, "")) == [], name

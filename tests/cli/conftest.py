@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pytest
+import typer
 
 from ebbtide.cli.app import run
+from tests.support.templates import copy_store, old_lake
+
+FIRST_DAY: Final = datetime(2020, 1, 1, tzinfo=UTC)
+
+Write = Callable[..., str]
+Template = tuple[Path, str]
+"""A store to copy, and the commit of its repository that is to go."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,15 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(scope="session", autouse=True)
+def commands() -> Iterator[None]:
+    """Makes the tree of commands once. Typer makes it at each call, which takes five times as long
+    as most commands; a process of its own has one call."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("typer.main.get_command", functools.cache(typer.main.get_command))
+        yield
+
+
 @pytest.fixture
 def ebbtide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -70,11 +90,19 @@ def ebbtide(
     return invoke
 
 
+@pytest.fixture(scope="session")
+def lake_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with an empty repository `lake` in it. Tests have copies."""
+    directory = tmp_path_factory.mktemp("lake") / "store"
+    assert run(["init", str(directory)]) == 0
+    assert run(["--store", str(directory), "repo", "create", "lake"]) == 0
+    return directory
+
+
 @pytest.fixture
-def lake(ebbtide: Ebbtide, tmp_path: Path) -> Ebbtide:
+def lake(ebbtide: Ebbtide, lake_template: Path, tmp_path: Path) -> Ebbtide:
     """The program, with a store and an empty repository `lake` in it."""
-    ebbtide("init", tmp_path / "store")
-    ebbtide("repo", "create", "lake")
+    copy_store(lake_template, tmp_path / "store")
     return ebbtide
 
 
@@ -89,7 +117,7 @@ def typing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 @pytest.fixture
-def write(tmp_path: Path, lake: Ebbtide) -> Callable[..., str]:
+def write(tmp_path: Path, lake: Ebbtide) -> Write:
     """Uploads objects to a branch of `lake` and commits them; the commit's id."""
 
     def put_and_commit(*extra: str, branch: str = "main", **files: str) -> str:
@@ -100,3 +128,32 @@ def write(tmp_path: Path, lake: Ebbtide) -> Callable[..., str]:
         return str(made.document["commit_id"])
 
     return put_and_commit
+
+
+@pytest.fixture(scope="session")
+def expired_template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """A store whose policy lets one commit of `lake` go, and with it one object."""
+    directory = tmp_path_factory.mktemp("expired") / "store"
+    with old_lake(directory) as lake:
+        for day, files in enumerate(
+            ({"keep": b"1"} | {f"stays{n}": b"1" for n in range(4)}, {"a": b"old"}, {"a": b"new"})
+        ):
+            for name, data in files.items():
+                lake.objects.put("main", name, data)
+            lake.commits.commit("main", "change", date=FIRST_DAY + timedelta(days=day))
+        lake.retention.set({"default": {"keep_last": 1}})
+        old = lake.commits.get("main~1").commit_id
+    return directory, old
+
+
+@pytest.fixture
+def expired(
+    lake: Ebbtide, expired_template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """`lake` with one commit to let go, whose one object nothing else needs; the commit's id."""
+    del lake  # whose store this one replaces
+    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    directory, old = expired_template
+    shutil.rmtree(tmp_path / "store")
+    copy_store(directory, tmp_path / "store")
+    return old

@@ -1,9 +1,9 @@
 """The program, which is interrupted while it works.
 
-`python -m tests.cli.interrupted WHEN SIGNAL AGAIN SECONDS COMMAND …`. WHEN is `start STEP` or
-`end STEP`, where the process signals itself; `done N`, once so many files are deleted; or `never`,
-for who does it from outside. AGAIN is after how many seconds a second signal follows, 0 for never:
-what is in hands takes longer then. Candidates are deleted one by one, each after SECONDS.
+`python -m tests.cli.interrupted WHEN SIGNAL TIMES SECONDS COMMAND …`. WHEN is `start STEP` or
+`end STEP`, where the process signals itself; `done N`, once so many files are deleted; `stuck`,
+once a worker has a batch in hands that takes for ever; or `never`, for a caller that signals from
+outside. TIMES is `once` or `until it ends`. Candidates are deleted one by one, each after SECONDS.
 """
 
 from __future__ import annotations
@@ -13,36 +13,40 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from ebbtide import cli
-from ebbtide.arrow import texts
 from ebbtide.cli.progress import StepProgress
 from ebbtide.gc import outcomes
 from ebbtide.gc.runs import epoch_is_ours
 from ebbtide.storage import Storage
 
 LOOK_SECONDS: Final = 0.01
-STUCK_SECONDS: Final = 100.0
+STUCK: Final = "stuck"
+"""A file of this name in the store says that a worker is stuck."""
 
 
-def main(when: str, number: int, again: float, seconds: float) -> None:
-    """Run the program, with this in its way."""
+def main(when: str, number: int, times: str, seconds: float) -> None:
+    """Runs the program, with this in its way."""
     moment, _, place = when.partition(" ")
+    stuck = Path(os.environ["EBBTIDE_STORE"]) / STUCK
 
     def interrupt() -> None:
-        time.sleep(again)
         os.kill(os.getpid(), number)
-        if again:
-            time.sleep(again)
+        while times == "until it ends":
+            time.sleep(LOOK_SECONDS)
             os.kill(os.getpid(), number)
 
+    def is_time(shown: StepProgress) -> bool:
+        if moment == "stuck":
+            return stuck.exists()
+        deleting = shown.reached("delete ")
+        return bool(deleting and deleting.reading and deleting.reading.done >= int(place))
+
     def watch(shown: StepProgress) -> None:
-        while True:
+        while not is_time(shown):
             time.sleep(LOOK_SECONDS)
-            deleting = shown.reached("delete ")
-            if deleting and deleting.reading and deleting.reading.done >= int(place):
-                break
         interrupt()
 
     observe = StepProgress.__call__
@@ -51,19 +55,21 @@ def main(when: str, number: int, again: float, seconds: float) -> None:
         observe(shown, step, event)
         if (event, step) == (moment, place):
             interrupt()
-        if moment == "done" and (event, step) == ("start", "check"):
+        if moment in ("done", "stuck") and (event, step) == ("start", "check"):
             threading.Thread(target=watch, args=(shown,), daemon=True).start()
 
     def slowly(storage: Storage, *, run_epoch: int, run_id: str) -> bool:
         time.sleep(seconds)
         return epoch_is_ours(storage, run_epoch=run_epoch, run_id=run_id)
 
-    def stuck(column: Any) -> list[str]:  # as `texts` takes it
-        time.sleep(STUCK_SECONDS)
-        return texts(column)
+    def for_ever(column: Any) -> list[str]:  # as `texts` takes it
+        del column
+        stuck.touch()
+        threading.Event().wait()
+        raise AssertionError("unreachable")
 
-    if again:
-        outcomes.texts = stuck  # type: ignore[attr-defined]
+    if moment == "stuck":
+        outcomes.texts = for_ever  # type: ignore[attr-defined]
     StepProgress.__call__ = observed  # type: ignore[method-assign, assignment]
     # What tasks are made of goes with them to worker processes.
     outcomes.epoch_is_ours = slowly  # type: ignore[attr-defined]
@@ -74,4 +80,4 @@ def main(when: str, number: int, again: float, seconds: float) -> None:
 if __name__ == "__main__":
     given = sys.argv[1:5]
     sys.argv[1:5] = []
-    main(given[0], signal.Signals[given[1]], float(given[2]), float(given[3]))
+    main(given[0], signal.Signals[given[1]], given[2], float(given[3]))

@@ -53,33 +53,28 @@ def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
     assert failed.stderr.startswith("error: there is no repository 'nothing'")
 
 
-def test_workers_that_are_still_starting_end_quietly(tmp_path: Path) -> None:
+def test_workers_that_are_still_starting_end_quietly(lake_template: Path) -> None:
     """A command that is refused while they do."""
-    store = str(tmp_path / "store")
-    program("init", store)
-    settings = {"EBBTIDE_STORE": store, "EBBTIDE_WORKERS": "2"}
+    settings = {"EBBTIDE_STORE": str(lake_template), "EBBTIDE_WORKERS": "2"}
     for _ in range(3):
         failed = program("gc", "plan", "nothing", "--mode", "fast", **settings)
         assert failed.returncode == 1
         assert failed.stderr.count("\n") == 1, failed.stderr
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_has_seen_enough_is_no_error(lake: Ebbtide, tmp_path: Path) -> None:
     """`ebbtide … | head -1` ends without a word on stderr."""
     script = f"set -o pipefail; {sys.executable} -m ebbtide.cli.reference | head -1"
     shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert shell.stdout == "# The command line\n"
-    store = tmp_path / "store"
     source = tmp_path / "source"
     source.mkdir()
     for number in range(300):
         (source / f"{number:0100}").write_text("")
-    program("init", str(store))
-    program("--store", str(store), "repo", "create", "lake")
-    program("fs", "put", "-r", "lake", "main", "x", str(source), EBBTIDE_STORE=str(store))
+    lake("fs", "put", "-r", "lake", "main", "x", source)
     one_line = (
-        f"{sys.executable} -c 'from ebbtide.cli import main; main()' --store {store} "
-        "fs ls lake main -r | true"
+        f"{sys.executable} -c 'from ebbtide.cli import main; main()' "
+        f"--store {tmp_path / 'store'} fs ls lake main -r | true"
     )
     shell = subprocess.run(["bash", "-c", one_line], capture_output=True, text=True, check=False)
     assert shell.stderr == ""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Ebbtide
-
-Write = Callable[..., str]
+from tests.cli.conftest import Ebbtide, Write
 
 
 @pytest.fixture

@@ -13,22 +13,37 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.cli.app import run
 from ebbtide.store.completing import known_names
 from tests.cli.conftest import Ebbtide
 from tests.cli.test_gc import SHORT
+from tests.support.templates import copy_store
 
 PROGRAM = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
 
 
+@pytest.fixture(scope="module")
+def store_template(lake_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with something of every kind that is offered. Tests have copies."""
+    directory = tmp_path_factory.mktemp("completion") / "store"
+    copy_store(lake_template, directory)
+    for command in (
+        ("repo", "create", "lagoon"),
+        ("branch", "create", "lake", "feature/one"),
+        ("branch", "create", "lake", "feature/gone"),
+        ("branch", "delete", "lake", "feature/gone"),
+        ("tag", "create", "lake", "v1", "main"),
+        ("gc", "plan", "lake", *SHORT),
+    ):
+        assert run(["--store", str(directory), *command]) == 0
+    return directory
+
+
 @pytest.fixture
-def store(lake: Ebbtide, tmp_path: Path) -> Path:
+def store(ebbtide: Ebbtide, store_template: Path, tmp_path: Path) -> Path:
     """The directory of a store with something of every kind that is offered."""
-    lake("repo", "create", "lagoon")
-    lake("branch", "create", "lake", "feature/one")
-    lake("branch", "create", "lake", "feature/gone")
-    lake("branch", "delete", "lake", "feature/gone")
-    lake("tag", "create", "lake", "v1", "main")
-    lake("gc", "plan", "lake", *SHORT)
+    del ebbtide  # which names the store
+    copy_store(store_template, tmp_path / "store")
     return tmp_path / "store"
 
 
@@ -62,7 +77,7 @@ def offered(line: str, store: Path, **environment: str) -> list[str]:
     return found.stdout.split()
 
 
-def test_names(lake: Ebbtide, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names(ebbtide: Ebbtide, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of commands and options as of any program, and of what is in the store, but for the trash."""
     assert offered("ebbtide gc sw", store) == ["sweep"]
     assert "--grace" in offered("ebbtide gc plan lake --g", store)
@@ -71,9 +86,9 @@ def test_names(lake: Ebbtide, store: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert offered("ebbtide branch delete lake f", store) == ["feature/one"]
     assert offered("ebbtide log lake ", store) == ["feature/one", "main", "v1"]
     assert offered("ebbtide log lagoon ", store) == ["main"]
-    (run,) = lake("gc", "runs", "lake", "--json").document["runs"]
+    (run,) = ebbtide("gc", "runs", "lake", "--json").document["runs"]
     assert offered("ebbtide gc show lake ", store) == [run["run_id"]]
-    (key,) = lake("key", "list", "--json").document["keys"]
+    (key,) = ebbtide("key", "list", "--json").document["keys"]
     assert offered("ebbtide key revoke ", store) == [key["access_key_id"]]
     monkeypatch.delenv("EBBTIDE_STORE")
     for line in (

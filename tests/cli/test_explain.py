@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Ebbtide
-from tests.cli.test_gc import SHORT, expired
+from tests.cli.conftest import Ebbtide, Write
+from tests.cli.test_gc import SHORT
 from tests.formats.icechunk.test_explaining import commit
 from tests.support.icechunk import SPEC_VERSIONS, create_repository
-
-Write = Callable[..., str]
-__all__ = ["expired"]
 
 
 def test_what_a_branch_shows(lake: Ebbtide, write: Write) -> None:

@@ -9,9 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.cli.conftest import Ebbtide
-
-Write = Callable[..., str]
+from tests.cli.conftest import Ebbtide, Write
 
 
 def test_an_object_comes_back_as_it_went(lake: Ebbtide, tmp_path: Path) -> None:

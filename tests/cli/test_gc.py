@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ebbtide.errors import Failed
-from tests.cli.conftest import Ebbtide
+from tests.cli.conftest import Ebbtide, Write
 from tests.cli.test_app import program
 from tests.support.engines import shared_session
 
-Write = Callable[..., str]
 SHORT = ("--grace", "1s", "--unsafe")
 RUN_KEYS = {
     "run_id",
@@ -31,19 +29,6 @@ RUN_KEYS = {
     "revived_count",
     "run_path",
 }
-
-
-@pytest.fixture
-def expired(lake: Ebbtide, write: Write, monkeypatch: pytest.MonkeyPatch) -> str:
-    """`lake` with one commit to let go, whose one object nothing else needs; the commit's id."""
-    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
-    write("--date", "2020-01-01T00:00:00Z", keep="1", **{f"stays{n}": "1" for n in range(4)})
-    old = write("--date", "2020-01-02T00:00:00Z", a="old")
-    write("--date", "2020-01-03T00:00:00Z", a="new")
-    lake("retention", "set", "lake", "--default", "keep_last:1")
-    # One second of grace, and a storage that may give its dates in whole seconds.
-    time.sleep(2)
-    return old
 
 
 def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ebbtide.cli.reference import commands
 from tests.cli.conftest import Ebbtide
 from tests.support.server import PROGRAM, new_server
 
-SHORT = ("--grace", "1s", "--unsafe", "--yes")
+SHORT = ("--grace", "0s", "--unsafe", "--yes")
 ELSEWHERE = {
     "fs cat": "writes bytes, and is refused: below",
     "serve": "says where, and goes on: below",
@@ -134,8 +133,7 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     told("hold add", "lake", "main")
     told("hold list", "lake")
     told("hold remove", "lake", "main")
-    time.sleep(2)  # one second of grace, and dates in whole seconds
-    told("what-if", "lake", "--policy", '{"default": {"keep_last": 2}}', "--grace", "1s")
+    told("what-if", "lake", "--policy", '{"default": {"keep_last": 2}}', "--grace", "0s")
     run_id = str(told("gc plan", "lake", *SHORT)["run_id"])
     told("gc verify", "lake", run_id)
     told("gc sweep", "lake", run_id, *SHORT, "--quarantine", "1d", "--allow-share")

@@ -8,9 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.cli.conftest import Ebbtide
-from tests.cli.test_gc import SHORT, expired
-
-__all__ = ["expired"]  # a fixture
+from tests.cli.test_gc import SHORT
 
 
 def test_a_run_comes_back_as_it_was(lake: Ebbtide, expired: str) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Ebbtide
+from tests.cli.conftest import Ebbtide, Write
 
-Write = Callable[..., str]
 DAILY = '{"default": {"keep_last": 1}}'
 
 

@@ -1,13 +1,13 @@
-"""A run over a gone repository that kills its own process.
+"""A run over a gone repository that kills its own process: a program of `tests.support.forking`.
 
-`python -m tests.gc.killed_removal STORE NOW REPOSITORY MOMENT WHERE`: as `killed_run`.
+`moment` and `where` are those of `killed_run`; or `rows`, where the rows of the database are about
+to be deleted.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -47,7 +47,3 @@ def main(store: str, now: str, repository_id: str, moment: str, where: str) -> N
     if moment == "rows":
         repository.drop_rows = lambda _hold: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
     collector.run()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

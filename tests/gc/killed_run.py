@@ -1,9 +1,9 @@
-"""A collector run that kills its own process.
+"""A collector run that kills its own process: a program of `tests.support.forking`.
 
-`python -m tests.gc.killed_run STORE NOW ENGINE ACTION AT`. ENGINE is what it runs with, ACTION is
-`plan` or `sweep`. AT is `start STEP` or `end STEP`, where the driver dies; or `before` or `after`
-and the beginning of an address, where the process that deletes it kills the driver and waits for
-its own end: before the storage was asked, or before the outcome is recorded. Deletes go one by one.
+`engine` is what it runs with, `action` is `plan` or `sweep`. `moment` and `where` are `start STEP`
+or `end STEP`, where the driver dies; or `before` or `after` and an address, where the process that
+deletes it kills the driver and waits for its own end: before the storage was asked, or before the
+outcome is recorded. Deletes go one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -141,7 +140,3 @@ def main(store: str, now: str, engine: str, action: str, moment: str, where: str
         collector.plan()
     else:
         collector.sweep()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

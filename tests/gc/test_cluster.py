@@ -1,5 +1,5 @@
 """Runs on a Spark cluster of separate processes, which know nothing of this environment, over a
-real S3 server; and what happens when one of its workers dies.
+real S3 server; and what happens when its workers die.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +25,51 @@ from ebbtide.gc.archive import archive_settings, write_archive
 from ebbtide.ids import new_id
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings
-from ebbtide.storage import clients
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from ebbtide.store.uploads import NewObject
-from tests.support.cluster import Cluster, running_cluster
+from tests.support.clock import wait_for_next_second
+from tests.support.cluster import JAVA_OPTIONS, Cluster, running_cluster
 from tests.support.proxy import Proxy, proxied
 
+pytestmark = pytest.mark.spark
+
 SECONDS_MAX = 300
+QUICKLY = {"compresslevel": 1}
 DELAY_SECONDS = 0.1
 """Of each request of the storage, once it is slow: long enough to notice what goes on."""
 
 
 @pytest.fixture(scope="module")
 def proxy(s3_url: str) -> Iterator[Proxy]:
-    """A proxy before the storage, which driver and executors go through."""
+    """A proxy before the storage, which driver and executors go through; the tests do not."""
     del s3_url
-    with proxied(os.environ["AWS_ENDPOINT"]) as found, pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL"):
-            patch.setenv(name, found.endpoint)
-        clients.connect.cache_clear()
+    with proxied(os.environ["AWS_ENDPOINT"]) as found:
         yield found
-        clients.connect.cache_clear()
+
+
+def of_storage(proxy: Proxy) -> dict[str, str]:
+    """The variables by which the storage is found through the proxy."""
+    known = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+    return known | {"AWS_ENDPOINT": proxy.endpoint, "AWS_ENDPOINT_URL": proxy.endpoint}
+
+
+@pytest.fixture(scope="module")
+def cluster(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of two workers."""
+    directory = tmp_path_factory.mktemp("cluster")
+    with running_cluster(directory, environment=of_storage(proxy)) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What executors need."""
+    """What executors need; compressed less than it is for others, in a third of the time."""
     target = tmp_path_factory.mktemp("archive") / "environment.tar.gz"
-    write_archive(target)
+    pack = tarfile.open
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tarfile, "open", lambda *args, **more: pack(*args, **more | QUICKLY))
+        write_archive(target)
     return target
 
 
@@ -77,8 +94,7 @@ class Lake:
 
 
 @pytest.fixture
-def lake(proxy: Proxy, s3_url: str, tmp_path: Path) -> Iterator[Lake]:
-    proxy.delay_seconds, proxy.seeing = 0.0, None
+def lake(s3_url: str, tmp_path: Path) -> Iterator[Lake]:
     settings = Settings(
         lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0, range_entries_target=8
     )
@@ -92,7 +108,7 @@ def lake(proxy: Proxy, s3_url: str, tmp_path: Path) -> Iterator[Lake]:
             made.objects.delete("main", f"old/{number}")
         made.commits.commit("main", "new")
         made.retention.set(Policy.parse({"default": {"keep_last": 1}}))
-        time.sleep(1.1)  # a date in whole seconds may stand for any instant of that second
+        wait_for_next_second()
         yield Lake(store, made, kept, 100)
 
 
@@ -105,6 +121,7 @@ def environment(store: Path, **more: str) -> dict[str, str]:
         "EBBTIDE_TRASH_TIME": "0s",
         "EBBTIDE_SHARE_MAX": "1",
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
         **more,
     }
 
@@ -120,61 +137,63 @@ def collected(command: list[str], env: dict[str, str]) -> dict[str, Any]:
     return report
 
 
-def test_run_on_a_cluster(lake: Lake, archive: Path, tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "cluster") as cluster:
-        env = environment(
-            tmp_path / "store",
-            EBBTIDE_SPARK_MASTER=cluster.url,
-            EBBTIDE_SPARK_ARCHIVE=str(archive),
-        )
-        lake.check(collected([sys.executable, "-m", "ebbtide", *RUN], env))
-
-
-def test_run_by_spark_submit(lake: Lake, archive: Path, tmp_path: Path) -> None:
+def test_run_by_spark_submit(
+    lake: Lake, proxy: Proxy, cluster: Cluster, archive: Path, tmp_path: Path
+) -> None:
     submit = Path(pyspark.__path__[0]) / "bin" / "spark-submit"
     options = [f"{name}={value}" for name, value in archive_settings(str(archive)).items()]
-    with running_cluster(tmp_path / "cluster") as cluster:
-        command = [
-            str(submit),
-            *("--master", cluster.url),
-            *(word for option in options for word in ("--conf", option)),
-            str(ebbtide.__main__.__file__),
-            *RUN,
-        ]
-        env = environment(tmp_path / "store", PYSPARK_DRIVER_PYTHON=sys.executable)
-        lake.check(collected(command, env))
+    command = [
+        str(submit),
+        *("--master", cluster.url),
+        *(word for option in options for word in ("--conf", option)),
+        str(ebbtide.__main__.__file__),
+        *RUN,
+    ]
+    store = tmp_path / "store"
+    env = environment(store, PYSPARK_DRIVER_PYTHON=sys.executable, **of_storage(proxy))
+    lake.check(collected(command, env))
 
 
-@pytest.mark.parametrize(
-    ("method", "part"), [("GET", "_ebbtide/ranges/"), ("POST", "delete")], ids=["mark", "sweep"]
-)
-def test_worker_that_dies(
-    lake: Lake, proxy: Proxy, archive: Path, tmp_path: Path, method: str, part: str
+def test_workers_that_die(
+    lake: Lake, proxy: Proxy, cluster: Cluster, archive: Path, tmp_path: Path
 ) -> None:
-    with running_cluster(tmp_path / "cluster") as cluster:
-        killed: list[int] = []
-        proxy.seeing = killer(cluster, killed, method, part)
-        proxy.delay_seconds = DELAY_SECONDS
+    """One during the mark, another during the deletes; a new one comes for each."""
+    killed: list[int] = []
+    moments = [("GET", "_ebbtide/ranges/"), ("POST", "delete")]
+    proxy.seeing = killer(moments, partial(replace_worker, cluster, killed))
+    proxy.delay_seconds = DELAY_SECONDS
+    try:
         env = environment(
             tmp_path / "store",
             EBBTIDE_SPARK_MASTER=cluster.url,
             EBBTIDE_SPARK_ARCHIVE=str(archive),
+            **of_storage(proxy),
         )
         report = collected([sys.executable, "-m", "ebbtide", *RUN], env)
-        proxy.delay_seconds = 0.0
-    # The worker, an executor, and what runs Python there.
-    assert killed
-    assert killed[0] >= 3
+    finally:
+        proxy.seeing, proxy.delay_seconds = None, 0.0
+    assert not moments
+    # Each time a worker, an executor, and what runs Python there.
+    assert len(killed) == 2
+    assert min(killed) >= 3
     lake.check(report)
 
 
-def killer(cluster: Cluster, killed: list[int], method: str, part: str) -> Any:
-    """Kills a worker at the first request of that kind."""
+def replace_worker(cluster: Cluster, killed: list[int]) -> None:
+    """Kill a worker, and start another."""
+    killed.append(cluster.kill_worker())
+    cluster.add_worker()
+
+
+def killer(moments: list[tuple[str, str]], kill: Callable[[], None]) -> Callable[[str, str], None]:
+    """Kills at the first request of each kind: a method, and a part of the URL. Those that have
+    come are taken from `moments`, which are in the order of a run."""
     lock = threading.Lock()
 
     def see(seen: str, url: str) -> None:
         with lock:
-            if not killed and seen == method and part in url:
-                killed.append(cluster.kill_worker(0))
+            if moments and seen == moments[0][0] and moments[0][1] in url:
+                del moments[0]
+                kill()
 
     return see

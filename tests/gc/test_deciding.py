@@ -35,10 +35,10 @@ from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots, decide
 from ebbtide.storage import open_storage
 from tests.retention import histories
-from tests.support.engines import ENGINES
+from tests.support.engines import ENGINES, on_engines
+from tests.support.randomized import randomized
 
-LOCAL = pytest.mark.parametrize("engine", [ENGINES["inline"], ENGINES["workers"]])
-HISTORIES = 150
+LOCAL = on_engines("inline", "workers")
 
 
 @pytest.fixture
@@ -102,57 +102,57 @@ def later(roots: Roots, rng: random.Random) -> Roots:
 
 
 @LOCAL
-def test_a_plan_is_the_same(folder: RunFolder, engine: Engine) -> None:
-    for seed in range(HISTORIES):
-        roots = some_roots(seed)
-        expected = decided(folder, roots)
-        read = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
-        with spooled(RootTables.of(roots)) as spool:
-            found = decide_plan(engine, read, spool, listed_count=0)
-        assert found == expected
-        marked = trees_of(roots, decide(roots))
-        rows = read_rows(read, found.trees.trees, TREES_SCHEMA).to_pylist()
-        assert {row["tree_id"]: row["checksum"] for row in rows} == roots.tree_checksums
-        assert {row["tree_id"] for row in rows if row["recorded"]} == marked.recorded
-        assert {row["tree_id"] for row in rows if row["data"]} == marked.data
-        there = roots.tree_checksums.keys()
-        assert {row["tree_id"] for row in rows if not row["required"]} == marked.lenient & there
-        companions = read_rows(read, found.trees.companions, ADDRESS_SCHEMA)
-        assert set(texts(companions.column("address"))) == marked.companions
+@randomized("decisions")
+def test_a_plan_is_the_same(folder: RunFolder, engine: Engine, seed: int) -> None:
+    roots = some_roots(seed)
+    expected = decided(folder, roots)
+    read = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
+    with spooled(RootTables.of(roots)) as spool:
+        found = decide_plan(engine, read, spool, listed_count=0)
+    assert found == expected
+    marked = trees_of(roots, decide(roots))
+    rows = read_rows(read, found.trees.trees, TREES_SCHEMA).to_pylist()
+    assert {row["tree_id"]: row["checksum"] for row in rows} == roots.tree_checksums
+    assert {row["tree_id"] for row in rows if row["recorded"]} == marked.recorded
+    assert {row["tree_id"] for row in rows if row["data"]} == marked.data
+    there = roots.tree_checksums.keys()
+    assert {row["tree_id"] for row in rows if not row["required"]} == marked.lenient & there
+    companions = read_rows(read, found.trees.companions, ADDRESS_SCHEMA)
+    assert set(texts(companions.column("address"))) == marked.companions
 
 
 @LOCAL
-def test_the_fence_and_what_follows(folder: RunFolder, engine: Engine) -> None:
+@randomized("decisions")
+def test_the_fence_and_what_follows(folder: RunFolder, engine: Engine, seed: int) -> None:
     """Against the definitions, by sets."""
-    for seed in range(HISTORIES):
-        rng = random.Random(seed)
-        before = some_roots(seed)
-        planned = decided(folder, before)
-        kept = decide(before)
-        marked = trees_of(before, kept)
-        now = later(before, rng)
-        decision = decide(now)
-        with spooled(RootTables.of(now)) as spool:
-            fenced = decide_at_fence(engine, folder, spool, planned.commits, listed_count=0)
-        was_expired = {c.commit_id for c in before.commits} - set(kept.active)
-        closed = {c.commit_id for c in now.commits if c.tombstoned}
-        assert fenced.closed == (was_expired & decision.expired) - closed
-        assert fenced.needed == was_expired & set(decision.active)
-        assert fenced.forgettable == kept.forgettable & decision.forgettable
-        assert fenced.forgotten == kept.forgettable - {c.commit_id for c in now.commits}
-        check_unread(fenced.unread.trees, fenced.unread.checksums, marked, now)
-        assert fenced.unread.trees.data == trees_of(now, decision).data - marked.data
+    rng = random.Random(seed)
+    before = some_roots(seed)
+    planned = decided(folder, before)
+    kept = decide(before)
+    marked = trees_of(before, kept)
+    now = later(before, rng)
+    decision = decide(now)
+    with spooled(RootTables.of(now)) as spool:
+        fenced = decide_at_fence(engine, folder, spool, planned.commits, listed_count=0)
+    was_expired = {c.commit_id for c in before.commits} - set(kept.active)
+    closed = {c.commit_id for c in now.commits if c.tombstoned}
+    assert fenced.closed == (was_expired & decision.expired) - closed
+    assert fenced.needed == was_expired & set(decision.active)
+    assert fenced.forgettable == kept.forgettable & decision.forgettable
+    assert fenced.forgotten == kept.forgettable - {c.commit_id for c in now.commits}
+    check_unread(fenced.unread.trees, fenced.unread.checksums, marked, now)
+    assert fenced.unread.trees.data == trees_of(now, decision).data - marked.data
 
-        last = later(now, rng)
-        with spooled(RootTables.of(last)) as spool:
-            behind = decide_behind(engine, folder, spool, planned.commits, fenced.unread)
-        still_open = {
-            c.tree_id for c in last.commits if not c.tombstoned and c.tree_id in last.tree_checksums
-        }
-        assert behind.trees.data >= still_open - marked.data
-        assert behind.trees.data >= fenced.unread.trees.data
-        assert behind.trees.recorded >= fenced.unread.trees.recorded
-        assert behind.checksums.keys() == behind.trees.recorded
+    last = later(now, rng)
+    with spooled(RootTables.of(last)) as spool:
+        behind = decide_behind(engine, folder, spool, planned.commits, fenced.unread)
+    still_open = {
+        c.tree_id for c in last.commits if not c.tombstoned and c.tree_id in last.tree_checksums
+    }
+    assert behind.trees.data >= still_open - marked.data
+    assert behind.trees.data >= fenced.unread.trees.data
+    assert behind.trees.recorded >= fenced.unread.trees.recorded
+    assert behind.checksums.keys() == behind.trees.recorded
 
 
 def check_unread(trees: MarkedTrees, checksums: object, marked: MarkedTrees, now: Roots) -> None:
@@ -163,20 +163,20 @@ def check_unread(trees: MarkedTrees, checksums: object, marked: MarkedTrees, now
 
 
 @LOCAL
-def test_what_was_released(folder: RunFolder, engine: Engine) -> None:
-    for seed in range(HISTORIES):
-        before = some_roots(seed)
-        planned = decided(folder, before)
-        now = later(before, random.Random(seed))
-        other = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
-        trees = decided(other, now).trees
-        held = read_commits(folder, planned.commits)
-        found = released_since(engine, other, trees, earlier=(folder, planned.commits))
-        data = trees_of(now, decide(now)).data
-        made = {tree for tree in now.tree_checksums if tree not in held.trees}
-        gone = (held.data_trees | made) - data
-        assert dict(found.trees) == {t: s for t, s in now.tree_checksums.items() if t in gone}
-        assert found.unknown_count == len(gone - now.tree_checksums.keys())
+@randomized("decisions")
+def test_what_was_released(folder: RunFolder, engine: Engine, seed: int) -> None:
+    before = some_roots(seed)
+    planned = decided(folder, before)
+    now = later(before, random.Random(seed))
+    other = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
+    trees = decided(other, now).trees
+    held = read_commits(folder, planned.commits)
+    found = released_since(engine, other, trees, earlier=(folder, planned.commits))
+    data = trees_of(now, decide(now)).data
+    made = {tree for tree in now.tree_checksums if tree not in held.trees}
+    gone = (held.data_trees | made) - data
+    assert dict(found.trees) == {t: s for t, s in now.tree_checksums.items() if t in gone}
+    assert found.unknown_count == len(gone - now.tree_checksums.keys())
 
 
 def test_many_commits_come_some_at_a_time() -> None:

@@ -19,7 +19,7 @@ from ebbtide.gc.parts import PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.workers import Workers
 from tests.support.copies import listing
-from tests.support.engines import ENGINES, shared_session
+from tests.support.engines import ENGINES, on_engines, shared_session
 from tests.support.histories import PlannedWorld, Template
 from tests.support.icechunk_lake import candidates
 
@@ -36,7 +36,7 @@ if __name__ == "__main__":
 
 Work = Callable[[int, int, PartRows], None]
 
-every = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+every = on_engines()
 
 
 @pytest.mark.spark
@@ -56,7 +56,6 @@ def test_they_find_and_delete_the_same(template: Template, tmp_path: Path) -> No
     assert found[0][0]
 
 
-@pytest.mark.spark
 @every
 def test_a_sweep_goes_on_where_it_stopped(
     template: Template, tmp_path: Path, engine: Engine
@@ -83,7 +82,6 @@ def test_a_sweep_goes_on_where_it_stopped(
     world.close()
 
 
-@pytest.mark.spark
 @every
 def test_answers_and_refusals(engine: Engine) -> None:
     def count(number: int, task: int, answer: PartRows) -> None:
@@ -101,7 +99,6 @@ def test_answers_and_refusals(engine: Engine) -> None:
     assert refused.value.message == "task 1 (and 1 more)"
 
 
-@pytest.mark.spark
 @every
 def test_steps_together(engine: Engine) -> None:
     """Each does its own tasks, which have its own numbers; an error of one is an error of all."""

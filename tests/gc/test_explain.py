@@ -4,7 +4,6 @@ against the definition.
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from collections.abc import Iterator
@@ -15,11 +14,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import xxhash
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.gc.collector import Collector
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit, Keeper
 from ebbtide.gc.explaining.explainer import Explainer
 from ebbtide.store.content.layout import range_address, tree_address
@@ -27,12 +27,12 @@ from ebbtide.store.metadata.schema import pending
 from ebbtide.store.preparing import Uncommitted
 from tests.gc.test_random_stores import EVENTS, PERIODS, Event, History, play
 from tests.support.collections import of, of_files
-from tests.support.engines import ENGINES, INLINE
+from tests.support.engines import INLINE, on_engines
 from tests.support.icechunk_lake import candidates
 from tests.support.purging import SECRET_KEY, purge
+from tests.support.randomized import examples, randomized
 from tests.support.world import DAY, START, World
 
-STORES = int(os.environ.get("EBBTIDE_TEST_EXPLAINED_STORES", "60"))
 ASKED_PER_STORE = 8
 GRACE = timedelta(hours=4)
 MICROSECOND = timedelta(microseconds=1)
@@ -584,15 +584,9 @@ def test_it_changes_nothing(world: World) -> None:
     assert world.files("") == before
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("name", ["inline", "workers"])
-@settings(
-    max_examples=max(1, STORES // 2),
-    deadline=None,
-    print_blob=True,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@on_engines("inline", "workers")
+@randomized("explained stores")
+@examples("explained stores")
 @given(
     events=st.lists(EVENTS, min_size=3, max_size=14),
     default=PERIODS,
@@ -600,11 +594,11 @@ def test_it_changes_nothing(world: World) -> None:
     seed=st.integers(0, 2**32),
 )
 def test_random_stores_by_the_definition(
-    name: str, events: list[Event], default: int, main: int, seed: int
+    engine: Engine, events: list[Event], default: int, main: int, seed: int
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         world = World(Path(directory))
-        world.engine = ENGINES[name]
+        world.engine = engine
         try:
             world.keep(default=f"{default}d", branches={"main": f"{main}d"})
             history = History()

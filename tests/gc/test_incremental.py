@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,16 +15,17 @@ import pytest
 
 from ebbtide.errors import EbbtideError
 from ebbtide.gc.counts import Count
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import SIZES
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
 from ebbtide.store.metadata.claims import take_apart
 from tests.support.dying import Died
-from tests.support.engines import ENGINES
+from tests.support.engines import INLINE, on_engines
+from tests.support.randomized import randomized
 from tests.support.world import DAY, World
 
-STORES = int(os.environ.get("EBBTIDE_TEST_INCREMENTAL", "24"))
 HOUR = timedelta(hours=1)
 GRACE = HOUR
 PATHS = ("a", "b/c", "b/d", "e", "f")
@@ -396,27 +398,37 @@ class Twins:
         return self.clean, self.other
 
 
-@pytest.mark.parametrize("shard", range(4))
-def test_the_same_storage_as_after_clean_runs(tmp_path: Path, shard: int) -> None:
-    for seed in range(shard, STORES, 4):
-        engine = list(ENGINES.values())[seed % len(ENGINES)] if seed % 10 == 0 else None
-        twins = Twins(
-            make_world(tmp_path / f"{seed}-clean"), make_world(tmp_path / f"{seed}-other")
-        )
-        if engine is not None:
-            twins.other.engine = engine
+@randomized("incremental twins")
+def test_the_same_storage_as_after_clean_runs(tmp_path: Path, seed: int) -> None:
+    check_twins(tmp_path, seed, INLINE)
+
+
+@on_engines("workers", "spark")
+@randomized("incremental twins by other engines")
+def test_the_same_by_other_engines(tmp_path: Path, engine: Engine, seed: int) -> None:
+    """Not where no process may hold anything: all runs are clean there."""
+    check_twins(tmp_path, seed, engine)
+
+
+def check_twins(directory: Path, seed: int, engine: Engine) -> None:
+    """Two stores with one history, of which the second is collected by the engine."""
+    with (
+        closing(make_world(directory / "clean")) as clean,
+        closing(make_world(directory / "other")) as other,
+    ):
+        other.engine = engine
+        twins = Twins(clean, other)
         rng = random.Random(seed)
-        counted = 0
         for number in range(60):
             act(twins, rng, number)
             if rng.random() < 0.12:
-                counted += collect_both(twins, seed, rng)
-        for world in twins.both():
-            world.clock.advance(4 * DAY)
-        counted += collect_both(twins, seed, rng)
-        assert counted
-        for world in twins.both():
-            world.close()
+                collect_both(twins, rng)
+        # The first of these is perhaps the first of all, and clean.
+        for _ in range(2):
+            for world in twins.both():
+                world.clock.advance(4 * DAY)
+            was_incremental = collect_both(twins, rng)
+        assert was_incremental
 
 
 def act(twins: Twins, rng: random.Random, number: int) -> None:
@@ -468,11 +480,11 @@ def _do(world: World, kind: str, drawn: list[float], number: int) -> str:
     return "done"
 
 
-def collect_both(twins: Twins, seed: int, rng: random.Random) -> bool:
+def collect_both(twins: Twins, rng: random.Random) -> bool:
     """A run of each; whether the second one was incremental."""
     run(twins.clean, "clean")
     report = run(twins.other, "incremental", sizes=rng.choice(SIZES))
-    assert twins.clean.contents() == twins.other.contents(), seed
+    assert twins.clean.contents() == twins.other.contents()
     for kind in ("_ebbtide/trees", "_ebbtide/ranges"):
-        assert len(twins.clean.files(kind)) == len(twins.other.files(kind)), seed
+        assert len(twins.clean.files(kind)) == len(twins.other.files(kind))
     return report.mode == "incremental"

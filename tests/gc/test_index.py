@@ -18,6 +18,7 @@ from ebbtide.formats.base import INDEX_PREFIX
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc import index as index_module
 from ebbtide.gc import indexed, keys, nodes
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import Index
 from ebbtide.gc.keys import (
     SIEVE_AT_ONCE,
@@ -28,7 +29,8 @@ from ebbtide.gc.keys import (
     once,
 )
 from ebbtide.gc.report import RunReport
-from tests.support.engines import ENGINES
+from tests.support.engines import on_engines
+from tests.support.randomized import examples, randomized
 from tests.support.refusals import check_refused
 from tests.support.world import DAY, World
 
@@ -211,9 +213,12 @@ def test_a_file_that_is_gone(world: World, family: str, kind: str) -> None:
 # How it grows
 
 
-def test_small_parts_are_put_together(world: World, read: list[str]) -> None:
+def test_small_parts_are_put_together(
+    world: World, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "SMALL_MAX", 2)
     fill(world)
-    for number in range(30):
+    for number in range(10):
         write(world, number)
         swept(world, "incremental")
         assert len(index_files(world)) <= 4 * index_module.SMALL_MAX
@@ -277,9 +282,9 @@ def test_a_run_that_dies_between_writing_and_dropping(
 # That it changes nothing else
 
 
-@pytest.mark.parametrize("engine", ["workers", "spark"])
-def test_the_same_plan_with_and_without_it(world: World, engine: str) -> None:
-    world.engine = ENGINES[engine]
+@on_engines("workers", "spark")
+def test_the_same_plan_with_and_without_it(world: World, engine: Engine) -> None:
+    world.engine = engine
     fill(world)
     for number in range(6):
         write(world, number)
@@ -310,6 +315,8 @@ def test_addresses_with_one_key_keep_garbage(world: World, monkeypatch: pytest.M
 KEYS = st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1), max_size=20)
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(arrays=st.lists(KEYS, max_size=4), asked=KEYS, questions=st.none() | st.integers(0, 100))
 def test_a_set_of_keys_is_a_set(
     arrays: list[list[int]], asked: list[int], questions: int | None
@@ -325,6 +332,8 @@ def test_a_set_of_keys_is_a_set(
 ROWS = st.lists(st.sampled_from(["a", "b", "c", "a.part", "b.part", "b.more", "d"]), max_size=30)
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(addresses=ROWS, pieces=st.integers(1, 4))
 def test_rows_are_told_apart_by_their_addresses(addresses: list[str], pieces: int) -> None:
     """Also those that have one key because they are judged by one target."""
@@ -336,6 +345,8 @@ def test_rows_are_told_apart_by_their_addresses(addresses: list[str], pieces: in
     assert found.tolist() == [each not in addresses[:n] for n, each in enumerate(addresses)]
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(few=KEYS, many=KEYS)
 def test_a_sieve_lets_what_is_among_some_through(few: list[int], many: list[int]) -> None:
     found = Sieve(np.array(few, np.int64)).among(np.array(many, np.int64))
@@ -349,8 +360,9 @@ def test_a_sieve_is_exact_where_all_bits_but_one_are_the_same(bit: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, SIEVE_AT_ONCE, SIEVE_AT_ONCE + 1, 3 * SIEVE_AT_ONCE])
-def test_a_sieve_goes_through_keys_some_at_a_time(count: int) -> None:
-    rng = np.random.default_rng(count)
+@randomized("keys in large numbers")
+def test_a_sieve_goes_through_keys_some_at_a_time(count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
     many = rng.integers(-(2**63), 2**63 - 1, count, dtype=np.int64)
     sieve = Sieve(np.concatenate([many[:: SIEVE_AT_ONCE - 1], many[-2:]]))
     expected = sorted({*range(0, count, SIEVE_AT_ONCE - 1), *range(max(0, count - 2), count)})

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.arrow import first_of_each, numbered, texts
@@ -25,6 +25,7 @@ from ebbtide.gc.indexed import (
 )
 from ebbtide.gc.keys import Sieve
 from ebbtide.gc.nodes import MARKED_NODES, each_once
+from tests.support.randomized import examples, randomized
 
 Node = tuple[str, str, int]
 Tree = tuple[str, str, list[Node], int]
@@ -71,7 +72,8 @@ def part_of(trees: Sequence[Tree]) -> pa.Table:
     return rows.table()
 
 
-@settings(deadline=None)
+@randomized("properties of values")
+@examples("properties of values")
 @given(
     parts=st.lists(CHOICES, max_size=4),
     read=st.lists(TREES, max_size=4),
@@ -100,7 +102,8 @@ def test_a_part_is_made_of_trees_read_and_of_some_of_other_parts(
     assert set(nodes) == {node for tree in expected for node in tree[2]}
 
 
-@settings(deadline=None)
+@randomized("properties of values")
+@examples("properties of values")
 @given(parts=st.lists(KEYED), others=st.lists(KEY), slices=st.booleans())
 def test_keys_of_neighbours_come_together(
     parts: list[list[tuple[list[int], bool]]], others: list[int], slices: bool
@@ -132,7 +135,8 @@ def _without_first(parts: list[Any]) -> list[Any]:
     return [*parts[:place], parts[place][1:], *parts[place + 1 :]]
 
 
-@settings(deadline=None)
+@randomized("properties of values")
+@examples("properties of values")
 @given(parts=st.lists(st.lists(st.tuples(NODES, st.booleans()), max_size=8), max_size=4))
 def test_each_node_once(parts: list[list[tuple[Node, bool]]]) -> None:
     """One id with two checksums is two nodes. Required is what one row says so of."""
@@ -151,7 +155,8 @@ def test_each_node_once(parts: list[list[tuple[Node, bool]]]) -> None:
     assert dict(zip(nodes_of(found), flags.to_pylist(), strict=True)) == expected
 
 
-@settings(deadline=None)
+@randomized("properties of values")
+@examples("properties of values")
 @given(words=st.lists(st.sampled_from(["", "a", "b", "c"])), pieces=st.integers(1, 4))
 def test_texts_are_numbered_as_they_come(words: list[str], pieces: int) -> None:
     chunks = [words[number::pieces] for number in range(pieces)]
@@ -163,7 +168,8 @@ def test_texts_are_numbered_as_they_come(words: list[str], pieces: int) -> None:
     assert first_of_each(numbers).tolist() == firsts
 
 
-@settings(deadline=None)
+@randomized("properties of values")
+@examples("properties of values")
 @given(sizes=st.lists(st.integers(0, 1000)), tasks=st.integers(1, 5))
 def test_parts_are_dealt_evenly(sizes: list[int], tasks: int) -> None:
     """No task has more than another by more than the largest part."""

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
 from ebbtide.gc.report import RunReport
 from tests.support.copies import listing, verify
-from tests.support.engines import ENGINES
+from tests.support.forking import Forks
 from tests.support.histories import PlannedWorld, Template, kept_contents
 from tests.support.world import START
 
-ROOT = Path(__file__).parents[2]
 KILLED = -9
-SECONDS_MAX = 300
 LEAVE_SECONDS_MAX = 60
-
 
 Files = dict[str, bytes]
 
@@ -38,34 +32,24 @@ def swept(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Files
 
 
 def kill(
-    world: PlannedWorld, action: str, moment: str, where: str, *, engine: str = "workers"
+    forks: Forks, world: PlannedWorld, action: str, moment: str, where: str, *, engine: str
 ) -> None:
     """Run the collector in a process that is killed there; nothing of it is left behind."""
     arguments = [str(world.directory), START.isoformat(), engine, action, moment, where]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.gc.killed_run", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    run = forks.start("tests.gc.killed_run", *arguments)
     try:
-        _, errors = process.communicate(timeout=SECONDS_MAX)
-        left = wait_for_end(process.pid)
-        assert process.returncode == KILLED, errors.decode()[-2000:]
-        assert not left
+        assert run.wait() == KILLED
+        assert not wait_for_end(run.session)
     finally:
-        for each in in_session(process.pid):
+        for each in in_session(run.session):
             each.kill()
 
 
 def wait_for_end(session: int) -> list[psutil.Process]:
     """What is left of a session after a while."""
-    for _ in range(LEAVE_SECONDS_MAX * 10):
-        if not (left := in_session(session)):
-            break
-        time.sleep(0.1)
+    deadline = time.monotonic() + LEAVE_SECONDS_MAX
+    while (left := in_session(session)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     return left
 
 
@@ -102,9 +86,9 @@ def check_finished(world: PlannedWorld, swept: Files, report: RunReport) -> None
 
 @pytest.mark.parametrize("step", ["list", "subtract"])
 def test_killed_plan_leaves_the_store_as_it_was(
-    planned: PlannedWorld, swept: Files, step: str
+    forks: Forks, planned: PlannedWorld, swept: Files, step: str
 ) -> None:
-    kill(planned, "plan", "end", step)
+    kill(forks, planned, "plan", "end", step, engine="inline")
     assert listing(planned.root) == planned.template.files
     check_nothing_lost(planned, swept)
     (known,) = planned.collector().runs()
@@ -129,9 +113,9 @@ def test_killed_plan_leaves_the_store_as_it_was(
     ],
 )
 def test_killed_sweep_is_finished_by_the_next(
-    planned: PlannedWorld, swept: Files, moment: str, step: str, state: str
+    forks: Forks, planned: PlannedWorld, swept: Files, moment: str, step: str, state: str
 ) -> None:
-    kill(planned, "sweep", moment, step)
+    kill(forks, planned, "sweep", moment, step, engine="inline")
     check_nothing_lost(planned, swept)
     collector = planned.collector()
     (known,) = collector.runs()
@@ -144,29 +128,46 @@ def test_killed_sweep_is_finished_by_the_next(
     assert collector.show(planned.run_id).state == "swept"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("step", ["fence", "delete range"])
+@pytest.mark.parametrize(
+    ("step", "engine"),
+    [
+        ("fence", "inline"),
+        ("delete range", "inline"),
+        ("fence", "workers"),
+        ("delete range", "workers"),
+        ("delete range", "spark"),
+        ("fence", "joins"),
+    ],
+)
 def test_killed_sweep_is_finished_by_a_new_run(
-    planned: PlannedWorld, swept: Files, step: str, engine: str
+    forks: Forks, planned: PlannedWorld, swept: Files, step: str, engine: str
 ) -> None:
-    kill(planned, "sweep", "end", step, engine=engine)
+    kill(forks, planned, "sweep", "end", step, engine=engine)
     check_nothing_lost(planned, swept)
 
     check_finished(planned, swept, planned.collector().run())
 
 
-@pytest.mark.parametrize("engine", ["workers", "spark"])
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("kind", ["range", "object"])
+@pytest.mark.parametrize(
+    ("kind", "moment", "engine"),
+    [
+        ("range", "before", "workers"),
+        ("range", "after", "workers"),
+        ("object", "before", "workers"),
+        ("object", "after", "workers"),
+        ("range", "after", "spark"),
+        ("object", "before", "spark"),
+    ],
+)
 def test_killed_amid_the_deletes_of_a_kind(
-    planned: PlannedWorld, swept: Files, moment: str, kind: str, engine: str
+    forks: Forks, planned: PlannedWorld, swept: Files, kind: str, moment: str, engine: str
 ) -> None:
     prefix = {"range": "_ebbtide/ranges/", "object": "data/"}[kind]
     gone = sorted(planned.template.files.keys() - swept.keys())
     of_kind = [address for address in gone if address.startswith(prefix) and "#" not in address]
     address = of_kind[len(of_kind) // 2]
 
-    kill(planned, "sweep", moment, address, engine=engine)
+    kill(forks, planned, "sweep", moment, address, engine=engine)
     check_nothing_lost(planned, swept)
     left = listing(planned.root).keys() & set(gone)
     assert (address in left) == (moment == "before")

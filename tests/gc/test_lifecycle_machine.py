@@ -7,7 +7,6 @@ two runs past its time; and whatever is asked of the store is answered as the mo
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -23,7 +22,7 @@ from hypothesis.stateful import (
 
 from ebbtide.gc.options import Mode
 from ebbtide.store import contents
-from tests.gc.histories import SHARDS, PlacedMachine, fast_place, run_shard
+from tests.gc.histories import PlacedMachine, fast_place, run_histories
 from tests.gc.lifecycle_model import LifecycleModel
 from tests.gc.lifecycle_runs import LifecycleRuns
 from tests.gc.lifecycle_users import LifecycleUsers, lifecycle_acts
@@ -33,8 +32,8 @@ from tests.gc.uncommitted_runs import PLAN_POINTS, SWEEP_POINTS, Interludes, Pla
 from tests.gc.uncommitted_users import DAY, HOUR, MINUTE, SECOND
 from tests.gc.users import Act
 from tests.support.memory_world import MemoryWorld, Place
+from tests.support.randomized import randomized
 
-HISTORIES: Final = int(os.environ.get("EBBTIDE_TEST_LIFECYCLE", "1000"))
 STEPS: Final = 30
 ACTS_BEFORE_RUN: Final = 12
 """A run costs as much as twenty acts: it is made when there is something new to it."""
@@ -217,7 +216,7 @@ def place() -> Iterator[Place]:
         yield made
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
-def test_histories(place: Place, shard: int) -> None:
-    """Each example is a history of thirty steps; a quarter of them all are in a shard."""
-    run_shard(Machine, place, shard, histories=HISTORIES, steps=STEPS)
+@randomized("lifecycle histories")
+def test_histories(place: Place) -> None:
+    """Each example is a history of thirty steps."""
+    run_histories(Machine, place, "lifecycle histories", steps=STEPS)

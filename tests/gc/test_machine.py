@@ -7,7 +7,6 @@ quiet the files are exactly those that the definition says.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count, pairwise
@@ -15,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, event, note, settings
+from hypothesis import HealthCheck, event, note
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -30,9 +29,9 @@ from ebbtide.store.content.layout import range_address, tree_address
 from tests.gc.lines import Reader, check_commit
 from tests.gc.model import Head, Made, Model
 from tests.gc.users import ACTS, Act, Users
+from tests.support.randomized import INDEPENDENT, examples, randomized
 from tests.support.world import World
 
-EXAMPLES = int(os.environ.get("EBBTIDE_TEST_MACHINE_EXAMPLES", "20"))
 STEPS = 15
 ACTS_BEFORE_PLAN = 8
 """A run costs seconds, an act milliseconds: a plan is made when there is something new to it."""
@@ -203,6 +202,7 @@ def world() -> Iterator[World]:
         made.close()
 
 
+@randomized("collector histories")
 def test_histories(world: World) -> None:
     """Each example is a history of fifteen steps and as many acts between those of runs."""
 
@@ -213,11 +213,10 @@ def test_histories(world: World) -> None:
     InThisWorld.numbers = count()
     run_state_machine_as_test(
         InThisWorld,
-        settings=settings(
-            max_examples=EXAMPLES,
+        settings=examples(
+            "collector histories",
             stateful_step_count=STEPS,
-            deadline=None,
+            backend=INDEPENDENT,
             suppress_health_check=list(HealthCheck),
-            print_blob=True,
         ),
     )

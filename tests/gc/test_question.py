@@ -12,6 +12,7 @@ import pytest
 from ebbtide.arrow import texts
 from ebbtide.formats.base import PROTECTED_SCHEMA
 from ebbtide.gc import question
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.inventory import INVENTORY_SCHEMA, judged_by, judged_keys, read_judged
 from ebbtide.gc.keys import KEYS, KeySet, keys_of, read_keys, with_keys
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
@@ -19,7 +20,8 @@ from ebbtide.gc.question import Question, protected_among
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
-from tests.support.engines import ENGINES
+from tests.support.engines import on_engines
+from tests.support.randomized import randomized
 
 ROWS = 40
 
@@ -31,8 +33,8 @@ def folder(tmp_path: Any) -> RunFolder:
 
 
 def listed(folder: RunFolder, rng: random.Random, count: int) -> tuple[list[Part], set[str]]:
-    """Parts of an inventory, some with keys, and the addresses by which their rows are judged: some
-    twice, in one part or in two."""
+    """Parts of an inventory, every second one with keys, and the addresses by which their rows are
+    judged: some twice, in one part or in two."""
     answer = PartRows()
     judged: set[str] = set()
     for number in range(count):
@@ -43,7 +45,7 @@ def listed(folder: RunFolder, rng: random.Random, count: int) -> tuple[list[Part
             judged.add(target or address)
             rows.append({"address": address, "target": target, "kind": "object"})
         table = pa.Table.from_pylist(rows, schema=INVENTORY_SCHEMA)
-        if rng.random() < 0.5:
+        if number % 2:
             table = with_keys(table, judged_by(table))
         answer.wrote(folder, f"inventory/part-{number}.parquet", table, group="rows")
     return answer.parts(), judged
@@ -55,11 +57,12 @@ def addresses(folder: RunFolder, parts: Sequence[Part]) -> list[str]:
     return [address for table in tables for address in texts(table.column("address"))]
 
 
-def test_rows_have_the_key_of_what_they_are_judged_by(folder: RunFolder) -> None:
+@randomized("questions")
+def test_rows_have_the_key_of_what_they_are_judged_by(folder: RunFolder, seed: int) -> None:
     """Whether their part has it or not."""
-    rng = random.Random(5)
+    rng = random.Random(seed)
     schema = pa.schema([INVENTORY_SCHEMA.field(name) for name in ("kind", "address")])
-    parts, _ = listed(folder, rng, 12)
+    parts, _ = listed(folder, rng, 4)
     for part in parts:
         whole = read_part(folder, part.name or "", part.checksum)
         expected = keys_of(judged_by(whole)).tolist()
@@ -72,23 +75,23 @@ def test_rows_have_the_key_of_what_they_are_judged_by(folder: RunFolder) -> None
     assert {*with_key} == {True, False}
 
 
-@pytest.mark.parametrize("engine", ["inline", "workers"])
-def test_what_is_left_is_what_is_not_live(folder: RunFolder, engine: str) -> None:
-    rng = random.Random(7)
-    for _ in range(20):
-        parts, judged = listed(folder, rng, rng.randrange(9))
-        found = Question.of(ENGINES[engine], folder, parts)
-        asked = KeySet(read_keys(folder, part) for part in found.keys)
-        assert len(asked) == len(judged)
-        assert asked.has(keys_of(pa.array(sorted(judged), pa.string()))).all()
-        assert {part.group for part in found.keys} <= {KEYS}
+@on_engines("inline", "workers")
+@randomized("questions")
+def test_what_is_left_is_what_is_not_live(folder: RunFolder, engine: Engine, seed: int) -> None:
+    rng = random.Random(seed)
+    parts, judged = listed(folder, rng, rng.randrange(9))
+    found = Question.of(engine, folder, parts)
+    asked = KeySet(read_keys(folder, part) for part in found.keys)
+    assert len(asked) == len(judged)
+    assert asked.has(keys_of(pa.array(sorted(judged), pa.string()))).all()
+    assert {part.group for part in found.keys} <= {KEYS}
 
-        is_live = sorted(rng.sample(sorted(judged), rng.randrange(len(judged) + 1)))
-        answer = PartRows()
-        table = pa.table([[*is_live, "data/other"]], schema=ADDRESS_SCHEMA)
-        answer.wrote(folder, "live/part.parquet", table)
-        left = found.left(ENGINES[engine], answer.parts())
-        assert set(addresses(folder, left)) == judged - set(is_live)
+    is_live = sorted(rng.sample(sorted(judged), rng.randrange(len(judged) + 1)))
+    answer = PartRows()
+    table = pa.table([[*is_live, "data/other"]], schema=ADDRESS_SCHEMA)
+    answer.wrote(folder, "live/part.parquet", table)
+    left = found.left(engine, answer.parts())
+    assert set(addresses(folder, left)) == judged - set(is_live)
 
 
 class _Reading:

@@ -37,7 +37,10 @@ from tests.gc.operations import (
     longer_period,
     read_of_an_old_commit,
 )
+from tests.support.copies import OpenedWorld, copy_store
 from tests.support.world import World
+
+pytestmark = pytest.mark.xdist_group("races")
 
 UNTOUCHED = "untouched"
 """A line that nobody touches: what the run does where there is no race."""
@@ -158,12 +161,15 @@ def test_what_comes_back_is_revived(race: Race, operation: Operation) -> None:
     assert revived == (set() if operation is read_of_an_old_commit else BEFORE_FENCE)
 
 
-def test_the_next_run_finishes(race: Race) -> None:
-    """Last of this module: it collects what the races left behind."""
-    report = race.world.collect()
+def test_the_next_run_finishes(race: Race, tmp_path: Path) -> None:
+    """It collects what the races left behind."""
+    copy_store(race.world.directory, tmp_path)
+    world = OpenedWorld(tmp_path, now=race.world.now)
+    report = world.collect()
     assert report.state == "swept"
-    reader = Reader(race.world)
+    reader = Reader(world)
     check_refs(reader, race.known)
     for commit_id, contents in race.known.contents.items():
         check_commit(reader, commit_id, contents)
-    assert race.world.collect().counts["candidate"].objects == 0
+    assert world.collect().counts["candidate"].objects == 0
+    world.close()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import pytest
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from ebbtide.errors import Conflict
@@ -18,12 +16,10 @@ from ebbtide.gc.options import SIZES, Sizes
 from ebbtide.model import Commit
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.trees import read_tree
-from tests.support.engines import INLINE, JOINS, SPARK
+from tests.support.engines import INLINE, on_engines
+from tests.support.randomized import examples, randomized
 from tests.support.world import DAY, World
 
-EXAMPLES = int(os.environ.get("EBBTIDE_TEST_STORES", "200"))
-SHARDS: tuple[Engine, ...] = (INLINE, INLINE, SPARK, JOINS)
-"""What the examples run with. Each shard draws its own, so that they can run side by side."""
 PATHS = ["a", "a/b", "b", "c/d", "c/e", "ü"]
 
 
@@ -195,24 +191,35 @@ def expected(world: World, history: History, active: set[str]) -> set[str]:
     return files.union(*(history.metadata[commit_id] for commit_id in reached))
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("engine", SHARDS, ids=["first", "second", "spark", "joins"])
-@settings(
-    max_examples=max(1, EXAMPLES // len(SHARDS)),
-    deadline=None,
-    print_blob=True,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(
+any_store = given(
     events=st.lists(EVENTS, min_size=3, max_size=14),
     default=PERIODS,
     main=PERIODS,
     sizes=st.sampled_from(SIZES),
 )
+
+
+@randomized("random stores")
+@examples("random stores")
+@any_store
 def test_a_file_is_there_if_and_only_if_it_should(
+    events: list[Event], default: int, main: int, sizes: Sizes
+) -> None:
+    check_store(INLINE, events, default, main, sizes)
+
+
+@on_engines("spark", "joins")
+@randomized("random stores on Spark")
+@examples("random stores on Spark")
+@any_store
+def test_so_it_is_on_spark(
     engine: Engine, events: list[Event], default: int, main: int, sizes: Sizes
 ) -> None:
+    check_store(engine, events, default, main, sizes)
+
+
+def check_store(engine: Engine, events: list[Event], default: int, main: int, sizes: Sizes) -> None:
+    """Collect a store to which these events happened."""
     with tempfile.TemporaryDirectory() as directory:
         world = World(Path(directory))
         world.engine = engine

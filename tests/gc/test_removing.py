@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -26,10 +23,10 @@ from ebbtide.store.metadata.schema import commits, pending, purges, readings, up
 from tests.gc.killed_removal import LeftWorld
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
+from tests.support.forking import Forks
 from tests.support.gone import files, fill, gone_repository, let_go, remover, rows
 from tests.support.world import DAY, World
 
-ROOT = Path(__file__).parents[2]
 WEEK = timedelta(days=7)
 HOUR = timedelta(hours=1)
 MICROSECOND = timedelta(microseconds=1)
@@ -319,6 +316,7 @@ def test_what_comes_to_the_storage_behind_the_plan(world: World) -> None:
     assert (files(world), rows(world.store)) == (set(), {})
 
 
+@pytest.mark.twins
 def test_on_each_database(store: Store, clock: ManualClock, tmp_path: Path) -> None:
     """What others have stays, and so does the record of what was purged."""
     others = store.create_repository("others", storage_url=str(tmp_path / "others"))
@@ -366,7 +364,9 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("moment", "where"), MOMENTS, ids=[" ".join(each) for each in MOMENTS])
-def test_killed_at_any_moment_it_goes_on(tmp_path: Path, moment: str, where: str) -> None:
+def test_killed_at_any_moment_it_goes_on(
+    forks: Forks, tmp_path: Path, moment: str, where: str
+) -> None:
     world = World(tmp_path, settings={"trash_time": WEEK, "lease_ttl": HOUR})
     fill(world)
     repository_id = let_go(world)
@@ -376,16 +376,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path, moment: str, where: str
     now = world.now
     world.close()
     arguments = [str(tmp_path), now.isoformat(), repository_id, moment, address]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gc.killed_removal", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == KILLED, done
+    assert forks.start("tests.gc.killed_removal", *arguments).wait() == KILLED
     left = LeftWorld(tmp_path, now=now)
     assert rows(left.store)["repositories"] == 1
     collector = remover(left.store, repository_id)

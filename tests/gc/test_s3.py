@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -15,12 +15,27 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
-from ebbtide.storage import clients
+from ebbtide.storage import clients, open_storage
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from ebbtide.store.uploads import NewObject
+from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.proxy import Proxy, proxied
+
+SETTINGS: Final = Settings(lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0)
+
+
+@pytest.fixture
+def filled(s3_url: str, tmp_path: Path) -> Path:
+    """A store with a repository of 1,100 objects of no use, 20 in use, and a few commits."""
+    with Store.init(tmp_path / "store", settings=SETTINGS) as store:
+        made = store.create_repository("lake", storage_url=f"{s3_url}/{new_id()}")
+        made.objects.put_many("main", (NewObject(f"kept/{n}", b"kept") for n in range(20)))
+        made.commits.commit("main", "kept")
+        made.objects.put_many("main", (NewObject(f"useless/{n}", b"useless") for n in range(1_100)))
+        made.commits.reset("main")
+    return tmp_path / "store"
 
 
 @pytest.fixture
@@ -37,19 +52,12 @@ def proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def lake(proxy: Proxy, s3_url: str, tmp_path: Path) -> Iterator[tuple[Store, Repository]]:
-    """A repository with 1,100 objects of no use, 20 in use, and a few commits."""
+def lake(filled: Path, proxy: Proxy) -> Iterator[tuple[Store, Repository]]:
+    """That repository, behind the proxy, at an instant when all of its objects are old."""
     del proxy
-    settings = Settings(lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0)
-    with Store.init(tmp_path / "store", settings=settings) as store:
-        made = store.create_repository("lake", storage_url=f"{s3_url}/{new_id()}")
-        made.objects.put_many("main", (NewObject(f"kept/{n}", b"kept") for n in range(20)))
-        made.commits.commit("main", "kept")
-        made.objects.put_many("main", (NewObject(f"useless/{n}", b"useless") for n in range(1_100)))
-        made.commits.reset("main")
-        # A date in whole seconds may stand for any instant of that second.
-        time.sleep(1.1)
-        yield store, made
+    clock = ManualClock(datetime.now(UTC) + timedelta(seconds=2))
+    with Store.open(filled, settings=SETTINGS, clock=clock) as store:
+        yield store, store.repository("lake")
 
 
 def collect(store: Store, lake: Repository) -> dict[str, int]:
@@ -77,9 +85,9 @@ def test_a_twentieth_of_all_requests_is_refused(
     check(lake[1])
 
 
-def test_most_deletes_are_refused(lake: tuple[Store, Repository], proxy: Proxy) -> None:
+def test_most_deletes_are_refused(s3_url: str, proxy: Proxy) -> None:
     proxy.busy_share = 0.6
-    storage = lake[1].storage
+    storage = open_storage(f"{s3_url}/{new_id()}")
     addresses = [f"data/{new_id()}/{new_id()}" for _ in range(3_000)]
     outcomes = storage.delete(addresses)
     assert {each.outcome for each in outcomes} == {"deleted"}
@@ -87,7 +95,8 @@ def test_most_deletes_are_refused(lake: tuple[Store, Repository], proxy: Proxy) 
 
 
 def test_every_call_takes_long(lake: tuple[Store, Repository], proxy: Proxy) -> None:
-    proxy.delay_seconds = 0.2
+    proxy.delay_seconds = 0.05
     counts = collect(*lake)
+    proxy.delay_seconds = 0.0
     assert (counts["deleted"], counts["failed"]) == (1_100, 0)
     check(lake[1])

@@ -26,9 +26,8 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.subtract import subtract
 from ebbtide.storage import ObjectInfo, Storage, open_storage
 from ebbtide.storage.base import sizes_of
-from tests.support.engines import ENGINES, INLINE, JOINS
-
-pytestmark = pytest.mark.spark
+from tests.support.engines import ENGINES, INLINE, on_engines
+from tests.support.randomized import randomized
 
 CUTOFF = datetime(2026, 1, 1, 12, 0, 0, 500_000, tzinfo=UTC)
 OLD = CUTOFF - timedelta(days=1)
@@ -110,11 +109,12 @@ class Relations:
         return by_kind
 
 
-both = pytest.mark.parametrize("engine", [JOINS, INLINE], ids=["join", "look-up"])
+both = on_engines("joins", "inline")
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_both_ways_find_what_the_definition_says(tmp_path: Path, seed: int) -> None:
+@pytest.mark.spark
+@randomized("subtractions")
+def test_all_find_what_the_definition_says(tmp_path: Path, seed: int) -> None:
     choices = random.Random(seed)
     names = [f"file {number}" for number in range(40)]
     live, protected, purged = ([n for n in names if choices.random() < 0.4] for _ in range(3))
@@ -140,13 +140,15 @@ def test_both_ways_find_what_the_definition_says(tmp_path: Path, seed: int) -> N
     assert all(each.counts == found[0].counts for each in found)
 
 
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
-@pytest.mark.parametrize("seed", range(4))
+@on_engines()
+@randomized("subtractions")
 def test_what_is_asked_for_later_is_judged_alike(tmp_path: Path, engine: Engine, seed: int) -> None:
-    """Whichever rows were listed by their names alone; what vanished since counts as young."""
+    """Whichever rows were listed by their names alone; what vanished since counts as young. Of
+    those rows `staged` is always one that stays, and `useless` one that goes."""
     choices = random.Random(seed)
     names = [f"file {number}" for number in range(60)]
     live, protected, purged = ([n for n in names if choices.random() < 0.3] for _ in range(3))
+    protected.append("staged")
     found: list[Subtracted] = []
     going: list[dict[str, set[str]]] = []
     for share in (0.0, 0.6):
@@ -158,10 +160,13 @@ def test_what_is_asked_for_later_is_judged_alike(tmp_path: Path, engine: Engine,
             target = choices.choice(names) if kind == "temporary" else None
             relations.listed(name, modified=modified, kind=kind, target=target)
         relations.named = {name for name in names if choices.random() < share}
+        relations.listed("staged")
+        relations.listed("useless")
+        if share:
+            relations.named |= {"staged", "useless"}
         found.append(relations.subtract(live=live, protected=protected, purged=purged))
         going.append(relations.candidates(found[-1]))
     assert going[0] == going[1]
-    assert any(going[0].values())
     assert not found[1].counts["protected"].sized
     for name, count in found[0].counts.items():
         other = found[1].counts[name]
@@ -170,10 +175,11 @@ def test_what_is_asked_for_later_is_judged_alike(tmp_path: Path, engine: Engine,
         assert other.sized or name in ("live", "protected")
         assert other.bytes_total == count.bytes_total or not other.sized
 
-    relations.gone = {name for name in relations.named if choices.random() < 0.5}
+    relations.gone = {"useless", *(name for name in names if choices.random() < 0.5)}
+    relations.gone &= relations.named
     after = relations.subtract(live=live, protected=protected, purged=purged)
     vanished = {name for names in going[0].values() for name in names} & relations.gone
-    assert vanished
+    assert "useless" in vanished
     left = {kind: names - vanished for kind, names in going[0].items()}
     assert relations.candidates(after) == {kind: names for kind, names in left.items() if names}
     for name, count in after.counts.items():

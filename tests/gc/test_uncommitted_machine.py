@@ -6,7 +6,6 @@ runs past its grace; incremental runs end in the same storage as clean ones.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from ebbtide.gc.options import Mode
-from tests.gc.histories import SHARDS, PlacedMachine, fast_place, run_shard
+from tests.gc.histories import PlacedMachine, fast_place, run_histories
 from tests.gc.model import Head, Made
 from tests.gc.slow_users import Witness
 from tests.gc.uncommitted_model import UncommittedModel
@@ -29,8 +28,8 @@ from tests.gc.uncommitted_runs import PLAN_POINTS, SWEEP_POINTS, Interludes, Pla
 from tests.gc.uncommitted_users import DAY, HOUR, MINUTE, SECOND, UploadUsers, acts
 from tests.gc.users import Act
 from tests.support.memory_world import MemoryWorld, Place
+from tests.support.randomized import randomized
 
-HISTORIES: Final = int(os.environ.get("EBBTIDE_TEST_UNCOMMITTED", "500"))
 STEPS: Final = 50
 ACTS_BEFORE_RUN: Final = 10
 """A run costs as much as twenty acts: it is made when there is something new to it."""
@@ -241,7 +240,7 @@ def place() -> Iterator[Place]:
         yield made
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
-def test_histories(place: Place, shard: int) -> None:
-    """Each example is a history of fifty steps; a quarter of them all are in a shard."""
-    run_shard(Machine, place, shard, histories=HISTORIES, steps=STEPS)
+@randomized("uncommitted histories")
+def test_histories(place: Place) -> None:
+    """Each example is a history of fifty steps."""
+    run_histories(Machine, place, "uncommitted histories", steps=STEPS)

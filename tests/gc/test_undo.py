@@ -23,8 +23,9 @@ from ebbtide.gc.steps import Event
 from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.store.metadata.purges import insert_purged
 from tests.support.dying import Died
-from tests.support.engines import ENGINES
+from tests.support.engines import on_engines
 from tests.support.faulty import Hook, SharedFaultyStorage
+from tests.support.randomized import randomized
 from tests.support.world import DAY, World
 
 WEEK = 7 * DAY
@@ -93,7 +94,7 @@ def test_what_is_swept_is_moved_aside(world: World) -> None:
     assert sweep(world).counts["candidate"].objects == 0, "nobody collects what is aside"
 
 
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+@on_engines()
 def test_an_undone_run_brings_every_byte_and_commit_back(world: World, engine: Engine) -> None:
     world.engine = engine
     known = history(world)
@@ -209,7 +210,7 @@ def test_a_commit_stays_closed_that_a_later_run_took_from(world: World) -> None:
     assert newest not in readable
 
 
-@pytest.mark.parametrize("seed", range(16))
+@randomized("undone sweeps")
 def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweep and undo end at any step; asked for again, it is as if nothing had been."""
     rng = random.Random(seed)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import Refused
@@ -32,9 +32,9 @@ from tests.support.gone import fill, gone_repository, let_go, remover
 from tests.support.histories import PlannedWorld
 from tests.support.icechunk import SPEC_VERSIONS, build_random
 from tests.support.icechunk_lake import IcechunkLake, candidates
+from tests.support.randomized import examples, randomized
 from tests.support.world import DAY, World
 
-EXAMPLES = int(os.environ.get("EBBTIDE_TEST_VERIFIED", "20"))
 KINDS = {"data": "object", "_ebbtide/trees": "tree", "_ebbtide/ranges": "range"}
 
 
@@ -63,12 +63,8 @@ def kind_of(address: str) -> str:
 # Random stores
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@randomized("verified stores")
+@examples("verified stores")
 @given(events=st.lists(EVENTS, min_size=3, max_size=14), default=PERIODS, main=PERIODS)
 def test_random_plans_pass_and_whatever_is_needed_is_found_in_them(
     events: list[Event], default: int, main: int
@@ -572,7 +568,7 @@ ICECHUNK_KINDS = {
 
 
 @pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
-@pytest.mark.parametrize("seed", range(int(os.environ.get("EBBTIDE_TEST_VERIFIED_ICECHUNK", "4"))))
+@randomized("verified Icechunk repositories")
 def test_icechunk_plans_pass_and_whatever_is_needed_is_found_in_them(
     tmp_path: Path, seed: int, spec_version: int
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput, Refused
@@ -24,9 +23,8 @@ from ebbtide.store.embedded import DATABASE_FILE
 from tests.gc.test_random_stores import EVENTS, Event, History, play
 from tests.support.gone import fill, let_go, remover
 from tests.support.histories import make_history
+from tests.support.randomized import examples, randomized
 from tests.support.world import START, World
-
-EXAMPLES = int(os.environ.get("EBBTIDE_TEST_WHATIF", "20"))
 
 RULES = st.one_of(
     st.sampled_from(["1d", "3d", "7d", "20d", "keep"]),
@@ -74,12 +72,8 @@ def check_agrees(world: World, found: Alternative, report: RunReport) -> None:
     ]
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@randomized("compared policies")
+@examples("compared policies")
 @given(
     events=st.lists(EVENTS, min_size=3, max_size=12),
     present=st.none() | POLICIES,

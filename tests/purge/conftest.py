@@ -1,4 +1,4 @@
-"""A repository whose records can be signed, on each kind of database."""
+"""A repository whose records can be signed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tests.support.clock import ManualClock
 
 @pytest.fixture
 def store(database_url: str, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """A new store on each kind of database, with small ranges, files in a directory, leases of a
-    day."""
+    """A new store with small ranges, files in a directory, and leases of a day."""
     settings = Settings(database_url=database_url, range_entries_target=4, lease_ttl="1d")
     with Store.init(tmp_path / "store", settings=settings, clock=clock) as store:
         yield store

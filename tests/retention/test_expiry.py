@@ -18,6 +18,7 @@ from ebbtide.model import EPOCH, Commit, Ref, RefKind
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
 from ebbtide.retention.policy import Policy
 from ebbtide.retention.selection import select_commits
+from tests.support.randomized import randomized
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -101,7 +102,7 @@ def kept_refs(refs: Sequence[Ref], expiry: Expiry) -> list[Ref]:
 
 
 class TestWithoutPolicy:
-    @pytest.mark.parametrize("seed", range(150))
+    @randomized("expiries")
     def test_it_is_what_the_source_says_in_all_orders_of_refs(self, seed: int) -> None:
         choices = random.Random(seed)
         commits = forest(choices, choices.randint(1, 14))
@@ -121,7 +122,7 @@ class TestWithoutPolicy:
                 assert expiry.released == gone
                 assert expiry.is_empty == (ways[0] == before)
 
-    @pytest.mark.parametrize("seed", range(30))
+    @randomized("expiries")
     def test_doing_it_again_changes_nothing(self, seed: int) -> None:
         choices = random.Random(seed)
         commits = forest(choices, 14)
@@ -217,7 +218,7 @@ class TestWithPolicy:
         {"keep_within": "2d", "keep_last": 2},
     )
 
-    @pytest.mark.parametrize("seed", range(200))
+    @randomized("expiries")
     def test_what_it_keeps_and_what_is_young_stays_reached(self, seed: int) -> None:
         choices = random.Random(seed)
         commits = forest(choices, choices.randint(2, 14))
@@ -249,7 +250,7 @@ class TestWithPolicy:
         roots = {name for name, parent in before.items() if parent is None}
         assert later <= chosen | young | roots | {ref.commit_id for ref in left}
 
-    @pytest.mark.parametrize("seed", range(100))
+    @randomized("expiries")
     def test_nothing_young_is_released_unless_its_ref_is_deleted(self, seed: int) -> None:
         choices = random.Random(seed)
         commits = forest(choices, 12)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-
-import pytest
 
 from ebbtide.model import Commit, Ref
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Decision, Roots, decide
 from ebbtide.retention.outlook import Outlook, outlook
 from tests.retention.histories import NOW, even
+from tests.support.randomized import randomized
 
-SEEDS = int(os.environ.get("EBBTIDE_TEST_OUTLOOKS", "200"))
-PER_TEST = 25
 MICROSECOND = timedelta(microseconds=1)
 DAY = timedelta(days=1)
 
@@ -59,37 +55,34 @@ def every_instant(roots: Roots) -> list[datetime]:
     return [NOW, *sorted(instant for instant in around if instant > NOW), NOW + 3_000 * DAY]
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
-def test_it_is_what_looking_at_every_instant_finds(first: int) -> None:
-    for seed in range(first, first + PER_TEST):
-        roots = random_roots(seed)
-        instants = every_instant(roots)
-        decisions = {instant: decide(roots.at(instant)) for instant in instants}
-        for commit in roots.commits:
-            name = commit.commit_id
-            _check(
-                seed, outlook(roots, data=[name]), {i: d.active for i, d in decisions.items()}, name
-            )
-            kept = {i: d.recorded for i, d in decisions.items()}
-            _check(seed, outlook(roots, records=[name]), kept, name)
+@randomized("outlooks")
+def test_it_is_what_looking_at_every_instant_finds(seed: int) -> None:
+    roots = random_roots(seed)
+    decisions = {instant: decide(roots.at(instant)) for instant in every_instant(roots)}
+    active = {instant: decision.active for instant, decision in decisions.items()}
+    recorded = {instant: decision.recorded for instant, decision in decisions.items()}
+    for commit in roots.commits:
+        name = commit.commit_id
+        _check(outlook(roots, data=[name]), active, name)
+        _check(outlook(roots, records=[name]), recorded, name)
 
 
-def test_of_several_the_last_one_counts() -> None:
-    for seed in range(50):
-        roots = random_roots(seed)
-        source = random.Random(seed)
-        names = source.sample([c.commit_id for c in roots.commits], min(2, len(roots.commits)))
-        records = source.sample([c.commit_id for c in roots.commits], source.randint(0, 1))
-        found = outlook(roots, data=names, records=records)
-        first = next(
-            (
-                instant
-                for instant in every_instant(roots)
-                if not _keeps(decide(roots.at(instant)), names, records)
-            ),
-            None,
-        )
-        assert found.ends_at == first, seed
+@randomized("outlooks")
+def test_of_several_the_last_one_counts(seed: int) -> None:
+    roots = random_roots(seed)
+    source = random.Random(seed)
+    names = source.sample([c.commit_id for c in roots.commits], min(2, len(roots.commits)))
+    records = source.sample([c.commit_id for c in roots.commits], source.randint(0, 1))
+    found = outlook(roots, data=names, records=records)
+    first = next(
+        (
+            instant
+            for instant in every_instant(roots)
+            if not _keeps(decide(roots.at(instant)), names, records)
+        ),
+        None,
+    )
+    assert found.ends_at == first
 
 
 def _keeps(decision: Decision, data: list[str], records: list[str]) -> bool:
@@ -98,10 +91,10 @@ def _keeps(decision: Decision, data: list[str], records: list[str]) -> bool:
     )
 
 
-def _check(seed: int, found: Outlook, kept: Mapping[datetime, Container[str]], name: str) -> None:
+def _check(found: Outlook, kept: Mapping[datetime, Container[str]], name: str) -> None:
     first = next((i for i, names in kept.items() if name not in names), None)
-    assert found.ends_at == first, (seed, name)
-    assert (found.reason is not None) == (first is None), (seed, name)
+    assert found.ends_at == first, name
+    assert (found.reason is not None) == (first is None), name
 
 
 def roots_of(

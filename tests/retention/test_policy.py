@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ebbtide.errors import InvalidInput
 from ebbtide.retention import Policy, Rule
 from tests.retention import histories, oracle
+from tests.support.randomized import examples, randomized
 
 DAY = timedelta(days=1)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "retention.md"
@@ -102,7 +103,8 @@ def test_a_policy_can_be_a_key() -> None:
     assert len({Policy.parse(written), Policy.parse(written)}) == 1
 
 
-@settings(max_examples=300, deadline=None, print_blob=True)
+@randomized("properties of values")
+@examples("properties of values")
 @given(histories.policies(["c1", "c2"]))
 def test_round_trip_and_lookup(written: dict[str, Any]) -> None:
     policy = Policy.parse(written)

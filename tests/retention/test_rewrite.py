@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput, NotFound, Refused
@@ -16,6 +16,7 @@ from ebbtide.model import Commit, Ref, RefKind
 from ebbtide.retention import plan_rewrite, plan_rewrite_keep
 from tests.retention import histories
 from tests.retention.histories import NOW
+from tests.support.randomized import examples, randomized
 
 # Icechunk design document 007, "Sample run of the algorithm".
 PARENTS = {
@@ -188,7 +189,8 @@ def edited(commits: Iterable[Commit], new_parents: Mapping[str, tuple[str, ...]]
     ]
 
 
-@settings(max_examples=400, deadline=None, print_blob=True)
+@randomized("rewritten histories")
+@examples("rewritten histories")
 @given(data=st.data())
 def test_any_history(data: st.DataObject) -> None:
     commits = data.draw(histories.commits())
@@ -217,7 +219,8 @@ def test_any_history(data: st.DataObject) -> None:
     assert not again.released
 
 
-@settings(max_examples=400, deadline=None, print_blob=True)
+@randomized("rewritten histories")
+@examples("rewritten histories")
 @given(data=st.data())
 def test_any_choice_of_what_to_keep(data: st.DataObject) -> None:
     commits = data.draw(histories.commits())

@@ -13,8 +13,11 @@ from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.rows import with_commits, without_commits
 from tests.retention import histories
+from tests.support.randomized import examples, randomized
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(
     commits=histories.commits(),
     given_up=st.sets(st.integers(0, 20)),

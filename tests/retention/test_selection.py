@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput, Refused
@@ -16,6 +16,7 @@ from ebbtide.model import Commit, Ref
 from ebbtide.retention import Policy, Selection, counting, select_commits
 from tests.retention import histories, oracle
 from tests.retention.histories import NOW
+from tests.support.randomized import examples, randomized
 
 MICROSECOND = timedelta(microseconds=1)
 AB_HISTORY = {"A": (12, ""), "B": (9, "A"), "E": (2, "B"), "C": (8, "A"), "D": (5, "C")}
@@ -402,12 +403,8 @@ def test_dates_at_the_edge_of_the_calendar() -> None:
     assert set(select_commits(commits, [branch("main", "b")], policy, now).active) == {"a", "b"}
 
 
-@settings(
-    max_examples=2_500,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@randomized("selections")
+@examples("selections")
 @given(data=st.data())
 def test_against_the_oracle(data: st.DataObject) -> None:
     commits = data.draw(histories.commits())
@@ -423,16 +420,15 @@ def test_against_the_oracle(data: st.DataObject) -> None:
     assert other_way.active == selection.active, "the order of the input gives other reasons"
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_even_histories_against_the_oracle(block: int) -> None:
-    for seed in range(block * 600, (block + 1) * 600):
-        commits, refs, policy = histories.even(seed)
-        active = set(select_commits(commits, refs, Policy.parse(policy), NOW).active)
-        assert active == oracle.active_ids(commits, refs, policy, NOW), f"seed {seed}"
+@randomized("selections from even histories")
+def test_even_histories_against_the_oracle(seed: int) -> None:
+    commits, refs, policy = histories.even(seed)
+    active = set(select_commits(commits, refs, Policy.parse(policy), NOW).active)
+    assert active == oracle.active_ids(commits, refs, policy, NOW)
 
 
 @pytest.mark.parametrize("rung_commits_max", [1, 2, 32])
-@pytest.mark.parametrize("seed", range(12))
+@randomized("selections from long histories")
 def test_long_histories_against_the_oracle(
     seed: int, rung_commits_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,17 +1,20 @@
-"""One server process for each kind of database, for the whole test run."""
+"""One server process of each kind for all tests of this process."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import lakefs
-import psycopg
 import pytest
-from sqlalchemy.engine import make_url
 
 from ebbtide.ids import new_id
+from tests.support import randomized
+from tests.support.ceph import find_ceph
+from tests.support.databases import new_database
+from tests.support.postgres import find_postgres
 from tests.support.server import Server, new_server
 
 KINDS = ("local", "shared")
@@ -20,6 +23,13 @@ servers can share."""
 
 Servers = Callable[..., Server]
 """Gives the server of a kind, with such settings besides."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests marked `twins` run on both kinds of server."""
+    wanted = "server_kind" in metafunc.fixturenames
+    if wanted and metafunc.definition.get_closest_marker("twins"):
+        metafunc.parametrize("server_kind", KINDS, indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +49,8 @@ def servers(
                 **more,
             }
             if kind == "shared":
-                url = make_url(request.getfixturevalue("postgres").url)
-                settings["EBBTIDE_DATABASE_URL"] = new_database(url.render_as_string(False))
+                url = request.getfixturevalue("postgres")
+                settings["EBBTIDE_DATABASE_URL"] = new_database(url)
                 settings["EBBTIDE_STORAGE_URL"] = f"{request.getfixturevalue('s3_url')}/{new_id()}"
             directory: Path = tmp_path_factory.mktemp(f"server-{kind}") / "store"
             started[key] = new_server(directory, **settings).start()
@@ -52,25 +62,31 @@ def servers(
         assert "Traceback" not in server.log, server.log
 
 
-def new_database(url: str) -> str:
-    """An empty database beside that of the URL; its URL."""
-    name = f"server_{new_id()}"
-    plain = make_url(url).set(drivername="postgresql")
-    with psycopg.connect(plain.render_as_string(False), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return plain.set(database=name).render_as_string(False)
+@pytest.fixture
+def server_kind(request: pytest.FixtureRequest) -> str:
+    """One kind of server: both in turn for tests marked `twins`, one by chance for all others.
+
+    Without PostgreSQL or S3 chance has no choice.
+    """
+    kind: str | None = getattr(request, "param", None)
+    if kind is not None:
+        return kind
+    has_s3 = "EBBTIDE_TEST_S3_URL" in os.environ or find_ceph()
+    if find_postgres() is None or not has_s3:
+        return KINDS[0]
+    return randomized.choose(f"server of {request.node.nodeid}", KINDS)
 
 
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
-    """A server of each kind."""
-    return servers(request.param)
+@pytest.fixture
+def server(servers: Servers, server_kind: str) -> Server:
+    """A server of one kind."""
+    return servers(server_kind)
 
 
-@pytest.fixture(params=KINDS)
-def leasing(request: pytest.FixtureRequest, servers: Servers) -> Server:
-    """A server of each kind whose locators last."""
-    return servers(request.param, EBBTIDE_LEASE_TTL="1h")
+@pytest.fixture
+def leasing(servers: Servers, server_kind: str) -> Server:
+    """A server of one kind whose locators last."""
+    return servers(server_kind, EBBTIDE_LEASE_TTL="1h")
 
 
 @pytest.fixture
@@ -81,7 +97,7 @@ def plain(servers: Servers) -> Server:
 
 @pytest.fixture
 def repo(server: Server) -> lakefs.Repository:
-    """A new repository on a server of each kind."""
+    """A new repository on a server of one kind."""
     return server.repository(f"r-{new_id()}")
 
 

@@ -52,6 +52,7 @@ def test_repositories(server: Server, repo: lakefs.Repository) -> None:
         server.repository(repo.id)
 
 
+@pytest.mark.twins
 def test_objects(repo: lakefs.Repository) -> None:
     branch = repo.branch("main")
     made = branch.object("a/ü b").upload("text", content_type="text/x", metadata={"k": "v"})
@@ -94,6 +95,7 @@ def test_an_upload_as_a_form(server: Server, repo: lakefs.Repository) -> None:
         assert repo.branch("main").object("form").reader().read() == data
 
 
+@pytest.mark.twins
 def test_only_if_nothing_is_there(server: Server, repo: lakefs.Repository) -> None:
     api = sdk(server).objects_api
     first = api.upload_object(repo.id, "main", "x", content=b"1", if_none_match="*")
@@ -279,6 +281,7 @@ def test_a_transaction(repo: lakefs.Repository) -> None:
     assert [each.id for each in repo.branches(show_hidden=True)] == ["main"]
 
 
+@pytest.mark.twins
 def test_uploads_past_the_server(server: Server, repo: lakefs.Repository) -> None:
     api = sdk(server).staging_api
     given = api.get_physical_address(repo.id, "main", "direct")
@@ -315,6 +318,7 @@ def test_objects_that_stay_outside(server: Server, repo: lakefs.Repository) -> N
         )
 
 
+@pytest.mark.twins
 def test_configuration(server: Server) -> None:
     client = server.client("reader")
     assert client.version == "1.88.0"

@@ -23,8 +23,7 @@ from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
 from ebbtide.store.embedded import Store
 from tests.server.test_client import put, sdk
-from tests.server.test_streaming import eventually
-from tests.support.server import Server, new_server, place_of
+from tests.support.server import Server, eventually, new_server, place_of
 
 SOON = {"grace": "0s", "unsafe": True, "allow_share": True}
 
@@ -102,6 +101,7 @@ def test_a_policy_that_days_cannot_express(
     assert http.get(days).json() == rules
 
 
+@pytest.mark.twins
 def test_commits_for_other_collectors(server: Server, repo: lakefs.Repository) -> None:
     head = put(repo, a="1")
     api = sdk(server).internal_api
@@ -119,6 +119,7 @@ def test_commits_for_other_collectors(server: Server, repo: lakefs.Repository) -
     assert read(state.result.gc_commits_location)
 
 
+@pytest.mark.twins
 def test_what_is_uncommitted_for_other_collectors(server: Server, repo: lakefs.Repository) -> None:
     stats = [repo.branch("main").object(name).upload(name).stat() for name in "abc"]
     api = sdk(server).internal_api
@@ -140,6 +141,7 @@ def test_what_is_uncommitted_for_other_collectors(server: Server, repo: lakefs.R
     assert found == {stat.physical_address.split(f"{repo.id}/")[1] for stat in stats}
 
 
+@pytest.mark.twins
 def test_a_run(server: Server, repo: lakefs.Repository) -> None:
     put(repo, a="old")
     put(repo, a="new")
@@ -235,6 +237,7 @@ def test_a_plan_that_somebody_else_sweeps(plain: Server, lake: lakefs.Repository
     assert run["steps"] == planned["steps"]
 
 
+@pytest.mark.twins
 def test_two_runs_at_a_time(server: Server, repo: lakefs.Repository) -> None:
     """The second is refused, wherever the first is at work."""
     put(repo, a="1")

@@ -106,6 +106,7 @@ def test_content_from_everywhere(http: httpx.Client) -> None:
     assert done(emptied)["content_hash"] == content_hash({})
 
 
+@pytest.mark.twins
 def test_files(http: httpx.Client) -> None:
     """Listed, read in ranges, put, deleted; each change is a version that may be kept."""
     repository = new_repository(http, **FILES)
@@ -186,6 +187,7 @@ def test_an_upload_that_breaks_off_changes_nothing(http: httpx.Client) -> None:
     assert done(http.get(f"/collections/{made['id']}")) == made
 
 
+@pytest.mark.twins
 def test_many_at_a_time(http: httpx.Client) -> None:
     """Of two changes at a time one may be refused, and none is lost that was not."""
     project = new_project(http, new_repository(http))["id"]

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 import httpx
-import lakefs
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
+from ebbtide.ids import new_id
 from tests.server.test_roles import ROLES
+from tests.support.randomized import examples, randomized
 from tests.support.server import API, Server
 
-EXAMPLES: Final = 12
+REQUESTS: Final = "requests from the server's description"
 LEFT_OUT: Final = {
     # It starts a process for each request that it understands.
     ("POST", "/repositories/{repository}/gc/runs"),
@@ -40,9 +41,9 @@ ASKED: Final = sorted(set(ROLES) - LEFT_OUT)
 
 @pytest.mark.parametrize(("method", "path"), ASKED, ids=[" ".join(each) for each in ASKED])
 @pytest.mark.filterwarnings("ignore")
-def test_nothing_is_a_defect(
-    plain: Server, lake: lakefs.Repository, schema: Any, method: str, path: str
-) -> None:
+@randomized(REQUESTS)
+def test_nothing_is_a_defect(plain: Server, schema: Any, method: str, path: str) -> None:
+    lake = plain.repository(f"r-{new_id()}")
     lake.branch("main").object("a").upload("1")
     lake.branch("main").commit("first")
     operation = schema[API + path][method]
@@ -50,13 +51,7 @@ def test_nothing_is_a_defect(
     with plain.http() as client:
         names = NAMES | {"repository": lake.id} | collected(client, lake.id)
 
-        @settings(
-            max_examples=EXAMPLES,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        )
+        @examples(REQUESTS, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy())
         def ask(case: Any) -> None:
             if len(seen) % 2 == 0 and (method, path) != ("DELETE", "/repositories/{repository}"):

@@ -1,18 +1,16 @@
 """Many clients at once, and a collector that never rests: nothing that was acknowledged is lost.
 
-EBBTIDE_TEST_LOAD_SECONDS and EBBTIDE_TEST_LOAD_CLIENTS say for how long, and how many; with
-`--log-cli-level=INFO` the test says what they did.
+With `--log-cli-level=INFO` the test says what they did.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -27,36 +25,43 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.branches import require_branch
 from ebbtide.store.metadata.staged import page_of_staged
 from ebbtide.store.repository import Repository
-from tests.server.conftest import new_database
-from tests.server.test_streaming import eventually
+from tests.support.databases import new_database
 from tests.support.load import BRANCHES, KEEP_LAST, PREFIX, Library, Progress, User
-from tests.support.postgres import PostgresServer
-from tests.support.server import Server, new_server
+from tests.support.randomized import randomized
+from tests.support.server import Server, eventually, new_server
 
 logger = logging.getLogger(__name__)
 
-SECONDS: Final = float(os.environ.get("EBBTIDE_TEST_LOAD_SECONDS", "5"))
-CLIENTS: Final = int(os.environ.get("EBBTIDE_TEST_LOAD_CLIENTS", "8"))
+CLIENTS: Final = (4, 8, 16)
+"""How many there may be."""
 ROWS_MAX: Final = 10_000
-RUN: Final = {"grace": "1s", "unsafe": True, "allow_share": True}
-LEASES: Final = {"sqlite": "0s", "postgres": "1s"}
+CAME_BACK_MIN: Final = 3
+"""Files that were needed again between plan and sweep, for which a sweep looks a second time."""
+RUN: Final = {"unsafe": True, "allow_share": True}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+@contextmanager
+def served(directory: Path, *, postgres: str | None) -> Iterator[Server]:
     """A server of its own with small slices and ranges, so that there are many."""
     settings = {
-        "EBBTIDE_LEASE_TTL": LEASES[request.param],
+        "EBBTIDE_LEASE_TTL": "0s" if postgres is None else "1s",
         "EBBTIDE_TRASH_TIME": "1s",
         "EBBTIDE_SLICE_OBJECTS_MAX": "100",
         "EBBTIDE_RANGE_ENTRIES_TARGET": "8",
     }
-    if request.param == "postgres":
-        postgres: PostgresServer = request.getfixturevalue("postgres")
-        settings["EBBTIDE_DATABASE_URL"] = new_database(postgres.url)
-    server = new_server(tmp_path / "store", **settings).start()
-    yield server
-    server.stop()
+    if postgres is not None:
+        settings["EBBTIDE_DATABASE_URL"] = new_database(postgres)
+    server = new_server(directory, **settings).start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def postgres_url(request: pytest.FixtureRequest, database_kind: str) -> str | None:
+    """Where PostgreSQL is, if that is the kind of database."""
+    return None if database_kind == "sqlite" else str(request.getfixturevalue("postgres"))
 
 
 @dataclass
@@ -70,6 +75,11 @@ class Collecting:
     ended: bool = False
     """Whether to stop after this run: the clients wait for runs as long as they work."""
 
+    @property
+    def came_back(self) -> int:
+        """How many files the plans named, and the sweeps kept."""
+        return self.counts["came back"]
+
     def work(self) -> None:
         """Until the clients have ended."""
         for mode in cycle(("incremental", "clean")):
@@ -78,9 +88,11 @@ class Collecting:
             self.run(mode, between=self._rescue)
             self.progress.run_ended()
 
-    def run(self, mode: str, *, between: Callable[[], None] | None = None) -> None:
+    def run(
+        self, mode: str, *, grace: str = "1s", between: Callable[[], None] | None = None
+    ) -> None:
         """One run, to its end; something may be done between plan and sweep."""
-        wanted: dict[str, Any] = RUN | {"mode": mode}
+        wanted: dict[str, Any] = RUN | {"mode": mode, "grace": grace}
         if between is not None:
             planned = self._run(wanted | {"dry_run": True})
             assert planned["state"] == "planned", planned
@@ -119,37 +131,48 @@ class Collecting:
                     break
 
 
-def test_nothing_is_lost(loaded: Server) -> None:
-    loaded.repository("lake")
+@pytest.mark.twins
+@randomized("server under load")
+def test_nothing_is_lost(
+    tmp_path: Path, postgres_url: str | None, seed: int, seconds: float
+) -> None:
+    with served(tmp_path / "store", postgres=postgres_url) as server:
+        _use(server, random.Random(seed), seconds)
+
+
+def _use(server: Server, rng: random.Random, seconds: float) -> None:
+    """Clients and a collector at work; then what is there is looked at."""
+    server.repository("lake")
+    count = rng.choice(CLIENTS)
     library, progress = Library(), Progress()
     with ExitStack() as stack:
-        clients = [stack.enter_context(loaded.http()) for _ in range(CLIENTS + 1)]
+        clients = [stack.enter_context(server.http()) for _ in range(count + 1)]
         _prepare(clients[0])
         users = [
-            User(number, http, library, progress, random.Random(number))
+            User(number, http, library, progress, random.Random(rng.getrandbits(32)))
             for number, http in enumerate(clients[1:])
         ]
         collecting = Collecting(clients[0], progress, users)
-        _work_together(users, collecting)
+        _work_together(users, collecting, seconds)
         counts = sum((user.counts for user in users), Counter[str]())
         logger.info("%s operations: %s; %s", counts.total(), dict(counts), dict(collecting.counts))
 
-        root = loaded.directory / "storage" / "lake"
-        with Store.open(loaded.directory, settings=_settings(loaded)) as store:
+        root = server.directory / "storage" / "lake"
+        with Store.open(server.directory, settings=_settings(server)) as store:
             lake = store.repository("lake")
 
             def nothing_is_left_over() -> bool:
-                collecting.run("clean")
+                collecting.run("clean", grace="0s")
                 return _files(root) <= _needed(lake)
 
-            # The last files have to become older than the grace.
+            # Leases of branches have to end.
             eventually(nothing_is_left_over)
             assert _files(root) == _needed(lake)
         kept = kept_by_policy(clients[0])
         for user in users:
             _check(user, kept)
-    assert "Traceback" not in loaded.log, loaded.log
-    assert " ERROR " not in loaded.log, loaded.log
+    assert "Traceback" not in server.log, server.log
+    assert " ERROR " not in server.log, server.log
 
 
 def _prepare(http: httpx.Client) -> None:
@@ -161,7 +184,7 @@ def _prepare(http: httpx.Client) -> None:
     assert http.put(f"{PREFIX}/settings/retention", json=policy).status_code == 200
 
 
-def _work_together(users: list[User], collecting: Collecting) -> None:
+def _work_together(users: list[User], collecting: Collecting, seconds: float) -> None:
     """All at once; the first error of anybody ends it."""
     progress = collecting.progress
 
@@ -174,7 +197,7 @@ def _work_together(users: list[User], collecting: Collecting) -> None:
         works = [pool.submit(user.work) for user in users]
         for work in (collector, *works):
             work.add_done_callback(watched)
-        progress.end_after(SECONDS)
+        progress.end_after(seconds, has_seen_enough=lambda: collecting.came_back >= CAME_BACK_MIN)
         wait(works)
         collecting.ended = True
         for work in (*works, collector):

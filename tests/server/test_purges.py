@@ -9,8 +9,7 @@ import lakefs
 import pytest
 
 from ebbtide.ids import new_id
-from tests.server.test_streaming import eventually
-from tests.support.server import Server
+from tests.support.server import Server, eventually
 
 
 def place(lake: lakefs.Repository, path: str = "") -> str:
@@ -43,6 +42,7 @@ def fill(repo: lakefs.Repository, *paths: str) -> None:
     repo.branch("main").commit("some files")
 
 
+@pytest.mark.twins
 def test_a_file_goes_and_can_be_shown_to_be_gone(server: Server) -> None:
     repo = server.repository(f"r-{new_id()}")
     fill(repo, "a", "b")

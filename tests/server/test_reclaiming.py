@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
+import threading
+from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 import httpx
 import pytest
 
-from tests.support.server import WAIT_SECONDS, Server, new_server
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from tests.support.app import serving
+from tests.support.server import Server, eventually, new_server
+
+RECLAIM_THREAD: Final = "reclaim"
 
 
-@pytest.fixture
-def objects() -> Callable[[Server], set[str]]:
-    """The files of objects of a server's store."""
-
-    def found(server: Server) -> set[str]:
-        return {path.name for path in server.directory.glob("storage/lake/data/*/*")}
-
-    return found
+def objects(directory: Path) -> int:
+    """How many files of objects a store has."""
+    return len(list(directory.glob("storage/lake/data/*/*")))
 
 
 def figure(client: httpx.Client, name: str) -> float:
@@ -36,39 +37,53 @@ def upload(client: httpx.Client, data: bytes) -> None:
     assert answer.status_code == 201, answer.text
 
 
-@pytest.mark.parametrize("is_on", [True, False])
-def test_what_is_overwritten_is_deleted_by_the_server(
-    tmp_path: Path, objects: Callable[[Server], set[str]], is_on: bool
-) -> None:
-    server = new_server(
-        tmp_path / "store",
-        EBBTIDE_LEASE_TTL="1s" if is_on else "1h",
-        EBBTIDE_RECLAIM="true" if is_on else "false",
-        EBBTIDE_RECLAIM_INTERVAL="1s",
-    ).start()
+def figures(client: httpx.Client) -> dict[str, float]:
+    """What a server says of reclaiming."""
+    names = ("reclaimed_objects_total", "reclaimed_bytes_total", "reclaim_backlog_objects")
+    return {name: figure(client, f"ebbtide_{name}") for name in names}
+
+
+def test_what_is_overwritten_is_deleted_by_the_server(tmp_path: Path) -> None:
+    settings = {"EBBTIDE_LEASE_TTL": "0s", "EBBTIDE_RECLAIM_INTERVAL": "1s"}
+    server = new_server(tmp_path / "store", **settings).start()
     try:
         server.repository("lake")
         with server.http() as client:
             upload(client, b"1")
             upload(client, b"22")
-            ends_at = time.monotonic() + WAIT_SECONDS
             # A batch is counted once it is done, its bytes last.
-            while is_on and figure(client, "ebbtide_reclaimed_bytes_total") == 0:
-                assert time.monotonic() < ends_at
-                time.sleep(0.05)
-            if not is_on:
-                # Long enough for a pass, if there were one.
-                time.sleep(1.5)
-            assert len(objects(server)) == (1 if is_on else 2)
-            assert figure(client, "ebbtide_reclaimed_objects_total") == (1 if is_on else 0)
-            assert figure(client, "ebbtide_reclaimed_bytes_total") == (1 if is_on else 0)
-            assert figure(client, "ebbtide_reclaim_backlog_objects") == (0 if is_on else 1)
-            assert (figure(client, "ebbtide_reclaim_oldest_seconds") > 0) == (not is_on)
+            eventually(lambda: figure(client, "ebbtide_reclaimed_bytes_total") > 0)
+            assert objects(server.directory) == 1
+            assert list(figures(client).values()) == [1, 1, 0]
+            assert figure(client, "ebbtide_reclaim_oldest_seconds") == 0
     finally:
         assert server.stop() in (0, -15)
     assert "Traceback" not in server.log
 
 
+def test_a_server_that_does_not_reclaim_has_no_thread_for_it(tmp_path: Path) -> None:
+    settings = Settings(reclaim=False, lease_ttl=timedelta(0))
+    before = set(threading.enumerate())
+    with Store.init(tmp_path / "store", settings=settings) as store:
+        store.create_repository("lake")
+        with serving(store) as client:
+            upload(client, b"1")
+            upload(client, b"22")
+            names = {thread.name for thread in set(threading.enumerate()) - before}
+            assert names and RECLAIM_THREAD not in names
+            assert objects(store.directory or tmp_path) == 2
+            assert list(figures(client).values()) == [0, 0, 1]
+            assert figure(client, "ebbtide_reclaim_oldest_seconds") > 0
+
+
+def test_a_server_that_reclaims_has_a_thread_for_it(store: Store) -> None:
+    before = set(threading.enumerate())
+    with serving(store):
+        names = [thread.name for thread in set(threading.enumerate()) - before]
+        assert names.count(RECLAIM_THREAD) == 1
+
+
+@pytest.mark.twins
 def test_a_move(server: Server) -> None:
     name = "moving" + server.url.rpartition(":")[2]
     server.repository(name)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -19,19 +19,11 @@ import sqlalchemy as sa
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.schema import pending, staged
-from tests.support.server import WAIT_SECONDS, Server, new_server
+from tests.support.server import WAIT_SECONDS, Server, eventually, new_server
 
 MEGABYTE = 1024 * 1024
 LARGE = 100 * MEGABYTE
 MEMORY_MAX = 64 * MEGABYTE
-
-
-def eventually(check: Callable[[], bool]) -> None:
-    """Wait for what another process does, for a bounded time."""
-    ends = time.monotonic() + WAIT_SECONDS
-    while not check():
-        assert time.monotonic() < ends, "it never came to be"
-        time.sleep(0.02)
 
 
 def pieces(total: int = LARGE) -> Iterator[bytes]:
@@ -63,11 +55,18 @@ def count(server: Server, table: sa.Table) -> int:
         return int(tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
 
 
+@pytest.fixture
+def large(plain: Server, lake: lakefs.Repository) -> Iterator[str]:
+    """The name of a repository whose files, which may lie in memory, go with the test."""
+    yield lake.id
+    shutil.rmtree(plain.directory / "storage" / lake.id)
+
+
 @pytest.mark.parametrize("form", [False, True])
 def test_large_bodies_need_little_memory(
-    plain: Server, http: httpx.Client, lake: lakefs.Repository, form: bool
+    plain: Server, http: httpx.Client, large: str, form: bool
 ) -> None:
-    place = f"/repositories/{lake.id}/branches/main/objects?path=large"
+    place = f"/repositories/{large}/branches/main/objects?path=large"
     before = forget_peak(plain)
     if form:
         boundary = b"edge"
@@ -83,7 +82,7 @@ def test_large_bodies_need_little_memory(
 
     before = forget_peak(plain)
     digest = hashlib.sha256()
-    with http.stream("GET", f"/repositories/{lake.id}/refs/main/objects?path=large") as got:
+    with http.stream("GET", f"/repositories/{large}/refs/main/objects?path=large") as got:
         for piece in got.iter_raw():
             digest.update(piece)
     assert digest.hexdigest() == answer.json()["checksum"]
@@ -109,10 +108,11 @@ def broken_upload(server: Server, repository: str, *, chunked: bool) -> socket.s
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_client_that_breaks_off(plain: Server, lake: lakefs.Repository, chunked: bool) -> None:
     """Nothing is staged, nothing stays registered, and no file stays."""
+    before = count(plain, pending)  # of tests before
     connection = broken_upload(plain, lake.id, chunked=chunked)
-    eventually(lambda: count(plain, pending) > 0)
+    eventually(lambda: count(plain, pending) > before)
     connection.close()
-    eventually(lambda: count(plain, pending) == 0)
+    eventually(lambda: count(plain, pending) == before)
     assert not lake.branch("main").object("broken").exists()
     root = plain.directory / "storage" / lake.id / "data"
     eventually(lambda: not [each for each in root.rglob("*") if each.is_file()])
@@ -204,12 +204,12 @@ def test_ranges(
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_a_download_that_breaks_off(plain: Server, lake: lakefs.Repository) -> None:
+def test_a_download_that_breaks_off(plain: Server, large: str) -> None:
     """The server goes on to other things, and reads no more of the object."""
     with plain.http() as client:
-        place = f"/repositories/{lake.id}/branches/main/objects?path=large"
+        place = f"/repositories/{large}/branches/main/objects?path=large"
         assert client.post(place, content=pieces()).status_code == 201
-        with client.stream("GET", f"/repositories/{lake.id}/refs/main/objects?path=large") as got:
+        with client.stream("GET", f"/repositories/{large}/refs/main/objects?path=large") as got:
             next(got.iter_raw())
 
     def only_this() -> bool:

@@ -7,10 +7,11 @@ import multiprocessing
 import pickle
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
@@ -35,6 +36,16 @@ NAMES = [
     "[1]",
     "a#b",
     "~",
+]
+RANGES: Final[Sequence[tuple[int, int | None]]] = [
+    (0, None),
+    (0, 0),
+    (5, 5),
+    (7, 3),
+    (0, 1),
+    (3, 9_000_000),
+    (8_388_608, None),
+    (0, 10**12),
 ]
 BAD_ADDRESSES = ["", "/", "/etc/x", "../x", "a/../../x", "a/..", ".", "a//b", "a/", "a/./b", "a\0b"]
 
@@ -286,15 +297,13 @@ def test_no_replacement_is_lost(replacing: Storage, among: str) -> None:
     assert set(listed(storage)) == {"a/counter"}
 
 
-@pytest.mark.parametrize(
-    ("start", "end"),
-    [(0, None), (0, 0), (5, 5), (7, 3), (0, 1), (3, 9_000_000), (8_388_608, None), (0, 10**12)],
-)
-def test_streams_of_ranges(storage: Storage, start: int, end: int | None) -> None:
+def test_streams_of_ranges(storage: Storage, subtests: pytest.Subtests) -> None:
     storage.put("x", LARGE)
-    pieces = list(storage.stream("x", start=start, end=end))
-    assert b"".join(pieces) == LARGE[start:end]
-    assert all(0 < len(piece) <= 8 * 1024 * 1024 for piece in pieces)
+    for start, end in RANGES:
+        with subtests.test(start=start, end=end):
+            pieces = list(storage.stream("x", start=start, end=end))
+            assert b"".join(pieces) == LARGE[start:end]
+            assert all(0 < len(piece) <= 8 * 1024 * 1024 for piece in pieces)
 
 
 def test_a_stream_from_behind_the_end_is_empty(storage: Storage) -> None:
@@ -458,12 +467,23 @@ def test_a_signed_url_takes_the_bytes(storage: Storage, name: str) -> None:
         assert url is None
         return
     assert url is not None
-    for data in (b"first", LARGE):
-        request = urllib.request.Request(url, data=data, method="PUT")
-        with urllib.request.urlopen(request) as answer:
-            assert answer.status == 200
+    for data in (b"first", b"the second"):
+        upload(url, data)
         assert storage.get(address) == data
-    assert listed(storage) == {address: len(LARGE)}
+    assert listed(storage) == {address: len(data)}
+
+
+def test_a_signed_url_takes_much(storage: Storage) -> None:
+    url = storage.sign_put("x", lasts=timedelta(minutes=5))
+    if url is not None:
+        upload(url, LARGE)
+        assert storage.get("x") == LARGE
+
+
+def upload(url: str, data: bytes) -> None:
+    request = urllib.request.Request(url, data=data, method="PUT")
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
 
 
 @pytest.mark.parametrize("address", BAD_ADDRESSES)

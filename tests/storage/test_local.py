@@ -21,6 +21,9 @@ import pytest
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.storage import LocalStorage, open_storage
 from ebbtide.storage.unlinking import OPENED_MAX
+from tests.support.randomized import randomized
+
+pytestmark = pytest.mark.disk
 
 
 @pytest.fixture
@@ -81,17 +84,20 @@ def test_links_are_listed_and_never_followed(
 
 @pytest.mark.parametrize("sized", [True, False])
 @pytest.mark.parametrize("shares", [1, 3])
+@randomized("listings")
 def test_a_listing_has_what_walking_finds(
-    storage: LocalStorage,
-    root: Path,
+    tmp_path: Path,
     outside: Path,
     sized: bool,
     shares: int,
+    seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever lies beside each other, in directories that are read a few entries at a time."""
+    """Directories are read a few entries at a time, and have entries of all kinds."""
     monkeypatch.setattr("ebbtide.storage.listing._ENTRIES_AT_ONCE", 4)
-    generator = random.Random(1)
+    root = tmp_path / "root"
+    storage = LocalStorage(str(root))
+    generator = random.Random(seed)
     places = ["data/", "data/a/", "data/a/b/", "data/c/", ""]
     for number in range(60):
         address = f"{generator.choice(places)}{generator.choice('xyz')}{number}"

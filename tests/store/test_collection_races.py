@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -24,6 +24,7 @@ from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises
 from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
+from tests.support.locks import waits_for_a_lock
 
 HOUR = timedelta(hours=1)
 FILES = {f"{number}": b"%d" % number for number in range(6)}
@@ -269,6 +270,7 @@ def outcomes(calls: list[Callable[[], object]]) -> list[str]:
         return list(pool.map(attempt, calls))
 
 
+@pytest.mark.twins
 def test_of_many_updates_at_once_none_is_lost(repository: Repository, project_id: str) -> None:
     made = put_collection(repository, project_id, "a").collection_id
     done: dict[str, bytes] = {}
@@ -296,6 +298,7 @@ def outcomes_of(call: Callable[[], object]) -> list[str]:
     return outcomes([call])
 
 
+@pytest.mark.twins
 def test_names_stay_unique_whoever_asks(repository: Repository, project_id: str) -> None:
     lake = repository.collections
     other = repository.projects.create("other").project_id
@@ -324,6 +327,7 @@ def test_names_stay_unique_whoever_asks(repository: Repository, project_id: str)
     assert sorted(kinds) == ["", *["project_exists"] * 3]
 
 
+@pytest.mark.twins
 def test_nobody_waits_for_ever(repository: Repository, project_id: str) -> None:
     """Moves against each other, with updates and deletes of what is moved."""
     lake = repository
@@ -355,6 +359,7 @@ MAKERS: dict[str, Callable[[Repository, str, str], object]] = {
 }
 
 
+@pytest.mark.twins
 @pytest.mark.parametrize("maker", MAKERS)
 def test_whoever_takes_a_name_waits_for_all_who_change_refs(
     repository: Repository, project_id: str, maker: str
@@ -365,11 +370,11 @@ def test_whoever_takes_a_name_waits_for_all_who_change_refs(
         with context.metadata.transaction() as tx:
             tx.lock_repository(context.repository_id, "share")
             done = pool.submit(MAKERS[maker], repository, project_id, made)
-            # Only an absence is waited for: a lock that is not taken shows at once.
-            assert not wait([done], timeout=0.3).done
+            assert waits_for_a_lock(context.metadata, done)
         done.result(timeout=20)
 
 
+@pytest.mark.twins
 def test_content_waits_for_the_fence(repository: Repository, project_id: str) -> None:
     made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
     repository.collections.update(made, replication_desired=0)
@@ -378,7 +383,7 @@ def test_content_waits_for_the_fence(repository: Repository, project_id: str) ->
         with context.metadata.transaction() as tx:
             tx.lock_repository(context.repository_id, "exclusive")
             done = pool.submit(repository.collections.update, made, replication_desired=1)
-            assert not wait([done], timeout=0.3).done
+            assert waits_for_a_lock(context.metadata, done)
             row = find_collection(tx, made)
             assert row is not None
             mine = commits.c.commit_id == row.content_id

@@ -302,6 +302,7 @@ def test_by_hash_follows_the_table(
         found(include_expired=True)
 
 
+@pytest.mark.twins
 def test_lists_by_name_state_and_date(
     repository: Repository, project_id: str, clock: ManualClock
 ) -> None:
@@ -331,6 +332,7 @@ def test_lists_by_name_state_and_date(
     assert len(names(include_expired=True)) == 4
 
 
+@pytest.mark.twins
 def test_pages_while_things_change(repository: Repository, project_id: str) -> None:
     lake = repository.collections
     made = [lake.create(project_id, f"{number:02}").collection_id for number in range(9)]

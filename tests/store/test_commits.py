@@ -290,6 +290,7 @@ def test_diffs(repository: Repository) -> None:
         list(repository.commits.diff_staged(first))
 
 
+@pytest.mark.twins
 def test_logs(repository: Repository, clock: ManualClock) -> None:
     initial = repository.commits.resolve("main")
     first = save(repository, a=b"1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from itertools import combinations_with_replacement
@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
-from ebbtide.settings import Settings
 from ebbtide.store import sharing
 from ebbtide.store.collecting import drop_ended
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
@@ -31,6 +30,8 @@ from ebbtide.store.repository import Repository
 from ebbtide.store.sharing import share_staged
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.locks import waits_for_a_lock
+from tests.support.randomized import examples, randomized
 from tests.support.world import DAY, World
 
 HOUR = timedelta(hours=1)
@@ -90,14 +91,6 @@ def seal(repository: Repository, branch: str = "main") -> None:
         repository.commits.commit(
             branch, "", date=repository.context.clock.host_now() + timedelta(days=1)
         )
-
-
-@pytest.fixture
-def lake(tmp_path: Path, clock: ManualClock) -> Iterator[Repository]:
-    """A repository in memory, for what the kind of database makes no difference to."""
-    chosen = Settings(range_entries_target=4)
-    with Store.init(tmp_path / "store", settings=chosen, clock=clock) as store:
-        yield store.create_repository("lake", storage_url=f"memory:{new_id()}")
 
 
 @pytest.fixture
@@ -166,29 +159,29 @@ def test_a_copy_while_its_source_is_being_committed(repository: Repository) -> N
     assert repository.objects.get("main@", "b") == b"1"
 
 
-def test_the_newest_of_what_is_staged_is_copied(lake: Repository) -> None:
-    lake.objects.put("main", "a", b"sealed")
-    seal(lake)
-    newest = lake.objects.put("main", "a", b"newest")
-    assert lake.objects.copy("main", "b", "main", "a").address == newest.address
-    lake.objects.delete("main", "a")
-    before = everything(lake)
+def test_the_newest_of_what_is_staged_is_copied(repository: Repository) -> None:
+    repository.objects.put("main", "a", b"sealed")
+    seal(repository)
+    newest = repository.objects.put("main", "a", b"newest")
+    assert repository.objects.copy("main", "b", "main", "a").address == newest.address
+    repository.objects.delete("main", "a")
+    before = everything(repository)
     with raises("object_not_found"):
-        lake.objects.copy("main", "c", "main", "a")
-    assert everything(lake) == before
+        repository.objects.copy("main", "c", "main", "a")
+    assert everything(repository) == before
 
 
-def test_a_copy_takes_the_place_of_what_is_there(lake: Repository) -> None:
-    lake.objects.put("main", "b", b"committed")
-    lake.commits.commit("main", "")
-    source = lake.objects.put("main", "a", b"1")
-    lake.objects.put("main", "b", b"staged")
-    assert lake.objects.copy("main", "b", "main", "a").address == source.address
-    assert lake.objects.get("main", "b") == b"1"
-    assert lake.objects.get("main@", "b") == b"committed"
-    lake.objects.delete("main", "b")
-    lake.objects.copy("main", "b", "main", "a")
-    assert lake.objects.get("main", "b") == b"1", "what was hidden shows again"
+def test_a_copy_takes_the_place_of_what_is_there(repository: Repository) -> None:
+    repository.objects.put("main", "b", b"committed")
+    repository.commits.commit("main", "")
+    source = repository.objects.put("main", "a", b"1")
+    repository.objects.put("main", "b", b"staged")
+    assert repository.objects.copy("main", "b", "main", "a").address == source.address
+    assert repository.objects.get("main", "b") == b"1"
+    assert repository.objects.get("main@", "b") == b"committed"
+    repository.objects.delete("main", "b")
+    repository.objects.copy("main", "b", "main", "a")
+    assert repository.objects.get("main", "b") == b"1", "what was hidden shows again"
 
 
 # What has bytes of its own
@@ -205,23 +198,25 @@ def test_a_copy_takes_the_place_of_what_is_there(lake: Repository) -> None:
         ("main", "v1"),
     ],
 )
-def test_any_other_copy_has_bytes_of_its_own(lake: Repository, branch: str, source: str) -> None:
-    lake.objects.put("main", "a", b"committed", content_type="t", metadata={"k": "v"})
-    lake.commits.commit("main", "")
-    lake.branches.create("dev", "main")
-    lake.tags.create("v1", "main")
+def test_any_other_copy_has_bytes_of_its_own(
+    repository: Repository, branch: str, source: str
+) -> None:
+    repository.objects.put("main", "a", b"committed", content_type="t", metadata={"k": "v"})
+    repository.commits.commit("main", "")
+    repository.branches.create("dev", "main")
+    repository.tags.create("v1", "main")
     for name in ("main", "dev"):
-        lake.objects.put(name, "a", f"staged on {name}".encode(), metadata={"k": "v"})
-    expected = lake.objects.get(source, "a")
-    before = files(lake)
-    begin(lake)
-    copy = lake.objects.copy(branch, "b", source, "a")
-    assert files(lake) == before | {copy.address}
+        repository.objects.put(name, "a", f"staged on {name}".encode(), metadata={"k": "v"})
+    expected = repository.objects.get(source, "a")
+    before = files(repository)
+    begin(repository)
+    copy = repository.objects.copy(branch, "b", source, "a")
+    assert files(repository) == before | {copy.address}
     assert copy.address not in before
     assert copy.metadata == {"k": "v"}
-    assert lake.objects.get(branch, "b") == expected
-    assert recorded(lake) == [], "nobody else has the address"
-    assert rows(lake, pending) == []
+    assert repository.objects.get(branch, "b") == expected
+    assert recorded(repository) == [], "nobody else has the address"
+    assert rows(repository, pending) == []
 
 
 def test_a_copy_of_what_is_committed_on_the_branch(repository: Repository) -> None:
@@ -234,30 +229,30 @@ def test_a_copy_of_what_is_committed_on_the_branch(repository: Repository) -> No
     assert rows(repository, copies) == []
 
 
-def test_a_copy_of_more_than_a_part_of_an_upload(lake: Repository) -> None:
+def test_a_copy_of_more_than_a_part_of_an_upload(repository: Repository) -> None:
     data = bytes(range(256)) * (17 << 12)
-    source = lake.objects.put("main", "a", data)
-    lake.commits.commit("main", "")
-    copy = lake.objects.copy("main", "b", "main", "a")
+    source = repository.objects.put("main", "a", data)
+    repository.commits.commit("main", "")
+    copy = repository.objects.copy("main", "b", "main", "a")
     assert copy.address != source.address
     assert (copy.size_bytes, copy.checksum) == (17 << 20, source.checksum)
-    assert lake.objects.get("main", "b") == data
+    assert repository.objects.get("main", "b") == data
 
 
-def test_a_copy_onto_itself(lake: Repository, clock: ManualClock) -> None:
-    source = lake.objects.put("main", "a", b"1")
+def test_a_copy_onto_itself(repository: Repository, clock: ManualClock) -> None:
+    source = repository.objects.put("main", "a", b"1")
     clock.advance(HOUR)
-    assert lake.objects.copy("main", "a", "main", "a") == replace(source, mtime=clock.now)
-    seal(lake)
-    assert lake.objects.copy("main", "a", "main", "a").address == source.address
-    lake.commits.commit("main", "")
-    committed = lake.objects.stat("main@", "a").address
+    assert repository.objects.copy("main", "a", "main", "a") == replace(source, mtime=clock.now)
+    seal(repository)
+    assert repository.objects.copy("main", "a", "main", "a").address == source.address
+    repository.commits.commit("main", "")
+    committed = repository.objects.stat("main@", "a").address
     assert committed == source.address
-    assert lake.objects.copy("main", "a", "main", "a").address != committed
-    assert lake.objects.get("main", "a") == lake.objects.get("main@", "a") == b"1"
-    lake.objects.delete("main", "a")
-    lake.commits.commit("main", "")
-    assert [entry.path for entry in lake.objects.walk("main@")] == []
+    assert repository.objects.copy("main", "a", "main", "a").address != committed
+    assert repository.objects.get("main", "a") == repository.objects.get("main@", "a") == b"1"
+    repository.objects.delete("main", "a")
+    repository.commits.commit("main", "")
+    assert [entry.path for entry in repository.objects.walk("main@")] == []
 
 
 @pytest.mark.parametrize(
@@ -280,29 +275,29 @@ def test_a_copy_onto_itself(lake: Repository, clock: ManualClock) -> None:
     ],
 )
 def test_copies_that_are_refused(
-    lake: Repository, branch: str, destination: str, source_ref: str, source: str, kind: str
+    repository: Repository, branch: str, destination: str, source_ref: str, source: str, kind: str
 ) -> None:
-    lake.objects.put("main", "hidden", b"1")
-    lake.commits.commit("main", "")
-    lake.tags.create("v1", "main")
-    lake.objects.delete("main", "hidden")
-    lake.objects.put("main", "a", b"1")
-    lake.objects.put("main", "dropped", b"1")
-    lake.objects.delete("main", "dropped")
-    before = everything(lake)
+    repository.objects.put("main", "hidden", b"1")
+    repository.commits.commit("main", "")
+    repository.tags.create("v1", "main")
+    repository.objects.delete("main", "hidden")
+    repository.objects.put("main", "a", b"1")
+    repository.objects.put("main", "dropped", b"1")
+    repository.objects.delete("main", "dropped")
+    before = everything(repository)
     with raises(kind):
-        lake.objects.copy(branch, destination, source_ref, source)
-    assert everything(lake) == before
+        repository.objects.copy(branch, destination, source_ref, source)
+    assert everything(repository) == before
 
 
-def test_no_copy_on_a_storage_of_somebody_else(lake: Repository) -> None:
-    lake.objects.put("main", "a", b"1")
-    lake.context.storage.delete(["_ebbtide/OWNER"])
-    lake.context.clock.advance(HOUR)  # type: ignore[attr-defined]
-    before = everything(lake)
+def test_no_copy_on_a_storage_of_somebody_else(repository: Repository) -> None:
+    repository.objects.put("main", "a", b"1")
+    repository.context.storage.delete(["_ebbtide/OWNER"])
+    repository.context.clock.advance(HOUR)  # type: ignore[attr-defined]
+    before = everything(repository)
     with raises("storage_foreign"):
-        lake.objects.copy("main", "b", "main", "a")
-    assert everything(lake) == before
+        repository.objects.copy("main", "b", "main", "a")
+    assert everything(repository) == before
 
 
 MEANWHILE: dict[str, Callable[[Repository], object]] = {
@@ -426,14 +421,16 @@ def test_a_reading_that_outlived_its_time_keeps_nothing(
     assert not goes_on(repository, reading)
 
 
-def test_a_run_ends_readings_that_outlived_their_time(lake: Repository, clock: ManualClock) -> None:
-    lake.objects.put("main", "a", b"")
-    begin(lake)
-    lake.objects.copy("main", "b", "main", "a")
+def test_a_run_ends_readings_that_outlived_their_time(
+    repository: Repository, clock: ManualClock
+) -> None:
+    repository.objects.put("main", "a", b"")
+    begin(repository)
+    repository.objects.copy("main", "b", "main", "a")
     clock.advance(HOUR)
-    with lake.context.metadata.transaction() as tx:
-        drop_ended(tx, lake.context.repository_id, lease_ttl=HOUR, trash_time=HOUR)
-    assert rows(lake, readings) == rows(lake, copies) == []
+    with repository.context.metadata.transaction() as tx:
+        drop_ended(tx, repository.context.repository_id, lease_ttl=HOUR, trash_time=HOUR)
+    assert rows(repository, readings) == rows(repository, copies) == []
 
 
 def test_readings_and_copies_of_other_repositories(
@@ -472,6 +469,7 @@ def test_a_copy_that_fails_leaves_no_record(
     assert everything(repository) == before
 
 
+@pytest.mark.twins
 def test_a_reading_waits_for_a_copy_that_is_being_made(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -489,8 +487,7 @@ def test_a_reading_waits_for_a_copy_that_is_being_made(
         copying = pool.submit(repository.objects.copy, "main", "b", "main", "a")
         assert looked.wait(60), "the source was found, and nothing is written yet"
         reading = pool.submit(begin, repository)
-        # Only an absence is waited for: a lock that is not taken shows at once.
-        waited = not wait([reading], timeout=0.3).done
+        waited = waits_for_a_lock(repository.context.metadata, reading)
         go_on.set()
         assert copying.result(timeout=60).address == source.address
         reading.result(timeout=60)
@@ -498,6 +495,7 @@ def test_a_reading_waits_for_a_copy_that_is_being_made(
     assert repository.objects.stat("main", "b").address == source.address
 
 
+@pytest.mark.twins
 def test_a_copy_waits_for_a_reading_that_begins(repository: Repository) -> None:
     repository.objects.put("main", "a", b"")
     context = repository.context
@@ -505,16 +503,14 @@ def test_a_copy_waits_for_a_reading_that_begins(repository: Repository) -> None:
         with context.metadata.transaction() as tx:
             begin_reading(tx, context.repository_id, lasts=HOUR)
             copying = pool.submit(repository.objects.copy, "main", "b", "main", "a")
-            # Only an absence is waited for: a lock that is not taken shows at once.
-            assert not wait([copying], timeout=0.3).done
+            assert waits_for_a_lock(context.metadata, copying)
         copying.result(timeout=60)
     assert len(recorded(repository)) == 1
 
 
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_copies_do_not_wait_for_one_another(repository: Repository) -> None:
-    """On PostgreSQL; a reading that goes on stops nobody."""
-    if repository.context.metadata.engine.dialect.name == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
+    """A reading that goes on stops nobody. SQLite has one writer at a time."""
     repository.objects.put("main", "a", b"")
     begin(repository)
     context = repository.context
@@ -534,15 +530,14 @@ MOVES = st.lists(
 )
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@randomized("moves between pages")
+@examples("moves between pages", suppress_health_check=list(HealthCheck))
 @given(st.lists(MOVES, min_size=1, max_size=6), st.integers(0, 2), st.sampled_from([0, -1]))
 @example([[("move", 4, 0), ("move", 4, 1)]], 0, 0)
 @example([[("move", 5, 0)], [("move", 4, 1), ("commit", 0, 0)]], 0, 0)
 @example([[("seal", 0, 0)], [("move", 5, 0), ("copy", 0, 1)]], 1, -1)
 def test_a_reading_in_pages_misses_nothing_that_was_staged_all_the_time(
-    lake: Repository,
+    repository: Repository,
     clock: ManualClock,
     between: list[list[tuple[str, int, int]]],
     sealed: int,
@@ -550,16 +545,16 @@ def test_a_reading_in_pages_misses_nothing_that_was_staged_all_the_time(
 ) -> None:
     """Each page in a transaction of its own, with moves in between; then the records of copies."""
     branch = f"b{new_id()}"
-    lake.branches.create(branch, "main")
+    repository.branches.create(branch, "main")
     paths = [f"{n:02}" for n in range(6)]
     for number, path in enumerate(paths):
-        lake.objects.put(branch, path, b"")
+        repository.objects.put(branch, path, b"")
         if number < sealed:
-            seal(lake, branch)
+            seal(repository, branch)
 
     def staged_now() -> set[str]:
-        with lake.context.metadata.snapshot() as tx:
-            tokens = require_branch(tx, lake.context.repository_id, branch).tokens
+        with repository.context.metadata.snapshot() as tx:
+            tokens = require_branch(tx, repository.context.repository_id, branch).tokens
             found = tx.execute(
                 sa.select(staged.c.address).where(
                     staged.c.token.in_(tokens), staged.c.address.is_not(None)
@@ -570,62 +565,62 @@ def test_a_reading_in_pages_misses_nothing_that_was_staged_all_the_time(
     def move(kind: str, number: int, to: int) -> None:
         """Change something; whatever does not work out changes nothing."""
         clock.advance(MOMENT)
-        visible = [entry.path for entry in lake.objects.walk(branch)]
+        visible = [entry.path for entry in repository.objects.walk(branch)]
         if not visible:
             return
         source = visible[number % len(visible)]
         target = f"{to:02}"
         try:
             if kind == "put":
-                lake.objects.put(branch, target, b"")
+                repository.objects.put(branch, target, b"")
             elif kind == "drop":
-                lake.objects.delete(branch, source)
+                repository.objects.delete(branch, source)
             elif kind == "seal":
-                lake.commits.commit(branch, "", date=clock.now + DAY)
+                repository.commits.commit(branch, "", date=clock.now + DAY)
             elif kind == "commit":
-                lake.commits.commit(branch, "")
+                repository.commits.commit(branch, "")
             else:
-                lake.objects.copy(branch, target, branch, source)
+                repository.objects.copy(branch, target, branch, source)
                 if kind == "move" and source != target:
-                    lake.objects.delete(branch, source)
+                    repository.objects.delete(branch, source)
         except EbbtideError as error:
             assert error.kind in ("nothing_to_commit", "invalid_date")
 
     always = staged_now()
-    reading = begin(lake)
+    reading = begin(repository)
     try:
         found: set[str] = set()
-        with lake.context.metadata.snapshot() as tx:
-            tokens = list(require_branch(tx, lake.context.repository_id, branch).tokens)
+        with repository.context.metadata.snapshot() as tx:
+            tokens = list(require_branch(tx, repository.context.repository_id, branch).tokens)
         turns = iter(between)
         seen: set[str] = set()
         while tokens:
             token, after = tokens.pop(turn), ""
             seen.add(token)
             while True:
-                with lake.context.metadata.snapshot() as tx:
+                with repository.context.metadata.snapshot() as tx:
                     page = page_of_staged(
-                        tx, lake.context.repository_id, token, after=after, amount=2
+                        tx, repository.context.repository_id, token, after=after, amount=2
                     )
                 found |= {change.address for _, change in page if change is not None}
                 for step in next(turns, []):
                     move(*step)
-                    committed = {e.address for e in lake.objects.walk(f"{branch}@")}
+                    committed = {e.address for e in repository.objects.walk(f"{branch}@")}
                     always &= staged_now() | committed
                 if len(page) < 2:
                     break
                 after = page[-1][0]
             if not tokens:
-                with lake.context.metadata.snapshot() as tx:
-                    now = require_branch(tx, lake.context.repository_id, branch).tokens
+                with repository.context.metadata.snapshot() as tx:
+                    now = require_branch(tx, repository.context.repository_id, branch).tokens
                 tokens = [each for each in now if each not in seen]
-        found |= set(recorded(lake))
-        found |= {entry.address for entry in lake.objects.walk(f"{branch}@")}
-        assert goes_on(lake, reading)
+        found |= set(recorded(repository))
+        found |= {entry.address for entry in repository.objects.walk(f"{branch}@")}
+        assert goes_on(repository, reading)
         assert always <= found
     finally:
-        end(lake, reading)
-        lake.branches.delete(branch)
+        end(repository, reading)
+        repository.branches.delete(branch)
 
 
 # Runs of the collector

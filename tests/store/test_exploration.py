@@ -3,8 +3,8 @@ nothing stays that nobody needs."""
 
 from __future__ import annotations
 
+import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import combinations_with_replacement
@@ -21,19 +21,16 @@ from ebbtide.store.repository import Repository
 from tests.support.exploring import (
     LEASE,
     Actor,
-    Explored,
     Ground,
     Operation,
     Search,
     Violation,
     ground,
 )
+from tests.support.randomized import randomized
 
-SECONDS: Final = os.environ.get("EBBTIDE_TEST_EXPLORATION", "60")
-"""How long to explore; `full` is until everything has been."""
-SEED: Final = int(os.environ.get("EBBTIDE_TEST_SEED", "0"))
-SHARDS: Final = 2
-RANDOM_SCHEDULES: Final = 100
+FULL: Final = os.environ.get("EBBTIDE_TEST_EXPLORATION") == "full"
+"""Whether every order is gone through, which takes some hours."""
 
 
 def prepare(lake: Repository) -> None:
@@ -84,40 +81,31 @@ def start() -> Iterator[Ground]:
         yield made
 
 
+def test_every_order_of_two_operations(start: Ground) -> None:
+    groups = combinations_with_replacement(OPERATIONS, 2)
+    states = sum(Search(start, named(names)).run() for names in groups)
+    assert states > 1_000, "each operation has several steps"
+
+
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("shard", range(SHARDS))
-def test_every_order_of_few_operations(
-    start: Ground, capsys: pytest.CaptureFixture[str], shard: int
+@pytest.mark.parametrize(("size", "preemptions_max"), [(3, None), (4, 2)])
+@randomized("orders of more operations")
+def test_orders_of_more_operations(
+    start: Ground, seed: int, seconds: float, size: int, preemptions_max: int | None
 ) -> None:
-    """All of any two, then of any three and of any four with two preemptions, in an order by
-    chance, as far as the time goes. Each shard has its part of the groups."""
-    random = Random(SEED)
-    seconds = None if SECONDS == "full" else float(SECONDS) / SHARDS
-    for size, preemptions_max, share in ((2, None, 0.0), (3, None, 0.6), (4, 2, 0.4)):
-        ends_at = None if seconds is None else time.monotonic() + share * seconds
-        total, count = Explored(), 0
-        groups = list(combinations_with_replacement(OPERATIONS, size))
-        random.shuffle(groups)
-        groups = groups[shard::SHARDS]
-        for names in groups:
-            if size > 2 and ends_at is not None and time.monotonic() > ends_at:
-                break
-            total += Search(start, named(names), preemptions_max).run()
-            count += 1
-        with capsys.disabled():
-            sys.stdout.write(
-                f"\n{size} operations: {count} of {len(groups)} groups of shard {shard}, "
-                f"{total.schedules} schedules to the end, {total.pruned} into known states, "
-                f"{total.states} states"
-            )
-        assert size > 2 or count == len(groups)
+    """Explores groups of operations, in an order by chance, as far as the time goes."""
+    until = math.inf if FULL else time.monotonic() + seconds
+    groups = list(combinations_with_replacement(OPERATIONS, size))
+    Random(seed).shuffle(groups)
+    for names in groups:
+        Search(start, named(names), preemptions_max).run(until=until)
 
 
-def test_many_operations_in_orders_by_chance(start: Ground) -> None:
-    for seed in range(SEED, SEED + RANDOM_SCHEDULES):
-        random = Random(seed)
-        names = tuple(random.choices(list(OPERATIONS), k=random.randint(5, 8)))
-        Search(start, named(names)).random(random)
+@randomized("orders by chance")
+def test_many_operations_in_orders_by_chance(start: Ground, seed: int) -> None:
+    random = Random(seed)
+    names = tuple(random.choices(list(OPERATIONS), k=random.randint(5, 8)))
+    Search(start, named(names)).random(random)
 
 
 def _nothing(*_arguments: Any, **_options: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -20,9 +19,9 @@ from tests.support.faulty import FailNth, FaultyStorage, with_storage
 
 
 @pytest.fixture
-def lake(tmp_path: Path, clock: ManualClock) -> Iterator[Repository]:
-    settings = Settings(range_entries_target=2)
-    with Store.init(tmp_path / "store", settings=settings, clock=clock) as store:
+def lake(database_url: str, clock: ManualClock) -> Iterator[Repository]:
+    settings = Settings(database_url=database_url, range_entries_target=2)
+    with Store.init(None, settings=settings, clock=clock) as store:
         yield store.create_repository("lake", storage_url=f"memory:{new_id()}")
 
 

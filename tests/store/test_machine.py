@@ -11,13 +11,15 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis.stateful import (
     Bundle,
+    MultipleResults,
     RuleBasedStateMachine,
     consumes,
     initialize,
     invariant,
+    multiple,
     rule,
     run_state_machine_as_test,
 )
@@ -28,9 +30,14 @@ from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.conftest import START
 from tests.support.clock import ManualClock
+from tests.support.databases import SqliteDatabases
+from tests.support.randomized import INDEPENDENT, examples, randomized
 
 Files = dict[str, bytes]
+VOLUME = "operations on a repository"
 PATHS = st.sampled_from(["a", "a/b", "a/c", "b", "dir/x", "dir/y/z", "é"])
+PATHS_SAVED = st.sampled_from(["a", "a/b", "b"])
+"""Few, so that commits of two branches come into conflict."""
 DATA = st.binary(max_size=2)
 
 
@@ -125,9 +132,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         shutil.rmtree(self.directory)
 
-    @initialize(target=branches)
-    def begin(self) -> str:
-        return "main"
+    @initialize(target=branches, path=PATHS_SAVED, data=DATA)
+    def begin(self, path: str, data: bytes) -> MultipleResults[str]:
+        """Makes two branches that differ: without them a history hardly comes to a merge."""
+        self.create_branch("dev", "main")
+        self.save("dev", path, data)
+        return multiple("main", "dev")
 
     @rule(branch=branches, path=PATHS, data=DATA)
     def put(self, branch: str, path: str, data: bytes) -> None:
@@ -163,6 +173,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=commits, branch=branches)
     def commit(self, branch: str) -> str:
+        return self.commit_staged(branch)
+
+    def commit_staged(self, branch: str) -> str:
         self.pass_time()
         state = self.model.branches.get(branch)
         if state is None or not state.staged:
@@ -173,6 +186,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.add(branch, commit_id, self.model.shown(branch))
         state.staged = {}
         return commit_id
+
+    @rule(target=commits, branch=branches, path=PATHS_SAVED, data=DATA)
+    def save(self, branch: str, path: str, data: bytes) -> str:
+        """Puts and commits in one step: most commits come from here, and leave branches clean."""
+        self.put(branch, path, data)
+        return self.commit_staged(branch)
 
     @rule(target=branches, name=st.sampled_from(["dev", "test/1", "qa"]), source=branches)
     def create_branch(self, name: str, source: str) -> str:
@@ -311,14 +330,13 @@ class StoreMachine(RuleBasedStateMachine):
         assert caught.value.kind == kind
 
 
-def test_any_sequence_of_operations(sqlite_template: Path) -> None:
-    machine = type("Machine", (StoreMachine,), {"template": sqlite_template})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+@randomized(VOLUME)
+def test_any_sequence_of_operations(sqlite_databases: SqliteDatabases) -> None:
+    machine = type("Machine", (StoreMachine,), {"template": sqlite_databases.template})
+    chosen = examples(
+        VOLUME,
+        stateful_step_count=40,
+        backend=INDEPENDENT,
+        suppress_health_check=list(HealthCheck),
     )
+    run_state_machine_as_test(machine, settings=chosen)

@@ -23,6 +23,7 @@ from ebbtide.store.metadata.schema import pending, staged
 from ebbtide.store.repository import Repository
 from ebbtide.store.uploads import NewObject
 from tests.support.clock import ManualClock
+from tests.support.randomized import examples, randomized
 
 
 def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
@@ -158,6 +159,7 @@ def test_put_many_keeps_whole_batches_before_an_error(repository: Repository) ->
     assert len(addresses(repository)) == 8
 
 
+@pytest.mark.twins
 def test_listing_with_delimiter_and_pages(repository: Repository) -> None:
     names = ["a", "b/1", "b/2/3", "b/2/4", "b0", "c/1", "d"]
     for name in names[::2]:
@@ -185,6 +187,7 @@ def test_listing_with_delimiter_and_pages(repository: Repository) -> None:
         repository.objects.list("main", amount=0)
 
 
+@pytest.mark.twins
 def test_a_listing_passes_every_character_behind_a_delimiter(repository: Repository) -> None:
     for name in ["d/\U0010ffff", "d/\U0010ffffx", "d/\U0010ffff\U0010ffff", "e"]:
         repository.objects.put("main", name, b"")
@@ -193,6 +196,8 @@ def test_a_listing_passes_every_character_behind_a_delimiter(repository: Reposit
     assert [entry.path for entry in page.entries] == ["e"]
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(st.text(max_size=3), st.text(max_size=4))
 def test_the_end_of_a_prefix(prefix: str, path: str) -> None:
     end = behind(prefix)
@@ -202,6 +207,7 @@ def test_the_end_of_a_prefix(prefix: str, path: str) -> None:
         end.encode()
 
 
+@pytest.mark.twins
 def test_prefixes_tell_cases_and_wildcards_apart(repository: Repository) -> None:
     for name in ["A/1", "a/1", "a%/1", "a_/1", "ab/1", "\ud7ff".encode().decode() + "/x"]:
         repository.objects.put("main", name, b"")
@@ -211,6 +217,7 @@ def test_prefixes_tell_cases_and_wildcards_apart(repository: Repository) -> None
     assert paths(repository, "main", "\ud7ff") == ["\ud7ff/x"]
 
 
+@pytest.mark.twins
 def test_paths_sort_by_their_bytes_on_every_database(repository: Repository) -> None:
     names = ["Z", "a", "a b", "a-b", "a/b", "aB", "ab", "b", "é", "ﬀ", "😀"]
     for name in names:
@@ -220,6 +227,7 @@ def test_paths_sort_by_their_bytes_on_every_database(repository: Repository) -> 
     assert paths(repository, "main") == sorted(names, key=str.encode)
 
 
+@pytest.mark.twins
 def test_long_walks_page_through_what_is_staged(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -60,6 +60,8 @@ from ebbtide.store.uncommitted import (
 from ebbtide.store.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.locks import waits_for_a_lock
+from tests.support.randomized import randomized
 
 SECOND = timedelta(seconds=1)
 WAIT_SECONDS_MAX = 60.0
@@ -141,6 +143,7 @@ def test_the_relation_is_the_one_that_collectors_read() -> None:
     assert UNCOMMITTED_SCHEMA.equals(PROTECTED_SCHEMA)
 
 
+@pytest.mark.twins
 def test_what_is_read_and_in_which_order(repository: Repository, clock: ManualClock) -> None:
     def at(number: int) -> Any:
         return clock.now + number * SECOND
@@ -282,11 +285,13 @@ def paged(lake: Repository, *, rows_max: int, kind: type[Uncommitted] = Uncommit
     }
 
 
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.name)
 def test_each_statement_reads_an_index_in_its_order(repository: Repository, phase: Any) -> None:
-    """Nothing is sorted; what comes before a position is not looked at."""
-    if repository.context.metadata.engine.dialect.name != "sqlite":
-        pytest.skip("PostgreSQL chooses by the size of the tables, which are empty here")
+    """No row is sorted, and no row before a position is read.
+
+    PostgreSQL chooses by the size of the tables, which are empty here.
+    """
     query = phase.select("id")
     paged_query = query.where(sa.tuple_(*phase.key) > sa.tuple_(*(["x"] * len(phase.key))))
     with repository.context.metadata.snapshot() as tx:
@@ -311,11 +316,13 @@ def read_among(tx: Transaction, lake: Repository, among: list[str]) -> list[pa.T
     return list(uncommitted_among(tx, repository_id, [among], now=now, trash_time=trash_time))
 
 
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("read", READS_BY_ADDRESS)
 def test_addresses_are_asked_for_by_an_index(repository: Repository, read: str) -> None:
-    """The sweep asks about its candidates among millions of staged entries."""
-    if repository.context.metadata.engine.dialect.name != "sqlite":
-        pytest.skip("PostgreSQL chooses by the size of the tables, which are empty here")
+    """The sweep asks about its candidates among millions of staged entries.
+
+    PostgreSQL chooses by the size of the tables, which are empty here.
+    """
     repository.objects.put("main", "a", b"1")  # of an empty table nothing is asked
     plans: list[str] = []
 
@@ -410,9 +417,10 @@ def test_small_stores_give_one_part(
 # In pages, with nothing moving.
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_the_pages_are_the_whole(repository: Repository, clock: ManualClock, seed: int) -> None:
+@randomized("changes between pages")
+def test_the_pages_are_the_whole(store: Store, clock: ManualClock, seed: int) -> None:
     rng = random.Random(seed)
+    repository = empty_repository(store)
     repository.objects.put("main", "a", b"1")
     another = Uncommitted(repository.context)
     first = another.page(rows_max=1)  # for as long as this one is under way copies are kept
@@ -424,7 +432,7 @@ def test_the_pages_are_the_whole(repository: Repository, clock: ManualClock, see
     for rows_max in (1, 2, rng.randrange(3, 8), 1000):
         read = [table.to_pylist() for table in pages(repository, rows_max=rows_max)]
         assert all(len(rows) <= rows_max for rows in read)
-        assert [row for rows in read for row in rows] == expected, f"seed {seed}"
+        assert [row for rows in read for row in rows] == expected
     known = sorted(set(addresses(expected)))  # one may be there for two reasons
     asked = ["data/nowhere", "dätä/'\"\\\n", *rng.sample(known, len(known) // 2)]
     some = [
@@ -436,6 +444,10 @@ def test_the_pages_are_the_whole(repository: Repository, clock: ManualClock, see
     assert whole(repository, []) == []
     assert another.page(first.next_continuation, rows_max=1000).next_continuation is None
     assert count(repository, readings) == count(repository, copies) == 0
+
+
+def empty_repository(store: Store) -> Repository:
+    return store.create_repository(f"lake-{new_id()[:8]}", storage_url=f"memory:{new_id()}")
 
 
 def random_change(lake: Repository, rng: random.Random) -> None:
@@ -567,7 +579,7 @@ class Scene:
 
     @classmethod
     def make(cls, store: Store) -> Scene:
-        lake = store.create_repository(f"lake-{new_id()[:8]}", storage_url=f"memory:{new_id()}")
+        lake = empty_repository(store)
         lake.objects.put("main", "c", b"committed")
         lake.commits.commit("main", "")
         lake.branches.create("dev", "main")
@@ -811,11 +823,10 @@ def test_another_order_would_miss_something(
     assert any(any_missed())
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_nothing_is_missed_in_random_histories(
-    repository: Repository, clock: ManualClock, seed: int
-) -> None:
+@randomized("changes between pages")
+def test_nothing_is_missed_in_random_histories(store: Store, clock: ManualClock, seed: int) -> None:
     rng = random.Random(seed)
+    repository = empty_repository(store)
 
     def change(_: Scene) -> None:
         clock.advance(SECOND)
@@ -825,7 +836,7 @@ def test_nothing_is_missed_in_random_histories(
     for rows_max in (1, 2, 3):
         schedule = sorted(rng.randrange(12) for _ in range(25))
         lost = missed(Scene(repository), [change] * 25, schedule, rows_max=rows_max)
-        assert lost == set(), f"seed {seed}"
+        assert lost == set()
 
 
 # The moment at which a reading begins.
@@ -837,6 +848,7 @@ def first_page(lake: Repository) -> RowsRead:
     return rows
 
 
+@pytest.mark.twins
 def test_a_write_that_is_being_published_as_its_registration_ends(
     repository: Repository, clock: ManualClock
 ) -> None:
@@ -854,12 +866,13 @@ def test_a_write_that_is_being_published_as_its_registration_ends(
             write_staged(tx, context.repository_id, token, {"a": entry}, lease_ttl=SECOND)
             clock.advance(2 * SECOND)
             page = pool.submit(first_page, repository)
-            assert not wait([page], timeout=0.3).done
+            assert waits_for_a_lock(context.metadata, page)
         assert [(row["address"], row["reason"]) for row in page.result(WAIT_SECONDS_MAX)] == [
             (entry.address, "staged")
         ]
 
 
+@pytest.mark.twins
 def test_a_reading_begins_before_a_copy_or_after_it(repository: Repository) -> None:
     """It waits for whoever is making one: of that nobody would know."""
     context = repository.context
@@ -867,7 +880,7 @@ def test_a_reading_begins_before_a_copy_or_after_it(repository: Repository) -> N
         with context.metadata.transaction() as tx:
             tx.lock_repository(context.repository_id, "share")
             page = pool.submit(first_page, repository)
-            assert not wait([page], timeout=0.3).done
+            assert waits_for_a_lock(context.metadata, page)
         assert page.result(WAIT_SECONDS_MAX) == []
 
 

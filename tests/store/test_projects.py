@@ -345,6 +345,7 @@ def _copied_project(repository: Repository, project_id: str, number: int) -> Pro
     return replace(row, project_id=f"p{number:04}", parent_id=project_id, name=f"{number:04}")
 
 
+@pytest.mark.twins
 def test_lists_by_state_and_date(repository: Repository, clock: ManualClock) -> None:
     lake, now = repository.projects, clock.now
     lake.create("never")
@@ -370,6 +371,7 @@ def test_lists_by_state_and_date(repository: Repository, clock: ManualClock) -> 
     assert names(include_expired=True) == ["later", "never", "soon"], "the other is gone"
 
 
+@pytest.mark.twins
 def test_pages_while_things_change(repository: Repository) -> None:
     lake = repository.projects
     made = [lake.create(f"{number:02}").project_id for number in range(10)]

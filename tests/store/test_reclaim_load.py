@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,15 +20,16 @@ from ebbtide.store.collecting import drop_ended
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaiming import Reclaimer
 from ebbtide.store.repository import Repository
+from tests.support.randomized import randomized
 from tests.support.reachable import committed, staged_live, stored
 
-SECONDS: Final = float(os.environ.get("EBBTIDE_TEST_RECLAIM_SECONDS", "5"))
-SEED: Final = int(os.environ.get("EBBTIDE_TEST_SEED", "0"))
 THREADS: Final = 6
 RECLAIMERS: Final = 2
 ROUND_SECONDS: Final = 1.0
+LATE_SECONDS_MAX: Final = 60
 LEASE: Final = timedelta(seconds=0.2)
-PATHS: Final = ("a", "b", "c")
+PATHS: Final = (*"aaaaabbbbbccccc", *"defghijk")
+"""Some are in use all the time, and entries of the others outlast a lease."""
 EXPECTED: Final = frozenset(
     {
         "object_not_found",
@@ -115,17 +114,17 @@ def keep_reclaiming(store: Store, ends_at: float) -> Counter[str]:
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
-def test_random_operations_of_many_threads(
-    loaded: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lake = loaded.create_repository("lake", storage_url=f"memory:{new_id()}")
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
+@randomized("operations beside reclaimers")
+def test_random_operations_of_many_threads(loaded: Store, seed: int, seconds: float) -> None:
+    lake = loaded.create_repository(f"lake-{seed}", storage_url=f"memory:{new_id()}")
     total: Counter[str] = Counter()
-    seeds = Random(SEED)
-    over = time.monotonic() + SECONDS
+    seeds = Random(seed)
+    over = time.monotonic() + seconds
     with ThreadPoolExecutor(THREADS + RECLAIMERS) as pool:
-        while time.monotonic() < over:
-            ends_at = min(over, time.monotonic() + ROUND_SECONDS)
+        while (now := time.monotonic()) < over or not total["reclaimed"]:
+            assert now < over + LATE_SECONDS_MAX, "nothing is reclaimed beside the operations"
+            ends_at = now + min(ROUND_SECONDS, seconds)
             running = [
                 pool.submit(work, lake, Random(seeds.random()), ends_at) for _ in range(THREADS)
             ]
@@ -133,12 +132,10 @@ def test_random_operations_of_many_threads(
             for each in running:
                 total += each.result()
             assert (committed(lake) | staged_live(lake)) <= stored(lake), "nothing is lost"
+    over = time.monotonic()
     while Reclaimer(loaded).backlog()[0].address_count:
+        assert time.monotonic() < over + LATE_SECONDS_MAX, "something is left"
         Reclaimer(loaded).once()
-        # The database's own clock is the real one.
-        time.sleep(LEASE.total_seconds())
+        # Leases end by the database's own clock, which is the real one.
+        time.sleep(LEASE.total_seconds() / 10)
     assert committed(lake) | staged_live(lake) == stored(lake), "nothing is left"
-    assert total["reclaimed"] > 0
-    with capsys.disabled():
-        done = sum(count for name, count in total.items() if name != "reclaimed")
-        sys.stdout.write(f"\n{done} operations, {total['reclaimed']} objects reclaimed\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from threading import Event
@@ -28,6 +28,7 @@ from ebbtide.store.repository import Repository
 from ebbtide.store.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.locks import waits_for_a_lock
 
 LEASE = timedelta(hours=1)
 TRASH = timedelta(days=7)
@@ -543,6 +544,7 @@ def test_a_storage_of_somebody_else_is_left_alone(
     assert len(files(repository)) == 1
 
 
+@pytest.mark.twins
 def test_several_reclaimers_at_once_delete_each_object_once(
     store: Store, repository: Repository, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -650,6 +652,7 @@ def test_a_thread_goes_on_after_a_defect(
     assert files(repository) == set()
 
 
+@pytest.mark.twins
 def test_two_who_write_to_one_path_at_once_release_what_each_replaced(
     repository: Repository,
 ) -> None:
@@ -671,7 +674,7 @@ def test_two_who_write_to_one_path_at_once_release_what_each_replaced(
 
         def start_another() -> None:
             later.append(pool.submit(stage, third, written.set))
-            assert not wait(later, timeout=0.3).done
+            assert waits_for_a_lock(context.metadata, later[0])
 
         stage(second, start_another)
         later[0].result(60)

@@ -196,6 +196,7 @@ def test_one_made_with_a_past_date_is_trashed_at_once(
     assert repository.branches.restore("dev").state is LifecycleState.PERSISTENT
 
 
+@pytest.mark.twins
 def test_pages_of_what_is_in_the_trash(repository: Repository, clock: ManualClock) -> None:
     """Names come more than once there, and each is met once, whatever the size of the pages."""
     made = []
@@ -330,6 +331,7 @@ def test_revisions_that_mean_nothing(repository: Repository, expression: str, ki
     assert len(caught.value.message) < 400
 
 
+@pytest.mark.twins
 def test_prefixes(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     # Only the id of the commit is drawn here: an unchanged tree is shared, and has none.
     for commit_id in ("abcdef00" + "0" * 24, "abcdef01" + "0" * 24):

@@ -42,6 +42,7 @@ def contents(repository: Repository, ref: str) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.twins
 def test_refs_and_repositories_in_parts(store: Store, repository: Repository) -> None:
     names = ["B", "a", "a-b", "a/b", "b", "main", "z"]
     for name in names:
@@ -98,6 +99,7 @@ def test_writes_on_a_condition(repository: Repository) -> None:
     assert contents(repository, "main@") == {"a": b"1"}
 
 
+@pytest.mark.twins
 def test_of_many_who_write_where_nothing_is_one_does(repository: Repository) -> None:
     def write(number: int) -> bool:
         try:

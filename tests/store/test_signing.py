@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput
 from ebbtide.store.signing import SigningKey, sign, verify
+from tests.support.randomized import examples, randomized
 
 KEY = SigningKey("1" * 32, b"k" * 32)
 OTHER = SigningKey("2" * 32, b"o" * 32)
@@ -32,6 +33,8 @@ def check_refused(token: str, keys: dict[str, bytes] = KEYS) -> None:
     assert "ask for a new one" in caught.value.message or "pass it on whole" in caught.value.message
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(st.dictionaries(st.text(), JSON, max_size=4), st.sampled_from([KEY, OTHER]))
 def test_what_was_signed_comes_back(payload: dict[str, object], key: SigningKey) -> None:
     token = sign(key, payload)
@@ -47,6 +50,8 @@ def test_a_token_is_as_it_is_written_down() -> None:
     )
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(st.data())
 def test_no_change_of_one_character_goes_through(data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(TOKEN) - 1))
@@ -58,6 +63,8 @@ def test_no_change_of_one_character_goes_through(data: st.DataObject) -> None:
         check_refused(changed)
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(st.integers(1, len(TOKEN) - 1))
 def test_a_token_that_is_cut_off_is_told_from_a_forged_one(length: int) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -75,6 +82,8 @@ def test_a_token_of_a_retired_key() -> None:
     assert caught.value.kind == "token_key_retired"
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(st.integers(0, len(TOKEN) - 1), st.text(max_size=3))
 def test_no_part_of_a_token_goes_through(length: int, tail: str) -> None:
     if TOKEN[:length] + tail != TOKEN:
@@ -83,6 +92,8 @@ def test_no_part_of_a_token_goes_through(length: int, tail: str) -> None:
     check_refused(TOKEN[length + 1 :])
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(
     st.text(st.characters(categories=None), max_size=60)
     | st.text("0123456789abcdef.-_=", max_size=90)

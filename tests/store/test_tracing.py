@@ -1,6 +1,8 @@
-"""From names and paths to addresses, and where an address is staged, on each kind of database."""
+"""From names and paths to addresses, and where an address is staged."""
 
 from __future__ import annotations
+
+import pytest
 
 from ebbtide.formats.base import LetGo, Protector
 from ebbtide.formats.embedded import EmbeddedRepository
@@ -58,6 +60,7 @@ def test_a_branch_comes_before_a_collection_of_its_name(repository: Repository) 
     assert address_at(repository.context, "p/c", "x") == staged
 
 
+@pytest.mark.twins
 def test_where_it_is_staged(store: Store, repository: Repository, clock: ManualClock) -> None:
     lake = repository
     lake.branches.create("side", "main")

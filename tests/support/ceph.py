@@ -120,12 +120,16 @@ class CephServer:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def start_ceph() -> CephServer:
+def start_ceph(directory: Path | None = None, lifeline: int = subprocess.PIPE) -> CephServer:
     """Starts a server on free ports of the loopback address, in some 12 s.
+
+    Its files lie under `directory`, or the system's temporary one. It ends when `lifeline`, the end
+    of a pipe that it reads, closes: the one that `stop` closes, unless another is given.
 
     Raises RuntimeError, with what its programs said, when it does not start.
     """
-    home = Path(tempfile.mkdtemp(prefix="ebbtide-ceph-"))  # short: sockets lie in it
+    # Short: sockets lie in it.
+    home = Path(tempfile.mkdtemp(prefix="ebbtide-ceph-", dir=directory))
     port, monitor_port = free_port(), free_port()
     fsid = str(uuid.uuid4())
     text = CONFIGURATION.format(
@@ -134,7 +138,7 @@ def start_ceph() -> CephServer:
     (home / "ceph.conf").write_text(text)
     keeper = subprocess.Popen(
         ["/bin/bash", "-c", KEEPER, "keeper", str(home), fsid, str(monitor_port)],
-        stdin=subprocess.PIPE,
+        stdin=lifeline,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,7 +1,8 @@
-"""A clock that tests set."""
+"""A clock that tests set, and a wait for those that cannot set any."""
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 
 from ebbtide.clock import Queries
@@ -33,3 +34,11 @@ class ManualClock:
         """The storage's time, whatever date it gave the file."""
         del last_modified
         return self.now + self.storage_offset
+
+
+def wait_for_next_second() -> None:
+    """Returns in the second after this one. A date in whole seconds, such as S3 gives, may stand
+    for any instant of its second: now files that were written before are surely older."""
+    second = int(time.time())
+    while int(time.time()) == second:
+        time.sleep(0.01)

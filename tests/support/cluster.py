@@ -4,12 +4,11 @@ core each, which know nothing of this project's environment.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,15 +23,21 @@ from tests.support.postgres import free_port
 START_SECONDS_MAX: Final = 120
 MASTER_CLASS: Final = "org.apache.spark.deploy.master.Master"
 WORKER_CLASS: Final = "org.apache.spark.deploy.worker.Worker"
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For programs that end soon: to compile them well takes longer than to run them."""
 
 
 @dataclass
 class Cluster:
-    """A running cluster, whose logs and executors' files are in `directory`."""
+    """A running cluster, whose logs and executors' files are in `directory`. Executors have
+    `environment`, and next to nothing else."""
 
     directory: Path
+    environment: Mapping[str, str]
     port: int = field(default_factory=free_port)
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    master: subprocess.Popen[bytes] | None = None
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _started: int = 0
 
     @property
     def url(self) -> str:
@@ -40,29 +45,39 @@ class Cluster:
         return f"spark://127.0.0.1:{self.port}"
 
     def start(self, workers: int) -> None:
-        """Start it. Raises RuntimeError, with what the last process said, when it does not."""
+        """Start it. Raises RuntimeError, with what a process said, when that does not start."""
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", "0"]
-        self._run("master", [MASTER_CLASS, *options])
-        self._wait("master", "I have been elected leader")
-        for number in range(workers):
-            options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
-            work = self.directory / f"work-{number}"
-            self._run(f"worker-{number}", [WORKER_CLASS, *options, "-d", str(work), self.url])
-        for number in range(workers):
-            self._wait(f"worker-{number}", "Successfully registered with master")
+        self.master = self._run("master", [MASTER_CLASS, *options])
+        self._wait(self.master, "master", "I have been elected leader")
+        for _ in range(workers):
+            self.add_worker()
+        for number, process in enumerate(self.workers):
+            self._wait(process, f"worker-{number}", "Successfully registered with master")
 
-    def kill_worker(self, number: int) -> int:
-        """Kill a worker and its executors, as if the machine were gone; how many processes."""
-        return _kill(self.processes[1 + number])
+    def add_worker(self) -> None:
+        """Start another worker, which registers itself after a while."""
+        name = f"worker-{self._started}"
+        self._started += 1
+        options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+        options += ["-d", str(self.directory / f"{name}-files"), self.url]
+        self.workers.append(self._run(name, [WORKER_CLASS, *options]))
+
+    def kill_worker(self) -> int:
+        """Kill the oldest worker and its executors, as if the machine were gone; how many
+        processes."""
+        process = self.workers.pop(0)
+        killed = _kill(process)
+        process.wait()
+        return killed
 
     def stop(self) -> None:
         """End what runs."""
-        for process in reversed(self.processes):
+        for process in filter(None, [*self.workers, self.master]):
             if process.poll() is None:
                 _kill(process)
             process.wait()
 
-    def _run(self, name: str, arguments: list[str]) -> None:
+    def _run(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         program = Path(pyspark.__path__[0]) / "bin" / "spark-class"
         base = Path(sys.executable).resolve().parent
         environment = {
@@ -70,11 +85,12 @@ class Cluster:
             "JAVA_HOME": find_java(),
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
             "HOME": str(self.directory),
-            **{key: value for key, value in os.environ.items() if key.startswith("AWS_")},
+            **self.environment,
         }
         with (self.directory / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -83,15 +99,14 @@ class Cluster:
                 env=environment,
                 start_new_session=True,
             )
-        self.processes.append(process)
 
-    def _wait(self, name: str, text: str) -> None:
+    def _wait(self, process: subprocess.Popen[bytes], name: str, text: str) -> None:
         log = self.directory / f"{name}.log"
         deadline = time.monotonic() + START_SECONDS_MAX
         while text not in log.read_text(errors="replace"):
-            if time.monotonic() > deadline or self.processes[-1].poll() is not None:
+            if time.monotonic() > deadline or process.poll() is not None:
                 raise RuntimeError(f"{name} did not start:\n{log.read_text(errors='replace')}")
-            time.sleep(0.1)
+            time.sleep(0.05)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> int:
@@ -106,10 +121,12 @@ def _kill(process: subprocess.Popen[bytes]) -> int:
 
 
 @contextmanager
-def running_cluster(directory: Path, *, workers: int = 2) -> Iterator[Cluster]:
+def running_cluster(
+    directory: Path, *, environment: Mapping[str, str], workers: int = 2
+) -> Iterator[Cluster]:
     """A cluster for the block."""
     directory.mkdir(parents=True, exist_ok=True)
-    cluster = Cluster(directory)
+    cluster = Cluster(directory, environment)
     try:
         cluster.start(workers)
         yield cluster

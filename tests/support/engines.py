@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
 from pyspark.sql import SparkSession
 
 from ebbtide.gc.engine import Engine, LocalEngine
@@ -46,3 +47,18 @@ ENGINES: Final[dict[str, Engine]] = {
     "spark": SPARK,
     "joins": JOINS,
 }
+
+
+def on_engines(*names: str) -> pytest.MarkDecorator:
+    """Parameter `engine`: each of the named ones, or of all. Those that start Spark are marked."""
+    return pytest.mark.parametrize(
+        "engine",
+        [
+            pytest.param(
+                ENGINES[name],
+                id=name,
+                marks=[pytest.mark.spark] if isinstance(ENGINES[name], SparkEngine) else [],
+            )
+            for name in names or ENGINES
+        ],
+    )

@@ -13,8 +13,10 @@ meet.
 from __future__ import annotations
 
 import hashlib
+import math
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -146,22 +148,6 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         """The operation, once the baton is here."""
         self._body(self)
-
-
-@dataclass(slots=True)
-class Explored:
-    """How much was gone through: schedules to their end, schedules that met a known state, and
-    states."""
-
-    schedules: int = 0
-    pruned: int = 0
-    states: int = 0
-
-    def __iadd__(self, other: Explored) -> Explored:
-        self.schedules += other.schedules
-        self.pruned += other.pruned
-        self.states += other.states
-        return self
 
 
 class Ground(Watcher):
@@ -447,16 +433,15 @@ class Search:
     ground: Ground
     operations: Mapping[str, Operation]
     preemptions_max: int | None = None
-    explored: Explored = field(default_factory=Explored)
     _met: set[bytes] = field(default_factory=set)
 
-    def run(self) -> Explored:
-        """Go through them. Raises Violation, which names the schedule."""
+    def run(self, *, until: float = math.inf) -> int:
+        """Goes through the schedules until a monotonic time in seconds. Returns the number of
+        states between steps that it met. Raises Violation, which names the schedule."""
         todo: list[tuple[int, ...]] = [()]
-        while todo:
+        while todo and time.monotonic() < until:
             todo += self._follow(todo.pop())
-        self.explored.states = len(self._met)
-        return self.explored
+        return len(self._met)
 
     def random(self, random: Random) -> None:
         """One schedule, by chance."""
@@ -481,7 +466,6 @@ class Search:
                     choice = random.choice(enabled)
                 else:
                     if not self._is_new(threads, last, preemptions):
-                        self.explored.pruned += 1
                         return found
                     choice = enabled[0] if last is None else last
                     most = self.preemptions_max
@@ -496,7 +480,6 @@ class Search:
                 if others and not self.ground.was_private(before):
                     found += others
             self.ground.settle()
-            self.explored.schedules += 1
         except BaseException as error:
             names = list(self.operations)
             order = " ".join(f"{number}" for number in taken)

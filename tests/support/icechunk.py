@@ -10,6 +10,7 @@ import json
 import math
 import os
 import random
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -91,8 +92,10 @@ def _storage(path: Path) -> icechunk.Storage:
 
 
 def _access(config: icechunk.RepositoryConfig | None) -> dict[str, Any]:
+    """Access to the containers on the local disk; repositories of others have more."""
     containers = config.virtual_chunk_containers if config is not None else None
-    return dict.fromkeys(containers or {}, _LOCAL_ACCESS)
+    local = [prefix for prefix in containers or {} if prefix.startswith("file://")]
+    return dict.fromkeys(local, _LOCAL_ACCESS)
 
 
 def build_random(path: Path, seed: int, spec_version: int) -> None:
@@ -338,6 +341,23 @@ def backdate(path: Path, seconds: float) -> None:
             status = each.stat()
             modified = status.st_mtime_ns - round(seconds * 1e9)
             os.utime(each, ns=(status.st_atime_ns, modified))
+
+
+def instant_between(path: Path) -> datetime:
+    """An instant after all that was written to a repository so far, and not after what follows.
+
+    Names of copies of `repo` have whole milliseconds, and the clock that files are dated by is
+    behind by a few; so this waits until a new file is younger than now by a millisecond.
+    """
+    probe = path.with_name(f"{path.name}.clock")
+    enough, deadline = datetime.now(UTC) + timedelta(milliseconds=1), time.monotonic() + 10
+    while True:
+        probe.touch()
+        date = datetime.fromtimestamp(probe.stat().st_mtime_ns // 1000 / 1e6, UTC)
+        if date > enough:
+            return date
+        assert time.monotonic() < deadline, "files are dated by another clock than this machine's"
+        time.sleep(0.0005)
 
 
 @dataclass(frozen=True)

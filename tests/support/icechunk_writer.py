@@ -1,16 +1,12 @@
-"""A writer of an Icechunk repository in another process, for tests of what runs beside it."""
+"""A writer of Icechunk repositories in another process, for tests of what runs beside it."""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import random
-import select
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -21,15 +17,42 @@ from icechunk import Repository, Session
 
 from tests.support.icechunk import describe, open_repository
 
-PAUSE_SECONDS: Final = 0.1
-"""Between two commits: on an object store they take as long by themselves."""
-
 WAIT_SECONDS_MAX: Final = 60.0
-"""How long another process may take to answer."""
+"""How long the other process may take to answer."""
+
+Message = dict[str, str] | str | None
+"""What a writer says: what it committed, why it failed, or that it has ended."""
+
+
+class WriterProcess:
+    """The process in which one writer after the other runs. It starts with the first of them."""
+
+    def __init__(self) -> None:
+        self._connection: Connection | None = None
+
+    def connection(self) -> Connection:
+        """The pipe to the process."""
+        if self._connection is None:
+            context = multiprocessing.get_context("spawn")
+            self._connection, other = context.Pipe()
+            self._process = context.Process(target=_serve, args=(other,), daemon=True)
+            self._process.start()
+            other.close()
+        return self._connection
+
+    def end(self) -> None:
+        """Ends the process; the next writer starts another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._process.join(WAIT_SECONDS_MAX)
+            self._process.kill()
+            self._process.join()
+            self._process.close()
 
 
 class Writer:
-    """A process that writes to a branch, from when the context is entered until `stop`.
+    """Writes to a branch in another process, from when the context is entered until `stop`.
 
     It commits again and again; with `hold` it instead writes the chunks of one commit before the
     context is entered, and commits when it is stopped. What it wrote is at `PATH` in the snapshot.
@@ -37,38 +60,35 @@ class Writer:
 
     PATH: Final = "written"
 
-    def __init__(self, path: Path, branch: str = "main", *, hold: bool = False) -> None:
-        self.command = [
-            *(sys.executable, "-m", "tests.support.icechunk_writer"),
-            *(str(path.resolve()), branch, "hold" if hold else "loop"),
-        ]
+    def __init__(
+        self, process: WriterProcess, path: Path, branch: str = "main", *, hold: bool = False
+    ) -> None:
         self.descriptions: dict[str, str] = {}
         """What `describe` says of the array as committed, by snapshot id."""
-        self._changed = threading.Condition()
-        self._ready = self._ended = False
+        self._process = process
+        self._job = (str(path.resolve()), branch, hold)
+        self._runs = False
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            self.command,
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        self._wait(lambda: self._ready)
+        self._connection = self._process.connection()
+        self._connection.send(self._job)
+        self._runs = True
+        self._receive()
         return self
 
     def wait_for_commits(self, count: int) -> None:
-        """Wait until it made so many in all."""
-        self._wait(lambda: len(self.descriptions) >= count)
+        """Waits until it has made so many more."""
+        while self._connection.poll():
+            self._receive()
+        enough = len(self.descriptions) + count
+        while len(self.descriptions) < enough:
+            self._receive()
 
     def stop(self) -> list[str]:
-        """Let it end, and say what it committed, in order. Raises if it failed."""
-        self._end()
-        if self._process.returncode:
-            raise RuntimeError(f"the writer failed with {self._process.returncode}: see its stderr")
+        """Ends it; what it committed, in order. Raises if it failed."""
+        self._connection.send(None)
+        while self._runs:
+            self._receive()
         return list(self.descriptions)
 
     def __exit__(
@@ -77,59 +97,60 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end()
+        if self._runs:
+            self._process.end()
 
-    def _end(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
+    def _receive(self) -> None:
+        if not self._connection.poll(WAIT_SECONDS_MAX):
+            raise RuntimeError("the writer says nothing")
+        message: Message = self._connection.recv()
+        if isinstance(message, dict):
+            self.descriptions |= message
+            return
+        self._runs = False
+        if message is not None:
+            self._process.end()
+            raise RuntimeError(f"the writer failed: {message}")
+
+
+def _serve(connection: Connection) -> None:
+    """What the process does: one job after the other, until one fails or the pipe closes."""
+    while True:
         try:
-            self._process.wait(WAIT_SECONDS_MAX)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            self._reader.join()
-            self._process.stdout.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            message = json.loads(line)
-            with self._changed:
-                self._ready = True
-                self.descriptions |= message
-                self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def _wait(self, reached: Callable[[], bool]) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: reached() or self._ended, WAIT_SECONDS_MAX)
-        if not reached():
-            self._process.kill()
-            self._end()
-            raise RuntimeError("the writer did not get so far: see its stderr")
+            path, branch, hold = connection.recv()
+        except EOFError:
+            return
+        try:
+            _write(connection, Path(path), branch, hold)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test is told
+            connection.send(f"{type(error).__name__}: {error}")
+            return
+        connection.send(None)
 
 
-def _write(path: Path, branch: str, mode: str) -> None:
-    """What a `Writer` runs: prints one object a line, an empty one when it is ready."""
+def _write(connection: Connection, path: Path, branch: str, hold: bool) -> None:
+    """Writes until told to stop. Says what it committed; first of all, that it is ready."""
     repository = open_repository(path)
     choices = random.Random(os.getpid())
-    if mode == "hold":
+    if hold:
         session, description = _write_chunks(repository, branch, choices)
-        _say({})
-        sys.stdin.read()
-        _say({session.commit("held"): description})
+        connection.send({})
+        connection.recv()
+        connection.send({session.commit("held"): description})
         return
-    _say({})
-    while not select.select([sys.stdin], [], [], 0)[0]:
+    connection.send({})
+    pause_seconds = 0.0
+    # It pauses for as long as a commit takes, so that others get to change the repository, too.
+    while not connection.poll(pause_seconds):
+        began = time.monotonic()
         session, description = _write_chunks(repository, branch, choices)
         try:
-            _say({session.commit("written"): description})
+            connection.send({session.commit("written"): description})
         except icechunk.ConflictError:
             continue
-        time.sleep(PAUSE_SECONDS)
+        finally:
+            pause_seconds = time.monotonic() - began
+    connection.recv()
 
 
 def _write_chunks(
@@ -143,12 +164,3 @@ def _write_chunks(
     start = choices.randrange(9)
     array[start : start + 8] = choices.random()
     return session, describe(array)
-
-
-def _say(message: dict[str, str]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    _write(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -6,8 +6,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
+from tests.support.engines import INLINE
+from tests.support.templates import AGE, date_files
 
 NAME: Final = "lake"
 HOSTILE: Final = "<script>alert(1)</script>"
@@ -77,3 +82,23 @@ def leave_garbage(lake: Repository, *, count: int = 40, scale: int = 1) -> None:
     for number in range(count):
         lake.objects.put("dev", f"late/{number}", b"y" * (scale * (5000 + number)))
         lake.objects.delete("dev", f"late/{number}")
+
+
+def collector_of(store: Store, lake: Repository) -> Collector:
+    """A collector for which nothing is too young, and nothing too much: the files that the store
+    has by now are dated back."""
+    assert store.directory is not None
+    date_files(store.directory, datetime.now(UTC) - AGE)
+    return Collector(
+        EmbeddedRepository(lake.context, store_id=store.store_id),
+        engine=INLINE,
+        options=RunOptions.of(store.settings, grace=timedelta(0), unsafe=True, allow_share=True),
+    )
+
+
+def collect(store: Store, lake: Repository) -> tuple[str, str]:
+    """Makes one run that sweeps, then one that plans to delete garbage. Returns their ids."""
+    swept = collector_of(store, lake).run()
+    assert swept.state == "swept", swept
+    leave_garbage(lake)
+    return swept.run_id, collector_of(store, lake).plan().run_id

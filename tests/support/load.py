@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any, Final
@@ -40,6 +40,7 @@ MERGE_REFUSALS: Final = (
 )
 RETRIES: Final = 20
 RUNS_SECONDS_MAX: Final = 30.0
+MORE_SECONDS_MAX: Final = 20.0
 PREFIX: Final = "/repositories/lake"
 
 Contents = dict[str, str]
@@ -68,10 +69,12 @@ class Progress:
             self._failed = self.over = True
             self._changed.notify_all()
 
-    def end_after(self, seconds: float) -> None:
-        """It is time then, or when somebody fails."""
+    def end_after(self, seconds: float, *, has_seen_enough: Callable[[], bool]) -> None:
+        """It is time then, once enough was seen, or when somebody fails. Not much later at the
+        latest: a fault may be that there is nothing to see."""
         with self._changed:
             self._changed.wait_for(lambda: self._failed, seconds)
+            self._changed.wait_for(lambda: self._failed or has_seen_enough(), MORE_SECONDS_MAX)
             self.over = True
 
     def wait_for_runs(self, count: int) -> None:

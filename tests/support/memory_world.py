@@ -6,8 +6,9 @@ random ids is read in the same order when a history is told again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from ebbtide.settings import Settings
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS, PURGES_PREFIX
 from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.engine import database_file
 from ebbtide.store.metadata.schema import metadata as tables
 from ebbtide.store.owner import Ownership
 from ebbtide.store.repository import Repository
@@ -84,6 +86,23 @@ class Place:
                 if "repository_id" in table.c:
                     tx.execute(table.delete())
 
+    def copy_database(self, target: Path) -> None:
+        """Write what the database holds to a file."""
+        with closing(sqlite3.connect(target)) as copy, self._database() as database:
+            database.backup(copy)
+
+    def bring_database_back(self, source: Path) -> None:
+        """Make the database what it was when it was copied to a file."""
+        with closing(sqlite3.connect(source)) as copy, self._database() as database:
+            copy.backup(database)
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        file = database_file(self.store.metadata.engine)
+        assert file is not None
+        with closing(sqlite3.connect(file)) as connection:
+            yield connection
+
 
 @contextmanager
 def open_place(directory: Path) -> Iterator[Place]:
@@ -110,6 +129,7 @@ class MemoryWorld(World):
         dates_to_seconds: bool = False,
     ) -> None:
         place.clear(seed)
+        self.place = place
         self.clock: TruthfulClock = place.clock
         self.bucket = Bucket(BUCKET, self.clock.host_now, dates_to_seconds=dates_to_seconds)
         place.buckets[BUCKET] = self.bucket
@@ -126,6 +146,20 @@ class MemoryWorld(World):
     def prefix(self) -> str:
         """What the keys of the repository's objects begin with."""
         return "lake/"
+
+    def remember(self, file: Path) -> Callable[[], None]:
+        """What makes this world again what it is now. Its database is copied to `file`."""
+        self.place.copy_database(file)
+        now, objects = self.clock.now, dict(self.bucket.objects)
+        random = self.place.ids.random.getstate()
+
+        def bring_back() -> None:
+            self.place.bring_database_back(file)
+            self.clock.now, self.bucket.objects = now, dict(objects)
+            self.place.ids.random.setstate(random)
+            self.lake = self.another_process()
+
+        return bring_back
 
     def another_process(self) -> Repository:
         """The repository as a process that has just been started has it."""

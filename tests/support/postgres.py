@@ -66,8 +66,11 @@ class PostgresServer:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def start_postgres(directory: Path) -> PostgresServer:
+def start_postgres(directory: Path, lifeline: int = subprocess.PIPE) -> PostgresServer:
     """Starts a server with its files under ``directory``, on a free port of the loopback address.
+
+    It ends when ``lifeline``, the end of a pipe that it reads, closes: the one that `stop` closes,
+    unless another is given.
 
     PostgreSQL refuses to run as root. Root therefore starts it as another user; where that user
     may not enter ``directory`` (pytest's own temporary ones, for example) the files go to a
@@ -80,7 +83,7 @@ def start_postgres(directory: Path) -> PostgresServer:
     home = _Home.make(directory)
     try:
         password = _make_cluster(binaries, home)
-        port, keeper = _start_on_free_port(binaries, home)
+        port, keeper = _start_on_free_port(binaries, home, lifeline)
     except BaseException:
         shutil.rmtree(home.path)
         raise
@@ -109,8 +112,8 @@ class _Home:
         if self.user is not None:
             os.chown(path, self.user.pw_uid, self.user.pw_gid)
 
-    def start(self, *command: str | Path) -> subprocess.Popen[str]:
-        """Starts a command here as the user, with its output in one pipe and its input another."""
+    def start(self, *command: str | Path, stdin: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        """Starts a command here as the user, with its output in a pipe."""
         return subprocess.Popen(
             command,
             cwd=self.path,
@@ -118,7 +121,7 @@ class _Home:
             user=self.user.pw_uid if self.user else None,
             group=self.user.pw_gid if self.user else None,
             extra_groups=[] if self.user else None,
-            stdin=subprocess.PIPE,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -157,13 +160,24 @@ def _make_cluster(binaries: Path, home: _Home) -> str:
     return password
 
 
-def _start_on_free_port(binaries: Path, home: _Home) -> tuple[int, subprocess.Popen[str]]:
+def _start_on_free_port(
+    binaries: Path, home: _Home, lifeline: int
+) -> tuple[int, subprocess.Popen[str]]:
     output = ""
     for _ in range(PORT_ATTEMPTS_MAX):
         port = free_port()
         settings = {**SETTINGS, "port": str(port)}
         options = shlex.join(f"--{name}={value}" for name, value in settings.items())
-        keeper = home.start("/bin/sh", "-c", KEEPER, "keeper", binaries, home.path, options)
+        command: list[str | Path] = [
+            "/bin/sh",
+            "-c",
+            KEEPER,
+            "keeper",
+            binaries,
+            home.path,
+            options,
+        ]
+        keeper = home.start(*command, stdin=lifeline)
         assert keeper.stdout is not None
         if keeper.stdout.readline() == "ready\n":
             return port, keeper

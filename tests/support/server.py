@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,10 @@ import httpx
 import lakefs
 from lakefs.client import Client
 
+from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
+from ebbtide.store.embedded import Store
+from ebbtide.store.keys import Role
 
 PROGRAM = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
 API = "/api/v1"
@@ -55,15 +59,20 @@ class Server:
             timeout=WAIT_SECONDS,
         )
 
+    @property
+    def settings(self) -> Settings:
+        """What this process needs to open the store."""
+        names = ("database_url", "storage_url")
+        return Settings(**{name: self.environment.get(f"EBBTIDE_{name.upper()}") for name in names})
+
     def start(self, *, init: bool = True) -> Server:
-        """Make the store, a key for each role, and serve it on a free port of the loopback."""
+        """Makes the store in this process, with a key for each role. Serves it in another one, on a
+        free port of the loopback."""
         if init:
-            made = self.command("init", str(self.directory), "--json")
-            assert made.returncode == 0, made
-            self.keys["admin"] = _key(made.stdout)
-            for role in ("writer", "reader"):
-                made = self.command("key", "create", "--role", role, "--name", role, "--json")
-                self.keys[role] = _key(made.stdout)
+            with Store.init(self.directory, settings=self.settings) as store:
+                for role in Role:
+                    made = store.keys.create(role, name=role)
+                    self.keys[role] = Key(made.key.access_key_id, made.secret)
         log = (self.directory / "server.log").open("a")
         self.process = subprocess.Popen(
             [*PROGRAM, "serve", "--port", "0"],
@@ -111,6 +120,14 @@ class Server:
         return made.create(storage_namespace=f"local://{name}")
 
 
+def eventually(check: Callable[[], bool]) -> None:
+    """Waits until a check of what another process does holds, for a bounded time."""
+    ends = time.monotonic() + WAIT_SECONDS
+    while not check():
+        assert time.monotonic() < ends, "it never came to be"
+        time.sleep(0.02)
+
+
 def place_of(url: str) -> tuple[Storage, str]:
     """Where an object lies, on whatever storage: the directory above it, and its name there."""
     parent, _, name = url.rstrip("/").rpartition("/")
@@ -126,8 +143,3 @@ def new_server(directory: Path, **settings: str) -> Server:
         | {"EBBTIDE_STORE": str(directory), "EBBTIDE_WORKERS": "1", "EBBTIDE_LEASE_TTL": "0s"}
         | settings,
     )
-
-
-def _key(text: str) -> Key:
-    document = json.loads(text)
-    return Key(document["access_key_id"], document["secret_access_key"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from ebbtide.formats.embedded import EmbeddedRepository
@@ -16,10 +18,11 @@ from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Observer, silent
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings
-from ebbtide.store.embedded import Store
+from ebbtide.store.embedded import DATABASE_FILE, Store
 from ebbtide.store.repository import Repository
 from ebbtide.store.slices import Slices
 from tests.support.clock import ManualClock
+from tests.support.databases import SqliteDatabases
 from tests.support.engines import INLINE
 
 START = datetime.now(UTC).replace(microsecond=0) + timedelta(days=400)
@@ -45,6 +48,13 @@ def aged(repository: Repository) -> Repository:
     """The repository, with slices as old as its files."""
     context = repository.context
     return Repository(replace(context, slices=AgedSlices(context.settings)))
+
+
+@cache
+def empty_database() -> bytes:
+    """An SQLite database with the tables, which are empty: a copy takes 1 ms, new tables 30."""
+    with TemporaryDirectory() as directory:
+        return SqliteDatabases(Path(directory)).template.read_bytes()
 
 
 class World:
@@ -74,6 +84,8 @@ class World:
         }
         self.settings = Settings(**(chosen | (settings or {})))
         self.directory = directory
+        (directory / "store").mkdir(parents=True)
+        (directory / "store" / DATABASE_FILE).write_bytes(empty_database())
         self.store = Store.init(directory / "store", settings=self.settings, clock=self.clock)
         lake = self.store.create_repository("lake")
         self.aged_slices = aged_slices

@@ -31,6 +31,7 @@ from ebbtide.store.content.layout import (
 )
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.leases import Lease, beat, release_lease, take_lease
+from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.purges import find_purged
 from ebbtide.store.metadata.records import (
@@ -282,7 +283,9 @@ class EmbeddedRepository:
             put_back_records(tx, self._repository_id, records, run_id=run_id)
             lift_tombstones(tx, self._repository_id, commit_ids, run_id=run_id)
             lease_commits(tx, self._repository_id, commit_ids, until=until)
-        return len(commit_ids)
+            found = find_commits(tx, self._repository_id, commit_ids)
+        # Commits that an earlier run closed stay closed.
+        return sum(commit.is_intact for commit in found.values())
 
     def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
         """From `purged`."""

@@ -4,9 +4,8 @@ collected, and what refs reached at any time."""
 from __future__ import annotations
 
 import random
-import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +20,7 @@ from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.formats.icechunk.state import RECENT, load_repo, read_state
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
-from tests.support.icechunk import create_repository, open_repository
+from tests.support.icechunk import create_repository, instant_between, open_repository
 from tests.support.icechunk_files import files_of
 
 
@@ -48,25 +47,45 @@ def chain_of(storage: Storage, file: RepoFile) -> set[str]:
 
 
 class LogSimulation:
-    """Rounds of work and collections. Copies grow old by rounds: `graces` says after how many, one
-    of which is chosen each time."""
+    """Rounds of work and collections. Copies grow old by rounds: `graces` says after how many.
 
-    def __init__(self, path: Path, updates_per_file: int, *, graces: tuple[int, ...]) -> None:
+    A round has one of the numbers of `OPERATIONS`, and one of the graces. All of them come equally
+    often; chance decides on their order. The first grace of all comes last: it is 0, so that what
+    may go has gone in the end.
+    """
+
+    OPERATIONS: Final = (0, 1, 1, 2, 4, 8)
+
+    def __init__(
+        self, path: Path, seed: int, *, updates_per_file: int, graces: tuple[int, ...]
+    ) -> None:
         self.path = path
-        self.graces = graces
         self.updates_per_file = updates_per_file
-        self.choices = random.Random(f"{updates_per_file} {graces}")
+        self.choices = random.Random(seed)
+        self.rounds = self._shuffled(2 * self.OPERATIONS)
+        last, *others = graces * (len(self.rounds) // len(graces))
+        self.graces = [*self._shuffled(others), last]
         create_repository(path, 2, updates_per_file=updates_per_file)
         self.round = self.grace = self.deleted = 0
         self.births: dict[str, int] = {}
         self.log = log_of(path)
 
-    def work(self) -> None:
-        """Some operations of Icechunk; the grace of the next collection is chosen then."""
-        for _ in range(self.choices.choice((0, 1, 1, 2, 4, 8))):
+    def run(self) -> None:
+        """All rounds. In the end the log is in several files, and many copies were deleted, unless
+        it goes on in every one."""
+        for operations, grace in zip(self.rounds, self.graces, strict=True):
+            self.work(operations, grace)
+            self.collect()
+        assert len(self.log) > sum(self.rounds)
+        assert self.deleted > 10 or self.updates_per_file == 1
+        assert load_repo(open_storage(str(self.path))).previous is not None
+
+    def work(self, operations: int, grace: int) -> None:
+        """So many operations of Icechunk; the next collection has this grace."""
+        for _ in range(operations):
             self._expect(self._operate())
         self.round += 1
-        self.grace = self.choices.choice(self.graces)
+        self.grace = grace
         for name in files_of(self.path, "overwritten"):
             self.births.setdefault(name, self.round)
 
@@ -88,11 +107,8 @@ class LogSimulation:
             self.deleted += len(going)
             self._expect("GCRan")
 
-    def check_it_bites(self) -> None:
-        """It deleted copies, unless the log goes on in every one, and the log is in several."""
-        assert self.deleted > 10 or self.updates_per_file == 1
-        assert len(self.log) > 60
-        assert load_repo(open_storage(str(self.path))).previous is not None
+    def _shuffled(self, values: Sequence[int]) -> list[int]:
+        return self.choices.sample(values, len(values))
 
     def _expect(self, kind: str) -> None:
         """The log has one entry more."""
@@ -135,11 +151,9 @@ class History:
     a ref reaches.
     """
 
-    TICK_SECONDS: Final = 0.012
-    """Dates of files come from a clock that is behind by a few milliseconds."""
-
     def __init__(self, path: Path, seed: int, *, revives: bool) -> None:
-        self.choices = random.Random(f"{seed} {revives}")
+        self.path = path
+        self.choices = random.Random(seed)
         self.revives = revives
         files = self.choices.choice((1, 2, 3, None))
         self.repository = create_repository(path, 2, updates_per_file=files)
@@ -173,11 +187,9 @@ class History:
 
     def cutoffs(self) -> list[datetime]:
         """An instant before each operation, and after the one before it."""
-        half = timedelta(seconds=self.TICK_SECONDS / 2)
-        return [moment.at + half for moment in self.moments[:-1]]
+        return [moment.at for moment in self.moments[:-1]]
 
     def _note(self, operation: str) -> None:
-        time.sleep(self.TICK_SECONDS)
         reached = {
             each.id
             for kind, names in (
@@ -190,8 +202,7 @@ class History:
         for each in self._listed():
             if (parent := each.get("parent_id")) is not None:
                 self.parents[str(each["id"])].add(str(parent))
-        self.moments.append(Moment(datetime.now(UTC), operation, frozenset(reached)))
-        time.sleep(self.TICK_SECONDS)
+        self.moments.append(Moment(instant_between(self.path), operation, frozenset(reached)))
 
     def _any_snapshot(self) -> str:
         if self.revives:

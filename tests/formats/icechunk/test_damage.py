@@ -6,11 +6,11 @@ there, or one that the repository does not have, which stops a collection.
 
 from __future__ import annotations
 
-import logging
 import random
 import resource
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ebbtide.formats.icechunk.envelope import FileType, unpack
 from ebbtide.formats.icechunk.manifests import manifest_chunks
 from ebbtide.formats.icechunk.repo import parse_repo
 from ebbtide.formats.icechunk.snapshots import Snapshot, read_snapshot
-from tests.formats.icechunk.damage import REFUSALS, flips, refused, rewrites, survey
+from tests.formats.icechunk.damage import CHANGES, REFUSALS, flips, refused, rewrites, survey
 from tests.support.icechunk import SPEC_VERSIONS, create_repository, virtual_file
 from tests.support.icechunk_files import (
     ID_BYTES,
@@ -34,12 +34,9 @@ from tests.support.icechunk_files import (
     spell,
     unpacked,
 )
-
-_LOG = logging.getLogger(__name__)
-pytestmark = pytest.mark.timeout(120)
+from tests.support.randomized import randomized
 
 MEMORY_KILOBYTES_MAX = 300_000
-SMALL = 2000
 needs_v2 = pytest.mark.skipif(2 not in SPEC_VERSIONS, reason="writes no version 2")
 
 
@@ -77,25 +74,23 @@ def repository(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 class TestSnapshots:
-    def test_a_changed_bit_hides_no_manifest(self, repository: Path) -> None:
+    @randomized("damaged Icechunk files")
+    def test_a_changed_bit_hides_no_manifest(self, repository: Path, seed: int) -> None:
         """Version 1 alone trusts the file to name its parent."""
         for snapshot_id, data in files_of(repository, "snapshots").items():
-            payload, counts = unpacked(data), Counter[str]()
             manifests = manifests_of(read_snapshot(data, snapshot_id))
-            every = 1 if len(payload) < 400 else 3
-            for bit, changed in flips(payload, every=every):
-                file = plain(data, changed)
-                if not refused(partial(read_snapshot, file, snapshot_id), counts):
-                    found = manifests_of(read_snapshot(file, snapshot_id))
+            for bit, changed in flips(unpacked(data), seed):
+                with suppress(*REFUSALS):
+                    found = manifests_of(read_snapshot(plain(data, changed), snapshot_id))
                     assert found >= manifests or found - manifests, f"{bit // 8}.{bit % 8}"
-            _LOG.info("snapshot of %d bytes: %s", len(payload), dict(counts))
 
-    def test_changed_bytes_of_the_file(self, repository: Path) -> None:
-        for seed, (snapshot_id, data) in enumerate(files_of(repository, "snapshots").items()):
+    @randomized("damaged Icechunk files")
+    def test_changed_bytes_of_the_file(self, repository: Path, seed: int) -> None:
+        for snapshot_id, data in files_of(repository, "snapshots").items():
             counts: Counter[str] = Counter()
-            for changed in rewrites(data, seed, 700):
+            for changed in rewrites(data, seed):
                 refused(partial(read_snapshot, changed, snapshot_id), counts)
-            assert counts["DamagedError"] > 500
+            assert counts["DamagedError"] > 0.6 * CHANGES
 
 
 def manifests_of(snapshot: Snapshot) -> set[tuple[str, int, int]]:
@@ -103,16 +98,17 @@ def manifests_of(snapshot: Snapshot) -> set[tuple[str, int, int]]:
 
 
 class TestManifests:
-    def test_a_changed_bit_of_a_real_one(self, repository: Path) -> None:
+    @randomized("damaged Icechunk files")
+    def test_a_changed_bit_of_a_real_one(self, repository: Path, seed: int) -> None:
         """Ids of this repository decide which bits matter, so that only errors are looked for."""
         (data,) = files_of(repository, "manifests").values()
         payload = unpacked(data)
         assert slow_manifest(payload)[1] == 21
-        counts, _ = survey(payload, every=2)
-        _LOG.info("real manifest of %d bytes: %s", len(payload), dict(counts))
-        assert counts["refused"] > 500
+        counts, _ = survey(payload, seed)
+        assert counts["refused"] > CHANGES / 6
 
-    def test_changed_bytes_of_the_file(self, repository: Path) -> None:
+    @randomized("damaged Icechunk files")
+    def test_changed_bytes_of_the_file(self, repository: Path, seed: int) -> None:
         ((manifest_id, data),) = files_of(repository, "manifests").items()
         counts: Counter[str] = Counter()
 
@@ -120,19 +116,20 @@ class TestManifests:
             payload = unpack(changed, FileType.MANIFEST).payload
             manifest_chunks(payload, manifest_id, entry_count=21)
 
-        for changed in rewrites(data, 3, SMALL):
+        for changed in rewrites(data, seed):
             refused(partial(read, changed), counts)
-        assert counts["DamagedError"] > SMALL / 2
+        assert counts["DamagedError"] > CHANGES / 2
 
-    def test_changed_bytes_of_what_is_packed(self) -> None:
-        choices = random.Random(6)
+    @randomized("damaged Icechunk files")
+    def test_changed_bytes_of_what_is_packed(self, seed: int) -> None:
+        choices = random.Random(seed)
         made = MadeManifest(bytes(ID_BYTES), [[random_ref(choices) for _ in range(30)]])
         own = spell(made.manifest_id)
         counts: Counter[str] = Counter()
-        for changed in rewrites(made.payload(), 4, SMALL):
+        for changed in rewrites(made.payload(), seed):
             read = partial(manifest_chunks, changed, own, entry_count=made.count)
             refused(read, counts)
-        assert counts["DamagedError"] > SMALL / 4
+        assert counts["DamagedError"] > CHANGES / 2
 
     @pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 100])
     @pytest.mark.parametrize("byte", [0, 1, 4, 0x7F, 0x80, 0xFF])
@@ -149,11 +146,12 @@ class TestRepo:
             pytest.skip("version 1 has no such file")
         return (repository / "repo").read_bytes()
 
-    def test_changed_bytes_of_the_file(self, data: bytes) -> None:
+    @randomized("damaged Icechunk files")
+    def test_changed_bytes_of_the_file(self, data: bytes, seed: int) -> None:
         counts: Counter[str] = Counter()
-        for changed in rewrites(data, 5, SMALL):
+        for changed in rewrites(data, seed):
             refused(partial(parse_repo, changed, ""), counts)
-        assert counts["DamagedError"] > SMALL / 2
+        assert counts["DamagedError"] > CHANGES / 2
 
     def test_cut_at_any_length_it_is_refused(self, data: bytes) -> None:
         for length in range(len(data)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from datetime import timedelta
 from pathlib import Path
@@ -26,9 +25,9 @@ from tests.support.icechunk import (
     open_repository,
 )
 from tests.support.icechunk_lake import GRACE, IcechunkLake, candidates
+from tests.support.randomized import randomized
 
-REPOSITORIES = int(os.environ.get("EBBTIDE_TEST_EXPLAINED_ICECHUNK", "12"))
-ASKED_PER_REPOSITORY = 10
+ASKED_MAX = 10
 each_version = pytest.mark.parametrize("version", SPEC_VERSIONS)
 NOT_COLLECTED = ("system", "foreign")
 
@@ -58,12 +57,13 @@ def commit(repository: Repository, branch: str, name: str) -> str:
     return session.commit(name)
 
 
-@pytest.mark.parametrize("seed", range(REPOSITORIES))
-def test_random_repositories_by_the_definition(tmp_path: Path, seed: int) -> None:
-    path = tmp_path / "repository"
-    build_random(path, seed, SPEC_VERSIONS[seed % len(SPEC_VERSIONS)])
+@each_version
+@randomized("Icechunk repositories, explained")
+def test_random_repositories_by_the_definition(tmp_path: Path, version: int, seed: int) -> None:
+    path, choices = tmp_path / "repository", random.Random(seed)
+    build_random(path, seed, version)
     lake = IcechunkLake(path)
-    lake.engine = ENGINES[("inline", "workers")[seed // len(SPEC_VERSIONS) % 2]]
+    lake.engine = ENGINES[choices.choice(("inline", "workers"))]
     lake.age()
     plan = lake.collector().plan()
     planned, reasons = candidates(plan), lake.collector().reasons(plan.run_id)
@@ -71,7 +71,8 @@ def test_random_repositories_by_the_definition(tmp_path: Path, seed: int) -> Non
     with lake.format().reading(lake.format().now() - GRACE) as reading:
         roots = reading.roots()
     decision = decide(roots)
-    asked = random.Random(seed).sample(sorted(listing(path)), ASKED_PER_REPOSITORY)
+    addresses = sorted(listing(path))
+    asked = choices.sample(addresses, min(ASKED_MAX, len(addresses)))
 
     for address in asked:
         found = address_of(explaining, address)

@@ -22,6 +22,7 @@ from ebbtide.formats.icechunk.ids import (
     new_id_text,
 )
 from tests.support.icechunk_files import ALPHABET, spell
+from tests.support.randomized import examples, randomized
 
 ROOT_BYTES = bytes.fromhex("0b1cc8d6787580f0e33a6534")
 EDGES = [bytes(ID_BYTES), b"\xff" * ID_BYTES, ROOT_BYTES]
@@ -37,6 +38,8 @@ def test_the_first_snapshot_of_every_repository() -> None:
     assert id_bytes(ROOT_ID) == ROOT_BYTES
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(st.binary(min_size=ID_BYTES, max_size=ID_BYTES))
 def test_text_and_bytes_of_any_id(data: bytes) -> None:
     text = id_text(data)
@@ -47,9 +50,10 @@ def test_text_and_bytes_of_any_id(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "chunks/", "a", "x" * 100])
-@pytest.mark.parametrize("seed", range(3))
+@randomized("Icechunk ids")
 def test_many_texts_at_once(seed: int, prefix: str) -> None:
-    ids = EDGES + [random.Random(seed).randbytes(ID_BYTES) for _ in range(3000)]
+    choices = random.Random(seed)
+    ids = EDGES + [choices.randbytes(ID_BYTES) for _ in range(1000)]
     assert id_texts(rows(ids), prefix=prefix).to_pylist() == [prefix + spell(each) for each in ids]
 
 
@@ -63,7 +67,8 @@ def test_every_value_of_every_byte() -> None:
 
 
 def test_texts_of_rows_that_are_not_contiguous() -> None:
-    ids = [random.Random(1).randbytes(ID_BYTES) for _ in range(99)]
+    choices = random.Random(1)
+    ids = [choices.randbytes(ID_BYTES) for _ in range(99)]
     every_third = rows(ids)[::3]
     assert id_texts(every_third).to_pylist() == [spell(each) for each in ids[::3]]
 

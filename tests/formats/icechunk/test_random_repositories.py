@@ -6,7 +6,7 @@ everything that a ref reaches reads as before, in Icechunk's own eyes.
 
 from __future__ import annotations
 
-import os
+import random
 import shutil
 from pathlib import Path
 
@@ -24,44 +24,53 @@ from tests.support.icechunk import (
     open_repository,
 )
 from tests.support.icechunk_lake import IcechunkLake, candidates
+from tests.support.randomized import randomized
 
-pytestmark = pytest.mark.spark
-
-REPOSITORIES = int(os.environ.get("EBBTIDE_TEST_ICECHUNK", "100"))
-PER_TEST = 10
+each_version = pytest.mark.parametrize("version", SPEC_VERSIONS)
 
 
-@pytest.mark.parametrize("first", range(0, REPOSITORIES, PER_TEST))
-def test_the_plan_names_what_icechunk_deletes(tmp_path: Path, first: int) -> None:
-    for seed in range(first, first + PER_TEST):
-        version = SPEC_VERSIONS[seed % len(SPEC_VERSIONS)]
-        _check(tmp_path / f"{seed}", seed, version)
+@each_version
+@pytest.mark.parametrize("engine", ["inline", "workers"])
+@randomized("Icechunk repositories, planned and swept")
+def test_the_plan_names_what_icechunk_deletes(
+    tmp_path: Path, version: int, engine: str, seed: int
+) -> None:
+    _check(tmp_path / "lake", seed, version, engine)
 
 
-def _check(path: Path, seed: int, version: int) -> None:
+@each_version
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["spark", "joins"])
+@randomized("Icechunk repositories on Spark")
+def test_a_plan_of_spark_names_what_icechunk_deletes(
+    tmp_path: Path, version: int, engine: str, seed: int
+) -> None:
+    _check(tmp_path / "lake", seed, version, engine)
+
+
+def _check(path: Path, seed: int, version: int, engine: str) -> None:
     build_random(path, seed, version)
     lake = IcechunkLake(path)
-    # Two versions alternate, and each meets every engine.
-    lake.engine = list(ENGINES.values())[seed // len(SPEC_VERSIONS) % len(ENGINES)]
+    lake.engine = ENGINES[engine]
     lake.age()
     theirs = path.with_name(f"{path.name}-theirs")
     shutil.copytree(path, theirs)
     expected = collect_with_icechunk(theirs).deleted
     before, sizes = contents(path), listing(path)
 
-    report = lake.collector(sizes=SIZES[seed // 8 % 2]).plan()
+    report = lake.collector(sizes=random.Random(seed).choice(SIZES[:2])).plan()
 
     planned = candidates(report)
     assert all(sizes[address] == size for address, size in planned.items())
     ours = {address for address in planned if not address.startswith("overwritten/")}
-    assert ours == expected, f"seed {seed}, version {version}"
+    assert ours == expected
     swept = lake.collector().sweep(report.run_id)
     assert swept.state == "swept", swept.error
     assert swept.counts["deleted"].objects == len(planned)
     assert listing(path).keys() >= sizes.keys() - planned.keys()
     assert not listing(path).keys() & planned.keys()
 
-    assert contents(path) == before, f"seed {seed}, version {version}"
+    assert contents(path) == before
     _check_usable(path)
     assert not collect_with_icechunk(path).deleted
     if version == 2:

@@ -32,8 +32,8 @@ from tests.support.icechunk_files import (
     spell,
     unpacked,
 )
+from tests.support.randomized import randomized
 
-REPOSITORIES = 20
 MANIFEST, SNAPSHOT = 2, 1
 SOME_ID = bytes(range(ID_BYTES))
 
@@ -49,6 +49,12 @@ def chunks(made: MadeManifest, *, count: int | None = None) -> list[str | None]:
 def snapshot(made: MadeSnapshot) -> Snapshot:
     data = new_file(made.payload(), SNAPSHOT, 2, compressed=False)
     return read_snapshot(data, spell(made.snapshot_id))
+
+
+def packed(made: MadeSnapshot, choices: random.Random) -> bytes:
+    """The file of a snapshot, of either version, compressed or not."""
+    compressed = choices.random() < 0.3
+    return new_file(made.payload(), SNAPSHOT, choices.choice((1, 2)), compressed=compressed)
 
 
 def check_snapshot(data: bytes, payload: bytes, snapshot_id: str) -> dict[str, tuple[int, int]]:
@@ -67,16 +73,15 @@ def check_snapshot(data: bytes, payload: bytes, snapshot_id: str) -> dict[str, t
 
 class TestRealFiles:
     @pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
-    @pytest.mark.parametrize("first", range(0, REPOSITORIES, 10))
+    @randomized("Icechunk repositories, read")
     def test_all_are_read_as_the_slow_decoder_reads_them(
-        self, tmp_path: Path, spec_version: int, first: int
+        self, tmp_path: Path, spec_version: int, seed: int
     ) -> None:
-        for seed in range(first, first + 10):
-            path = tmp_path / f"{seed}"
-            build_random(path, 1000 + seed, spec_version)
-            addresses = self._check(path)
-            # Sessions that were given up left chunks that nothing refers to.
-            assert addresses <= {f"chunks/{name}" for name in files_of(path, "chunks")}
+        path = tmp_path / "repo"
+        build_random(path, seed, spec_version)
+        addresses = self._check(path)
+        # Sessions that were given up left chunks that nothing refers to.
+        assert addresses <= {f"chunks/{name}" for name in files_of(path, "chunks")}
 
     def _check(self, path: Path) -> set[str]:
         """Compare all files; the chunks that manifests refer to."""
@@ -100,18 +105,12 @@ class TestRealFiles:
 
 class TestMadeManifests:
     @pytest.mark.parametrize("rows_max", [1 << 20, 4, 1])
-    @pytest.mark.parametrize("seed", range(2))
+    @randomized("Icechunk files made by hand")
     def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, rows_max: int, seed: int) -> None:
         monkeypatch.setattr(flatbuffer, "ROWS_MAX", rows_max)
-        choices = random.Random(f"{rows_max} {seed}")
-        for _ in range(300):
-            made = random_manifest(choices)
-            assert slow_manifest(made.payload()) == (
-                spell(made.manifest_id),
-                made.count,
-                made.chunks,
-            )
-            assert chunks(made) == made.chunks
+        made = random_manifest(random.Random(seed))
+        assert slow_manifest(made.payload()) == (spell(made.manifest_id), made.count, made.chunks)
+        assert chunks(made) == made.chunks
 
     @pytest.mark.parametrize("rows_max", [1, 2, 999, 1000, 1001])
     def test_as_many_as_are_read_together_or_one_more(
@@ -182,11 +181,12 @@ class TestMadeManifests:
         made = MadeManifest(SOME_ID, [[MadeRef(("native",), unknown=0, full=False)]])
         assert chunks(made) == made.chunks
 
-    def test_cut_at_any_length_it_is_refused_or_has_all_chunks(self) -> None:
-        choices = random.Random(7)
+    @randomized("Icechunk files made by hand")
+    def test_cut_at_any_length_it_is_refused_or_has_all_chunks(self, seed: int) -> None:
+        choices = random.Random(seed)
         made = MadeManifest(SOME_ID, [[random_ref(choices) for _ in range(12)]])
         payload = made.payload()
-        for length in range(len(payload)):
+        for length in choices.sample(range(len(payload)), 12):
             try:
                 found = manifest_chunks(
                     payload[:length], spell(SOME_ID), entry_count=made.count
@@ -198,16 +198,15 @@ class TestMadeManifests:
 
 class TestMadeSnapshots:
     @pytest.mark.parametrize("rows_max", [1 << 20, 2])
-    def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, rows_max: int) -> None:
+    @randomized("Icechunk files made by hand")
+    def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, rows_max: int, seed: int) -> None:
         monkeypatch.setattr(flatbuffer, "ROWS_MAX", rows_max)
-        choices = random.Random(rows_max)
-        for number in range(600):
-            made = random_snapshot(choices)
-            version = number % 2 + 1
-            data = new_file(made.payload(), SNAPSHOT, version, compressed=number % 3 == 0)
-            manifests = check_snapshot(data, made.payload(), spell(made.snapshot_id))
-            infos = (*made.listed, *(made.listed_v2 or ()))
-            assert manifests == {spell(i): (size, count) for i, size, count in infos}
+        choices = random.Random(seed)
+        made = random_snapshot(choices)
+        data = packed(made, choices)
+        manifests = check_snapshot(data, made.payload(), spell(made.snapshot_id))
+        infos = (*made.listed, *(made.listed_v2 or ()))
+        assert manifests == {spell(i): (size, count) for i, size, count in infos}
 
     def test_another_snapshot_is_refused(self) -> None:
         data = new_file(MadeSnapshot(SOME_ID).payload(), SNAPSHOT, 2, compressed=True)
@@ -233,23 +232,20 @@ class TestMadeSnapshots:
             with pytest.raises(DamagedError, match="is dated"):
                 snapshot(MadeSnapshot(SOME_ID, flushed_at_micros=micros))
 
-    def test_another_parent_is_all_that_changes(self) -> None:
-        choices = random.Random(3)
-        for number in range(200):
-            made = random_snapshot(choices)
-            own, new = spell(made.snapshot_id), choices.randbytes(ID_BYTES)
-            version = number % 2 + 1
-            data = new_file(made.payload(), SNAPSHOT, version, compressed=number % 3 == 0)
-            expected = spell(made.parent_id or SOME_ID)
-            edited = with_parent(data, own, spell(new), expected=expected)
-            if made.parent_id is None:
-                assert edited is None
-                continue
-            assert edited is not None
-            assert unpacked(edited) == replace(made, parent_id=new).payload()
-            assert edited[:36] == data[:36]
-            assert edited[36:38] == bytes([version, SNAPSHOT])
-            assert with_parent(data, own, spell(new), expected=spell(new)) is None
+    @randomized("Icechunk files made by hand")
+    def test_another_parent_is_all_that_changes(self, seed: int) -> None:
+        choices = random.Random(seed)
+        made = random_snapshot(choices)
+        own, new = spell(made.snapshot_id), choices.randbytes(ID_BYTES)
+        data = packed(made, choices)
+        edited = with_parent(data, own, spell(new), expected=spell(made.parent_id or SOME_ID))
+        if made.parent_id is None:
+            assert edited is None
+            return
+        assert edited is not None
+        assert unpacked(edited) == replace(made, parent_id=new).payload()
+        assert edited[:38] == data[:38]
+        assert with_parent(data, own, spell(new), expected=spell(new)) is None
 
 
 class TestEnvelope:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,7 @@ from ebbtide.storage import open_storage
 from tests.formats.icechunk.damage import REFUSALS, flips, rewrites, survey
 from tests.formats.icechunk.operations import History, check_history, commit, log_of
 from tests.support.faulty import FaultyStorage
-from tests.support.icechunk import SPEC_VERSIONS, create_repository
+from tests.support.icechunk import SPEC_VERSIONS, create_repository, instant_between
 from tests.support.icechunk_files import (
     ID_BYTES,
     Fields,
@@ -36,28 +35,32 @@ from tests.support.icechunk_files import (
     random_ref,
     unpacked,
 )
+from tests.support.randomized import randomized
 
 needs_v2 = pytest.mark.skipif(2 not in SPEC_VERSIONS, reason="writes no version 2")
 
 
 class TestManifests:
-    def test_a_changed_bit_hides_no_chunk_among_references_of_many_kinds(self) -> None:
+    @randomized("damaged Icechunk files")
+    def test_a_changed_bit_hides_no_chunk_among_references_of_many_kinds(self, seed: int) -> None:
         choices = random.Random(1)
         refs = [random_ref(choices) for _ in range(40)]
         refs = [ref for ref in refs if len(ref.data) < 100][:20]
         refs = [replace(ref, chunk_id=choices.randbytes(ID_BYTES)) for ref in refs]
         made = MadeManifest(choices.randbytes(ID_BYTES), [refs[:13], refs[13:]])
-        assert not survey(made.payload())[1]
+        assert not survey(made.payload(), seed)[1]
 
-    def test_a_changed_bit_hides_no_chunk_among_native_references(self) -> None:
+    @randomized("damaged Icechunk files")
+    def test_a_changed_bit_hides_no_chunk_among_native_references(self, seed: int) -> None:
         choices = random.Random(2)
         refs = [MadeRef(("native",), chunk_id=choices.randbytes(ID_BYTES)) for _ in range(20)]
         made = MadeManifest(choices.randbytes(ID_BYTES), [refs[:13], refs[13:]])
-        assert not survey(made.payload())[1]
+        assert not survey(made.payload(), seed)[1]
 
     @pytest.mark.parametrize("dimensions", [1, 3])
+    @randomized("damaged Icechunk files")
     def test_a_changed_bit_hides_no_chunk_in_a_file_of_icechunk(
-        self, tmp_path: Path, dimensions: int
+        self, tmp_path: Path, dimensions: int, seed: int
     ) -> None:
         """Only the offsets to references are changed: what others do hangs on random ids."""
         repository = create_repository(tmp_path / "repo", SPEC_VERSIONS[-1])
@@ -75,7 +78,7 @@ class TestManifests:
         payload = unpacked(data)
         (refs,) = Fields(payload).tables(1)
         places = [start + i for start in refs.starts(1, 4) for i in range(4)]
-        assert not survey(payload, places=places)[1]
+        assert not survey(payload, seed, places=places)[1]
 
 
 @needs_v2
@@ -91,13 +94,15 @@ class TestDamagedRepo:
         session.commit("second")
         return (tmp_path / "repo" / "repo").read_bytes()
 
-    def test_a_changed_bit_is_refused_as_damage_or_read(self, data: bytes) -> None:
-        for _, changed in flips(unpacked(data)):
+    @randomized("damaged Icechunk files")
+    def test_a_changed_bit_is_refused_as_damage_or_read(self, data: bytes, seed: int) -> None:
+        for _, changed in flips(unpacked(data), seed):
             with suppress(*REFUSALS):
                 parse_repo(plain(data, changed), "")
 
-    def test_changed_bytes_are_refused_as_damage_or_read(self, data: bytes) -> None:
-        for changed in rewrites(unpacked(data), 6, 2000):
+    @randomized("damaged Icechunk files")
+    def test_changed_bytes_are_refused_as_damage_or_read(self, data: bytes, seed: int) -> None:
+        for changed in rewrites(unpacked(data), seed):
             with suppress(*REFUSALS):
                 parse_repo(plain(data, changed), "")
 
@@ -150,8 +155,7 @@ class TestRecent:
         repository = create_repository(path, 2)
         lost = commit(repository)
         repository.reset_branch("main", ROOT_ID)
-        time.sleep(0.02)
-        cutoff = datetime.now(UTC)
+        cutoff = instant_between(path)
         repository.create_tag("back", lost)
         repository.expire_snapshots(cutoff, delete_expired_tags=True)
         assert self.recent(path, cutoff) == {lost}
@@ -161,17 +165,16 @@ class TestRecent:
         repository = create_repository(path, 2)
         lost, head = commit(repository), commit(repository)
         repository.reset_branch("main", ROOT_ID)
-        time.sleep(0.02)
-        cutoff = datetime.now(UTC)
+        cutoff = instant_between(path)
         repository.create_branch("back", head)
         repository.expire_snapshots(repository.lookup_snapshot(head).written_at)
         assert lost in self.recent(path, cutoff)
 
-    @pytest.mark.parametrize("seed", range(4))
+    @randomized("Icechunk refs over time")
     def test_it_stays_in_random_histories(self, tmp_path: Path, seed: int) -> None:
         path = tmp_path / "repo"
         history = History(path, seed, revives=True)
-        for _ in range(30):
+        for _ in range(25):
             history.operate()
         check_history(path, history)
 

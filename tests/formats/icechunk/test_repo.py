@@ -9,7 +9,6 @@ import json
 import os
 import random
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,7 @@ from typing import Any
 
 import icechunk
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import Conflict, Refused
@@ -52,14 +51,15 @@ from tests.support.icechunk import (
     build_random,
     create_repository,
     design_example,
+    instant_between,
     open_repository,
 )
 from tests.support.icechunk_files import files_of, new_file
+from tests.support.randomized import examples, randomized
 
 pytestmark = pytest.mark.skipif(2 not in SPEC_VERSIONS, reason="writes no version 2")
 
 REPO_TYPE = 6
-ROUNDS = 30
 
 
 def storage_of(path: Path) -> Storage:
@@ -154,7 +154,8 @@ def _values(field: tables.Field) -> st.SearchStrategy[Any]:
 
 
 class TestTables:
-    @settings(max_examples=60, deadline=None)
+    @randomized("properties of values")
+    @examples("properties of values")
     @given(rows(REPO))
     def test_what_is_encoded_is_decoded(self, row: Row) -> None:
         assert decode(encode(row, REPO), REPO) == row
@@ -191,10 +192,10 @@ def _zeros() -> Row:
 
 
 class TestReading:
-    @pytest.mark.parametrize("seed", range(4))
+    @randomized("Icechunk repositories, read")
     def test_refs_snapshots_and_log_are_as_icechunk_says(self, tmp_path: Path, seed: int) -> None:
         path = tmp_path / "repo"
-        build_rich(path, 2000 + seed)
+        build_rich(path, seed)
         repository, file = open_repository(path), load_repo(storage_of(path))
         refs = {(ref.kind, ref.name): ref.commit_id for ref in file.refs}
         assert len(refs) == len(file.refs)
@@ -212,10 +213,10 @@ class TestReading:
         assert (file.previous is None) == (len(updates) == len(log))
         assert file.writable
 
-    @pytest.mark.parametrize("seed", range(4))
+    @randomized("Icechunk repositories, read")
     def test_every_copy_is_written_again_as_it_was(self, tmp_path: Path, seed: int) -> None:
         path = tmp_path / "repo"
-        build_rich(path, 2100 + seed)
+        build_rich(path, seed)
         for data in [*files_of(path, "overwritten").values(), (path / "repo").read_bytes()]:
             row = parse_repo(data, "").row
             again = parse_repo(new_file(encode(row, REPO), REPO_TYPE, 2, compressed=True), "")
@@ -273,11 +274,12 @@ class TestReading:
             with pytest.raises(DamagedError, match=f"has no {name}"):
                 parse_repo(new_file(encode(less, REPO), REPO_TYPE, 2, compressed=False), "")
 
-    def test_parents_in_a_large_circle_are_refused(self, tmp_path: Path) -> None:
+    @randomized("Icechunk repositories, read")
+    def test_parents_in_a_large_circle_are_refused(self, tmp_path: Path, seed: int) -> None:
         create_repository(tmp_path / "repo", 2)
         info = load_repo(storage_of(tmp_path / "repo")).row["snapshots"][0]
         count = 500
-        order = random.Random(1).sample(range(count), count)
+        order = random.Random(seed).sample(range(count), count)
         infos = [{**info, "id": number.to_bytes(12, "big")} for number in range(count)]
         for place, following in zip(order, [*order[1:], order[0]], strict=True):
             infos[place]["parent_offset"] = following
@@ -305,10 +307,10 @@ def _idless(infos: list[Row]) -> Row:
 
 
 class TestWriting:
-    @pytest.mark.parametrize("seed", range(3))
+    @randomized("Icechunk repositories, read")
     def test_an_edit_of_nothing_is_an_entry_of_the_log(self, tmp_path: Path, seed: int) -> None:
         path = tmp_path / "repo"
-        build_rich(path, 2200 + seed)
+        build_rich(path, seed)
         before, row = seen(path), load_repo(storage_of(path)).row
         write(path, Edit(kind="GCRan"))
         after = seen(path)
@@ -357,17 +359,16 @@ class TestWriting:
             assert first.at == max(now, second.at + timedelta(microseconds=1))
         commit(open_repository(path))
 
-    @pytest.mark.parametrize("seed", range(3))
+    @randomized("Icechunk repositories, read")
     def test_new_parents_are_all_that_changes(self, tmp_path: Path, seed: int) -> None:
         path, choices = tmp_path / "repo", random.Random(seed)
-        build_rich(path, 2300 + seed)
+        build_rich(path, seed)
         file = load_repo(storage_of(path))
         parents = {each.commit_id: each.first_parent_id for each in file.commits}
-        before, new_parents = seen(path), {}
-        for name in parents:
-            ancestors = ancestry(parents, name)[1:]
-            if len(ancestors) > 1 and choices.random() < 0.4:
-                new_parents[name] = choices.choice(ancestors[1:])
+        before = seen(path)
+        passable = {name: line for name in parents if (line := ancestry(parents, name)[2:])}
+        some = [name for name in passable if choices.random() < 0.4] or [*passable][:1]
+        new_parents = {name: choices.choice(passable[name]) for name in some}
         assert new_parents
         written = write(path, Edit(kind="ExpirationRan", new_parents=new_parents))
         after = seen(path)
@@ -389,12 +390,12 @@ class TestWriting:
             names = ancestry(expected, before.ancestries[ref][0][0])
             assert said == [(n, expected[n], *told[n][2:]) for n in names]
 
-    @pytest.mark.parametrize("seed", range(4))
+    @randomized("Icechunk repositories, read")
     def test_dropped_snapshots_leave_their_children_to_the_nearest_kept(
         self, tmp_path: Path, seed: int
     ) -> None:
         path, choices = tmp_path / "repo", random.Random(seed)
-        build_rich(path, 2400 + seed)
+        build_rich(path, seed)
         repository = open_repository(path)
         for _ in range(6):
             repository.create_branch("away", repository.lookup_branch("main"))
@@ -473,31 +474,32 @@ def ancestry(parents: Mapping[str, str | None], start: str) -> list[str]:
 class TestOperationsLog:
     @pytest.mark.parametrize("graces", [(0,), (0, 0, 1, 3)])
     @pytest.mark.parametrize("updates_per_file", [1, 2, 3, 7])
+    @randomized("Icechunk logs over time")
     def test_it_stays_complete_while_copies_are_collected(
-        self, tmp_path: Path, updates_per_file: int, graces: tuple[int, ...]
+        self, tmp_path: Path, seed: int, updates_per_file: int, graces: tuple[int, ...]
     ) -> None:
-        simulation = LogSimulation(tmp_path / "repo", updates_per_file, graces=graces)
-        for _ in range(ROUNDS):
-            simulation.work()
-            simulation.collect()
-        simulation.check_it_bites()
+        LogSimulation(
+            tmp_path / "repo", seed, updates_per_file=updates_per_file, graces=graces
+        ).run()
 
     @pytest.mark.parametrize("updates_per_file", [2, 3, 7])
+    @randomized("Icechunk logs over time")
     def test_it_stays_complete_whatever_the_grace(
-        self, tmp_path: Path, updates_per_file: int
+        self, tmp_path: Path, seed: int, updates_per_file: int
     ) -> None:
         """A copy within the grace may go on in an older one that the file itself does not."""
         path = tmp_path / "repo"
         repository = create_repository(path, 2, updates_per_file=updates_per_file)
-        choices = random.Random(updates_per_file)
-        moments, deleted = [datetime.now(UTC)], 0
-        for number in range(20):
+        choices = random.Random(seed)
+        moments, deleted = [instant_between(path)], 0
+        # The last grace is short, so that something is deleted.
+        for number, back in enumerate([*choices.choices((1, 1, 4, 9), k=11), 1]):
             for _ in range(choices.choice((1, 2, 4, 8))):
                 commit(repository)
-                time.sleep(0.002)  # names of copies have milliseconds
                 moments.append(datetime.now(UTC))
+            moments[-1] = instant_between(path)
             before = log_of(path)
-            deleted += collect_copies(path, moments[-choices.choice((1, 1, 4, 9)) :][0])
+            deleted += collect_copies(path, moments[-back:][0])
             after = log_of(path)
             assert after[-len(before) :] == before, f"round {number}"
         assert deleted
@@ -509,9 +511,9 @@ class TestOperationsLog:
         repository = create_repository(path, 2, updates_per_file=updates_per_file)
         for _ in range(8):
             commit(repository)
-        time.sleep(0.002)
+        cutoff = instant_between(path)
         before = log_of(path)
-        deleted = collect_copies(path, datetime.now(UTC), between=partial(commit, repository))
+        deleted = collect_copies(path, cutoff, between=partial(commit, repository))
         assert deleted or updates_per_file == 1
         after = log_of(path)
         assert after[-len(before) :] == before

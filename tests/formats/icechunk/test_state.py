@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,9 +36,11 @@ from tests.support.icechunk import (
     build_random,
     create_repository,
     design_example,
+    instant_between,
     open_repository,
 )
 from tests.support.icechunk_files import files_of
+from tests.support.randomized import randomized
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 """Files have dates around it, whatever the clock says."""
@@ -97,10 +98,10 @@ class TestVersion:
 
 class TestHistory:
     @each_version
-    @pytest.mark.parametrize("seed", range(4))
+    @randomized("Icechunk repositories, read")
     def test_refs_reach_what_icechunk_says(self, tmp_path: Path, version: int, seed: int) -> None:
         path = tmp_path / "repo"
-        build_random(path, 4000 + seed, version)
+        build_random(path, seed, version)
         found, repository = read(path), open_repository(path)
         reached = set()
         for ref in found.history.refs:
@@ -295,9 +296,7 @@ class TestRecent:
         if how == "tag":
             repository.create_tag("side", ids[2])
             repository.reset_branch("main", ids[1])
-        time.sleep(0.002)  # names of copies have milliseconds
-        before = datetime.now(UTC)
-        time.sleep(0.002)
+        before = instant_between(path)
         lost = {"reset": ids[1:], "branch": ids[3:], "tag": ids[2:]}.get(how, ids[:2])
         match how:
             case "reset":
@@ -350,9 +349,7 @@ class TestRecent:
         copies: list[str] = []
         for _ in range(6):
             commit(repository)
-            time.sleep(0.002)
-            cutoffs.append(datetime.now(UTC))
-            time.sleep(0.002)
+            cutoffs.append(instant_between(path))
             before = files_of(path, "overwritten").keys()
             repository.create_tag(f"{cutoffs[-1]}", ROOT_ID)
             # The copy of the file as it was at the cutoff.
@@ -386,7 +383,7 @@ class TestRecent:
         date(path, cutoff - timedelta(days=9))
         assert refusal(path, cutoff) == "missing_backup"
 
-    @pytest.mark.parametrize("seed", range(6))
+    @randomized("Icechunk refs over time")
     def test_whatever_was_reachable_since_the_cutoff_stays(self, tmp_path: Path, seed: int) -> None:
         path = tmp_path / "repo"
         history = History(path, seed, revives=False)
@@ -399,8 +396,7 @@ class TestRecent:
         repository = create_repository(path, 2)
         lost = commit(repository)
         repository.reset_branch("main", ROOT_ID)
-        time.sleep(0.02)
-        cutoff = datetime.now(UTC)
+        cutoff = instant_between(path)
         repository.create_tag("back", lost)
         repository.delete_tag("back")
         assert self.hold(path, cutoff) == {lost: RECENT}

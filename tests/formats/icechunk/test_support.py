@@ -25,7 +25,8 @@ from tests.support.icechunk import (
     open_repository,
     virtual_file,
 )
-from tests.support.icechunk_writer import Writer
+from tests.support.icechunk_writer import Writer, WriterProcess
+from tests.support.randomized import randomized
 
 pytestmark = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
 
@@ -35,7 +36,7 @@ def kinds(paths: dict[str, int] | frozenset[str]) -> Counter[str]:
     return Counter(path.split("/")[0] for path in paths)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@randomized("Icechunk repositories, read")
 def test_random_repositories_can_be_read_and_their_seed_makes_them(
     tmp_path: Path, spec_version: int, seed: int
 ) -> None:
@@ -152,9 +153,11 @@ def test_listing_leaves_out_what_ebbtide_wrote(tmp_path: Path, spec_version: int
     assert before["snapshots/1CECHNKREP0F1RSTCMT0"] > 39
 
 
-def test_writer_commits_until_stopped(tmp_path: Path, spec_version: int) -> None:
+def test_writer_commits_until_stopped(
+    tmp_path: Path, spec_version: int, writer_process: WriterProcess
+) -> None:
     create_repository(tmp_path / "repo", spec_version)
-    with Writer(tmp_path / "repo") as writer:
+    with Writer(writer_process, tmp_path / "repo") as writer:
         writer.wait_for_commits(3)
         committed = writer.stop()
     assert len(committed) >= 3
@@ -164,20 +167,26 @@ def test_writer_commits_until_stopped(tmp_path: Path, spec_version: int) -> None
         assert found.snapshots[each][Writer.PATH] == writer.descriptions[each]
 
 
-def test_writer_holds_a_commit_whose_chunks_are_written(tmp_path: Path, spec_version: int) -> None:
+def test_writer_holds_a_commit_whose_chunks_are_written(
+    tmp_path: Path, spec_version: int, writer_process: WriterProcess
+) -> None:
     path = tmp_path / "repo"
     create_repository(path, spec_version)
-    with Writer(path, hold=True) as writer:
+    with Writer(writer_process, path, hold=True) as writer:
         assert kinds(listing(path))["chunks"] > 0
         before = contents(path).refs["branch/main"]
         committed = writer.stop()
     assert contents(path).refs["branch/main"] == committed + before
 
 
-def test_writer_that_fails_says_so(tmp_path: Path, spec_version: int) -> None:
+def test_writer_that_fails_says_so_and_the_next_one_writes(
+    tmp_path: Path, spec_version: int, writer_process: WriterProcess
+) -> None:
     create_repository(tmp_path / "repo", spec_version)
     with (
-        pytest.raises(RuntimeError, match="the writer"),
-        Writer(tmp_path / "repo", "nowhere", hold=True),
+        pytest.raises(RuntimeError, match=r"the writer failed: .*nowhere"),
+        Writer(writer_process, tmp_path / "repo", "nowhere", hold=True),
     ):
         pass
+    with Writer(writer_process, tmp_path / "repo", hold=True) as writer:
+        assert len(writer.stop()) == 1

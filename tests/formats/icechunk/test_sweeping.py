@@ -21,6 +21,7 @@ from tests.support.icechunk import (
     read_snapshot,
 )
 from tests.support.icechunk_lake import IcechunkLake, candidates
+from tests.support.randomized import randomized
 
 both = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
 
@@ -118,13 +119,13 @@ def test_a_branch_made_between_batches_stops_the_sweep(
     contents(lake.path)
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_random_work_between_plan_and_sweep(tmp_path: Path, seed: int) -> None:
+@both
+@randomized("work between plan and sweep")
+def test_random_work_between_plan_and_sweep(tmp_path: Path, seed: int, spec_version: int) -> None:
     """Whatever Icechunk does in between, all that refs reach reads afterwards, and as before."""
     choices = random.Random(seed)
-    version = SPEC_VERSIONS[seed % len(SPEC_VERSIONS)]
     lake = IcechunkLake(tmp_path / "lake")
-    build_random(lake.path, 1000 + seed, version)
+    build_random(lake.path, seed, spec_version)
     everything = all_snapshots(lake.path)
     lake.age()
     report = lake.collector().plan()

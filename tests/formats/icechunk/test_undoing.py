@@ -36,11 +36,11 @@ from tests.support.icechunk import (
     read_snapshot,
 )
 from tests.support.icechunk_lake import GRACE, IcechunkLake
+from tests.support.randomized import randomized
 
 both = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
 newest = pytest.mark.skipif(2 not in SPEC_VERSIONS, reason="the installed Icechunk has version 1")
 WEEK = timedelta(days=7)
-SEEDS = 24
 
 
 def all_readable(path: Path) -> dict[str, dict[str, str]]:
@@ -100,20 +100,20 @@ def rewritten(lake: IcechunkLake, spec_version: int, *, commits: int = 4) -> lis
     return made[1:]
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_random_repositories_come_back(tmp_path: Path, seed: int) -> None:
+@both
+@randomized("Icechunk repositories, undone")
+def test_random_repositories_come_back(tmp_path: Path, spec_version: int, seed: int) -> None:
     """Every file, everything that could be read, and its ancestors; and all goes on from there."""
-    version = SPEC_VERSIONS[seed % len(SPEC_VERSIONS)]
-    build_random(tmp_path / "lake", 7000 + seed, version)
+    build_random(tmp_path / "lake", seed, spec_version)
     clock = ManualClock(datetime.now(UTC))
     lake = IcechunkLake(tmp_path / "lake", clock=clock)
-    lake.engine = list(ENGINES.values())[seed // len(SPEC_VERSIONS) % 2]
+    lake.engine = ENGINES[random.Random(seed).choice(("inline", "workers"))]
     lake.age()
     before, readable, refs = files(lake.path), all_readable(lake.path), contents(lake.path)
     ancestors = ancestry_of(lake.path, list(readable))
-    listed = all_listed(lake.path) if version == 2 else ()
+    listed = all_listed(lake.path) if spec_version == 2 else ()
     report = sweep(lake)
-    kept = all_listed(lake.path) if version == 2 else ()
+    kept = all_listed(lake.path) if spec_version == 2 else ()
     moved = report.counts["quarantined"].objects
     gone = before.keys() - files(lake.path).keys()
     assert len(gone) <= moved
@@ -125,7 +125,7 @@ def test_random_repositories_come_back(tmp_path: Path, seed: int) -> None:
     assert all_readable(lake.path) == readable
     assert ancestry_of(lake.path, list(readable)) == ancestors
     assert contents(lake.path) == refs
-    if version == 2:
+    if spec_version == 2:
         assert set(listed) == set(all_listed(lake.path))
         kinds = [str(entry.kind) for entry in open_repository(lake.path).ops_log()]
         dropped = len(listed) - len(kept)
@@ -257,7 +257,7 @@ def test_both_runs_undone_newest_first(in_two_runs: InTwoRuns) -> None:
 
 
 @both
-@pytest.mark.parametrize("seed", range(12))
+@randomized("undoing, broken off")
 def test_broken_off_anywhere(
     tmp_path: Path, spec_version: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

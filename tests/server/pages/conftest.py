@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,17 +14,13 @@ import httpx
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import RunOptions
 from ebbtide.server.app import create_app
 from ebbtide.server.jobs import Jobs
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.keys import KeyPair, Role
 from tests.support.app import InProcess
-from tests.support.engines import INLINE
-from tests.support.lake import NAME, fill_lake, leave_garbage
+from tests.support.lake import NAME, collect, fill_lake
 
 ORIGIN = {"Origin": "http://test"}
 RUN = re.compile(r"/runs/([0-9a-f]{32})")
@@ -89,8 +84,17 @@ def browsing(store: Store) -> Iterator[Browsers]:
 
 @pytest.fixture
 def browsers(store: Store) -> Iterator[Browsers]:
-    """Browsers on an empty store of each kind of database."""
+    """Browsers on an empty store."""
     with browsing(store) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared_browsers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsers]:
+    """Browsers on an empty store that all tests of a module share, and leave as it is."""
+    settings = Settings(reclaim=False)
+    directory = tmp_path_factory.mktemp("shared") / "store"
+    with Store.init(directory, settings=settings) as store, browsing(store) as found:
         yield found
 
 
@@ -110,21 +114,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     directory: Path = tmp_path_factory.mktemp("pages")
     settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0), grace=timedelta(0))
     with Store.init(directory / "store", settings=settings) as store:
-        repository = fill_lake(store, days=60)
-        collector = Collector(
-            EmbeddedRepository(repository.context, store_id=store.store_id),
-            engine=INLINE,
-            options=RunOptions.of(settings, grace=timedelta(0), unsafe=True, allow_share=True),
-        )
-        # Dates of files are in whole seconds, any instant of which is too young in that second.
-        time.sleep(1.1)
-        swept = collector.run()
-        assert swept.state == "swept", swept
-        leave_garbage(repository)
-        time.sleep(1.1)
-        planned = collector.plan()
+        swept, planned = collect(store, fill_lake(store, days=60))
         with browsing(store) as browsers:
-            yield Lake(store, browsers, planned.run_id, swept.run_id)
+            yield Lake(store, browsers, planned, swept)
 
 
 PLACE = f"/repositories/{NAME}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.arrow import table_of
@@ -19,6 +19,7 @@ from ebbtide.ids import descending_id, new_id
 from ebbtide.server.pages import candidate_reading
 from ebbtide.server.pages.candidate_reading import AGES, Candidate, Search, draw, find
 from ebbtide.storage import open_storage
+from tests.support.randomized import examples, randomized
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 KINDS = ("object", "range", "tree")
@@ -30,7 +31,7 @@ candidates = st.builds(
         st.sampled_from(["data/x/", "data/y/", "_ebbtide/trees/", ""]),
         st.text("abc.%é", min_size=1, max_size=4),
     ),
-    size_bytes=st.integers(0, 2000),
+    size_bytes=st.sampled_from([0, 1, 999, 1000]) | st.integers(0, 2000),
     last_modified=st.builds(lambda hours: NOW - timedelta(hours=hours), st.integers(0, 24 * 500)),
     kind=st.just("object"),
 )
@@ -64,18 +65,12 @@ def pages(folder: RunFolder, parts: list[Part], search: Search, amount: int) -> 
         position = found.next_position
 
 
+@randomized("pages of candidates")
+@examples("pages of candidates")
 @given(groups, searches, st.integers(1, 7), st.sampled_from([1, 10, 10**6]))
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 def test_pages_find_what_a_filter_finds(
-    monkeypatch: pytest.MonkeyPatch,
-    groups: list[tuple[str, list[Candidate]]],
-    search: Search,
-    amount: int,
-    scanned_max: int,
+    groups: list[tuple[str, list[Candidate]]], search: Search, amount: int, scanned_max: int
 ) -> None:
-    monkeypatch.setattr(candidate_reading, "SCANNED_MAX", scanned_max)
     folder, parts = write(groups)
     expected = [
         (row.address, row.size_bytes, kind)
@@ -85,12 +80,15 @@ def test_pages_find_what_a_filter_finds(
         and search.kind in ("", kind)
         and row.size_bytes >= search.bytes_min
     ]
-    found = pages(folder, parts, search, amount)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(candidate_reading, "SCANNED_MAX", scanned_max)
+        found = list(pages(folder, parts, search, amount))
     assert [(row.address, row.size_bytes, row.kind) for row in found] == expected
 
 
+@randomized("pages of candidates")
+@examples("pages of candidates")
 @given(groups)
-@settings(max_examples=100, deadline=None)
 def test_charts_add_up(groups: list[tuple[str, list[Candidate]]]) -> None:
     charts = draw(*write(groups), now=NOW)
     rows = [row for _, rows in groups for row in rows]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import time
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import FrameType
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.model import Commit
 from ebbtide.server.pages import graph
 from ebbtide.server.pages.graph import LANES_MAX, newest_first, rows
+from tests.support.randomized import examples, randomized
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -29,8 +33,9 @@ def histories(draw: st.DrawFn) -> list[Commit]:
     return newest_first(commits)
 
 
+@randomized("commit graphs")
+@examples("commit graphs")
 @given(histories(), st.data())
-@settings(max_examples=300)
 def test_lines_go_on(commits: list[Commit], data: st.DataObject) -> None:
     first = data.draw(st.sampled_from([None, *(commit.commit_id for commit in commits)]))
     with pytest.MonkeyPatch.context() as patched:
@@ -56,30 +61,56 @@ def test_lines_go_on(commits: list[Commit], data: st.DataObject) -> None:
         assert lanes[first] == 0
 
 
+@randomized("commit graphs")
+@examples("commit graphs")
 @given(histories())
 def test_only_so_many_lanes_are_drawn(commits: list[Commit]) -> None:
     for row in rows(commits, start=0, stop=len(commits)):
         assert max(row.lane, *row.above, *row.past, *row.below, 0) < LANES_MAX
 
 
+@randomized("commit graphs")
+@examples("commit graphs")
 @given(histories(), st.integers(0, 25), st.integers(1, 10))
 def test_a_window_is_a_part_of_the_whole(commits: list[Commit], start: int, length: int) -> None:
     whole = rows(commits, start=0, stop=len(commits))
     assert rows(commits, start=start, stop=start + length) == whole[start : start + length]
 
 
-def test_many_commits_take_little_time() -> None:
-    """30,000 commits on 1,000 branches."""
-    commits = [
-        Commit(
-            f"{number:06d}",
-            (f"{number - 1000:06d}",) if number >= 1000 else (),
-            START + timedelta(minutes=number),
-            "tree",
-        )
-        for number in range(30_000)
-    ]
-    began = time.monotonic()
-    drawn = rows(newest_first(commits), start=29_900, stop=30_000)
-    assert len(drawn) == 100
-    assert time.monotonic() - began < 5
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of Python a piece of work runs."""
+    count = 0
+
+    def trace(_frame: FrameType, event: str, _argument: object) -> Any:  # the type is recursive
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_many_commits_take_time_in_proportion() -> None:
+    """A window at the end of a history with many branches: of twice as many commits, on twice as
+    many branches, the work is twice as much."""
+
+    def work_for(count: int) -> int:
+        branches = count // 30
+        commits = [
+            Commit(
+                f"{number:06d}",
+                (f"{number - branches:06d}",) if number >= branches else (),
+                START + timedelta(minutes=number),
+                "tree",
+            )
+            for number in range(count)
+        ]
+        listed = newest_first(commits)
+        return lines_run(lambda: rows(listed, start=count - 20, stop=count))
+
+    assert work_for(6_000) < 2.5 * work_for(3_000)

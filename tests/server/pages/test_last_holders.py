@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import read_part
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.runs import RunFolder
@@ -21,8 +17,7 @@ from ebbtide.server.pages.last_holders import NEVER, UNKNOWN, find_last_holders
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-from tests.support.engines import INLINE
-from tests.support.lake import fill_lake, leave_garbage
+from tests.support.lake import collector_of, fill_lake, leave_garbage
 
 Planned = tuple[Repository, Plan, RunFolder]
 
@@ -31,17 +26,13 @@ Planned = tuple[Repository, Plan, RunFolder]
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planned]:
     """A lake with a plan that nobody has swept."""
     settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0))
-    with Store.init(tmp_path_factory.mktemp("held") / "store", settings=settings) as store:
+    directory = tmp_path_factory.mktemp("held") / "store"
+    with Store.init(directory, settings=settings) as store:
         lake = fill_lake(store, days=60)
         leave_garbage(lake, count=5)
         _hold_on_two(lake)
         lake.retention.set({"default": {"keep_last": 1}})
-        time.sleep(1.1)  # dates of files are in whole seconds
-        collector = Collector(
-            EmbeddedRepository(lake.context, store_id=store.store_id),
-            engine=INLINE,
-            options=RunOptions.of(settings, grace=timedelta(0), unsafe=True, allow_share=True),
-        )
+        collector = collector_of(store, lake)
         report = collector.plan()
         plan = collector.plan_of(report.run_id)
         yield lake, plan, RunFolder.inside(lake.storage, report.run_id)

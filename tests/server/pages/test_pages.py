@@ -11,9 +11,6 @@ from typing import get_args
 
 import pytest
 
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import COUNTED, RunState
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
@@ -24,8 +21,7 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.keys import Role
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
 from tests.support.clock import ManualClock
-from tests.support.engines import INLINE
-from tests.support.lake import HOSTILE, NAME, fill_lake
+from tests.support.lake import HOSTILE, NAME, collector_of, fill_lake
 
 
 def text_of(page: str) -> str:
@@ -164,15 +160,8 @@ def test_a_run(lake: Lake, admin: Browser) -> None:
 def test_sizes_that_nobody_asked_for(tmp_path: Path) -> None:
     """A repository whose runs ask for those of candidates alone: none is made up."""
     settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0), sizes="candidates")
-    options = RunOptions.of(settings, grace=timedelta(0), unsafe=True, allow_share=True)
     with Store.init(tmp_path / "store", settings=settings) as store:
-        repository = fill_lake(store, days=60)
-        collector = Collector(
-            EmbeddedRepository(repository.context, store_id=store.store_id),
-            engine=INLINE,
-            options=options,
-        )
-        time.sleep(1.1)  # dates of files may be in whole seconds
+        collector = collector_of(store, fill_lake(store, days=60))
         first, second = collector.run(), collector.plan()
         assert not first.counts["listed"].sized
         assert first.counts["deleted"].sized

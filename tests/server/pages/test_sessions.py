@@ -169,8 +169,8 @@ def test_logging_in_anew_ends_the_session_before(store: Store, browsers: Browser
 
 
 @pytest.mark.parametrize("place", ["", "/trash", "/nothing", "/login"])
-def test_headers(browsers: Browsers, place: str) -> None:
-    answer = browsers(Role.READER).get(place)
+def test_headers(shared_browsers: Browsers, place: str) -> None:
+    answer = shared_browsers(Role.READER).get(place)
     assert answer.headers["content-security-policy"] == POLICY
     assert "unsafe" not in POLICY and "default-src 'none'" in POLICY
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -179,8 +179,8 @@ def test_headers(browsers: Browsers, place: str) -> None:
     assert answer.headers["cache-control"] == "no-store"
 
 
-def test_files_are_kept_by_browsers(browsers: Browsers) -> None:
-    browser = browsers(None)
+def test_files_are_kept_by_browsers(shared_browsers: Browsers) -> None:
+    browser = shared_browsers(None)
     places = re.findall(r'(?:href|src)="/ui(/static/[^"]+)"', browser.get("/login").text)
     assert sorted(place.rsplit("/", 1)[1] for place in places) == ["app.css", "app.js", "icon.svg"]
     for place in places:
@@ -192,11 +192,11 @@ def test_files_are_kept_by_browsers(browsers: Browsers) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED, ids=[" ".join(each) for each in GUARDED])
-def test_who_may_see(browsers: Browsers, method: str, path: str) -> None:
+def test_who_may_see(shared_browsers: Browsers, method: str, path: str) -> None:
     """Nothing named in the path is there, so that whoever may see it finds nothing."""
     needed = Role(str(PAGES[method, path]))
     place = path.replace("{", "no-such-").replace("}", "")
-    stranger = browsers(None)
+    stranger = shared_browsers(None)
     if method == "GET":
         assert stranger.get(place).status_code == 303
         as_script = stranger.get(place, headers={"Accept": "application/json"})
@@ -204,7 +204,7 @@ def test_who_may_see(browsers: Browsers, method: str, path: str) -> None:
     else:
         assert stranger.http.post(f"/ui{place}", headers=ORIGIN).status_code == 401
     for role in Role:
-        browser = browsers(role)
+        browser = shared_browsers(role)
         answer = browser.get(place) if method == "GET" else browser.post(place)
         if role.allows(needed):
             assert answer.status_code in (200, 303, 400, 404), role
@@ -229,8 +229,8 @@ FOREIGN: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("path", POSTED)
-def test_a_form_of_another_site_is_refused(browsers: Browsers, path: str) -> None:
-    browser = browsers()
+def test_a_form_of_another_site_is_refused(shared_browsers: Browsers, path: str) -> None:
+    browser = shared_browsers()
     data = {"form_token": browser.token()}
     place = path.replace("{", "no-such-").replace("}", "")
     for headers in FOREIGN:
@@ -240,8 +240,8 @@ def test_a_form_of_another_site_is_refused(browsers: Browsers, path: str) -> Non
 
 
 @pytest.mark.parametrize("path", POSTED)
-def test_a_form_without_the_token_is_refused(browsers: Browsers, path: str) -> None:
-    browser, other = browsers(), browsers()
+def test_a_form_without_the_token_is_refused(shared_browsers: Browsers, path: str) -> None:
+    browser, other = shared_browsers(), shared_browsers()
     place = path.replace("{", "no-such-").replace("}", "")
     for token in ("", "0" * 64, "é", other.token()):
         answer = browser.http.post(f"/ui{place}", data={"form_token": token}, headers=ORIGIN)
@@ -249,8 +249,8 @@ def test_a_form_without_the_token_is_refused(browsers: Browsers, path: str) -> N
     assert browser.get("").status_code == 200, "still logged in"
 
 
-def test_what_is_no_form(browsers: Browsers) -> None:
-    browser = browsers()
+def test_what_is_no_form(shared_browsers: Browsers) -> None:
+    browser = shared_browsers()
     for content, kind in (
         (b"{}", "application/json"),
         (b"form_token=\xff", "application/x-www-form-urlencoded"),
@@ -266,9 +266,9 @@ def test_what_is_no_form(browsers: Browsers) -> None:
     assert browser.get("?search=%00").status_code == 400
 
 
-def test_the_server_itself(browsers: Browsers) -> None:
+def test_the_server_itself(shared_browsers: Browsers) -> None:
     """Browsers are sent to the pages; a session opens none of the API, nor a key the pages."""
-    browser = browsers()
+    browser = shared_browsers()
     sent = browser.http.get("/", headers={"Accept": "text/html"})
     assert (sent.status_code, sent.headers["location"]) == (303, "/ui")
     assert browser.http.get("/", headers={"Accept": "*/*"}).status_code == 401

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from tests.server.pages.conftest import PLACE, Browser, Lake
 from tests.server.pages.test_pages import rows_of, text_of
 from tests.support.engines import INLINE
 from tests.support.lake import NAME
+from tests.support.server import eventually
 
-WAIT_SECONDS = 60.0
 A: dict[str, Any] = {"default": {"keep_last": 1}}
 B: dict[str, Any] = {"default": "30d", "branches": {"user-*": "keep"}}
 
@@ -38,12 +37,14 @@ def looked(browser: Browser, page: str) -> httpx.Response:
     """What a look has found, once it has ended."""
     place = re.search(r'data-progress="/ui([^"]+)"', page)
     assert place is not None, text_of(page)
-    ends_at = time.monotonic() + WAIT_SECONDS
-    while True:
-        answer = browser.get(place[1], headers={"Accept": "application/json"})
-        if answer.json()["ended"] or time.monotonic() > ends_at:
-            return answer
-        time.sleep(0.05)
+    answers: list[httpx.Response] = []
+
+    def has_ended() -> bool:
+        answers.append(browser.get(place[1], headers={"Accept": "application/json"}))
+        return bool(answers[-1].json()["ended"])
+
+    eventually(has_ended)
+    return answers[-1]
 
 
 def what_if(lake: Lake) -> WhatIf:
@@ -124,9 +125,7 @@ def test_one_look_at_a_time_leaves_nothing(lake: Lake) -> None:
     assert first.directory is not None
     Path(first.directory.name, "left").write_text("x")
     second = jobs.look(order, owner="ada")
-    ends_at = time.monotonic() + WAIT_SECONDS
-    while not (first.ended and second.ended and other.ended) and time.monotonic() < ends_at:
-        time.sleep(0.05)
+    eventually(lambda: first.ended and second.ended and other.ended)
     assert first.error is not None and "look again" in first.error["message"]
     for job in (second, other):
         assert job.error is None and len(job.found) == 2, job.error

@@ -22,12 +22,14 @@ from tests.store.content.oracle import (
     NOW,
     applied,
     build,
+    clear,
     content_of,
     known,
     random_changes,
     random_content,
     random_entry,
 )
+from tests.support.randomized import randomized
 
 
 def ignored(_: str) -> None:
@@ -58,8 +60,9 @@ def check_sharing(storage: Storage, parent: Tree, child: Tree, registered: list[
             assert info == same
 
 
-@pytest.mark.parametrize("seed", range(120))
+@randomized("trees")
 def test_histories_are_those_of_dictionaries(storage: Storage, seed: int) -> None:
+    clear(storage)
     generator = random.Random(seed)
     target = generator.choice([1, 2, 4, 8])
     content = random_content(generator, generator.choice([0, 1, 10, 120]))
@@ -77,8 +80,9 @@ def test_histories_are_those_of_dictionaries(storage: Storage, seed: int) -> Non
         tree, content = child, expected
 
 
-@pytest.mark.parametrize("seed", range(30))
+@randomized("trees")
 def test_a_tree_built_with_another_target_is_still_right(storage: Storage, seed: int) -> None:
+    clear(storage)
     generator = random.Random(seed)
     content = random_content(generator, 100)
     tree = build(storage, content, target_entries=2)

@@ -24,6 +24,7 @@ from ebbtide.store.content.ranges import (
     write_range,
 )
 from ebbtide.store.content.trees import Tree, read_tree, write_tree
+from tests.support.randomized import randomized
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ENTRIES = [Entry(f"path/{n:04}", f"data/s/{n}", n, f"sum{n}", NOW) for n in range(100)]
@@ -85,13 +86,16 @@ def test_missing(storage: Storage, info: RangeInfo, tree: Tree) -> None:
     assert refused(tree_read, tree.address) == "missing_tree"
 
 
-def test_any_flipped_bit_and_any_truncation(storage: Storage, info: RangeInfo, tree: Tree) -> None:
+@randomized("damaged trees")
+def test_any_flipped_bit_and_any_truncation(
+    storage: Storage, info: RangeInfo, tree: Tree, seed: int
+) -> None:
     checksum = write_tree(storage, tree)
     kinds: list[tuple[str, str, list[Read]]] = [
         (info.address, "corrupt_node", readers(storage, info)),
         (tree.address, "corrupt_tree", [lambda: read_tree(storage, tree.tree_id, checksum)]),
     ]
-    generator = random.Random(1)
+    generator = random.Random(seed)
     for address, kind, reads in kinds:
         whole = storage.get(address)
         damaged = [whole[:cut] for cut in (0, 1, 4, len(whole) // 2, len(whole) - 1)]
@@ -103,6 +107,7 @@ def test_any_flipped_bit_and_any_truncation(storage: Storage, info: RangeInfo, t
             storage.put(address, data)
             for read in reads:
                 assert refused(read, address) == kind
+        storage.put(address, whole)
 
 
 @pytest.mark.parametrize("version", [b"2", b"0", b"", b"one", b"\xff"])

@@ -6,7 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.store.content.entries import (
@@ -17,6 +17,7 @@ from ebbtide.store.content.entries import (
     same_content,
     to_table,
 )
+from tests.support.randomized import examples, randomized
 
 TEXT = st.text(max_size=20)
 INSTANTS = st.datetimes(
@@ -35,7 +36,8 @@ ENTRIES = st.builds(
 ENTRY = Entry("p", "data/x", 1, "sum", datetime(2026, 1, 1, tzinfo=UTC), "text/plain", {"a": "b"})
 
 
-@settings(deadline=None)
+@randomized("properties of values")
+@examples("properties of values")
 @given(st.lists(ENTRIES, max_size=20))
 def test_a_table_gives_back_what_it_was_made_of(entries: list[Entry]) -> None:
     table = to_table(entries)
@@ -44,7 +46,8 @@ def test_a_table_gives_back_what_it_was_made_of(entries: list[Entry]) -> None:
     assert from_table(table) == entries
 
 
-@settings(deadline=None)
+@randomized("properties of values")
+@examples("properties of values")
 @given(st.lists(st.text(), max_size=20))
 def test_python_sorts_paths_by_their_bytes(paths: list[str]) -> None:
     assert sorted(paths) == sorted(paths, key=str.encode)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.ids import descending_id, new_id
@@ -18,6 +18,7 @@ from ebbtide.store.content.layout import (
     range_address,
     tree_address,
 )
+from tests.support.randomized import examples, randomized
 
 SLICE = descending_id(datetime(2026, 1, 1, tzinfo=UTC))
 OBJECT = new_object_address(SLICE, 7)
@@ -79,7 +80,8 @@ def test_all_at_once_also_in_slices_and_with_nulls() -> None:
     assert classify(pa.array([], pa.string())).to_pylist() == []
 
 
-@settings(deadline=None)
+@randomized("properties of values")
+@examples("properties of values")
 @given(st.text(alphabet="0a/#_.\n", max_size=40), st.sampled_from([OBJECT, TREE, RANGE, ""]))
 def test_only_whole_shapes_are_ours(noise: str, base: str) -> None:
     (kind,) = classify(pa.array([base + noise])).to_pylist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Final
 
 import pytest
 
@@ -19,12 +20,14 @@ from tests.store.content.oracle import (
     Content,
     applied,
     build,
+    clear,
     content_of,
     known,
     random_changes,
     random_content,
     random_path,
 )
+from tests.support.randomized import randomized
 
 
 def some_tree(storage: Storage, generator: random.Random) -> tuple[Tree, Content]:
@@ -46,8 +49,9 @@ def some_paths(generator: random.Random, content: Content) -> list[str]:
     return [*paths, *(path[: len(path) // 2] for path in paths), *(path + "\x00" for path in known)]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@randomized("trees")
 def test_finding_and_iterating(storage: Storage, seed: int) -> None:
+    clear(storage)
     generator = random.Random(seed)
     tree, content = some_tree(storage, generator)
     assert tree.entry_count == len(content)
@@ -59,8 +63,9 @@ def test_finding_and_iterating(storage: Storage, seed: int) -> None:
             assert list(iterate_entries(storage, tree, prefix=path, after=after)) == expected
 
 
-@pytest.mark.parametrize("seed", range(40))
+@randomized("trees")
 def test_only_ranges_that_may_hold_something_are_looked_at(storage: Storage, seed: int) -> None:
+    clear(storage)
     generator = random.Random(seed)
     tree, content = some_tree(storage, generator)
     for prefix in some_paths(generator, content):
@@ -84,8 +89,9 @@ def expected_diff(left: Content, right: Content) -> list[tuple[str, Entry | None
     ]
 
 
-@pytest.mark.parametrize("seed", range(120))
+@randomized("trees")
 def test_differences(storage: Storage, seed: int) -> None:
+    clear(storage)
     generator = random.Random(seed)
     base, content = some_tree(storage, generator)
     left, left_content = descendant(storage, generator, base, content)
@@ -123,6 +129,9 @@ def test_shared_ranges_are_not_read(storage: Storage) -> None:
     assert list(diff_trees(storage, left, left, read=reading)) == []
 
 
+STRATEGIES: Final[tuple[Strategy | None, ...]] = (None, "source-wins", "dest-wins")
+
+
 def merged_by_hand(
     base: Content, source: Content, destination: Content, strategy: Strategy | None
 ) -> tuple[Content, list[str]]:
@@ -143,30 +152,31 @@ def merged_by_hand(
     return result, conflicts
 
 
-@pytest.mark.parametrize("strategy", [None, "source-wins", "dest-wins"])
-@pytest.mark.parametrize("seed", range(80))
-def test_merges(storage: Storage, seed: int, strategy: Strategy | None) -> None:
+@randomized("trees")
+def test_merges(storage: Storage, seed: int) -> None:
+    clear(storage)
     generator = random.Random(seed)
     base, base_content = some_tree(storage, generator)
     source, source_content = descendant(storage, generator, base, base_content)
     destination, destination_content = descendant(storage, generator, base, base_content)
-    merged = merge_trees(storage, base, source, destination, strategy=strategy)
-    expected, conflicts = merged_by_hand(
-        base_content, source_content, destination_content, strategy
-    )
-    assert list(merged.conflicts) == conflicts
-    changes = dict(merged.changes)
-    assert merged.change_count == len(changes)
-    assert list(changes) == sorted(changes)
-    assert list(merged.changes) == list(changes.items())
-    result = build(storage, changes, parent=destination)
-    assert content_of(storage, result) == expected
-    # Only of its parent: the destination.
-    assert all(
-        info in destination.ranges
-        for info in result.ranges
-        if info in source.ranges or info in base.ranges
-    )
+    for strategy in STRATEGIES:
+        merged = merge_trees(storage, base, source, destination, strategy=strategy)
+        expected, conflicts = merged_by_hand(
+            base_content, source_content, destination_content, strategy
+        )
+        assert list(merged.conflicts) == conflicts
+        changes = dict(merged.changes)
+        assert merged.change_count == len(changes)
+        assert list(changes) == sorted(changes)
+        assert list(merged.changes) == list(changes.items())
+        result = build(storage, changes, parent=destination)
+        assert content_of(storage, result) == expected
+        # Only of its parent: the destination.
+        assert all(
+            info in destination.ranges
+            for info in result.ranges
+            if info in source.ranges or info in base.ranges
+        )
 
 
 def test_bytes_uploaded_again_on_one_side_are_no_change(storage: Storage) -> None:

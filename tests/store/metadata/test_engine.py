@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from ebbtide.clock import SystemClock
 from ebbtide.errors import Failed, InvalidInput, NotFound
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.engine import Metadata, open_engine
+from ebbtide.store.metadata.engine import LockMode, Metadata, open_engine
 from ebbtide.store.metadata.schema import store_info
 from ebbtide.store.repository import Repository
+from tests.support.locks import waits_for_a_lock
 
 
 def _stores(tx_or_metadata: Metadata) -> int:
@@ -22,6 +23,7 @@ def _stores(tx_or_metadata: Metadata) -> int:
         return len(tx.execute(sa.select(store_info)).all())
 
 
+@pytest.mark.twins
 def test_a_transaction_is_undone_by_an_exception(store: Store) -> None:
     with pytest.raises(ZeroDivisionError), store.metadata.transaction() as tx:
         tx.execute(sa.insert(store_info).values(store_id="x", created_at=tx.now()))
@@ -29,6 +31,7 @@ def test_a_transaction_is_undone_by_an_exception(store: Store) -> None:
     assert _stores(store.metadata) == 1
 
 
+@pytest.mark.twins
 def test_a_snapshot_sees_one_state(store: Store) -> None:
     with store.metadata.snapshot() as tx:
         before = len(tx.execute(sa.select(store_info)).all())
@@ -38,13 +41,14 @@ def test_a_snapshot_sees_one_state(store: Store) -> None:
     assert _stores(store.metadata) == before + 1
 
 
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_a_snapshot_cannot_write_on_postgresql(store: Store) -> None:
-    if store.metadata.engine.dialect.name == "sqlite":
-        pytest.skip("SQLite has no transactions that may only read")
+    """SQLite has no transactions that may only read."""
     with pytest.raises(Failed, match="read-only"), store.metadata.snapshot() as tx:
         tx.execute(sa.insert(store_info).values(store_id="x", created_at=tx.now()))
 
 
+@pytest.mark.twins
 def test_database_errors_show_neither_values_nor_statement(store: Store) -> None:
     with store.metadata.snapshot() as tx:
         store_id = tx.execute(sa.select(store_info.c.store_id)).scalar_one()
@@ -97,6 +101,7 @@ def test_sqlite_settings(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.twins
 def test_real_clocks_agree_and_count_microseconds(database_url: str) -> None:
     clock = SystemClock()
     engine = open_engine(database_url)
@@ -111,11 +116,13 @@ def test_real_clocks_agree_and_count_microseconds(database_url: str) -> None:
     assert clock.storage_time(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(2026, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.twins
 def test_an_unknown_repository_cannot_be_locked(store: Store) -> None:
     with pytest.raises(NotFound), store.metadata.transaction() as tx:
         tx.lock_repository("nobody")
 
 
+@pytest.mark.twins
 @pytest.mark.parametrize(
     ("held", "wanted", "waits"),
     [
@@ -125,22 +132,20 @@ def test_an_unknown_repository_cannot_be_locked(store: Store) -> None:
         ("exclusive", "exclusive", True),
     ],
 )
-def test_locks_of_a_repository(repository: Repository, held: str, wanted: str, waits: bool) -> None:
+def test_locks_of_a_repository(
+    repository: Repository, held: LockMode, wanted: LockMode, waits: bool
+) -> None:
     metadata = repository.context.metadata
     if metadata.engine.dialect.name == "sqlite":
         waits = True  # whoever writes is alone
-    entered = threading.Event()
 
-    def want() -> None:
+    def lock(mode: LockMode) -> None:
         with metadata.transaction() as tx:
-            tx.lock_repository(repository.info.repository_id, wanted)  # type: ignore[arg-type]
-            entered.set()
+            tx.lock_repository(repository.info.repository_id, mode)
 
-    thread = threading.Thread(target=want)
-    with metadata.transaction() as tx:
-        tx.lock_repository(repository.info.repository_id, held)  # type: ignore[arg-type]
-        thread.start()
-        # Only an absence is waited for here: a lock that fails to hold shows at once.
-        assert entered.wait(0.3 if waits else 10) is not waits
-    thread.join(10)
-    assert entered.is_set()
+    with ThreadPoolExecutor(1) as pool:
+        with metadata.transaction() as tx:
+            tx.lock_repository(repository.info.repository_id, held)
+            locked = pool.submit(lock, wanted)
+            assert waits_for_a_lock(metadata, locked) is waits
+        locked.result(10)

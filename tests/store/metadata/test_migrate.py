@@ -35,6 +35,7 @@ def _set_revision(engine: sa.Engine, revision: str) -> None:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = :r"), {"r": revision})
 
 
+@pytest.mark.twins
 def test_migrations_make_the_tables_of_the_schema(engine: sa.Engine) -> None:
     assert not has_schema(engine)
     upgrade_schema(engine)
@@ -45,10 +46,9 @@ def test_migrations_make_the_tables_of_the_schema(engine: sa.Engine) -> None:
         assert compare_metadata(context, schema.metadata) == []
 
 
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_paths_and_names_sort_by_bytes_on_postgresql(engine: sa.Engine) -> None:
-    """The comparison above leaves collations out."""
-    if engine.dialect.name == "sqlite":
-        pytest.skip("SQLite sorts by bytes unless told otherwise")
+    """The comparison above leaves collations out. SQLite sorts by bytes unless told otherwise."""
     upgrade_schema(engine)
     expected = {
         (table.name, column.name)
@@ -67,12 +67,14 @@ def test_paths_and_names_sort_by_bytes_on_postgresql(engine: sa.Engine) -> None:
     assert ("staged", "path") in expected
 
 
+@pytest.mark.twins
 def test_upgrading_twice_changes_nothing(engine: sa.Engine) -> None:
     upgrade_schema(engine)
     upgrade_schema(engine)
     check_schema(engine)
 
 
+@pytest.mark.twins
 def test_a_newer_database_is_refused(engine: sa.Engine) -> None:
     upgrade_schema(engine)
     _set_revision(engine, "9999")
@@ -82,6 +84,7 @@ def test_a_newer_database_is_refused(engine: sa.Engine) -> None:
         assert caught.value.kind == "unknown_format_version"
 
 
+@pytest.mark.twins
 def test_an_older_database_says_how_to_upgrade(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -105,6 +108,7 @@ def test_an_older_database_says_how_to_upgrade(
     check_schema(engine)
 
 
+@pytest.mark.twins
 def test_a_store_is_refused_or_upgraded_by_its_version(empty_database_url: str) -> None:
     settings = Settings(database_url=empty_database_url)
     with pytest.raises(NotFound) as missing:

@@ -15,6 +15,7 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.metadata import engine
 from ebbtide.store.metadata.engine import Metadata
 from ebbtide.store.metadata.turns import Turns
+from tests.support.randomized import randomized
 
 
 def waiting(turns: Turns, count: int) -> None:
@@ -128,12 +129,13 @@ def test_an_interrupt_while_waiting_keeps_nobody_waiting(late: bool) -> None:
         pass
 
 
-def test_many_threads_are_alone_in_their_turns() -> None:
+@randomized("turns of threads")
+def test_many_threads_are_alone_in_their_turns(seed: int) -> None:
     """Also where some give up, and where the block fails."""
     turns, inside, entered = Turns(), list[int](), [0] * 6
 
     def work(number: int) -> None:
-        random = Random(number)
+        random = Random(f"{seed} {number}")
         for _ in range(300):
             try:
                 with turns.turn(random.choice((0, 0.0005, 10))):
@@ -156,6 +158,7 @@ def test_many_threads_are_alone_in_their_turns() -> None:
         pass
 
 
+@pytest.mark.twins
 def test_transactions_take_turns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """On SQLite; a reading transaction waits for nobody, and PostgreSQL does without."""
     monkeypatch.setattr(engine, "LOCK_TIMEOUT_SECONDS", 0.05)

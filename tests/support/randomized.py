@@ -1,0 +1,268 @@
+"""Randomized tests: how often each is repeated, with which seeds, and how a failure is repeated.
+
+A randomized test is one test, whatever its volume. Each repetition is a *case* with a seed of its
+own, drawn from the base seed of the run (`--randomly-seed`), so that every run tries something new
+and any run can be repeated. `tests/support/volumes.py` has the volumes. Not for fixed examples.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+from _pytest.terminal import TerminalReporter
+from hypothesis import HealthCheck, Phase, core, settings
+from hypothesis.internal.conjecture import providers
+
+from tests.support.volumes import VOLUMES, Volume
+
+Test = Callable[..., None]
+
+INDEPENDENT: Final = "independent"
+"""A backend of Hypothesis that draws each example anew. The built-in one makes most examples of a
+long history by changing the one before."""
+
+providers.AVAILABLE_PROVIDERS[INDEPENDENT] = providers.HypothesisProvider
+
+
+OUTCOME: Final = "randomized"
+"""The property of a test's report that has its `Outcome`."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a randomized test went through, and the seed of the case that failed, if one did."""
+
+    volume: str
+    cases: int = 0
+    seconds: float = 0.0
+    failed: int | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """What the options of this test run say, and what its randomized tests went through."""
+
+    base_seed: int = 0
+    case: int | None = None
+    """The one case to repeat, if any."""
+    worker: str = ""
+    """In a long run, the name of this process: each goes through all tests, by other chances."""
+    ends_at: float | None = None
+    """When a long run ends, in monotonic seconds; None in any other."""
+    seconds_per_share: float = 0.0
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """Of tests of this process that nobody has been told of."""
+
+
+RUN: Final = Run()
+"""This process's; filled by `configure`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One repetition. `seconds` is how long it lasts, in a test whose volume is in seconds."""
+
+    number: int
+    seed: int
+    seconds: float
+
+
+def configure(config: pytest.Config) -> None:
+    """Reads the options of the run. Tests of Hypothesis begin at the base seed, too."""
+    RUN.base_seed = int(config.getoption("randomly_seed"))
+    RUN.case = config.getoption("case")
+    minutes = config.getoption("long")
+    if minutes is not None:
+        RUN.worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+        RUN.ends_at = time.monotonic() + 60 * minutes
+    if config.getoption("hypothesis_seed") is None:
+        _force_seed(RUN.base_seed)
+
+
+def share_out(names: Iterable[str]) -> None:
+    """Divides the time of a long run among tests with these volumes, by their shares."""
+    if RUN.ends_at is not None:
+        shares = sum(VOLUMES[name].share for name in names)
+        RUN.seconds_per_share = max(RUN.ends_at - time.monotonic(), 0.0) / max(shares, 1)
+
+
+def examples(name: str, **more: Any) -> settings:
+    """The settings of a test of Hypothesis that is randomized by the volume `name`.
+
+    Examples may take any time, and each is drawn by the seed alone, not from a database. A failing
+    one is shrunk, but not explained: that takes minutes for a long history.
+    """
+    chosen: dict[str, Any] = {
+        "max_examples": VOLUMES[name].examples,
+        "deadline": None,
+        "database": None,
+        # Where CI is set, Hypothesis would draw the same examples in every run.
+        "derandomize": False,
+        "print_blob": True,
+        "phases": [Phase.explicit, Phase.generate, Phase.shrink],
+        "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+    }
+    return settings(**chosen | more)
+
+
+def randomized(name: str) -> Callable[[Test], Test]:
+    """Repeats a test as often as the volume `name` says; in a long run, for its share of the time.
+
+    The test may take `seed` (int), from which all of its chances come; `seconds` (float), how long
+    it goes on, if its volume is in seconds; and `tmp_path`, which is then a new directory for each
+    case, removed once the case has passed. Other fixtures are the same for all cases.
+    """
+    volume = VOLUMES[name]
+
+    def decorate(test: Test) -> Test:
+        signature = inspect.signature(test)
+        ours = signature.parameters.keys() & {"seed", "seconds"}
+
+        @functools.wraps(test)
+        def run_cases(*arguments: Any, **options: Any) -> None:
+            node = _current_test()
+            outcome = RUN.outcomes[node] = Outcome(name)
+            for case in _cases(node, volume):
+                began = time.monotonic()
+                outcome.failed = case.seed
+                own = {key: getattr(case, key) for key in ours}
+                with _directory_of(case, options) as directory, _drawing(case):
+                    test(*arguments, **options | directory | own)
+                outcome.failed = None
+                outcome.cases += 1
+                outcome.seconds += time.monotonic() - began
+
+        # pytest takes the other parameters for the names of fixtures.
+        others = [each for key, each in signature.parameters.items() if key not in ours]
+        run_cases.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        marked: Test = pytest.mark.randomized(name)(run_cases)
+        return marked
+
+    return decorate
+
+
+def name_of(node: str) -> str:
+    """The name of a test without the group that pytest-xdist puts behind it."""
+    return node.rpartition("@")[0] if node.rfind("@") > node.rfind("]") else node
+
+
+def choose(node: str, choices: Sequence[str]) -> str:
+    """One of the choices, by the seed of the run and the name of a test."""
+    return Random(f"{RUN.base_seed} {name_of(node)}").choice(choices)
+
+
+def volume_of(item: pytest.Item) -> str | None:
+    """The name of a test's volume; None for a test that is not randomized."""
+    marker = item.get_closest_marker("randomized")
+    return None if marker is None else str(marker.args[0])
+
+
+def summarize(reporter: TerminalReporter) -> None:
+    """Prints a command for each test that failed; of a long run, what it went through."""
+    failed = [*reporter.getreports("failed"), *reporter.getreports("error")]
+    if failed:
+        reporter.section("to repeat what failed")
+    for report in failed:
+        outcome = _outcome_of(report)
+        chances = [f"--randomly-seed={RUN.base_seed}"]
+        chances += [f"--case={outcome.failed}"] if outcome and outcome.failed is not None else []
+        reporter.write_line(shlex.join(["scripts/test", *chances, name_of(report.nodeid)]))
+    if RUN.ends_at is not None:
+        _tell_volumes(reporter)
+
+
+def _tell_volumes(reporter: TerminalReporter) -> None:
+    """A line for each volume: what a test of it went through at least, and what it should."""
+    found: dict[str, dict[str, Outcome]] = {}
+    for report in [*reporter.getreports("passed"), *reporter.getreports("failed")]:
+        if (outcome := _outcome_of(report)) is not None:
+            tests = found.setdefault(outcome.volume, {})
+            whole = tests.setdefault(report.nodeid, Outcome(outcome.volume))
+            whole.cases += outcome.cases
+            whole.seconds += outcome.seconds
+    reporter.section("what was gone through")
+    for name, tests in sorted(found.items()):
+        volume = VOLUMES[name]
+        least = min(volume.amount(each.cases, each.seconds) for each in tests.values())
+        seconds = sum(each.seconds for each in tests.values())
+        short = "" if least >= volume.long else "   (less than a long run should)"
+        reporter.write_line(
+            f"{name}: {least:,.0f} of {volume.long:,} in each of {len(tests)} tests, "
+            f"{seconds:,.0f} s{short}"
+        )
+
+
+def _outcome_of(report: pytest.TestReport | pytest.CollectReport) -> Outcome | None:
+    """What a report has of a randomized test."""
+    if isinstance(report, pytest.CollectReport):
+        return None
+    found: Any = dict(report.user_properties).get(OUTCOME)  # as it travelled between processes
+    return None if found is None else Outcome(**found)
+
+
+def _current_test() -> str:
+    """The name of the test that runs, as pytest says it."""
+    return name_of(os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0])
+
+
+def _cases(node: str, volume: Volume) -> Iterator[Case]:
+    """The cases of a test: the one that is to be repeated; or as many as volume and time allow."""
+    if RUN.case is not None:
+        yield Case(0, RUN.case, volume.seconds)
+        return
+    seeds = Random(f"{RUN.base_seed} {RUN.worker} {node}")
+    if RUN.ends_at is None:
+        for number in range(volume.cases):
+            yield Case(number, seeds.getrandbits(32), volume.seconds)
+        return
+    share = volume.share * RUN.seconds_per_share
+    ends_at = min(time.monotonic() + share, RUN.ends_at)
+    number = 0
+    while number == 0 or time.monotonic() < ends_at:
+        seconds = min(volume.seconds, max(ends_at - time.monotonic(), 1.0))
+        yield Case(number, seeds.getrandbits(32), seconds)
+        number += 1
+
+
+@contextmanager
+def _directory_of(case: Case, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A directory of its own for a case whose test takes `tmp_path`."""
+    whole: Path | None = options.get("tmp_path")
+    if whole is None:
+        yield {}
+        return
+    own = whole / f"case-{case.number}"
+    own.mkdir()
+    yield {"tmp_path": own}
+    shutil.rmtree(own, ignore_errors=True)
+
+
+@contextmanager
+def _drawing(case: Case) -> Iterator[None]:
+    """Hypothesis draws by the seed of the case. A failure says which case it was."""
+    before = core.global_force_seed
+    _force_seed(case.seed)
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"case {case.number}, --case={case.seed}")
+        raise
+    finally:
+        _force_seed(before)
+
+
+def _force_seed(seed: int | None) -> None:
+    """What Hypothesis's own option for a seed does; it has no other way for state machines."""
+    core.global_force_seed = seed  # type: ignore[assignment]

@@ -1,0 +1,48 @@
+"""Stores in files that are made once and copied for each test: making one takes a hundred times as
+long as copying it. Not for stores on PostgreSQL, or in S3.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+
+AGE: Final = timedelta(hours=1)
+
+
+def copy_store(template: Path, target: Path) -> None:
+    """Copies a store that nobody has open. Its repositories lie in the copy."""
+    shutil.copytree(template, target)
+    with closing(sqlite3.connect(target / "metadata.db")) as connection, connection:
+        connection.execute(
+            "UPDATE repositories SET storage_url = replace(storage_url, ?, ?)",
+            (f"{template.as_uri()}/", f"{target.as_uri()}/"),
+        )
+
+
+@contextmanager
+def old_lake(directory: Path) -> Iterator[Repository]:
+    """The repository `lake` of a new store. What the block writes there is an hour old afterwards:
+    no grace of seconds protects it."""
+    now = datetime.now(UTC) - AGE
+    with Store.init(directory, settings=Settings(), clock=ManualClock(now)) as store:
+        yield store.create_repository("lake")
+    date_files(directory, now)
+
+
+def date_files(directory: Path, date: datetime) -> None:
+    """Sets the date of each file below a directory."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            os.utime(path, (date.timestamp(), date.timestamp()))

@@ -1,0 +1,223 @@
+"""Randomized tests draw, repeat and tell of their cases as `tests/support/randomized.py` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, is_hypothesis_test
+from hypothesis import strategies as st
+
+from tests.support import randomized as subject
+from tests.support.randomized import RUN, Outcome, examples, name_of, randomized
+from tests.support.volumes import VOLUMES, Volume
+
+SEEDED: Final = Volume(cases=4, long=40, share=1.0)
+DRAWN: Final = Volume(examples=20, long=200, share=3.0)
+TIMED: Final = Volume(seconds=5.0, long=50, share=2.0)
+
+
+@pytest.fixture(autouse=True)
+def volumes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Three volumes, and a run whose tests have told nothing yet."""
+    for name, volume in (("seeded", SEEDED), ("drawn", DRAWN), ("timed", TIMED)):
+        monkeypatch.setitem(VOLUMES, name, volume)
+    for name, value in (("base_seed", 1), ("case", None), ("ends_at", None), ("worker", "")):
+        monkeypatch.setattr(RUN, name, value)
+    monkeypatch.setattr(RUN, "outcomes", {})
+    yield
+
+
+def seeds_of(**options: Any) -> list[int]:
+    """The seeds that one test gets."""
+    seen: list[int] = []
+
+    @randomized("seeded")
+    def test(seed: int) -> None:
+        seen.append(seed)
+
+    test(**options)
+    return seen
+
+
+class TestSeeds:
+    def test_each_case_has_its_own(self) -> None:
+        assert len(set(seeds_of())) == SEEDED.cases
+
+    def test_the_base_seed_repeats_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = seeds_of()
+        assert seeds_of() == first
+        monkeypatch.setattr(RUN, "base_seed", 2)
+        assert not set(seeds_of()) & set(first)
+
+    def test_processes_of_a_long_run_have_different_ones(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = seeds_of()
+        monkeypatch.setattr(RUN, "worker", "gw1")
+        assert not set(seeds_of()) & set(first)
+
+    def test_tests_have_different_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = seeds_of()
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/other.py::test (call)")
+        assert not set(seeds_of()) & set(first)
+
+    def test_a_group_of_xdist_changes_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/other.py::test[a@b] (call)")
+        first = seeds_of()
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/other.py::test[a@b]@spark (call)")
+        assert seeds_of() == first
+
+    def test_one_case_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        third = seeds_of()[2]
+        monkeypatch.setattr(RUN, "case", third)
+        assert seeds_of() == [third]
+
+
+def drawn() -> list[int]:
+    """What Hypothesis draws in one test."""
+    seen: list[int] = []
+
+    @randomized("drawn")
+    @examples("drawn")
+    @given(st.integers())
+    def test(number: int) -> None:
+        seen.append(number)
+
+    test()
+    return seen
+
+
+def test_hypothesis_draws_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = drawn()
+    assert len(first) >= DRAWN.examples
+    assert drawn() == first
+    monkeypatch.setattr(RUN, "base_seed", 2)
+    assert drawn() != first
+
+
+def test_the_independent_backend_draws_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        subject, "examples", lambda name: examples(name, backend=subject.INDEPENDENT)
+    )
+
+    def drawn_independently() -> list[list[int]]:
+        seen: list[list[int]] = []
+
+        @randomized("drawn")
+        @subject.examples("drawn")
+        @given(st.lists(st.integers(), min_size=3))
+        def test(numbers: list[int]) -> None:
+            seen.append(numbers)
+
+        test()
+        return seen
+
+    first = drawn_independently()
+    assert drawn_independently() == first
+    monkeypatch.setattr(RUN, "base_seed", 2)
+    assert drawn_independently() != first
+
+
+def test_each_case_has_a_directory_of_its_own(tmp_path: Path) -> None:
+    @randomized("seeded")
+    def test(tmp_path: Path) -> None:
+        assert not any(tmp_path.iterdir())
+        (tmp_path / "file").touch()
+
+    test(tmp_path=tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_failure_names_its_case_and_leaves_its_files(tmp_path: Path) -> None:
+    wanted = seeds_of()[1]
+
+    @randomized("seeded")
+    def test(tmp_path: Path, seed: int) -> None:
+        (tmp_path / "file").touch()
+        assert seed != wanted
+
+    with pytest.raises(AssertionError) as caught:
+        test(tmp_path=tmp_path)
+    assert f"--case={wanted}" in caught.value.__notes__[0]
+    (outcome,) = RUN.outcomes.values()
+    assert outcome == Outcome("seeded", cases=1, seconds=outcome.seconds, failed=wanted)
+    assert [path.name for path in tmp_path.rglob("file")] == ["file"]
+
+
+class Time:
+    """A clock for a long run."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """The injected seconds."""
+        return self.now
+
+
+class TestLongRuns:
+    @pytest.fixture
+    def time(self, monkeypatch: pytest.MonkeyPatch) -> Time:
+        """A run of a minute that begins now."""
+        time = Time()
+        monkeypatch.setattr(subject, "time", time)
+        monkeypatch.setattr(RUN, "ends_at", 60.0)
+        return time
+
+    def lasting(self, time: Time, name: str, seconds: float) -> Callable[[], None]:
+        """A test whose cases take so many seconds."""
+
+        @randomized(name)
+        def test() -> None:
+            time.now += seconds
+
+        return test
+
+    def test_each_test_has_its_share(self, time: Time) -> None:
+        subject.share_out(["seeded", "drawn", "timed"])
+        self.lasting(time, "seeded", 0.5)()
+        assert time.now == pytest.approx(10, abs=0.5)
+        self.lasting(time, "drawn", 0.5)()
+        assert time.now == pytest.approx(40, abs=1)
+        assert [outcome.cases for outcome in RUN.outcomes.values()] == [pytest.approx(60, abs=2)]
+
+    def test_no_case_begins_behind_the_end(self, time: Time) -> None:
+        subject.share_out(["seeded"])
+        time.now = 58.0
+        self.lasting(time, "seeded", 1.5)()
+        assert time.now == 61.0
+        self.lasting(time, "seeded", 1.5)()
+        assert time.now == 62.5
+
+    def test_a_test_in_seconds_gets_what_is_left(self, time: Time) -> None:
+        subject.share_out(["timed", "drawn", "seeded", "drawn", "drawn"])
+        got: list[float] = []
+
+        @randomized("timed")
+        def test(seconds: float) -> None:
+            got.append(seconds)
+            time.now += seconds
+
+        test()
+        assert got == [5.0, 5.0]
+        assert time.now == 10.0
+
+
+def test_names_without_groups() -> None:
+    assert name_of("a.py::test@spark") == name_of("a.py::test") == "a.py::test"
+    assert name_of("a.py::test[x@y]@spark") == name_of("a.py::test[x@y]") == "a.py::test[x@y]"
+
+
+def test_every_test_with_chances_is_randomized(request: pytest.FixtureRequest) -> None:
+    """Among all that this run collected: without the decorator its seed would never change."""
+    plain = [
+        item.nodeid
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and is_hypothesis_test(item.obj)
+        and item.get_closest_marker("randomized") is None
+    ]
+    assert not plain

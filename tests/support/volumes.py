@@ -1,0 +1,102 @@
+"""How much each randomized test goes through: on each commit, and in the long run.
+
+The long run goes on for the minutes that it is given. It divides them among the tests by their
+`share`, and says in the end what each went through beside `long`, what it should at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """What one test goes through.
+
+    `cases` are made on each commit, of so many `examples` each if Hypothesis makes them, for so
+    many `seconds` each if time is what counts. `long` is the number of examples, or of seconds,
+    that a long run should come to; `share` is its part of the time.
+    """
+
+    cases: int = 1
+    examples: int = 1
+    seconds: float = 0.0
+    long: int
+    share: float
+
+    def amount(self, cases: int, seconds: float) -> float:
+        """How much so many cases are, in the unit of `long`, if they took so many seconds."""
+        return seconds if self.seconds else cases * self.examples
+
+
+def seeds(short: int, *, long: int, share: float = 1.0) -> Volume:
+    """A test that takes a seed: one example a case."""
+    return Volume(cases=short, long=long, share=share)
+
+
+def examples(short: int, *, long: int, share: float = 1.0) -> Volume:
+    """A test of Hypothesis: all examples of a commit are one case."""
+    return Volume(examples=short, long=long, share=share)
+
+
+def seconds(short: float, *, long: int, share: float = 1.0) -> Volume:
+    """A test that goes on for some time."""
+    return Volume(seconds=short, long=long, share=share)
+
+
+VOLUMES: Final[Mapping[str, Volume]] = {
+    "commit graphs": examples(100, long=10_000),
+    "pages of candidates": examples(100, long=5_000),
+    "requests from the server's description": examples(10, long=200, share=0.2),
+    "server under load": seconds(3, long=60, share=5.0),
+    "properties of values": examples(100, long=10_000),
+    "collector histories": examples(12, long=300, share=2.0),
+    "uncommitted histories": examples(70, long=20_000, share=40.0),
+    "lifecycle histories": examples(90, long=20_000, share=28.0),
+    "random stores": examples(40, long=2_000, share=5.0),
+    "random stores on Spark": examples(4, long=500, share=5.0),
+    "explained stores": examples(8, long=300, share=1.5),
+    "verified stores": examples(8, long=300, share=1.2),
+    "verified Icechunk repositories": seeds(2, long=50),
+    "incremental twins": seeds(6, long=200, share=4.0),
+    "incremental twins by other engines": seeds(1, long=20),
+    "compared policies": examples(8, long=300, share=1.2),
+    "undone sweeps": seeds(12, long=500, share=1.3),
+    "decisions": seeds(40, long=2_000),
+    "questions": seeds(20, long=1_000),
+    "subtractions": seeds(3, long=100),
+    "keys in large numbers": seeds(1, long=100),
+    "trees": seeds(30, long=1_000),
+    "operations on a repository": examples(20, long=600, share=3.0),
+    "moves between pages": examples(25, long=500),
+    "changes between pages": seeds(6, long=200, share=2.0),
+    "purges": seeds(120, long=3_000, share=4.0),
+    "orders of more operations": seconds(10, long=300, share=6.0),
+    "orders by chance": seeds(60, long=2_000, share=1.5),
+    "operations beside reclaimers": seconds(3, long=60, share=1.5),
+    "listings": seeds(10, long=1_000, share=0.5),
+    "damaged trees": seeds(2, long=200, share=0.5),
+    "turns of threads": seeds(1, long=50, share=0.2),
+    "selections": examples(500, long=20_000, share=2.0),
+    "selections from even histories": seeds(2_000, long=100_000, share=1.0),
+    "selections from long histories": seeds(4, long=300, share=0.3),
+    "rewritten histories": examples(150, long=10_000),
+    "expiries": seeds(100, long=5_000, share=0.3),
+    "outlooks": seeds(80, long=5_000, share=1.5),
+    "Icechunk repositories, planned and swept": seeds(5, long=250, share=2.5),
+    "Icechunk repositories on Spark": seeds(2, long=125, share=5.0),
+    "Icechunk repositories, read": seeds(3, long=50, share=0.3),
+    "Icechunk repositories, explained": seeds(4, long=50),
+    "Icechunk repositories, undone": seeds(4, long=100, share=2.0),
+    "undoing, broken off": seeds(5, long=100),
+    "work between plan and sweep": seeds(6, long=100),
+    "Icechunk refs over time": seeds(8, long=200),
+    "Icechunk logs over time": seeds(1, long=20, share=0.3),
+    "Icechunk ids": seeds(2, long=100, share=0.3),
+    "Icechunk files made by hand": seeds(150, long=5_000, share=0.3),
+    "damaged Icechunk files": seeds(3, long=200, share=0.7),
+    "damaged Icechunk repositories": seeds(6, long=200, share=0.5),
+}
+"""By what is tried. Tests of one kind may share a volume; each has all of it."""
