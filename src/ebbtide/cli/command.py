@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm
@@ -206,6 +208,28 @@ _ADDED: Final = (
 )
 
 
+class _Command(TyperCommand):
+    """A command that refuses an option given twice, of which the last one would win unsaid."""
+
+    def parse_args(
+        self, ctx: Any, args: list[str]
+    ) -> list[str]:  # types of Typer's own copy of Click
+        """Raises a usage error that names the option."""
+        if not ctx.resilient_parsing:
+            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            for name, count in Counter(map(_single_option, order)).items():
+                if name is not None and count > 1:
+                    ctx.fail(f"{name} is given {count} times: give it once")
+        return super().parse_args(ctx, args)
+
+
+def _single_option(parameter: Any) -> str | None:
+    """The name of an option that takes one value; None for arguments, flags and lists."""
+    if parameter.param_type_name != "option" or parameter.multiple or parameter.is_flag:
+        return None
+    return str(parameter.opts[0])
+
+
 def group(help_text: str) -> typer.Typer:
     """A group of commands."""
     return typer.Typer(help=help_text, rich_markup_mode=None)
@@ -247,7 +271,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
         del invoke.__wrapped__
         invoke.__signature__ = signature  # type: ignore[attr-defined]
         invoke.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-        app.command(name)(invoke)
+        app.command(name, cls=_Command)(invoke)
         return function
 
     return register

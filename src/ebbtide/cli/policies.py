@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, RepositoryArgument, command, group
 from ebbtide.cli.figures import refs_table
 from ebbtide.cli.text import age_at, count_text, date_text, one_line, parse_pairs, short_id
+from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -78,8 +78,15 @@ def set_policy(
     from ebbtide.retention import Policy
 
     policy = Policy.parse(mapping)
-    unmatched = cli.repository(repository).retention.set(policy)
+    retention = cli.repository(repository).retention
+    before = retention.get()
+    unmatched = retention.set(policy)
     warnings = [f"the rule for {pattern!r} matches no branch" for pattern in unmatched]
+    if before is not None:
+        warnings += [
+            f"{name} of the policy before is gone: a policy is set as a whole"
+            for name in _dropped(before, policy)
+        ]
     for warning in warnings:
         cli.output.warn(warning)
     document = {"repository": repository, "policy": policy.to_mapping(), "warnings": warnings}
@@ -89,6 +96,21 @@ def set_policy(
         cli.output.line(f"what it means: ebbtide retention show {repository} --commits")
 
     cli.output.answer(document, show)
+
+
+def _dropped(before: Policy, policy: Policy) -> list[str]:
+    """Names the rules of the policy before that the new one does not replace."""
+    names = []
+    if before.default is not None and policy.default is None:
+        names.append("the default rule")
+    names += [
+        f"the rule for {pattern!r}" for pattern in before.branches.keys() - policy.branches.keys()
+    ]
+    if before.tags is not None and policy.tags is None:
+        names.append("the rule for tags")
+    if before.mode != policy.mode:
+        names.append(f"the mode {before.mode}")
+    return sorted(names)
 
 
 def _mapping(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,12 +142,10 @@ def parse_rule_text(text: str) -> str | dict[str, str | int]:
 
 
 def read_policy_file(file: str) -> object:
-    """What a policy's file says; `-` is stdin. InvalidInput `invalid_policy` unless it is JSON."""
+    """Returns the document in a policy's file; `-` is stdin. Raises InvalidInput `invalid_policy`
+    unless it is JSON in which each key stands once."""
     text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InvalidInput("invalid_policy", f"{file} is not JSON: {error}") from None
+    return read_document(text, kind="invalid_policy", what="stdin" if file == "-" else file)
 
 
 @command(app, "unset")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -18,6 +17,7 @@ from ebbtide.cli.gc import (
 )
 from ebbtide.cli.policies import read_policy_file
 from ebbtide.cli.text import count_text, date_text, size_text
+from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -89,10 +89,7 @@ def _mapping(text: str) -> object:
     """The JSON of a policy, by itself or from a file."""
     if not text.lstrip().startswith("{"):
         return read_policy_file(text)
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InvalidInput("invalid_policy", f"{text[:60]!r} is not JSON: {error}") from None
+    return read_document(text, kind="invalid_policy", what=repr(text[:60]))
 
 
 def _show(cli: Cli, found: WhatIf, names: Sequence[str], price: float | None) -> None:

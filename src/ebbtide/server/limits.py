@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ebbtide.documents import unique_keys
 from ebbtide.errors import InvalidInput
 from ebbtide.server.errors import answer_of
 
@@ -29,6 +33,15 @@ class HeaderLimit:
         await self._app(scope, receive, send)
 
 
+class StrictRequest(Request):
+    """A request in whose JSON body each key of an object stands once."""
+
+    async def json(self) -> Any:  # whatever JSON holds
+        """Returns the body's value. Raises InvalidInput `invalid_argument`, JSONDecodeError."""
+        hook = unique_keys("invalid_argument", "the request's body")
+        return json.loads(await self.body(), object_pairs_hook=hook)
+
+
 def limited(request: Request, bytes_max: int) -> Request:
     """The same request, whose body ends with InvalidInput `too_large` above so many bytes."""
     declared = declared_bytes(request)
@@ -44,7 +57,7 @@ def limited(request: Request, bytes_max: int) -> Request:
             raise too_large(bytes_max)
         return message
 
-    return Request(request.scope, receive)
+    return StrictRequest(request.scope, receive)
 
 
 def declared_bytes(request: Request) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.retention.policy import Policy
@@ -90,11 +91,7 @@ def parse_policy(text: str) -> Policy:
 
     Raises InvalidInput `invalid_policy`, `invalid_duration`.
     """
-    try:
-        written = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput("invalid_policy", f"this is not JSON: {error}") from None
-    return Policy.parse(written)
+    return Policy.parse(read_document(text, kind="invalid_policy", what="this"))
 
 
 def _given(visit: Visit) -> dict[str, Policy]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ebbtide.errors import InvalidInput
 from ebbtide.server.wire.base import Pagination, Text, Wire
 from ebbtide.store.days import DayRules
 from ebbtide.store.exporting import CommitsExport
@@ -37,8 +38,14 @@ class DaysAnswer(Wire):
         return cls(default_retention_days=rules.default_days, branches=branches)
 
     def rules(self) -> DayRules:
-        """The last of two for one branch stands."""
-        branches = {rule.branch_id: rule.retention_days for rule in self.branches}
+        """Returns the rules. Raises InvalidInput `invalid_policy` where a branch has two."""
+        branches: dict[str, int] = {}
+        for rule in self.branches:
+            if rule.branch_id in branches:
+                raise InvalidInput(
+                    "invalid_policy", f"branch {rule.branch_id!r} has two rules: keep one of them"
+                )
+            branches[rule.branch_id] = rule.retention_days
         return DayRules(self.default_retention_days, branches)
 
 
