@@ -107,6 +107,7 @@ KINDS: Final[Mapping[str, str]] = {
     "repository_readonly": "a repository whose owners allow no changes",
     "unknown_format_version": "a file or database of a version that this program does not know",
     "plan_corrupt": "a plan that is not as it was written",
+    "report_corrupt": "a report of a run that is not as it was written",
     "plan_missing": "a plan that is not there",
     "inventory_foreign": "an inventory of another storage, or of more or less than one",
     "inventory_corrupt": "an inventory that cannot be read",

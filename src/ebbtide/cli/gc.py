@@ -344,8 +344,9 @@ def _consequence(plan: Plan) -> str:
 def _finish_sweep(cli: Cli, report: RunReport) -> None:
     def show() -> None:
         if report.state in ("swept", "incomplete"):
-            show_outcome(cli.output, report)
-            cli.output.line()
+            if report.has_outcomes:
+                show_outcome(cli.output, report)
+                cli.output.line()
             if report.mode == "removal":
                 _show_removal(cli, report)
             show_summary(cli, report)

@@ -98,7 +98,7 @@ def show_run(
         if plan is not None:
             show_plan(cli.output, plan)
             cli.output.line()
-        if report.state in ("swept", "incomplete", "undone"):
+        if report.state in ("swept", "incomplete", "undone") and report.has_outcomes:
             show_outcome(cli.output, report)
             cli.output.line()
         if listed is not None:

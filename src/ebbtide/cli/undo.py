@@ -48,10 +48,17 @@ def undo(
     cli.when_interrupted(lambda: undo_told(run.progress))
     with run.progress:
         report = run.collector.undo(run_id, under=under)
-    finish(cli, report, lambda: _show_undone(cli, report))
+
+    def show() -> None:
+        if report.state != "refused":
+            _tell_undone(cli, report)
+            cli.output.line()
+        show_summary(cli, report)
+
+    finish(cli, report, show)
 
 
-def _show_undone(cli: Cli, report: RunReport) -> None:
+def _tell_undone(cli: Cli, report: RunReport) -> None:
     found = report.quarantine or {}
     size = size_text(found["back_bytes"])
     cli.output.line(f"{count_text(found['back_objects'], 'file')} ({size}) are back")
@@ -65,8 +72,6 @@ def _show_undone(cli: Cli, report: RunReport) -> None:
     if found["purged_objects"]:
         count = count_text(found["purged_objects"], "file")
         cli.output.warn(f"{count} did not come back: an administrator had them purged")
-    cli.output.line()
-    show_summary(cli, report)
 
 
 def purge(
@@ -90,8 +95,9 @@ def purge(
         report = run.collector.purge(run_id)
 
     def show() -> None:
-        cli.output.line(f"run {run_id} has nothing aside any more")
-        cli.output.line()
+        if report.state != "refused":
+            cli.output.line(f"run {run_id} has nothing aside any more")
+            cli.output.line()
         show_summary(cli, report)
 
     finish(cli, report, show)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from ebbtide.errors import EbbtideError, ExitCode
+from ebbtide.errors import EbbtideError, ExitCode, Refused
 from ebbtide.gc.counts import Count
 from ebbtide.gc.outcomes import OUTCOMES
 from ebbtide.gc.plan import Plan
@@ -68,13 +68,31 @@ class RunReport:
         """Whether there is a plan, swept or not: a run that a gate stopped has no figures."""
         return self.counts.get("listed", Count()).objects > 0
 
+    @property
+    def has_outcomes(self) -> bool:
+        """Whether the counts say what became of the candidates: not where a sweep broke off."""
+        return self.counts.keys() >= set(OUTCOMES)
+
     def interrupted(self, message: str = INTERRUPTED) -> RunReport:
         """The report of a sweep that passed its fence and never came to its end."""
         return replace(self, state="incomplete", error=error_json("incomplete", message))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> RunReport:
-        """The report that `to_json` wrote."""
+        """The report that `to_json` wrote. Refused `report_corrupt` when it is something else."""
+        try:
+            return cls._of(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            run_id = content.get("run_id")
+            raise Refused(
+                "report_corrupt",
+                f"the report of run {run_id} is not as it was written ({error!r}): restore "
+                "report.json, or delete that file and sweep the run again, which tells anew what "
+                "it did",
+            ) from None
+
+    @classmethod
+    def _of(cls, content: Mapping[str, Any]) -> RunReport:
         return cls(
             run_id=content["run_id"],
             repository=content["repository"],

@@ -100,6 +100,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "repository_readonly",
         "unknown_format_version",
         "plan_corrupt",
+        "report_corrupt",
         "plan_missing",
         "plan_foreign",
         "inventory_foreign",

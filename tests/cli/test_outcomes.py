@@ -1,0 +1,84 @@
+"""Commands of the collector with every outcome that a report can have: each is told as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import cycle, product
+from typing import Any, Final, get_args
+
+import pytest
+
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.counts import Count
+from ebbtide.gc.outcomes import OUTCOMES
+from ebbtide.gc.report import COUNTED, EXIT_CODES, RunReport, RunState, error_json
+from tests.cli.conftest import Ebbtide
+
+STATES: Final[tuple[RunState, ...]] = get_args(RunState)
+COMMANDS: Final = ("plan", "run", "sweep", "undo", "purge", "show", "runs")
+PLANNED: Final = {name: Count(3, 30) for name in COUNTED if name not in OUTCOMES}
+SWEPT: Final = PLANNED | {name: Count(1, 10) for name in OUTCOMES}
+ASIDE: Final = {"state": "held", "until": "2031-01-01T00:00:00+00:00", "objects": 1, "bytes": 10}
+BACK: Final = {"back_objects": 1, "back_bytes": 10, "reopened_commits": 1}
+UNDONE: Final = ASIDE | BACK | {"closed_commits": 1, "purged_objects": 1}
+
+
+def reports(run: RunReport) -> Iterator[RunReport]:
+    """Reports in every state: with a plan or not, outcomes or not, and by turns with nothing aside,
+    something, and something that came back."""
+    asides = cycle((None, ASIDE, UNDONE))
+    for state, counts in product(STATES, ({}, PLANNED, SWEPT)):
+        if state in ("swept", "undone") and counts is not SWEPT:
+            continue
+        aside = UNDONE if state == "undone" else next(asides)
+        failed = state in ("refused", "incomplete")
+        yield replace(
+            run,
+            state=state,
+            counts=counts,
+            quarantine=aside,
+            error=error_json("lease_lost", "another run took over: sweep again")
+            if failed
+            else None,
+        )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_is_told(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    lake("retention", "set", "lake", "--default", "30d")
+    run_id = lake("gc", "plan", "lake", "--json").document["run_id"]
+    plan = Collector.plan_of
+    known = RunReport.from_json(lake("gc", "show", "lake", run_id, "--json").document)
+    words = ["gc", command, "lake"]
+    words += [run_id] if command in ("sweep", "undo", "purge", "show") else []
+    words += ["--yes"] if command in ("run", "sweep", "purge") else []
+    told: list[str] = []
+    for report in reports(known):
+
+        def answer(*_: Any, report: RunReport = report, **__: Any) -> RunReport:
+            return report
+
+        if (
+            command == "undo"
+            and report.state in ("swept", "undone")
+            and report.quarantine != UNDONE
+        ):
+            continue  # An undo that was not refused says what came back.
+        for name in ("plan", "run", "sweep", "undo", "purge", "show"):
+            monkeypatch.setattr(Collector, name, answer)
+        monkeypatch.setattr(Collector, "runs", lambda *_, report=report: [report])
+        monkeypatch.setattr(Collector, "plan_of", plan)
+        reading = command in ("show", "runs")
+        code = 0 if reading else int(EXIT_CODES[report.state])
+        for form in ((), ("--json",)):
+            if command == "undo" and report.state in ("planned", "incomplete"):
+                continue  # It ends as undone, refused, or, with --under, as the run was: swept.
+            result = lake(*words, *form, code=code)
+            assert "defect" not in result.out + result.err, report
+            if report.state == "refused" and command in ("undo", "purge"):
+                assert "are back" not in result.out and "nothing aside" not in result.out
+            if report.error is not None and not form and not reading:
+                assert report.error["message"] in result.err
+            told.append(result.out)
+    assert len(set(told)) > len(STATES)
