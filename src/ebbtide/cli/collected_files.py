@@ -29,6 +29,7 @@ from ebbtide.cli.history import show_changes
 from ebbtide.cli.lifecycle import ExpiredOption
 from ebbtide.cli.progress import Bar
 from ebbtide.cli.text import clean, count_text, size_text
+from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def put(
     repository: RepositoryArgument,
     collection: CollectionArgument,
     files: FilesArgument = None,
+    links: LinksOption = Links.REFUSE,
     into: IntoOption = "",
     from_ref: FromRefOption = None,
     from_collection: FromCollectionOption = None,
@@ -204,7 +206,7 @@ def put(
 
     collections = cli.repository(repository).collections
     found = collections.find(collection)
-    sources = Sources(files, into, from_ref, from_collection, from_version, prefix, locators)
+    sources = Sources(files, links, into, from_ref, from_collection, from_version, prefix, locators)
     with sources.opened(cli, collections) as opened:
         if not opened and not replace:
             raise InvalidInput("invalid_argument", "say which files: name some, or a source")

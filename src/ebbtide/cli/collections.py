@@ -48,6 +48,7 @@ from ebbtide.cli.projects import (
     property_fields,
 )
 from ebbtide.cli.text import clean, count_text, date_text, parse_pairs, size_text
+from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def create(
         ),
     ],
     files: FilesArgument = None,
+    links: LinksOption = Links.REFUSE,
     into: IntoOption = "",
     from_ref: FromRefOption = None,
     from_collection: FromCollectionOption = None,
@@ -124,7 +126,7 @@ def create(
         raise InvalidInput(
             "invalid_argument", f"a collection lies in a project: write PROJECT/{path[:60]}"
         )
-    sources = Sources(files, into, from_ref, from_collection, from_version, prefix, locators)
+    sources = Sources(files, links, into, from_ref, from_collection, from_version, prefix, locators)
     with sources.opened(cli, found.collections) as opened:
         made = found.collections.create(
             found.projects.find(above).project_id,

@@ -14,6 +14,7 @@ import typer
 from ebbtide.cli import completing, uploading
 from ebbtide.cli.command import Cli
 from ebbtide.cli.progress import Bar
+from ebbtide.cli.trees import Links, read_tree
 from ebbtide.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Sources:
     """What the command line says of where files come from."""
 
     files: list[Path] | None = field(default=None)
+    links: Links = Links.REFUSE
     into: str = ""
     from_ref: str | None = None
     from_collection: str | None = None
@@ -104,11 +106,13 @@ class Sources:
         if self.locators is not None:
             promised = read_locators(self.locators)
             found.append(Located({self.into + path: token for path, token in promised.items()}))
-        files = uploading.paths_of(self.files or [], into=self.into)
-        with Bar("uploading", total=len(files), quiet=cli.output.as_json) as bar:
+        tree = read_tree(self.files or [], into=self.into, links=self.links)
+        with Bar("uploading", total=len(tree.files), quiet=cli.output.as_json) as bar:
             if self.files:
-                found.append(Files(uploading.new_objects(files, bar)))
+                found.append(Files(uploading.new_objects(tree.files, bar)))
             yield found
+        if tree.told():
+            cli.output.say(tree.told())
 
     def _check(self) -> None:
         if self.from_version is not None and self.from_collection is None:

@@ -14,6 +14,7 @@ from ebbtide.cli.command import BranchArgument, Cli, RefArgument, RepositoryArgu
 from ebbtide.cli.downloading import save, write_out
 from ebbtide.cli.lifecycle import warn_of_expiry
 from ebbtide.cli.text import clean, count_text, date_text, parse_pairs, size_text
+from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -62,13 +63,21 @@ def put(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Metadata; repeatable.", show_default=False),
     ] = None,
+    links: LinksOption = Links.REFUSE,
 ) -> None:
     """Upload a file, or all files below a directory, and stage them on a branch."""
     metadata = parse_pairs(meta or [], option="--meta")
     objects = cli.repository(repository).objects
     if recursive:
         uploading.put_tree(
-            cli, objects, branch, path, Path(source), content_type=content_type, metadata=metadata
+            cli,
+            objects,
+            branch,
+            path,
+            Path(source),
+            content_type=content_type,
+            metadata=metadata,
+            links=links,
         )
         return
     with uploading.content_of(source) as content:

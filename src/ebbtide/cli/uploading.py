@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from ebbtide.cli.command import Cli
 from ebbtide.cli.progress import Bar
 from ebbtide.cli.text import count_text, size_text
+from ebbtide.cli.trees import Links, read_tree
 from ebbtide.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -42,43 +42,29 @@ def put_tree(
     *,
     content_type: str | None,
     metadata: Mapping[str, str],
+    links: Links,
 ) -> None:
     """Upload every file below `directory` to `prefix` and the file's path in it."""
     if not directory.is_dir():
         raise InvalidInput("invalid_argument", f"{directory} is no directory")
     prefix = prefix.strip("/")
-    files = paths_of([directory], into=f"{prefix}/" if prefix else "")
-    with Bar("uploading", total=len(files), quiet=cli.output.as_json) as bar:
-        items = new_objects(files, bar, content_type=content_type, metadata=metadata)
+    tree = read_tree([directory], into=f"{prefix}/" if prefix else "", links=links)
+    with Bar("uploading", total=len(tree.files), quiet=cli.output.as_json) as bar:
+        items = new_objects(tree.files, bar, content_type=content_type, metadata=metadata)
         totals = objects.put_many(branch, items)
     document = {
         "branch": branch,
         "prefix": prefix,
         "object_count": totals.object_count,
         "bytes_total": totals.bytes_total,
+        "links_followed": tree.links_followed,
+        "links_skipped": tree.links_skipped,
     }
     text = f"staged {count_text(totals.object_count, 'object')} on {branch}"
+    text += f" ({size_text(totals.bytes_total)})"
     cli.output.answer(
-        document, lambda: cli.output.line(f"{text} ({size_text(totals.bytes_total)})")
+        document, lambda: cli.output.line("; ".join(filter(None, [text, tree.told()])))
     )
-
-
-def paths_of(sources: Iterable[Path], *, into: str) -> list[tuple[str, Path]]:
-    """The plain files that are given, or lie below directories that are, each with the path that it
-    is to have: `into`, and its name or its path in the directory.
-
-    Raises InvalidInput `invalid_argument` for what is neither.
-    """
-    found: list[tuple[str, Path]] = []
-    for source in sources:
-        if source.is_dir():
-            files = sorted(files_below(source))
-            found += [(into + file.relative_to(source).as_posix(), file) for file in files]
-        elif source.is_file():
-            found.append((into + source.name, source))
-        else:
-            raise InvalidInput("invalid_argument", f"{source} is no file and no directory")
-    return found
 
 
 def new_objects(
@@ -94,15 +80,6 @@ def new_objects(
     for path, file in files:
         yield NewObject(path, _data(file), content_type, metadata or {})
         bar.advance()
-
-
-def files_below(directory: Path) -> Iterator[Path]:
-    """The plain files below a directory. Symbolic links are left out: they are no objects."""
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            path = Path(folder) / name
-            if path.is_file() and not path.is_symlink():
-                yield path
 
 
 def _data(file: Path) -> bytes | Iterator[bytes]:

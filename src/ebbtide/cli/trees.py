@@ -1,0 +1,127 @@
+"""Files of this machine that a command names, and those below directories that it names.
+
+Nothing is left out in silence: what cannot be read is an error, and symbolic links are treated as
+an option says, and counted. Not for reading the files' bytes (`uploading`).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli.text import count_text
+from ebbtide.errors import InvalidInput
+
+
+class Links(StrEnum):
+    """What becomes of symbolic links below a directory."""
+
+    REFUSE = "refuse"
+    FOLLOW = "follow"
+    SKIP = "skip"
+
+
+LinksOption = Annotated[
+    Links,
+    typer.Option(
+        "--links",
+        help="Symbolic links below a directory: refuse them, follow them and store a copy of what "
+        "they lead to, or skip them. Those that are named themselves are followed.",
+    ),
+]
+
+
+@dataclass(slots=True)
+class Tree:
+    """Files with the paths that they are to have, and the symbolic links among them: followed, or
+    left out."""
+
+    files: list[tuple[str, Path]] = field(default_factory=list)
+    links_followed: int = 0
+    links_skipped: int = 0
+
+    def told(self) -> str:
+        """What is said of the links; nothing where there are none."""
+        parts = []
+        if self.links_followed:
+            parts.append(f"{count_text(self.links_followed, 'symbolic link')} followed")
+        if self.links_skipped:
+            parts.append(f"{count_text(self.links_skipped, 'symbolic link')} skipped")
+        return ", ".join(parts)
+
+
+def read_tree(sources: Iterable[Path], *, into: str, links: Links) -> Tree:
+    """Returns the files that are named or lie below named directories, by path within each.
+
+    A path begins with `into`, and goes on with the file's name, or its path in the directory.
+    Raises InvalidInput `invalid_argument` for a link where links are refused, for one that leads
+    nowhere or to a directory around it, and for what is neither file nor directory; OSError for a
+    directory or file that may not be read.
+    """
+    tree = Tree()
+    for source in sources:
+        if source.is_dir():
+            _add_below(source, into, links, tree)
+        else:
+            _check_file(source)
+            tree.files.append((into + source.name, source))
+    tree.files.sort()
+    return tree
+
+
+def _add_below(source: Path, into: str, links: Links, tree: Tree) -> None:
+    """Adds what lies in a directory and below it."""
+    # Each directory comes with the real paths of itself and of those around it.
+    waiting = [(source, into, (os.path.realpath(source),))]
+    while waiting:
+        directory, prefix, inside = waiting.pop()
+        with os.scandir(directory) as found:
+            entries = list(found)
+        for entry in entries:
+            path = Path(entry.path)
+            if entry.is_symlink() and not _follows(path, links, tree):
+                continue
+            if not path.is_dir():
+                _check_file(path)
+                tree.files.append((prefix + entry.name, path))
+                continue
+            real = os.path.realpath(path)
+            if real in inside:
+                raise InvalidInput(
+                    "invalid_argument", f"{path} leads to a directory around it: --links skip"
+                )
+            waiting.append((path, f"{prefix}{entry.name}/", (*inside, real)))
+
+
+def _follows(link: Path, links: Links, tree: Tree) -> bool:
+    """Whether a symbolic link is followed. Raises InvalidInput where links are refused."""
+    if links is Links.REFUSE:
+        raise InvalidInput(
+            "invalid_argument",
+            f"{link} is a symbolic link: --links follow stores what it leads to, --links skip "
+            "leaves out all links",
+        )
+    if links is Links.SKIP:
+        tree.links_skipped += 1
+        return False
+    tree.links_followed += 1
+    return True
+
+
+def _check_file(path: Path) -> None:
+    """Raises as `read_tree` unless it is a file that may be read."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        what = "leads nowhere" if path.is_symlink() else "is not there"
+        raise InvalidInput("invalid_argument", f"{path} {what}") from None
+    if not stat.S_ISREG(mode):
+        raise InvalidInput("invalid_argument", f"{path} is no file and no directory")
+    path.open("rb").close()

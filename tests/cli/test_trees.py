@@ -1,0 +1,137 @@
+"""Files of directories that are uploaded: none is left out in silence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.cli import trees
+from ebbtide.cli.trees import Links, read_tree
+from ebbtide.errors import InvalidInput
+from tests.cli.conftest import Ebbtide
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A directory with a file, one deeper down, and links to both and to a directory."""
+    tree = tmp_path / "tree"
+    (tree / "deep").mkdir(parents=True)
+    (tree / "one").write_text("1")
+    (tree / "deep" / "two").write_text("22")
+    (tree / "link").symlink_to(tree / "one")
+    (tree / "directory").symlink_to(tree / "deep")
+    return tree
+
+
+PUTS = (["fs", "put", "-r", "lake", "main", "in"], ["collection", "create", "lake", "p/c"])
+
+
+@pytest.fixture(params=PUTS, ids=["fs put", "collection create"])
+def words(request: pytest.FixtureRequest, lake: Ebbtide) -> list[str]:
+    """A command that uploads a directory, without the directory."""
+    lake("project", "create", "lake", "p")
+    words: list[str] = request.param
+    return words
+
+
+def staged(lake: Ebbtide) -> list[str]:
+    entries = lake("fs", "ls", "lake", "main", "-r", "--json").document["entries"]
+    return [entry["path"] for entry in entries]
+
+
+def test_links_are_refused_by_name(lake: Ebbtide, words: list[str], tree: Path) -> None:
+    message = lake(*words, tree, code=2).err
+    assert str(tree) in message
+    assert "is a symbolic link: --links follow" in message
+    assert staged(lake) == []
+    assert lake("collection", "list", "lake", "p", "--json").document["collections"] == []
+
+
+@pytest.mark.parametrize(("how", "told"), [("follow", "followed"), ("skip", "skipped")])
+def test_links_are_counted(
+    lake: Ebbtide, words: list[str], tree: Path, how: str, told: str
+) -> None:
+    result = lake(*words, tree, "--links", how)
+    assert f"2 symbolic links {told}" in result.out + result.err
+
+
+def test_what_links_lead_to_is_stored_as_a_copy(lake: Ebbtide, tree: Path) -> None:
+    lake(*PUTS[0], tree, "--links", "follow")
+    assert staged(lake) == ["in/deep/two", "in/directory/two", "in/link", "in/one"]
+    (tree / "one").write_text("other")
+    assert lake("fs", "cat", "lake", "main", "in/link").out == "1"
+
+
+def test_links_that_are_skipped_are_left_out(lake: Ebbtide, tree: Path) -> None:
+    lake(*PUTS[0], tree, "--links", "skip")
+    assert staged(lake) == ["in/deep/two", "in/one"]
+
+
+def test_a_directory_that_cannot_be_read_is_named(
+    lake: Ebbtide, words: list[str], tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who may read everything runs this test, too."""
+    scandir = os.scandir
+
+    def refusing(path: Path) -> Any:
+        if Path(path).name == "deep":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(trees.os, "scandir", refusing)
+    message = lake(*words, tree, "--links", "skip", code=1).err
+    assert f"{tree / 'deep'}: Permission denied" in message
+    assert "defect" not in message
+    assert staged(lake) == []
+
+
+def test_a_file_that_cannot_be_read_stops_all_before_the_first_byte(
+    lake: Ebbtide, words: list[str], tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def refusing(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "two":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refusing)
+    message = lake(*words, tree, "--links", "skip", code=1).err
+    assert f"{tree / 'deep' / 'two'}: Permission denied" in message
+    assert staged(lake) == []
+
+
+def test_what_is_neither_file_nor_directory_is_named(tree: Path) -> None:
+    os.mkfifo(tree / "pipe")
+    with pytest.raises(InvalidInput, match="pipe is no file and no directory"):
+        read_tree([tree], into="", links=Links.SKIP)
+
+
+def test_links_that_lead_nowhere_or_around_are_named(tree: Path) -> None:
+    (tree / "nowhere").symlink_to(tree / "missing")
+    with pytest.raises(InvalidInput, match="nowhere leads nowhere"):
+        read_tree([tree], into="", links=Links.FOLLOW)
+    (tree / "nowhere").unlink()
+    (tree / "deep" / "around").symlink_to(tree)
+    with pytest.raises(InvalidInput, match="around leads to a directory around it"):
+        read_tree([tree], into="", links=Links.FOLLOW)
+    assert read_tree([tree], into="", links=Links.SKIP).links_skipped == 3
+
+
+def test_a_named_link_is_followed(tree: Path) -> None:
+    found = read_tree([tree / "link", tree / "directory"], into="x/", links=Links.REFUSE)
+    assert found.files == [("x/link", tree / "link"), ("x/two", tree / "directory" / "two")]
+    assert (found.links_followed, found.links_skipped) == (0, 0)
+
+
+def test_a_tree_may_be_deeper_than_python_recurses(tmp_path: Path) -> None:
+    deep = tmp_path
+    for _ in range(1_200):
+        deep /= "d"
+        deep.mkdir()
+    (deep / "file").touch()
+    ((path, _),) = read_tree([tmp_path], into="", links=Links.REFUSE).files
+    assert path == "d/" * 1_200 + "file"
