@@ -4,6 +4,7 @@ that the test sets.
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Generator, Iterator
@@ -81,8 +82,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Divides the time of a long run, now that it is known which tests it has."""
+    """All tests are known now: divides the time of a long run among them."""
     randomized.share_out(filter(None, map(randomized.volume_of, session.items)))
+    # Python would go through all that was loaded and collected again and again, for nothing.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

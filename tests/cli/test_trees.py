@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ebbtide.cli import trees
 from ebbtide.cli.trees import Links, read_tree
 from ebbtide.errors import InvalidInput
 from tests.cli.conftest import Ebbtide
@@ -81,7 +80,7 @@ def test_a_directory_that_cannot_be_read_is_named(
             raise PermissionError(13, "Permission denied", str(path))
         return scandir(path)
 
-    monkeypatch.setattr(trees.os, "scandir", refusing)
+    monkeypatch.setattr("ebbtide.cli.trees.os.scandir", refusing)
     message = lake(*words, tree, "--links", "skip", code=1).err
     assert f"{tree / 'deep'}: Permission denied" in message
     assert "defect" not in message

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import combinations_with_replacement, product
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pytest
@@ -26,6 +27,7 @@ from ebbtide.store.metadata.schema import collections, commits, pending
 from ebbtide.store.uploads import NewObject
 from tests.gc.histories import fast_place
 from tests.support.memory_world import MemoryWorld, Place
+from tests.support.randomized import randomized
 
 LEASE: Final = timedelta(hours=1)
 EXPIRY: Final = timedelta(minutes=30)
@@ -359,25 +361,26 @@ AROUND: Final = [
 
 
 @pytest.mark.parametrize(("end", "span", "trash", "ways"), AROUND)
+@randomized("ends of locators")
 def test_around_every_end(
     place: Place,
     tmp_path: Path,
-    subtests: pytest.Subtests,
+    seed: int,
     end: str,
     span: timedelta,
     trash: str,
     ways: list[str],
 ) -> None:
-    """Time goes on at a point of the run, to where a lease, a collection or its trash ends. What is
-    there before the run is made once."""
+    """Time goes on at a point of the run, to where a lease, a collection or its trash ends: at two
+    of its points, to an instant before that, to it, or to one after. What is there before the run
+    is made once."""
     del end
     made = make_sequence(place, trash=TRASHES[trash], points=FEW_POINTS, ways=ways)
     begin_again = made.world.remember(tmp_path / "before.db")
-    for point, off in product(FEW_POINTS[1:3], (-1, 0, 1)):
-        with subtests.test(point=point, off=off):
-            begin_again()
-            sequence = Sequence(made.world, [replace(line) for line in made.lines])
-            sequence.jumps[point] = span + off * INSTANT
-            sequence.run()
-            assert any(line.made_id for line in sequence.lines)
-            sequence.check()
+    for point, off in Random(seed).sample(list(product(FEW_POINTS[1:3], (-1, 0, 1))), 2):
+        begin_again()
+        sequence = Sequence(made.world, [replace(line) for line in made.lines])
+        sequence.jumps[point] = span + off * INSTANT
+        sequence.run()
+        assert any(line.made_id for line in sequence.lines)
+        sequence.check()

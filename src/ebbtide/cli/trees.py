@@ -79,6 +79,7 @@ def read_tree(sources: Iterable[Path], *, into: str, links: Links) -> Tree:
 def _add_below(source: Path, into: str, links: Links, tree: Tree) -> None:
     """Adds what lies in a directory and below it."""
     # Each directory comes with the real paths of itself and of those around it.
+    waiting: list[tuple[Path, str, tuple[str, ...]]]
     waiting = [(source, into, (os.path.realpath(source),))]
     while waiting:
         directory, prefix, inside = waiting.pop()
