@@ -37,7 +37,8 @@ from tests.gc.operations import (
     longer_period,
     read_of_an_old_commit,
 )
-from tests.support.copies import OpenedWorld, copy_store
+from tests.support.copies import OpenedWorld
+from tests.support.templates import copy_store
 from tests.support.world import World
 
 pytestmark = pytest.mark.xdist_group("races")
@@ -163,7 +164,7 @@ def test_what_comes_back_is_revived(race: Race, operation: Operation) -> None:
 
 def test_the_next_run_finishes(race: Race, tmp_path: Path) -> None:
     """It collects what the races left behind."""
-    copy_store(race.world.directory, tmp_path)
+    copy_store(race.world.directory / "store", tmp_path / "store")
     world = OpenedWorld(tmp_path, now=race.world.now)
     report = world.collect()
     assert report.state == "swept"

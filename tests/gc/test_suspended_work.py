@@ -38,7 +38,8 @@ from tests.gc.lines import (
 )
 from tests.gc.operations import POLICY
 from tests.gc.suspended import Suspended, slow_content, stop_before
-from tests.support.copies import OpenedWorld, copy_store
+from tests.support.copies import OpenedWorld
+from tests.support.templates import copy_store
 from tests.support.world import World
 
 pytestmark = pytest.mark.xdist_group("suspended work")
@@ -271,7 +272,7 @@ def test_every_commit_and_ref(run: Run) -> None:
 
 def test_promises_end(run: Run, tmp_path: Path) -> None:
     """Two days later, the lease and the trash are over."""
-    copy_store(run.world.directory, tmp_path)
+    copy_store(run.world.directory / "store", tmp_path / "store")
     world = OpenedWorld(tmp_path, now=run.world.now + 2 * TRASH, **SETTINGS)
     promised = {line.path("promised") for line in run.lines.values()}
     assert promised & world.contents()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +13,7 @@ from ebbtide.settings import Settings
 from ebbtide.store.content.layout import range_address
 from ebbtide.store.content.ranges import read_range
 from ebbtide.store.content.trees import read_tree
-from ebbtide.store.embedded import DATABASE_FILE, Store
+from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.schema import commits
 from tests.support.clock import ManualClock
@@ -40,19 +38,6 @@ class OpenedWorld(World):
         self.store = Store.open(directory / "store", settings=self.settings, clock=self.clock)
         self.lake = aged(self.store.repository("lake"))
         self.root = directory / "store" / "storage" / "lake"
-
-
-def copy_store(source: Path, target: Path) -> None:
-    """Copy the store in `source`, which nobody uses now, and make it one at `target`."""
-    shutil.copytree(source / "store", target / "store")
-    database = sqlite3.connect(target / "store" / DATABASE_FILE)
-    with database:
-        for table, column in (("repositories", "storage_url"), ("gc_runs", "run_url")):
-            database.execute(
-                f"UPDATE {table} SET {column} = replace({column}, ?, ?)",
-                (str(source.resolve()), str(target.resolve())),
-            )
-    database.close()
 
 
 def listing(root: Path) -> dict[str, bytes]:

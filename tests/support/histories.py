@@ -7,7 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.support.copies import OpenedWorld, contents_of, copy_store, listing
+from tests.support.copies import OpenedWorld, contents_of, listing
+from tests.support.templates import copy_store
 from tests.support.world import START, World
 
 
@@ -82,7 +83,7 @@ class PlannedWorld(OpenedWorld):
     """A copy of a template, at `directory`."""
 
     def __init__(self, template: Template, directory: Path, **settings: Any) -> None:
-        copy_store(template.directory, directory)
+        copy_store(template.directory / "store", directory / "store")
         super().__init__(directory, now=START, **settings)
         self.template = template
         self.history = template.history

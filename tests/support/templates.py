@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide.settings import Settings
-from ebbtide.store.embedded import Store
+from ebbtide.store.embedded import DATABASE_FILE, Store
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 
@@ -22,13 +22,12 @@ AGE: Final = timedelta(hours=1)
 
 
 def copy_store(template: Path, target: Path) -> None:
-    """Copies a store that nobody has open. Its repositories lie in the copy."""
+    """Copies a store that nobody has open. Its repositories and its runs lie in the copy."""
     shutil.copytree(template, target)
-    with closing(sqlite3.connect(target / "metadata.db")) as connection, connection:
-        connection.execute(
-            "UPDATE repositories SET storage_url = replace(storage_url, ?, ?)",
-            (f"{template.as_uri()}/", f"{target.as_uri()}/"),
-        )
+    places = (f"{template.resolve()}/", f"{target.resolve()}/")
+    with closing(sqlite3.connect(target / DATABASE_FILE)) as connection, connection:
+        for table, column in (("repositories", "storage_url"), ("gc_runs", "run_url")):
+            connection.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", places)
 
 
 @contextmanager

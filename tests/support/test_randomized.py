@@ -99,15 +99,11 @@ def test_hypothesis_draws_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_independent_backend_draws_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        subject, "examples", lambda name: examples(name, backend=subject.INDEPENDENT)
-    )
-
     def drawn_independently() -> list[list[int]]:
         seen: list[list[int]] = []
 
         @randomized("drawn")
-        @subject.examples("drawn")
+        @examples("drawn", backend=subject.INDEPENDENT)
         @given(st.lists(st.integers(), min_size=3))
         def test(numbers: list[int]) -> None:
             seen.append(numbers)

@@ -211,9 +211,8 @@ _ADDED: Final = (
 class _Command(TyperCommand):
     """A command that refuses an option given twice, of which the last one would win unsaid."""
 
-    def parse_args(
-        self, ctx: Any, args: list[str]
-    ) -> list[str]:  # types of Typer's own copy of Click
+    # The context's type is of a library that Typer carries within it.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises a usage error that names the option."""
         if not ctx.resilient_parsing:
             _, _, order = self.make_parser(ctx).parse_args(args=list(args))
