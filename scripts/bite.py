@@ -131,7 +131,8 @@ def run_tests(
     copy: Path, tests: Sequence[str], seed: int, *options: str, spark: bool
 ) -> subprocess.CompletedProcess[str]:
     """Runs tests in a copy, those that start Spark only if asked to."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"]
+    command = [sys.executable, "-m", "pytest", "-q", "--drawn", "-p", "no:cacheprovider"]
+    command += ["--tb=short"]
     command += [f"--randomly-seed={seed}", f"--timeout={TEST_SECONDS_MAX}", *options]
     command += [*tests] if spark else ["-m", "not spark", *tests]
     return subprocess.run(

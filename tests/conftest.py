@@ -42,6 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--long", type=float, metavar="MINUTES", help="randomized tests alone, for so long"
     )
+    group.addoption(
+        "--drawn", action="store_true", help="of sets of alike tests, those that chance draws"
+    )
     group.addoption("--case", type=int, metavar="SEED", help="one case of a randomized test alone")
 
 
@@ -74,11 +77,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.xdist_group(name))
     chances = {item: randomized.volume_of(item) for item in items}
+    left_out = set[pytest.Item]()
     if config.getoption("long") is not None:
-        config.hook.pytest_deselected(items=[each for each in items if chances[each] is None])
-        items[:] = [item for item in items if chances[item] is not None]
-    # The longest are among the randomized ones: whatever begins last should be short.
-    items.sort(key=lambda item: chances[item] is None)
+        left_out = {item for item in items if chances[item] is None}
+        left_out -= randomized.dealt(item for item in items if drawn_from(item))
+    elif config.getoption("drawn"):
+        left_out = randomized.not_drawn({item: drawn_from(item) for item in items})
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+    # The longest are among the randomized ones: whatever begins last should be short. A long run
+    # divides what the others leave of its time.
+    is_long = config.getoption("long") is not None
+    items.sort(key=lambda item: (chances[item] is None) != is_long)
+
+
+def drawn_from(item: pytest.Item) -> tuple[str, str] | None:
+    """The set that a test belongs to, of which a commit tries some; and the one function whose
+    parameters are such a set, if that is meant."""
+    marker = item.get_closest_marker("drawn")
+    if marker is None:
+        return None
+    name, of_each_test = marker.args[0], marker.kwargs.get("of_each_test", False)
+    return name, item.nodeid.partition("[")[0] if of_each_test else ""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -14,6 +14,8 @@ export PATH="$root/.venv/bin:$JAVA_HOME/bin:$PATH"
 # The program tells Spark which Python to start, and brings its own Spark. What the caller's shell
 # says for another project would put a second version beside it.
 unset PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON SPARK_HOME PYTHONHOME PYTHONPATH
+# Each of the many processes that tests start would compile the program anew.
+unset PYTHONDONTWRITEBYTECODE
 # Spark on this machine alone needs no more than the loopback address; without this it looks up the
 # machine's own name, which in a container often leads nowhere.
 export SPARK_LOCAL_IP="${SPARK_LOCAL_IP:-127.0.0.1}"

@@ -35,6 +35,9 @@ WAIT_SECONDS = 300
 INTERRUPTED, TERMINATED = 130, 143
 
 
+pytestmark = pytest.mark.drawn("interruptions")
+
+
 @pytest.fixture(scope="module")
 def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with FILES to delete, and one to keep. Tests have copies."""

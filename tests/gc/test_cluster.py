@@ -32,10 +32,10 @@ from tests.support.clock import wait_for_next_second
 from tests.support.cluster import JAVA_OPTIONS, Cluster, running_cluster
 from tests.support.proxy import Proxy, proxied
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.drawn("clusters")]
 
 SECONDS_MAX = 300
-QUICKLY = {"compresslevel": 1}
+QUICKLY = {"compresslevel": 0}
 DELAY_SECONDS = 0.1
 """Of each request of the storage, once it is slow: long enough to notice what goes on."""
 
@@ -64,7 +64,7 @@ def cluster(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What executors need; compressed less than it is for others, in a third of the time."""
+    """What executors need; not compressed as it is for others: that takes longer than all else."""
     target = tmp_path_factory.mktemp("archive") / "environment.tar.gz"
     pack = tarfile.open
     with pytest.MonkeyPatch.context() as patch:

@@ -66,6 +66,10 @@ def in_session(session: int) -> list[psutil.Process]:
     return found
 
 
+OF_WORKERS = pytest.mark.drawn("kills of workers")
+ON_SPARK = pytest.mark.drawn("kills on Spark")
+
+
 def check_nothing_lost(world: PlannedWorld, swept: Files) -> None:
     """What is kept reads as it was, and no record leads to what is not there."""
     assert kept_contents(world, world.history) == world.template.contents
@@ -133,10 +137,10 @@ def test_killed_sweep_is_finished_by_the_next(
     [
         ("fence", "inline"),
         ("delete range", "inline"),
-        ("fence", "workers"),
-        ("delete range", "workers"),
-        ("delete range", "spark"),
-        ("fence", "joins"),
+        pytest.param("fence", "workers", marks=OF_WORKERS),
+        pytest.param("delete range", "workers", marks=OF_WORKERS),
+        pytest.param("delete range", "spark", marks=ON_SPARK),
+        pytest.param("fence", "joins", marks=ON_SPARK),
     ],
 )
 def test_killed_sweep_is_finished_by_a_new_run(
@@ -151,12 +155,12 @@ def test_killed_sweep_is_finished_by_a_new_run(
 @pytest.mark.parametrize(
     ("kind", "moment", "engine"),
     [
-        ("range", "before", "workers"),
-        ("range", "after", "workers"),
-        ("object", "before", "workers"),
-        ("object", "after", "workers"),
-        ("range", "after", "spark"),
-        ("object", "before", "spark"),
+        pytest.param("range", "before", "workers", marks=OF_WORKERS),
+        pytest.param("range", "after", "workers", marks=OF_WORKERS),
+        pytest.param("object", "before", "workers", marks=OF_WORKERS),
+        pytest.param("object", "after", "workers", marks=OF_WORKERS),
+        pytest.param("range", "after", "spark", marks=ON_SPARK),
+        pytest.param("object", "before", "spark", marks=ON_SPARK),
     ],
 )
 def test_killed_amid_the_deletes_of_a_kind(

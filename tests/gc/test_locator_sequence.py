@@ -339,6 +339,7 @@ def place() -> Iterator[Place]:
         yield made
 
 
+@pytest.mark.drawn("orders around locators")
 @pytest.mark.parametrize("way", WAYS)
 def test_every_order_at_every_point(place: Place, way: str) -> None:
     """Without a trash, in which everything would be kept."""
@@ -360,6 +361,7 @@ AROUND: Final = [
 ]
 
 
+@pytest.mark.drawn("ends around locators")
 @pytest.mark.parametrize(("end", "span", "trash", "ways"), AROUND)
 @randomized("ends of locators")
 def test_around_every_end(

@@ -119,6 +119,7 @@ def test_what_nobody_touches_goes(race: Race) -> None:
     assert not set(line.held(*EXPIRED)) & contents
 
 
+@pytest.mark.drawn("operations at points of a run")
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=named)
 def test_operation_at_point(race: Race, operation: Operation, point: str) -> None:
@@ -136,6 +137,7 @@ def test_operation_at_point(race: Race, operation: Operation, point: str) -> Non
         assert race.reader.contents(ref) == expected
 
 
+@pytest.mark.drawn("operations at points of a run")
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=named)
 def test_no_commit_is_half_there(race: Race, operation: Operation, point: str) -> None:

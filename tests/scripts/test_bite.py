@@ -19,6 +19,10 @@ from ebbtide import double
 def test_double() -> None:
     assert double(3) == 6
 """
+OPTIONS = """
+def pytest_addoption(parser):
+    parser.addoption("--drawn", action="store_true")
+"""
 # Plugins that these tests do not need take five times as long to start as all the rest.
 SETTINGS = """
 [tool.pytest.ini_options]
@@ -42,6 +46,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "src" / "ebbtide" / "__init__.py").write_text(CODE)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_double.py").write_text(TEST)
+    (tmp_path / "conftest.py").write_text(OPTIONS)
     (tmp_path / "pyproject.toml").write_text(SETTINGS)
     return tmp_path
 

@@ -132,6 +132,7 @@ class Collecting:
 
 
 @pytest.mark.twins
+@pytest.mark.drawn("databases under load")
 @randomized("server under load")
 def test_nothing_is_lost(
     tmp_path: Path, postgres_url: str | None, seed: int, seconds: float

@@ -789,6 +789,7 @@ MOVEMENTS: Mapping[str, Movement] = {
 }
 
 
+@pytest.mark.drawn("movements between pages")
 @pytest.mark.parametrize("name", MOVEMENTS)
 def test_nothing_is_missed_whatever_happens_between_the_pages(store: Store, name: str) -> None:
     movement = MOVEMENTS[name]

@@ -28,6 +28,8 @@ from tests.support.boundaries import At, stepping
 from tests.support.clock import ManualClock
 from tests.support.reachable import check_settled, committed, staged_live, stored
 
+pytestmark = pytest.mark.drawn("places of races")
+
 LEASE = timedelta(hours=1)
 Operation = Callable[[Repository], object]
 

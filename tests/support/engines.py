@@ -51,13 +51,14 @@ ENGINES: Final[dict[str, Engine]] = {
 
 def on_engines(*names: str) -> pytest.MarkDecorator:
     """Parameter `engine`: each of the named ones, or of all. Those that start Spark are marked."""
+    on_spark = [pytest.mark.spark, pytest.mark.drawn("Spark's two ways", of_each_test=True)]
     return pytest.mark.parametrize(
         "engine",
         [
             pytest.param(
                 ENGINES[name],
                 id=name,
-                marks=[pytest.mark.spark] if isinstance(ENGINES[name], SparkEngine) else [],
+                marks=on_spark if isinstance(ENGINES[name], SparkEngine) else [],
             )
             for name in names or ENGINES
         ],

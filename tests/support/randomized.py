@@ -13,21 +13,24 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from zlib import crc32
 
 import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, Phase, core, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support.volumes import VOLUMES, Volume
+from tests.support.volumes import DRAWN, VOLUMES, Volume
 
 Test = Callable[..., None]
+T = TypeVar("T")
 
 INDEPENDENT: Final = "independent"
 """A backend of Hypothesis that draws each example anew. The built-in one makes most examples of a
@@ -61,7 +64,10 @@ class Run:
     """In a long run, the name of this process: each goes through all tests, by other chances."""
     ends_at: float | None = None
     """When a long run ends, in monotonic seconds; None in any other."""
-    seconds_per_share: float = 0.0
+    shares: float = 0.0
+    """The sum of the shares of all tests of a long run."""
+    seconds_per_share: float | None = None
+    """Divided once the first of them begins: others may have gone before."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Of tests of this process that nobody has been told of."""
 
@@ -92,10 +98,9 @@ def configure(config: pytest.Config) -> None:
 
 
 def share_out(names: Iterable[str]) -> None:
-    """Divides the time of a long run among tests with these volumes, by their shares."""
-    if RUN.ends_at is not None:
-        shares = sum(VOLUMES[name].share for name in names)
-        RUN.seconds_per_share = max(RUN.ends_at - time.monotonic(), 0.0) / max(shares, 1)
+    """The time of a long run is for tests with these volumes, by their shares."""
+    RUN.shares = sum(VOLUMES[name].share for name in names)
+    RUN.seconds_per_share = None
 
 
 def examples(name: str, **more: Any) -> settings:
@@ -158,9 +163,30 @@ def name_of(node: str) -> str:
     return node.rpartition("@")[0] if node.rfind("@") > node.rfind("]") else node
 
 
-def choose(node: str, choices: Sequence[str]) -> str:
+def choose(node: str, choices: Sequence[T]) -> T:
     """One of the choices, by the seed of the run and the name of a test."""
     return Random(f"{RUN.base_seed} {name_of(node)}").choice(choices)
+
+
+def not_drawn(sets: Mapping[pytest.Item, tuple[str, str] | None]) -> set[pytest.Item]:
+    """The tests that this run leaves out, of those that belong to sets of which it tries some."""
+    members = defaultdict[tuple[str, str], list[pytest.Item]](list)
+    for item, of in sets.items():
+        if of is not None:
+            members[of].append(item)
+    left_out = set[pytest.Item]()
+    for of, items in members.items():
+        items.sort(key=lambda item: item.nodeid)
+        count = min(DRAWN[of[0]], len(items))
+        left_out |= set(items) - set(Random(f"{RUN.base_seed} {of}").sample(items, count))
+    return left_out
+
+
+def dealt(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Those of the tests that this process takes where each process is given all of them."""
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return {item for item in items if crc32(item.nodeid.encode()) % count == number}
 
 
 def volume_of(item: pytest.Item) -> str | None:
@@ -227,6 +253,8 @@ def _cases(node: str, volume: Volume) -> Iterator[Case]:
         for number in range(volume.cases):
             yield Case(number, seeds.getrandbits(32), volume.seconds)
         return
+    if RUN.seconds_per_share is None:
+        RUN.seconds_per_share = max(RUN.ends_at - time.monotonic(), 0.0) / max(RUN.shares, 1)
     share = volume.share * RUN.seconds_per_share
     ends_at = min(time.monotonic() + share, RUN.ends_at)
     number = 0

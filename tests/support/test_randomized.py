@@ -11,6 +11,7 @@ from hypothesis import given, is_hypothesis_test
 from hypothesis import strategies as st
 
 from tests.support import randomized as subject
+from tests.support import volumes as volumes_table
 from tests.support.randomized import RUN, Outcome, examples, name_of, randomized
 from tests.support.volumes import VOLUMES, Volume
 
@@ -27,6 +28,8 @@ def volumes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in (("base_seed", 1), ("case", None), ("ends_at", None), ("worker", "")):
         monkeypatch.setattr(RUN, name, value)
     monkeypatch.setattr(RUN, "outcomes", {})
+    monkeypatch.setattr(RUN, "shares", 0.0)
+    monkeypatch.setattr(RUN, "seconds_per_share", None)
     yield
 
 
@@ -200,6 +203,57 @@ class TestLongRuns:
         test()
         assert got == [5.0, 5.0]
         assert time.now == 10.0
+
+
+class TestSets:
+    """Of sets of alike tests a commit tries some, which chance draws; a long run tries all."""
+
+    @pytest.fixture
+    def items(self, request: pytest.FixtureRequest) -> list[pytest.Item]:
+        """Twelve tests that do nothing."""
+        names = [f"test_{function}[{number}]" for function in "ab" for number in range(6)]
+        return [
+            pytest.Function.from_parent(request.node.parent, name=name, callobj=self.items)
+            for name in names
+        ]
+
+    @pytest.fixture(autouse=True)
+    def sizes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(volumes_table.DRAWN, "alike", 2)
+
+    def test_as_many_as_the_table_says_are_left(self, items: list[pytest.Item]) -> None:
+        assert len(subject.not_drawn(dict.fromkeys(items, ("alike", "")))) == 12 - 2
+        of_each = {item: ("alike", item.name.partition("[")[0]) for item in items}
+        left = set(items) - subject.not_drawn(of_each)
+        assert sorted(item.name[5] for item in left) == ["a", "a", "b", "b"]
+
+    def test_others_stay_and_small_sets_are_whole(self, items: list[pytest.Item]) -> None:
+        sets = dict.fromkeys(items) | dict.fromkeys(items[:1], ("alike", ""))
+        assert subject.not_drawn(sets) == set()
+
+    def test_seeds_draw_others_until_all_had_their_turn(
+        self, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sets = dict.fromkeys(items, ("alike", ""))
+        assert subject.not_drawn(sets) == subject.not_drawn(sets)
+        tried = set[pytest.Item]()
+        for seed in range(60):
+            monkeypatch.setattr(RUN, "base_seed", seed)
+            tried |= set(items) - subject.not_drawn(sets)
+        assert tried == set(items)
+
+    def test_processes_of_a_long_run_share_them(
+        self, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+        monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
+        assert subject.dealt(items) == set(items)
+        monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+        taken = list[pytest.Item]()
+        for number in range(3):
+            monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{number}")
+            taken += subject.dealt(items)
+        assert sorted(taken, key=items.index) == items
 
 
 def test_names_without_groups() -> None:

@@ -1,4 +1,5 @@
-"""How much each randomized test goes through: on each commit, and in the long run.
+"""How much each randomized test goes through, and how many tests are drawn from a set: on each
+commit, and in the long run.
 
 The long run goes on for the minutes that it is given. It divides them among the tests by their
 `share`, and says in the end what each went through beside `long`, what it should at least.
@@ -49,15 +50,15 @@ def seconds(short: float, *, long: int, share: float = 1.0) -> Volume:
 VOLUMES: Final[Mapping[str, Volume]] = {
     "commit graphs": examples(100, long=10_000),
     "pages of candidates": examples(100, long=5_000),
-    "requests from the server's description": examples(10, long=200, share=0.2),
+    "requests from the server's description": examples(4, long=200, share=0.2),
     "server under load": seconds(3, long=60, share=5.0),
     "properties of values": examples(100, long=10_000),
     "collector histories": examples(12, long=300, share=2.0),
-    "uncommitted histories": examples(50, long=20_000, share=40.0),
-    "lifecycle histories": examples(60, long=20_000, share=28.0),
-    "random stores": examples(40, long=2_000, share=5.0),
+    "uncommitted histories": examples(32, long=20_000, share=40.0),
+    "lifecycle histories": examples(36, long=20_000, share=28.0),
+    "random stores": examples(30, long=2_000, share=5.0),
     "random stores on Spark": examples(4, long=500, share=5.0),
-    "explained stores": examples(8, long=300, share=1.5),
+    "explained stores": examples(6, long=300, share=1.5),
     "verified stores": examples(8, long=300, share=1.2),
     "verified Icechunk repositories": seeds(2, long=50),
     "ends of locators": seeds(1, long=20),
@@ -70,11 +71,11 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "subtractions": seeds(3, long=100),
     "keys in large numbers": seeds(1, long=100),
     "trees": seeds(30, long=1_000),
-    "operations on a repository": examples(20, long=600, share=3.0),
+    "operations on a repository": examples(12, long=600, share=3.0),
     "moves between pages": examples(25, long=500),
     "changes between pages": seeds(6, long=200, share=2.0),
-    "purges": seeds(120, long=3_000, share=4.0),
-    "orders of more operations": seconds(10, long=300, share=6.0),
+    "purges": seeds(60, long=3_000, share=4.0),
+    "orders of more operations": seconds(7, long=300, share=6.0),
     "orders by chance": seeds(60, long=2_000, share=1.5),
     "operations beside reclaimers": seconds(3, long=60, share=1.5),
     "listings": seeds(10, long=1_000, share=0.5),
@@ -86,10 +87,10 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "rewritten histories": examples(150, long=10_000),
     "expiries": seeds(100, long=5_000, share=0.3),
     "outlooks": seeds(80, long=5_000, share=1.5),
-    "Icechunk repositories, planned and swept": seeds(5, long=250, share=2.5),
+    "Icechunk repositories, planned and swept": seeds(4, long=250, share=2.5),
     "Icechunk repositories on Spark": seeds(2, long=125, share=5.0),
     "Icechunk repositories, read": seeds(3, long=50, share=0.3),
-    "Icechunk repositories, explained": seeds(4, long=50),
+    "Icechunk repositories, explained": seeds(2, long=50),
     "Icechunk repositories, undone": seeds(4, long=100, share=2.0),
     "undoing, broken off": seeds(5, long=100),
     "work between plan and sweep": seeds(6, long=100),
@@ -101,3 +102,19 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "damaged Icechunk repositories": seeds(6, long=200, share=0.5),
 }
 """By what is tried. Tests of one kind may share a volume; each has all of it."""
+
+DRAWN: Final[Mapping[str, int]] = {
+    "clusters": 1,
+    "kills on Spark": 1,
+    "kills of workers": 2,
+    "Spark's two ways": 1,
+    "databases under load": 1,
+    "orders around locators": 3,
+    "ends around locators": 3,
+    "interruptions": 12,
+    "movements between pages": 10,
+    "operations at points of a run": 80,
+    "places of races": 40,
+}
+"""Sets of alike tests that each start programs, or go through every order of something: how many
+of a set each commit tries. The long run tries all, and so does whoever names tests."""

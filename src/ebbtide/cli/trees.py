@@ -78,9 +78,9 @@ def read_tree(sources: Iterable[Path], *, into: str, links: Links) -> Tree:
 
 def _add_below(source: Path, into: str, links: Links, tree: Tree) -> None:
     """Adds what lies in a directory and below it."""
-    # Each directory comes with the real paths of itself and of those around it.
-    waiting: list[tuple[Path, str, tuple[str, ...]]]
-    waiting = [(source, into, (os.path.realpath(source),))]
+    # Each directory comes with what the disk calls itself and those around it.
+    waiting: list[tuple[Path, str, tuple[tuple[int, int], ...]]]
+    waiting = [(source, into, (_identity(source),))]
     while waiting:
         directory, prefix, inside = waiting.pop()
         with os.scandir(directory) as found:
@@ -93,12 +93,18 @@ def _add_below(source: Path, into: str, links: Links, tree: Tree) -> None:
                 _check_file(path)
                 tree.files.append((prefix + entry.name, path))
                 continue
-            real = os.path.realpath(path)
-            if real in inside:
+            identity = _identity(path)
+            if identity in inside:
                 raise InvalidInput(
                     "invalid_argument", f"{path} leads to a directory around it: --links skip"
                 )
-            waiting.append((path, f"{prefix}{entry.name}/", (*inside, real)))
+            waiting.append((path, f"{prefix}{entry.name}/", (*inside, identity)))
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    """By which a directory is known, whatever path leads to it."""
+    found = directory.stat()
+    return found.st_dev, found.st_ino
 
 
 def _follows(link: Path, links: Links, tree: Tree) -> bool:
