@@ -124,7 +124,13 @@ def copy_of(root: Path) -> Iterator[Path]:
 def environment(copy: Path) -> dict[str, str]:
     """What the programs run with that should import the copy. Entries of PYTHONPATH come before
     those of the environment that the checkout is installed in."""
-    return os.environ | {"PYTHONPATH": str(copy / "src"), "COLUMNS": COLUMNS}
+    return os.environ | {
+        "PYTHONPATH": str(copy / "src"),
+        "COLUMNS": COLUMNS,
+        # A file that is broken within the second in which it was compiled, and keeps its length,
+        # would be taken for the one that was compiled.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 def run_tests(
