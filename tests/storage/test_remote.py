@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import lru_cache
+from types import SimpleNamespace
 
 import obstore
 import pytest
@@ -88,8 +89,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return start + sum(found)
 
     monkeypatch.setattr(remote, "_pace", lru_cache(lambda *_: Pace(clock, found.append)))
-    monkeypatch.setattr("ebbtide.storage.remote.time.sleep", found.append)
-    monkeypatch.setattr("ebbtide.storage.remote.time.monotonic", clock)
+    # Not in the module itself, which threads that other tests left behind use too.
+    monkeypatch.setattr(remote, "time", SimpleNamespace(sleep=found.append, monotonic=clock))
     return found
 
 

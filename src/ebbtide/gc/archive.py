@@ -11,6 +11,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,8 @@ from ebbtide.errors import Failed
 
 PROGRAM: Final = "ebbtide"
 SPARK: Final = frozenset({"pyspark", "py4j"})
+NO_CODE: Final = frozenset({"..", "__pycache__", "tests", "include"})
+"""Parts of paths of what nobody imports: programs, tests, headers for C."""
 DIRECTORY: Final = "ebbtide_environment"
 """Where executors unpack it, in the directory in which they run."""
 
@@ -85,7 +88,16 @@ def _needed() -> dict[str, Distribution]:
 
 
 def _files(found: Distribution) -> Iterator[tuple[Path, str]]:
-    """The files of a distribution that are imported, and their names in the archive."""
+    """The files of a distribution that are imported, and their names in the archive. What is
+    compiled goes along: executors would take longer to compile it than most tasks last."""
+    for path, name in _sources(found):
+        yield path, name
+        compiled = Path(cache_from_source(str(path))) if path.suffix == ".py" else None
+        if compiled is not None and compiled.is_file():
+            yield compiled, str(Path(name).parent / "__pycache__" / compiled.name)
+
+
+def _sources(found: Distribution) -> Iterator[tuple[Path, str]]:
     if canonicalize_name(found.name) == PROGRAM:
         # It may be installed as a link to its source.
         root = Path(ebbtide.__path__[0])
@@ -94,6 +106,6 @@ def _files(found: Distribution) -> Iterator[tuple[Path, str]]:
                 yield path, f"{PROGRAM}/{path.relative_to(root)}"
     for file in found.files or ():
         path = Path(str(found.locate_file(file)))
-        is_code = not {"..", "__pycache__"} & set(file.parts) and file.suffix != ".pth"
+        is_code = not NO_CODE & set(file.parts) and file.suffix != ".pth"
         if is_code and file.parts[0] != PROGRAM and path.is_file():
             yield path, str(file)
