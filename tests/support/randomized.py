@@ -168,6 +168,11 @@ def choose(node: str, choices: Sequence[T]) -> T:
     return Random(f"{RUN.base_seed} {name_of(node)}").choice(choices)
 
 
+def sample(name: str, choices: Sequence[T], count: int) -> list[T]:
+    """Some of the choices, by the seed of the run and a name."""
+    return Random(f"{RUN.base_seed} {name}").sample(choices, min(count, len(choices)))
+
+
 def not_drawn(sets: Mapping[pytest.Item, tuple[str, str] | None]) -> set[pytest.Item]:
     """The tests that this run leaves out, of those that belong to sets of which it tries some."""
     members = defaultdict[tuple[str, str], list[pytest.Item]](list)
@@ -177,8 +182,7 @@ def not_drawn(sets: Mapping[pytest.Item, tuple[str, str] | None]) -> set[pytest.
     left_out = set[pytest.Item]()
     for of, items in members.items():
         items.sort(key=lambda item: item.nodeid)
-        count = min(DRAWN[of[0]], len(items))
-        left_out |= set(items) - set(Random(f"{RUN.base_seed} {of}").sample(items, count))
+        left_out |= set(items) - set(sample(str(of), items, DRAWN[of[0]]))
     return left_out
 
 
