@@ -363,6 +363,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.drawn("kills of removals")
 @pytest.mark.parametrize(("moment", "where"), MOMENTS, ids=[" ".join(each) for each in MOMENTS])
 def test_killed_at_any_moment_it_goes_on(
     forks: Forks, tmp_path: Path, moment: str, where: str

@@ -32,7 +32,7 @@ from tests.support.server import Server, eventually, new_server
 
 logger = logging.getLogger(__name__)
 
-CLIENTS: Final = (4, 8, 16)
+CLIENTS: Final = (4, 6, 10)
 """How many there may be."""
 ROWS_MAX: Final = 10_000
 CAME_BACK_MIN: Final = 3
