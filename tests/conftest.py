@@ -91,14 +91,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (chances[item] is None) != is_long)
 
 
-def drawn_from(item: pytest.Item) -> tuple[str, str] | None:
-    """The set that a test belongs to, of which a commit tries some; and the one function whose
-    parameters are such a set, if that is meant."""
+def drawn_from(item: pytest.Item) -> str | None:
+    """The set that a test belongs to, of which a commit tries some."""
     marker = item.get_closest_marker("drawn")
-    if marker is None:
-        return None
-    name, of_each_test = marker.args[0], marker.kwargs.get("of_each_test", False)
-    return name, item.nodeid.partition("[")[0] if of_each_test else ""
+    return None if marker is None else str(marker.args[0])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -67,7 +67,7 @@ def in_session(session: int) -> list[psutil.Process]:
 
 
 OF_WORKERS = pytest.mark.drawn("kills of workers")
-ON_SPARK = pytest.mark.drawn("kills on Spark")
+ON_SPARK = pytest.mark.drawn("programs on Spark")
 
 
 def check_nothing_lost(world: PlannedWorld, swept: Files) -> None:

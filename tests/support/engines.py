@@ -51,7 +51,7 @@ ENGINES: Final[dict[str, Engine]] = {
 
 def on_engines(*names: str) -> pytest.MarkDecorator:
     """Parameter `engine`: each of the named ones, or of all. Those that start Spark are marked."""
-    on_spark = [pytest.mark.spark, pytest.mark.drawn("Spark's two ways", of_each_test=True)]
+    on_spark = [pytest.mark.spark, pytest.mark.drawn("engines on Spark")]
     return pytest.mark.parametrize(
         "engine",
         [

@@ -173,16 +173,16 @@ def sample(name: str, choices: Sequence[T], count: int) -> list[T]:
     return Random(f"{RUN.base_seed} {name}").sample(choices, min(count, len(choices)))
 
 
-def not_drawn(sets: Mapping[pytest.Item, tuple[str, str] | None]) -> set[pytest.Item]:
+def not_drawn(sets: Mapping[pytest.Item, str | None]) -> set[pytest.Item]:
     """The tests that this run leaves out, of those that belong to sets of which it tries some."""
-    members = defaultdict[tuple[str, str], list[pytest.Item]](list)
-    for item, of in sets.items():
-        if of is not None:
-            members[of].append(item)
+    members = defaultdict[str, list[pytest.Item]](list)
+    for item, name in sets.items():
+        if name is not None:
+            members[name].append(item)
     left_out = set[pytest.Item]()
-    for of, items in members.items():
+    for name, items in members.items():
         items.sort(key=lambda item: item.nodeid)
-        left_out |= set(items) - set(sample(str(of), items, DRAWN[of[0]]))
+        left_out |= set(items) - set(sample(name, items, DRAWN[name]))
     return left_out
 
 

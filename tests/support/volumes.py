@@ -104,11 +104,10 @@ VOLUMES: Final[Mapping[str, Volume]] = {
 """By what is tried. Tests of one kind may share a volume; each has all of it."""
 
 DRAWN: Final[Mapping[str, int]] = {
-    "clusters": 1,
-    "kills on Spark": 1,
+    "programs on Spark": 2,
     "kills of workers": 2,
     "kills of removals": 6,
-    "Spark's two ways": 1,
+    "engines on Spark": 8,
     "databases under load": 1,
     "orders around locators": 2,
     "ends around locators": 2,

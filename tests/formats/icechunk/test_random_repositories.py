@@ -40,7 +40,7 @@ def test_the_plan_names_what_icechunk_deletes(
 
 @each_version
 @pytest.mark.spark
-@pytest.mark.drawn("Spark's two ways", of_each_test=True)
+@pytest.mark.drawn("engines on Spark")
 @pytest.mark.parametrize("engine", ["spark", "joins"])
 @randomized("Icechunk repositories on Spark")
 def test_a_plan_of_spark_names_what_icechunk_deletes(
