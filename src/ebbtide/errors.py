@@ -123,6 +123,7 @@ KINDS: Final[Mapping[str, str]] = {
     "purge_held": "a hold is on a commit that refers to what was to be purged",
     # Something broke.
     "storage_error": "the object storage answered with an error",
+    "storage_unconditional": "the storage cannot write on the condition that nothing changed",
     "corrupt_object": "an object whose bytes are not those that were stored",
     "schema_outdated": "a metadata database of an older version: upgrade it",
     "database_error": "the metadata database answered with an error",

@@ -21,7 +21,9 @@ PLANNED: Final = {name: Count(3, 30) for name in COUNTED if name not in OUTCOMES
 SWEPT: Final = PLANNED | {name: Count(1, 10) for name in OUTCOMES}
 ASIDE: Final = {"state": "held", "until": "2031-01-01T00:00:00+00:00", "objects": 1, "bytes": 10}
 BACK: Final = {"back_objects": 1, "back_bytes": 10, "reopened_commits": 1}
-UNDONE: Final = ASIDE | BACK | {"closed_commits": 1, "purged_objects": 1}
+LEFT_OUT: Final = {"closed_commits": 1, "purged_objects": 1, "lost_objects": 1}
+AT_RISK: Final = {"at_risk_objects": 1, "sweepers": "process 1 on a host"}
+UNDONE: Final = ASIDE | BACK | LEFT_OUT | AT_RISK
 
 
 def reports(run: RunReport) -> Iterator[RunReport]:

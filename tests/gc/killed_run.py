@@ -33,7 +33,7 @@ WAIT_SECONDS = 120
 
 @dataclass(frozen=True)
 class KillingStorage:
-    """The inner storage, until the address is deleted. Picklable."""
+    """The inner storage, until the address is deleted or replaced. Picklable."""
 
     inner: Storage
     driver: int
@@ -70,7 +70,11 @@ class KillingStorage:
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
         """See `Storage.replace`."""
-        return self.inner.replace(address, data, version=version)
+        if address != self.address:
+            return self.inner.replace(address, data, version=version)
+        if self.moment == "after":
+            self.inner.replace(address, data, version=version)
+        raise self._killed()
 
     def head(self, address: str) -> ObjectInfo | None:
         """See `Storage.head`."""
@@ -113,9 +117,12 @@ class KillingStorage:
             return self.inner.delete(addresses)
         if self.moment == "after":
             self.inner.delete(addresses)
+        raise self._killed()
+
+    def _killed(self) -> AssertionError:
         os.kill(self.driver, signal.SIGKILL)
         time.sleep(WAIT_SECONDS)
-        raise AssertionError("this process outlived the driver")
+        return AssertionError("this process outlived the driver")
 
 
 def main(store: str, now: str, engine: str, action: str, moment: str, where: str) -> None:

@@ -251,9 +251,9 @@ def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
             broken(steps).sweep(planned.run_id)
     for _ in range(rng.randrange(4)):
         with suppress(Died, KeyboardInterrupt, Conflict, NotFound):
-            broken(["bring back", "reopen"]).undo(planned.run_id)
+            broken(["bring back", "reopen"]).undo(planned.run_id, sweeps_ended=True)
     with suppress(Conflict, NotFound):  # undone before, or nothing had moved
-        world.collector(patience=timedelta(0)).undo(planned.run_id)
+        world.collector(patience=timedelta(0)).undo(planned.run_id, sweeps_ended=True)
     assert files(world) == before
     for commit, has in known.items():
         assert contents(world, commit) == has

@@ -23,7 +23,7 @@ def test_what_an_earlier_run_closed_stays_closed(world: World) -> None:
     undone = world.collector().undo(second.run_id)
 
     commit = world.lake.commits.get(old)
-    assert (commit.tombstoned_by, commit.forgotten_by) == (first.run_id, None)
+    assert (commit.tombstoned_by, commit.forgotten_by) == (first.run_id, second.run_id)
     with pytest.raises(Gone):
         world.lake.branches.create("again", old)
     assert undone.quarantine is not None

@@ -19,6 +19,7 @@ from ebbtide.purge.scanning import TreeScan
 from ebbtide.purge.verifying import verify
 from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.store import committing, objects, publishing, sharing
+from ebbtide.store.content.layout import OWNER_ADDRESS
 from ebbtide.store.contents import ContentChange, FromRef
 from ebbtide.store.embedded import Store
 from ebbtide.store.leases import take_lease
@@ -364,7 +365,7 @@ def test_the_purge_of_a_repository_that_was_killed_goes_on(
         with pytest.raises(KilledError):
             purges.carry_out(purge_id)
     assert purges.carry_out(purge_id).row.state == "done"
-    assert data_files(repository, "") == set()
+    assert data_files(repository, "") == {OWNER_ADDRESS}
     assert verify(store, purge_id).differences == ()
 
 
@@ -387,7 +388,7 @@ def test_a_write_that_ends_while_its_repository_is_purged_leaves_nothing(
         patch.setattr(LocalStorage, "delete", and_a_file)
         report = purge(store, whole=True)
     assert report.row.state == "done"
-    assert data_files(repository, "") == set()
+    assert data_files(repository, "") == {OWNER_ADDRESS}
 
 
 def test_a_purge_waits_for_no_run_and_no_run_begins_beside_it(

@@ -150,7 +150,7 @@ class FailNth:
 
 
 class OncePut:
-    """A hook that does something once, at the first `put` of an address that begins so."""
+    """A hook that does something once, at the first write to an address that begins so."""
 
     def __init__(self, beginning: str, action: Callable[[], object]) -> None:
         self.beginning = beginning
@@ -158,7 +158,7 @@ class OncePut:
         self.done = False
 
     def __call__(self, method: str, address: str) -> None:
-        if method == "put" and address.startswith(self.beginning) and not self.done:
+        if method in ("put", "replace") and address.startswith(self.beginning) and not self.done:
             self.done = True
             self.action()
 

@@ -36,18 +36,27 @@ def undo(
             help="Only the files whose addresses begin so; commits stay closed.",
         ),
     ] = "",
+    sweeps_ended: Annotated[
+        bool,
+        typer.Option(
+            "--sweeps-ended",
+            help="No process of any sweep is left, suspended ones among them: bring back what "
+            "one was about to take, too.",
+        ),
+    ] = False,
     run_dir: RunDirOption = None,
     master: MasterOption = None,
 ) -> None:
     """Bring back what a sweep with --quarantine moved aside, and open its commits again.
 
     What is back no run takes for 7 days. The run cannot be swept again. An undo that was
-    interrupted is asked for again.
+    interrupted is asked for again. Files that a sweep was about to take when it was last heard of
+    stay aside, since it may be suspended and go on.
     """
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
     cli.when_interrupted(lambda: undo_told(run.progress))
     with run.progress:
-        report = run.collector.undo(run_id, under=under)
+        report = run.collector.undo(run_id, under=under, sweeps_ended=sweeps_ended)
 
     def show() -> None:
         if report.state != "refused":
@@ -62,13 +71,24 @@ def _tell_undone(cli: Cli, report: RunReport) -> None:
     found = report.quarantine or {}
     size = size_text(found["back_bytes"])
     cli.output.line(f"{count_text(found['back_objects'], 'file')} ({size}) are back")
-    if report.state == "undone":
+    if found["reopened_commits"] or report.state == "undone":
         cli.output.line(f"{count_text(found['reopened_commits'], 'commit')} can be read again")
-    else:
-        cli.output.line(f"{_left(report)} stay aside; the commits stay closed")
+    if report.state != "undone":
+        cli.output.line(f"{_left(report)} stay aside")
+    if found["at_risk_objects"]:
+        count = count_text(found["at_risk_objects"], "file")
+        cli.output.warn(
+            f"{count} stay as they are, and commits that need them closed: a sweep was about to "
+            f"take them when it was last heard of ({found['sweepers']}), and goes on if it was "
+            "only suspended. Once that process has ended for certain, undo the run again with "
+            "--sweeps-ended"
+        )
+    if found["lost_objects"]:
+        count = count_text(found["lost_objects"], "file")
+        cli.output.warn(f"{count} that the run moved aside are not there any more")
     if found["closed_commits"]:
         count = count_text(found["closed_commits"], "commit")
-        cli.output.warn(f"{count} stay closed: other runs have deleted what they need")
+        cli.output.warn(f"{count} stay closed: not all that they need is there, or safe")
     if found["purged_objects"]:
         count = count_text(found["purged_objects"], "file")
         cli.output.warn(f"{count} did not come back: an administrator had them purged")

@@ -434,6 +434,9 @@ class GoneFormat(RepositoryFormat, Protocol):
     def last_addresses(self) -> tuple[str, ...]:
         """What goes when all else went, in that order."""
 
+    def close_storage(self) -> None:
+        """Leave on the storage that nobody owns it any more. Refused `storage_foreign`."""
+
     def check_removable(self) -> None:
         """Refused `repository_not_gone`, or `repository_in_use` while something that was given out
         has not ended."""

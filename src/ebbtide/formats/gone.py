@@ -32,7 +32,7 @@ from ebbtide.ids import ID_PATTERN
 from ebbtide.storage import Storage
 from ebbtide.storage.local import TEMPORARY_SUFFIX
 from ebbtide.store.collecting import write_run
-from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS, PURGES_PREFIX
+from ebbtide.store.content.layout import COLLECTOR_PREFIX, PURGES_PREFIX
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.removals import (
     Removal,
@@ -41,6 +41,7 @@ from ebbtide.store.metadata.removals import (
     read_removal,
 )
 from ebbtide.store.metadata.repositories import delete_repository
+from ebbtide.store.owner import close_owner
 from ebbtide.store.removal import close_repository, require_removable
 
 _RECORD: Final = (
@@ -117,8 +118,14 @@ class GoneRepository(EmbeddedRepository):
 
     @property
     def last_addresses(self) -> tuple[str, ...]:
-        """What goes when all else went: OWNER last, which keeps others from the root."""
-        return (EPOCH_ADDRESS, OWNER_ADDRESS)
+        """What goes when all else went."""
+        return (EPOCH_ADDRESS,)
+
+    def close_storage(self) -> None:
+        """Say in OWNER, which keeps others from the root, that the repository ended. Refused
+        `storage_foreign`."""
+        identity = self.identity
+        close_owner(self.storage, store_id=identity.store_id, repository_id=identity.repository_id)
 
     def check_removable(self) -> None:
         """Refused `repository_not_gone`, `repository_in_use`."""

@@ -29,7 +29,14 @@ class Aside:
     options: RunOptions
 
     def undo(
-        self, plan: Plan, folder: RunFolder, hold: RunHold, steps: Steps, *, under: str
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        hold: RunHold,
+        steps: Steps,
+        *,
+        under: str,
+        sweeps_ended: bool,
     ) -> tuple[bool, dict[str, Any]]:
         """Bring back what a run moved aside: whether that is all, and what its report says of it.
         Raises as `Undo.execute`."""
@@ -43,6 +50,7 @@ class Aside:
             lasts=self.options.undo_hold,
             patience=self.options.patience,
             under=under,
+            sweeps_ended=sweeps_ended,
         )
         undone = undo.execute()
         known = self._told(plan.run_id, "undone" if undone.is_whole else "held")
@@ -83,6 +91,11 @@ class Aside:
     def has(self, run_id: str) -> bool:
         """Whether there is a record of a run's quarantine."""
         return quarantine.read(self.repository.storage, run_id) is not None
+
+    def has_any(self) -> bool:
+        """Whether something of any run may still be brought back."""
+        records = quarantine.read_all(self.repository.storage)
+        return any(record.state == "held" for record in records)
 
     def undone_since(self, instant: datetime) -> str | None:
         """A run of which something came back since. Where that lies no incremental run looks."""

@@ -14,6 +14,7 @@ from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_grace
 from ebbtide.gc.given import GivenInventory, open_inventory
 from ebbtide.gc.incremental import EarlierRun
+from ebbtide.gc.intents import unsettled
 from ebbtide.gc.modes import Chosen, Earlier, is_due, newest_swept
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.plan import Plan, read_plan, write_plan
@@ -93,25 +94,32 @@ class Collector:
             run_id = self.newest_unswept()
         return self._held(run_id, self._folder(run_id), self._sweep, deletes=True)
 
-    def undo(self, run_id: str, *, under: str = "") -> RunReport:
+    def undo(self, run_id: str, *, under: str = "", sweeps_ended: bool = False) -> RunReport:
         """Bring back what a sweep moved aside, and open the commits again that it closed; with
-        `under`, only the files whose addresses begin so. The run cannot be swept again.
+        `under`, only the files whose addresses begin so. The run cannot be swept again once all is
+        back. What a sweep was about to take when it was last heard of stays aside, and commits
+        that need it closed, unless `sweeps_ended`: the caller knows that no process of any sweep
+        is left, suspended ones among them.
 
         Refused is a report. Raises InvalidInput `invalid_argument` for a format that cannot,
         NotFound `run_not_found` and `not_quarantined`, Conflict `plan_used`, Failed
         `storage_error`: then it may be asked for again.
         """
         self._repository.check_undoable()
-        work = partial(self._undo, under=under)
+        work = partial(self._undo, under=under, sweeps_ended=sweeps_ended)
         return self._held(run_id, self._folder(run_id), work, deletes=True)
 
     def purge(self, run_id: str) -> RunReport:
         """Delete for good what a sweep moved aside. Raises as `undo`."""
         return self._held(run_id, self._folder(run_id), self._purge, deletes=True)
 
-    def _undo(self, run_id: str, folder: RunFolder, hold: RunHold, *, under: str) -> RunReport:
+    def _undo(
+        self, run_id: str, folder: RunFolder, hold: RunHold, *, under: str, sweeps_ended: bool
+    ) -> RunReport:
         plan, steps = self._read_plan(folder, run_id), Steps(hold, self._observer)
-        is_whole, told = self._aside.undo(plan, folder, hold, steps, under=under)
+        is_whole, told = self._aside.undo(
+            plan, folder, hold, steps, under=under, sweeps_ended=sweeps_ended
+        )
         report = self.show(run_id)
         state = "undone" if is_whole else report.state
         report = replace(report, state=state, quarantine=told)
@@ -267,8 +275,12 @@ class Collector:
             made_at = instant_of(run_id)
             if made_at is None or made_at >= oldest:
                 continue
-            if not self._aside.has(run_id):
-                RunFolder.at(path).delete()
+            if self._aside.has(run_id):
+                continue
+            folder = RunFolder.at(path)
+            # What its batches may still take is asked for by undos.
+            if not (unsettled(folder) and self._aside.has_any()):
+                folder.delete()
                 self._repository.drop_run(run_id)
 
     def run(self, confirm: Confirm = always) -> RunReport:

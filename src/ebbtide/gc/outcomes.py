@@ -1,8 +1,9 @@
 """Deleting, and the record of what became of each address.
 
 Parts `deleted/<candidates' part>/<epoch>-…`: OUTCOME_SCHEMA. One is written after each batch of
-deletes, so that a killed sweep knows what it did, but for the last batches. What became of
-a candidate stands under its own part's name, so that nothing is searched for.
+deletes, so that a killed sweep knows what it did, but for the last batches; of these it had said
+before that they were to come (`intents`). What became of a candidate stands under its own part's
+name, so that nothing is searched for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ebbtide.formats.base import Guard
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.intents import batches, declared
 from ebbtide.gc.inventory import judged_by
 from ebbtide.gc.keys import KeySet, keys_of, rows_of
 from ebbtide.gc.meter import advance, check_wanted
@@ -99,30 +101,34 @@ def delete_parts(
         with ThreadPoolExecutor(1) as recorder:  # while the next batch is being deleted
             try:
                 table = read_part(folder, task.name, task.checksum)
-                for number, start in enumerate(range(0, table.num_rows, ADDRESSES_PER_BATCH)):
-                    if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
-                        raise Refused("lease_lost", "another run has taken the repository")
-                    guard()
-                    check_wanted()
-                    batch = table.slice(start, ADDRESSES_PER_BATCH)
-                    with held():  # what was deleted is on record
-                        outcomes = (
-                            remove_unchanged(storage, batch, remove)
-                            if looks_again
-                            else remove(texts(batch.column("address")))
-                        )
-                        if written is not None:
-                            written.result()
-                        written = recorder.submit(
-                            _record,
-                            folder,
-                            answer,
-                            f"deleted/{_stem(task.name)}/{epoch:06d}-{number:04d}-{attempt}",
-                            batch,
-                            outcomes=[_MOVED.get(each.outcome, each.outcome) for each in outcomes],
-                            errors=[each.error for each in outcomes],
-                        )
-                        advance(batch.num_rows)
+                for intent in batches(
+                    task, rows_max=ADDRESSES_PER_BATCH, epoch=epoch, attempt=attempt
+                ):
+                    batch = table.slice(intent.start, intent.stop - intent.start)
+                    with declared(folder, intent):
+                        # Behind the intent, or it may be seen by nobody.
+                        if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
+                            raise Refused("lease_lost", "another run has taken the repository")
+                        guard()
+                        check_wanted()
+                        with held():  # what was deleted is on record
+                            outcomes = (
+                                remove_unchanged(storage, batch, remove)
+                                if looks_again
+                                else remove(texts(batch.column("address")))
+                            )
+                            if written is not None:
+                                written.result()
+                            written = recorder.submit(
+                                _record,
+                                folder,
+                                answer,
+                                f"deleted/{intent.name}",
+                                batch,
+                                outcomes=[_MOVED.get(o.outcome, o.outcome) for o in outcomes],
+                                errors=[each.error for each in outcomes],
+                            )
+                            advance(batch.num_rows)
             except EbbtideError as error:
                 answer.failed(error)
             if written is not None:

@@ -218,14 +218,17 @@ class Remover(Collector):
         )
 
     def _end(self, report: RunReport, hold: RunHold) -> RunReport:
-        """Delete the run's own files, OWNER, and what the database knows."""
+        """Delete the run's own files, close OWNER, and drop what the database knows."""
         if self._gone.owns_storage():
-            # Whoever else owns it by now took what was left of it.
             storage = self._gone.storage
             for addresses in self._records():
+                if not self._gone.owns_storage():
+                    break  # whoever else owns it by now took what was left of it
                 _delete(storage, addresses)
-            for address in self._gone.last_addresses:
-                _delete(storage, [address])
+            else:
+                for address in self._gone.last_addresses:
+                    _delete(storage, [address])
+                self._gone.close_storage()
         self._gone.drop_rows(hold)
         return report
 

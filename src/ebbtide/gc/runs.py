@@ -9,6 +9,7 @@
 <run_id>/purged/        what goes, live or not     <run_id>/unsettled/    keys that were so once
 <run_id>/fence.json     what the sweep closed      <run_id>/deleted/      what became of each
 <run_id>/report.json    the outcome                <run_id>/trees.parquet the trees of commits
+<run_id>/intended/      what was about to be deleted, until its outcome is on record
 ```
 
 Not for: what is in them (`plan`, `sweep`, `report`).

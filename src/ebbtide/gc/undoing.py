@@ -1,15 +1,17 @@
 """Bringing back what a sweep moved aside: objects, then nodes, trees, records, tombstones last.
 
 What is back is on record before it moves, so that no run takes it meanwhile or for a while after,
-whoever breaks off in between: an undo that was interrupted is asked for again. A commit is opened
-again only if nothing that it needs has gone otherwise: by a later run, or for good.
+whoever breaks off in between: an undo that was interrupted is asked for again. Files that a process
+of an earlier sweep may still take, since nobody saw its batch end, stay where they are (`intents`).
+A commit is opened again only if all that it needs is there, and at no such risk. A run of which
+something is still unaccounted for stays undoable.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -17,38 +19,45 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import split_by, texts
+from ebbtide.arrow import make_schema, split_by, texts
 from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound, Refused
-from ebbtide.formats.base import RepositoryFormat, RunHold
+from ebbtide.formats.base import FOREIGN, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.intents import told, unsettled
 from ebbtide.gc.keys import KeySet, keys_of, rows_of
 from ebbtide.gc.meter import advance, check_wanted
 from ebbtide.gc.outcomes import OUTCOME_SCHEMA
 from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, split
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.quarantine import BACK_SCHEMA, Quarantine, Share, kept_records
-from ebbtide.gc.runs import REPORT_FILE, RunFolder
+from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
 
 ROWS_PER_PART: Final = 50_000
-_GONE_SCHEMA: Final = pa.schema([OUTCOME_SCHEMA.field(name) for name in ("address", "outcome")])
-_TREE_SCHEMA: Final = pa.schema([pa.field("tree_id", pa.string())])
+PAUSE_SECONDS: Final = 1.0
+_MISSING_SCHEMA: Final = make_schema(("tree_id", pa.string()), ("address", pa.string()))
+"""What a tree lacks; null where it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
     """What came back. `closed` counts the commits that stay closed, since something that they need
-    has gone otherwise; `purged` the objects that an administrator closed for good meanwhile."""
+    is not there or at risk; `purged` the objects that an administrator closed for good meanwhile;
+    `at_risk` the files that `sweepers` may still take; `lost` those that the run moved aside, and
+    that are nowhere."""
 
     back: Count
     reopened: int
     closed: int
     purged: int
+    at_risk: int
+    lost: int
+    sweepers: str
     is_whole: bool
 
-    def to_json(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, int | str]:
         """For the report."""
         return {
             "back_objects": self.back.objects,
@@ -56,14 +65,18 @@ class Undone:
             "reopened_commits": self.reopened,
             "closed_commits": self.closed,
             "purged_objects": self.purged,
+            "at_risk_objects": self.at_risk,
+            "lost_objects": self.lost,
+            "sweepers": self.sweepers,
         }
 
 
 @dataclass(slots=True)
 class Undo:
     """One undo of one run, under a hold. With `under`, only of the addresses that begin so: files
-    come back, and the run stays as it is. No run takes what is back while that `lasts`. A task of
-    a sweep that lost the repository may go on for as long as `patience`."""
+    come back, and the run stays as it is. No run takes what is back while that `lasts`. For as
+    long as `patience` it waits for batches of sweeps that lost the repository. `sweeps_ended`:
+    somebody has seen that no process of one is left, suspended ones among them."""
 
     engine: Engine
     repository: RepositoryFormat
@@ -74,6 +87,7 @@ class Undo:
     lasts: timedelta
     patience: timedelta
     under: str = ""
+    sweeps_ended: bool = False
     wait: Callable[[float], None] = time.sleep
 
     def execute(self) -> Undone:
@@ -94,34 +108,138 @@ class Undo:
                 "plan_used",
                 f"run {self.plan.run_id} was {found.state} already: see 'ebbtide gc show'",
             )
-        if self.folder.get_json(REPORT_FILE) is None:
-            # Nobody knows whether the tasks of a sweep that broke off have ended.
-            with self.steps("wait"):
-                self.wait(self.patience.total_seconds())
+        with self.steps("wait"):
+            sweepers, risks = self._risks()
         with self.steps("bring back"):
-            found, back, purged = self._bring_back(found)
-        if self.under:
-            return Undone(back, 0, 0, purged, is_whole=False)
+            found, back, purged = self._bring_back(found, risks)
+            if self.under:
+                return Undone(back, 0, 0, purged, rows_of(risks), 0, sweepers, is_whole=False)
+            found, late, lost = self._bring_the_rest(found, risks)
         with self.steps("reopen"):
-            reopened, closed = self._reopen()
-        quarantine.write(storage, replace(found, state="undone"))
-        if purged:
-            quarantine.delete_held(self.engine, storage, self.plan.run_id)
-        return Undone(back, reopened, closed, purged, is_whole=True)
+            reopened, closed = self._reopen(risks)
+        self.hold.check()
+        is_whole = not (risks or lost)
+        if is_whole:
+            quarantine.write(storage, replace(found, state="undone"))
+            if purged:
+                quarantine.delete_held(self.engine, storage, self.plan.run_id)
+        return Undone(
+            back + late,
+            reopened,
+            closed,
+            purged,
+            rows_of(risks),
+            lost,
+            sweepers,
+            is_whole=is_whole,
+        )
 
-    def _bring_back(self, found: Quarantine) -> tuple[Quarantine, Count, int]:
-        """Until a listing finds nothing more: a task that outlived its sweep may have moved some.
-        The record, what came back, and how much was purged."""
+    def _risks(self) -> tuple[str, list[Part]]:
+        """Who may still be in the middle of a batch, and what that would take (parts of
+        ADDRESS_SCHEMA). Whoever starts one from now on sees that the repository is held."""
+        if self.sweeps_ended:
+            return "", []
+        waited = 0.0
+        while True:
+            found = [
+                (folder, intent)
+                for folder in map(RunFolder.at, self.repository.run_paths().values())
+                for intent in unsettled(folder)
+            ]
+            left = self.patience.total_seconds() - waited
+            if not found or left <= 0:
+                break
+            pause = min(left, PAUSE_SECONDS)
+            self.wait(pause)
+            waited += pause
+        answer = PartRows()
+        for number, (folder, intent) in enumerate(found):
+            name = f"back/{self.hold.run_epoch:06d}-risk-{number:05d}.parquet"
+            answer.wrote(self.folder, name, intent.addresses(folder))
+        return told(intent for _, intent in found), answer.parts()
+
+    def _bring_back(self, found: Quarantine, risks: list[Part]) -> tuple[Quarantine, Count, int]:
+        """Until a listing finds nothing more: the record, what came back, and how much was
+        purged."""
         back = Count()
         for attempt in itertools.count():
-            parts, purged = self._without_purged(self._listed(attempt), attempt)
+            listed = self._without(risks, self._listed(attempt), f"{self._stem(attempt)}-safe")
+            parts, purged = self._without_purged(listed, attempt)
             if not parts:
                 return found, back, purged
-            self.hold.check()
-            found = self._remember(found, parts)
-            self._move_back(parts)
+            found = self._return(found, parts)
             back += sum((part.count for part in parts), Count())
         raise AssertionError("unreachable")
+
+    def _bring_the_rest(
+        self, found: Quarantine, risks: list[Part]
+    ) -> tuple[Quarantine, Count, int]:
+        """What is on record as moved aside and did not come back, by its names, since a listing
+        may lack it: the record, how much came back, and how many files are nowhere."""
+        stem = f"back/{self.hold.run_epoch:06d}-rest"
+        parts = self._without([*found.back, *risks], self._moved_aside(stem), stem)
+        parts, _ = self._without_purged(parts, "rest")
+        if not parts:
+            return found, Count(), 0
+        missing = rows_of(parts)
+        there = self._aside_of(parts, stem)
+        if there:
+            found = self._return(found, there)
+        back = sum((part.count for part in there), Count())
+        return found, back, missing - back.objects
+
+    def _moved_aside(self, stem: str) -> list[Part]:
+        """What this run moved aside, by its record (parts of BACK_SCHEMA of one kind each)."""
+        folder = self.folder
+
+        def work(number: int, task: Sequence[str], answer: PartRows) -> None:
+            for place, name in enumerate(task):
+                table = read_part(folder, name, columns=OUTCOME_SCHEMA.names)
+                aside = table.filter(pc.equal(table.column("outcome"), pa.scalar("quarantined")))
+                for kind, rows in split_by(aside.select(BACK_SCHEMA.names), "kind"):
+                    target = f"{stem}-{number:05d}-{place:05d}-{kind}.parquet"
+                    answer.wrote(folder, target, rows, group=kind)
+
+        names = folder.names("deleted")
+        return self.engine.run(split(names, tasks=self.engine.task_count), work)
+
+    def _aside_of(self, parts: Sequence[Part], stem: str) -> list[Part]:
+        """Of parts (BACK_SCHEMA) what is aside, or where it was."""
+        storage, folder = self.repository.storage, self.folder
+        prefix = quarantine.prefix_of(self.plan.run_id)
+
+        def work(number: int, part: Part, answer: PartRows) -> None:
+            table = next(read_tables(folder, [part], BACK_SCHEMA))
+            addresses = texts(table.column("address"))
+            aside = storage.sizes([prefix + address for address in addresses])
+            back = storage.sizes(addresses)
+            rows = table.filter(pc.or_(aside.column("regular"), back.column("regular")))
+            name = f"{stem}-there-{number:05d}.parquet"
+            answer.wrote(folder, name, rows, group=part.group, durable=True)
+
+        return self.engine.run(list(parts), work)
+
+    def _return(self, found: Quarantine, parts: list[Part]) -> Quarantine:
+        """Move files (parts of BACK_SCHEMA) back; the record, changed before."""
+        self.hold.check()
+        found = self._remember(found, parts)
+        self._move_back(parts)
+        return found
+
+    def _without(self, taken: Sequence[Part], parts: list[Part], stem: str) -> list[Part]:
+        """Parts (BACK_SCHEMA) without the addresses of others."""
+        if not (taken and parts):
+            return parts
+        folder = self.folder
+
+        def work(number: int, part: Part, answer: PartRows) -> None:
+            table = next(read_tables(folder, [part], BACK_SCHEMA))
+            known = KeySet.read(folder, taken).has(keys_of(table.column("address")))
+            name = f"{stem}-less-{number:05d}.parquet"
+            rows = table.filter(pc.invert(pa.array(known)))
+            answer.wrote(folder, name, rows, group=part.group, durable=True)
+
+        return self.engine.run(parts, work)
 
     def _stem(self, attempt: int) -> str:
         return f"back/{self.hold.run_epoch:06d}-{attempt:02d}"
@@ -146,7 +264,7 @@ class Undo:
         shares = quarantine.shares(storage, run_id)
         return self.engine.run(split(shares, tasks=self.engine.task_count), work)
 
-    def _without_purged(self, parts: list[Part], attempt: int) -> tuple[list[Part], int]:
+    def _without_purged(self, parts: list[Part], attempt: int | str) -> tuple[list[Part], int]:
         """The parts without what an administrator closed for good, and how much that was."""
         kept: list[Part] = []
         answer = PartRows()
@@ -159,7 +277,7 @@ class Undo:
                 continue
             count += len(purged)
             gone = pc.is_in(table.column("address"), value_set=pa.array(sorted(purged)))
-            name = f"{self._stem(attempt)}-less-{number:05d}.parquet"
+            name = f"back/{self.hold.run_epoch:06d}-{attempt}-unpurged-{number:05d}.parquet"
             rows = table.filter(pc.invert(gone))
             answer.wrote(self.folder, name, rows, group=part.group, durable=True)
         return kept + answer.parts(), count
@@ -199,13 +317,13 @@ class Undo:
             except Refused as error:
                 raise Failed(error.kind, f"{error.message}: undo the run again") from error
 
-    def _reopen(self) -> tuple[int, int]:
+    def _reopen(self, risks: list[Part]) -> tuple[int, int]:
         """Open the commits again that have all they need; how many, and how many stay closed."""
         run_id = self.plan.run_id
         records = {row["commit_id"]: row for row in kept_records(self.folder)}
         closed = {row["commit_id"]: row for row in self.repository.closed_by(run_id)}
         rows = {**records, **closed}.values()
-        lost = self._incomplete({row["tree_id"]: row["tree_checksum"] for row in rows})
+        lost = self._incomplete({row["tree_id"]: row["tree_checksum"] for row in rows}, risks)
         whole = [row for row in rows if row["tree_id"] not in lost]
         commit_ids = [row["commit_id"] for row in whole]
         opened = self.repository.reopen(
@@ -217,62 +335,51 @@ class Undo:
         )
         return opened, len(rows) - opened
 
-    def _incomplete(self, trees: dict[str, str]) -> frozenset[str]:
-        """Of trees (id → checksum) those that refer to something that has gone: to what other runs
-        deleted since, or this one for good. What cannot be read is incomplete too."""
-        gone, epoch = self._gone_since(), self.hold.run_epoch
+    def _incomplete(self, trees: dict[str, str], risks: list[Part]) -> frozenset[str]:
+        """Of trees (id → checksum) those that refer to something that is not there, or at risk. The
+        storage is asked for each file: no record of other runs says what else has gone. What an
+        administrator had purged is missed by nobody. What cannot be read is incomplete too."""
+        epoch = self.hold.run_epoch
         storage, layout, folder = self.repository.storage, self.repository.layout, self.folder
 
-        def is_whole(tree_id: str, lost: KeySet, nodes: dict[str, bool]) -> bool:
+        def missing(tree_id: str, risky: KeySet, nodes: dict[str, list[str]]) -> Iterator[str]:
             found = layout.read_tree(storage, tree_id, trees[tree_id])
+            pointers = [layout.tree_address(tree_id)]
+            pointers += map(layout.node_address, texts(found.column("node_id")))
+            if risky.has(keys_of(pa.array(pointers))).any():
+                raise Refused("missing_tree", "it is at risk")
             for row in found.to_pylist():
                 if row["node_id"] not in nodes:
                     addresses = layout.read_node(
                         storage, row["node_id"], row["checksum"], entry_count=row["entry_count"]
                     )
-                    nodes[row["node_id"]] = not lost.has(keys_of(addresses)).any()
-                if not nodes[row["node_id"]]:
-                    return False
-            return True
+                    # Imported files lie elsewhere, and nobody collects them.
+                    own = addresses.filter(
+                        pc.not_equal(layout.classify(addresses), pa.scalar(FOREIGN))
+                    )
+                    there = storage.sizes(texts(own)).column("regular")
+                    safe = pc.and_(there, pc.invert(pa.array(risky.has(keys_of(own)))))
+                    nodes[row["node_id"]] = texts(own.filter(pc.invert(safe)))
+                yield from nodes[row["node_id"]]
 
         def work(number: int, task: Sequence[str], answer: PartRows) -> None:
-            lost = KeySet.read(folder, gone)
-            nodes: dict[str, bool] = {}
-            incomplete: list[str] = []
+            risky = KeySet.read(folder, risks)
+            nodes: dict[str, list[str]] = {}
+            rows: list[dict[str, str | None]] = []
             for tree_id in task:
                 try:
-                    if not is_whole(tree_id, lost, nodes):
-                        incomplete.append(tree_id)
+                    lacks = set(missing(tree_id, risky, nodes))
+                    rows += [{"tree_id": tree_id, "address": each} for each in lacks]
                 except EbbtideError:
-                    incomplete.append(tree_id)
-            table = pa.table([incomplete], schema=_TREE_SCHEMA)
+                    rows.append({"tree_id": tree_id, "address": None})
             name = f"back/incomplete-{epoch:06d}-{number:05d}.parquet"
-            answer.wrote(folder, name, table, group="incomplete")
+            answer.wrote(folder, name, pa.Table.from_pylist(rows, schema=_MISSING_SCHEMA))
 
         tasks = split(sorted(trees), tasks=self.engine.task_count)
-        parts = self.engine.run(tasks, work)
-        return frozenset(
-            tree_id
-            for table in read_tables(folder, parts, _TREE_SCHEMA)
-            for tree_id in texts(table.column("tree_id"))
-        )
-
-    def _gone_since(self) -> list[Part]:
-        """Parts with the addresses that later runs took, and that this one deleted for good."""
-        answer = PartRows()
-        for run_id, path in self.repository.run_paths().items():
-            if run_id > self.plan.run_id:  # ids sort newest first
-                continue
-            source = RunFolder.at(path)
-            is_own = run_id == self.plan.run_id
-            record = quarantine.read(self.repository.storage, run_id)
-            if not is_own and record is not None and record.state == "undone":
-                continue
-            for number, name in enumerate(source.names("deleted")):
-                table = read_part(source, name, columns=_GONE_SCHEMA.names)
-                outcomes = ["deleted"] if is_own else ["deleted", "quarantined"]
-                gone = pc.is_in(table.column("outcome"), value_set=pa.array(outcomes))
-                rows = table.filter(gone).select(["address"])
-                target = f"back/gone-{run_id}-{number:05d}.parquet"
-                answer.wrote(self.folder, target, rows)
-        return answer.parts()
+        incomplete: set[str] = set()
+        for table in read_tables(folder, self.engine.run(tasks, work), _MISSING_SCHEMA):
+            addresses = table.column("address")
+            purged = self.repository.purged_among(texts(addresses.drop_null()))
+            is_purged = pc.is_in(addresses, value_set=pa.array(sorted(purged), pa.string()))
+            incomplete.update(texts(table.filter(pc.invert(is_purged)).column("tree_id")))
+        return frozenset(incomplete)

@@ -8,7 +8,6 @@ the store's own is kept.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import split_by, texts
-from ebbtide.errors import InvalidInput, NotFound, Refused
+from ebbtide.errors import InvalidInput, Refused
 from ebbtide.formats.base import FOREIGN
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc.inventory import classified
@@ -40,6 +39,7 @@ from ebbtide.store.metadata.repositories import (
     list_repositories,
     lock_all_repositories,
 )
+from ebbtide.store.owner import close_owner, read_owner
 
 RECORDS_DIRECTORY: Final = "purges"
 RECORDS_BESIDE: Final = "_ebbtide-purges"
@@ -148,10 +148,11 @@ def close_whole(context: RepositoryContext, lease: Lease, purge_id: str) -> list
 
 
 def delete_whole(store: Store, plan: PurgePlan, folder: RunFolder, into: Deleted) -> None:
-    """Delete the files of a plan that was closed, what came to the root meanwhile, and OWNER.
+    """Delete the files of a plan that was closed and what came to the root meanwhile; then OWNER
+    says that the repository ended.
 
-    Raises Refused `storage_foreign` when the root is somebody else's by now. Without an OWNER
-    nothing is deleted: an earlier attempt had come to its end.
+    Raises Refused `storage_foreign` when the root is somebody else's by now. Where OWNER says so
+    already, or is not there, nothing is deleted: an earlier attempt had come to its end.
     """
     storage = open_storage(plan.storage_url)
     is_ours = _require_ours(store, storage, plan)
@@ -167,9 +168,8 @@ def delete_whole(store: Store, plan: PurgePlan, folder: RunFolder, into: Deleted
             break
         delete_objects(storage, folder, found, check=check, into=into)
     if into.is_complete:
-        outcome = storage.delete([OWNER_ADDRESS])[0]
-        if outcome.outcome == "failed":
-            raise Refused("storage_foreign", f"{OWNER_ADDRESS} cannot be deleted: {outcome.error}")
+        identity = plan.identity
+        close_owner(storage, store_id=identity.store_id, repository_id=identity.repository_id)
 
 
 def _left_behind(folder: RunFolder) -> list[Part]:
@@ -206,18 +206,11 @@ def _require_ours(store: Store, storage: Storage, plan: PurgePlan) -> bool:
     `storage_foreign` when it is another's."""
     with store.metadata.snapshot() as tx:
         taken = any(info.storage_url == plan.storage_url for info in list_repositories(tx))
-    try:
-        owner = json.loads(storage.get(OWNER_ADDRESS))
-    except NotFound:
-        owner = None
-    except ValueError:
-        owner = {}
+    owner = read_owner(storage)
     wanted = (plan.identity.store_id, plan.identity.repository_id)
-    if taken or (
-        owner is not None and (owner.get("store_id"), owner.get("repository_id")) != wanted
-    ):
+    if taken or (owner is not None and (owner.store_id, owner.repository_id) != wanted):
         raise Refused(
             "storage_foreign",
             f"{storage.url} belongs to another repository by now: nothing is deleted there",
         )
-    return owner is not None
+    return owner is not None and not owner.closed

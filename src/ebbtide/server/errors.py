@@ -133,6 +133,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
     ),
     503: (
         "storage_error",
+        "storage_unconditional",
         "database_error",
         "spark_error",
         "task_failed",

@@ -40,8 +40,8 @@ Action = Literal["run", "plan", "sweep", "undo", "purge", "look"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """What a job is to do: make a new plan, or that and sweep it; or something with the run named.
-    `under` is of an undo: only the addresses that begin so. A look is at `policies`, beside the
-    present one; its files go below `run_dir`."""
+    `under` and `sweeps_ended` are of an undo, as `Collector.undo` has them. A look is at
+    `policies`, beside the present one; its files go below `run_dir`."""
 
     directory: Path | None
     settings: Settings
@@ -56,6 +56,7 @@ class Order:
     action: Action = "run"
     run_id: str | None = None
     under: str = ""
+    sweeps_ended: bool = False
     policies: tuple[Policy, ...] = ()
     run_dir: str | None = None
 
@@ -321,7 +322,9 @@ def _look(order: Order, collector: Collector, tell: Tell) -> dict[str, Any]:
 
 def _act(order: Order, collector: Collector) -> RunReport:
     if order.action == "undo":
-        return collector.undo(order.run_id or "", under=order.under)
+        return collector.undo(
+            order.run_id or "", under=order.under, sweeps_ended=order.sweeps_ended
+        )
     if order.action == "purge":
         return collector.purge(order.run_id or "")
     if order.action == "sweep":

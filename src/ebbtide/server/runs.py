@@ -14,7 +14,7 @@ from ebbtide.gc.report import RunReport
 from ebbtide.gc.workers import Workers
 from ebbtide.server.jobs import Action, Job, Order
 from ebbtide.server.serving import Served
-from ebbtide.server.wire.collecting import RunAnswer, RunCreation, StepAnswer
+from ebbtide.server.wire.collecting import RunAnswer, RunCreation, StepAnswer, UndoRequest
 
 
 def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
@@ -37,11 +37,18 @@ def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
     )
 
 
-def undo(served: Served, repository: str, run_id: str, *, under: str) -> RunAnswer:
+def undo(served: Served, repository: str, run_id: str, asked: UndoRequest) -> RunAnswer:
     """Bring back, as a job, what a run moved aside. Raises as `start`, and NotFound
     `not_quarantined`."""
     _require_aside(served, repository, run_id)
-    return _start(served, repository, action="undo", run_id=run_id, under=under)
+    return _start(
+        served,
+        repository,
+        action="undo",
+        run_id=run_id,
+        under=asked.under or "",
+        sweeps_ended=asked.sweeps_ended,
+    )
 
 
 def purge(served: Served, repository: str, run_id: str) -> RunAnswer:

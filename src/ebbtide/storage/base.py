@@ -113,7 +113,8 @@ class Storage(Protocol):
         """Write an object if it still is the one that `get_versioned` read, and in one step with
         that; returns the new version. As durable as `put`. Memory holds all of it.
 
-        Raises Conflict (`object_changed`) when it is another version, or gone. That may be an own
+        Raises Failed (`storage_unconditional`) where the storage knows no such condition, and
+        Conflict (`object_changed`) when it is another version, or gone. That may be an own
         write whose answer was lost on the way, and which the client sent again: who must know
         reads the object.
         """

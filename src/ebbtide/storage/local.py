@@ -100,7 +100,7 @@ class LocalStorage:
         Comparing and renaming are two steps to the system: a lock of the directory (flock) makes
         them one among those who call this. Nobody else takes it, neither `put` and `delete` nor
         other programs, such as Icechunk: what they do between the two steps is overwritten. A file
-        system that can't lock a directory (NFS) is Failed (`storage_error`).
+        system that can't lock a directory (NFS) is Failed (`storage_unconditional`).
         """
         parents, name = _split_to_write(address)
         with _translated(address):
@@ -359,8 +359,13 @@ def _write(descriptor: int, data: Content, *, durable: bool) -> None:
 
 @contextmanager
 def _locked(directory: int) -> Iterator[None]:
-    """Alone with the directory, among all that lock it."""
-    fcntl.flock(directory, fcntl.LOCK_EX)
+    """Alone with the directory, among all that lock it. Failed `storage_unconditional`."""
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+    except OSError as error:
+        raise Failed(
+            "storage_unconditional", f"the file system cannot lock a directory: {error}"
+        ) from error
     try:
         yield
     finally:

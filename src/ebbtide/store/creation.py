@@ -10,7 +10,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from ebbtide.errors import Conflict, EbbtideError
+from ebbtide.arrow import texts
+from ebbtide.errors import Conflict, EbbtideError, Refused
 from ebbtide.ids import new_id
 from ebbtide.model import EPOCH
 from ebbtide.storage import Storage, contains, normalize_url, open_storage
@@ -28,7 +29,7 @@ from ebbtide.store.metadata.repositories import (
     lock_all_repositories,
 )
 from ebbtide.store.names import shown
-from ebbtide.store.owner import Ownership
+from ebbtide.store.owner import Ownership, read_owner
 
 INITIAL_MESSAGE: Final = "Repository created"
 
@@ -43,18 +44,28 @@ def check_root(storage: Storage) -> None:
     """Raises Conflict `nested_root` or `root_not_empty`; Failed `storage_error` when it cannot
     be looked at."""
     for parent_url in _parents(storage.url):
-        if open_storage(parent_url).head(OWNER_ADDRESS) is not None:
+        if _is_owned(open_storage(parent_url)):
             raise Conflict(
                 "nested_root",
                 f"{storage.url} lies inside the repository at {parent_url}: choose another root",
             )
     for batch in storage.list():
-        if batch.num_rows:
-            address = batch.column("address")[0].as_py()
+        for address in texts(batch.column("address")):
+            if address == OWNER_ADDRESS and not _is_owned(storage):
+                continue  # what is left of a repository that ended
             raise Conflict(
                 "root_not_empty",
                 f"{storage.url} is not empty, it holds {shown(address)}: choose another root",
             )
+
+
+def _is_owned(storage: Storage) -> bool:
+    """Whether a repository is there that has not ended, as far as its OWNER file can be read."""
+    try:
+        found = read_owner(storage)
+    except Refused:
+        return True
+    return found is not None and not found.closed
 
 
 def _parents(url: str) -> Iterator[str]:

@@ -300,10 +300,11 @@ def test_broken_off_anywhere(
             broken().sweep(planned.run_id)
     for _ in range(rng.randrange(4)):
         with suppress(Died, KeyboardInterrupt, Conflict, NotFound):
-            broken().undo(planned.run_id)
+            broken().undo(planned.run_id, sweeps_ended=True)
     clock.advance(GRACE)
     with suppress(Conflict, NotFound):  # undone before, or nothing had moved
-        assert lake.collector(patience=timedelta(0)).undo(planned.run_id).state == "undone"
+        last = lake.collector(patience=timedelta(0))
+        assert last.undo(planned.run_id, sweeps_ended=True).state == "undone"
     assert files(lake.path) == before
     repository = open_repository(lake.path)
     assert {name: read_snapshot(repository, name) for name in made} == read

@@ -16,7 +16,7 @@ from ebbtide.server import runs
 from ebbtide.server.pages.charts import Bar, bars, shares
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.server.wire.collecting import RunAnswer, RunCreation
+from ebbtide.server.wire.collecting import RunAnswer, RunCreation, UndoRequest
 from ebbtide.store.keys import Role
 
 pages = Pages()
@@ -115,7 +115,7 @@ def sweep_run(visit: Visit) -> Response:
 def undo_run(visit: Visit) -> Response:
     """Bring back what a run moved aside."""
     name, run_id = visit.repository().info.name, visit.segment("run_id")
-    runs.undo(visit.served, name, run_id, under="")
+    runs.undo(visit.served, name, run_id, UndoRequest())
     return visit.to("repositories", name, "runs", run_id, notice="undo_started")
 
 

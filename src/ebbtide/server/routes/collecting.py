@@ -106,7 +106,7 @@ def undo_run(
     asked: Annotated[UndoRequest | None, Body()] = None,
 ) -> RunAnswer:
     """Bring back what a run moved aside. The answer comes once it holds the repository."""
-    return runs.undo(served, repository, run_id, under=(asked and asked.under) or "")
+    return runs.undo(served, repository, run_id, asked or UndoRequest())
 
 
 @routes.add("POST", _GC + "/runs/{run_id:segment}/purge", Role.ADMIN, status=202)

@@ -131,9 +131,12 @@ class RunCreation(Wire):
 
 
 class UndoRequest(Wire):
-    """With `under`, only the files whose addresses begin so come back."""
+    """With `under`, only the files whose addresses begin so come back. `sweeps_ended` says that no
+    process of any sweep is left, suspended ones among them: then what one was about to take comes
+    back too."""
 
     under: Text | None = None
+    sweeps_ended: bool = False
 
 
 class StepAnswer(Wire):

@@ -1,0 +1,353 @@
+"""Undoing beside sweeps that nobody saw end: suspended in the middle of a batch, or killed there.
+
+After each: a commit that can be opened has all of its files, also when the sleeper has woken up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from ebbtide.errors import EbbtideError
+from ebbtide.gc import quarantine
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.report import RunReport
+from ebbtide.ids import new_id
+from ebbtide.storage import LocalStorage, Storage
+from tests.support.dying import Died
+from tests.support.faulty import Hook, SharedFaultyStorage
+from tests.support.world import DAY, World
+
+WEEK: Final = 7 * DAY
+HOUR: Final = timedelta(hours=1)
+WAIT_SECONDS_MAX: Final = 60.0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, settings={"range_entries_target": 2})
+    yield made
+    made.close()
+
+
+class Sleeper:
+    """A sweep in a thread of its own that is suspended before a call of the storage."""
+
+    def __init__(self, world: World, method: str, part: str, **options: Any) -> None:
+        """`part` is of the address of that call."""
+        self.outcome: RunReport | BaseException | None = None
+        self._asleep, self._woken = threading.Event(), threading.Event()
+
+        def hook(called: str, address: str) -> None:
+            if called == method and part in address and not self._asleep.is_set():
+                self._asleep.set()
+                assert self._woken.wait(WAIT_SECONDS_MAX)
+
+        self._collector = collector(world, before=hook, **options)
+        self._thread: threading.Thread | None = None
+
+    def begin(self, run_id: str) -> None:
+        """Sweep until the call, and sleep; the run's lease runs out."""
+
+        def work() -> None:
+            try:
+                self.outcome = self._collector.sweep(run_id)
+            except (EbbtideError, Died) as error:
+                self.outcome = error
+
+        self._thread = threading.Thread(target=work, daemon=True)
+        self._thread.start()
+        assert self._asleep.wait(WAIT_SECONDS_MAX), self.outcome
+
+    def wake(self) -> None:
+        """Let it go on to its end."""
+        self._woken.set()
+        assert self._thread is not None
+        self._thread.join(WAIT_SECONDS_MAX)
+        assert not self._thread.is_alive()
+
+
+def collector(
+    world: World, *, before: Hook | None = None, after: Hook | None = None, **options: Any
+) -> Collector:
+    """A collector whose storage calls the hooks; its undos wait for nobody."""
+    hooks = {name: hook for name, hook in (("before", before), ("after", after)) if hook}
+    repository = world.format()
+    repository.storage = SharedFaultyStorage(repository.storage, **hooks)
+    chosen: dict[str, Any] = {"grace": HOUR, "mode": "clean", "patience": timedelta(0)} | options
+    return Collector(
+        repository, engine=world.engine, options=RunOptions.of(world.settings, **chosen)
+    )
+
+
+def history(world: World) -> dict[str, dict[str, bytes]]:
+    """Commits of which the first and the second share files that the third has not; and one that
+    nothing reaches, whose record, tree and ranges go too. What each has."""
+    commits = [
+        world.save("main", days_ago=30, put=["own", "a", "b", "c", "d"]),
+        world.save("main", days_ago=20, put=["x"], delete=["own"]),
+    ]
+    world.lake.branches.create("side", commits[1])
+    commits.append(world.save("side", days_ago=12, put=["s"], delete=["x"]))
+    commits.append(world.save("main", days_ago=10, put=["y"], delete=["a", "b", "c", "d"]))
+    world.lake.branches.delete("side")
+    world.clock.advance(2 * HOUR)
+    return {commit: contents(world, commit) for commit in commits}
+
+
+def contents(world: World, commit: str) -> dict[str, bytes]:
+    lake = world.lake
+    return {entry.path: lake.objects.get(commit, entry.path) for entry in lake.objects.walk(commit)}
+
+
+def check(world: World, known: dict[str, dict[str, bytes]]) -> list[str]:
+    """Each commit has all of its files, or cannot be opened; those that can."""
+    opened = []
+    for commit, has in known.items():
+        try:
+            world.lake.branches.create(f"rescue-{new_id()}", commit)
+        except EbbtideError as error:
+            assert error.kind == "commit_expired"
+            continue
+        assert contents(world, commit) == has
+        opened.append(commit)
+    return opened
+
+
+def let_lease_end(world: World) -> None:
+    world.clock.advance(world.settings.run_lease_ttl + timedelta(seconds=1))
+
+
+def expire_first(world: World) -> RunReport:
+    """The first commit goes aside, the files that it shares stay."""
+    world.keep(default="15d")
+    report = world.collect(quarantine=WEEK)
+    assert report.state == "swept"
+    assert report.counts["quarantined"].objects > 0
+    return report
+
+
+def lake_files(world: World) -> set[str]:
+    return world.files() | world.files("_ebbtide/ranges") | world.files("_ebbtide/trees")
+
+
+PLACES: Final = [
+    ("delete", "data/"),
+    ("delete", "_ebbtide/"),
+    ("get", "gc/EPOCH"),
+    ("put", "/intended/"),
+]
+
+
+@pytest.mark.parametrize(("method", "part"), PLACES)
+def test_another_run_sleeps_in_its_deletes(world: World, method: str, part: str) -> None:
+    known = history(world)
+    first = expire_first(world)
+    world.keep(default="3d")
+    sleeper = Sleeper(world, method, part)
+    sleeper.begin(world.collector().plan().run_id)
+    let_lease_end(world)
+
+    undone = collector(world).undo(first.run_id)
+    check(world, known)
+    sleeper.wake()
+    check(world, known)
+
+    collector(world).undo(first.run_id, sweeps_ended=True) if undone.state != "undone" else None
+    check(world, known)
+
+
+@pytest.mark.parametrize("aside", [WEEK, None], ids=["aside", "for good"])
+@pytest.mark.parametrize("part", ["data/", "_ebbtide/"])
+def test_a_sweep_of_the_same_run_sleeps(world: World, aside: timedelta | None, part: str) -> None:
+    known = history(world)
+    world.keep(default="3d")
+    run_id = world.collector().plan().run_id
+    sleeper = Sleeper(world, "delete" if aside is None else "move", part, quarantine=aside)
+    sleeper.begin(run_id)
+    let_lease_end(world)
+    assert collector(world, quarantine=WEEK).sweep(run_id).state == "swept"
+
+    undone = collector(world).undo(run_id)
+    assert undone.state == "swept"
+    assert undone.quarantine is not None
+    assert undone.quarantine["at_risk_objects"] > 0
+    assert "process " in undone.quarantine["sweepers"]
+    check(world, known)
+    sleeper.wake()
+    check(world, known)
+
+    done = collector(world).undo(run_id, sweeps_ended=True)
+    assert done.state == "undone"
+    # A sweep that deletes for good keeps no record of the commit that nothing reaches.
+    reached = [commit for number, commit in enumerate(known) if aside or number != 2]
+    assert check(world, known) == reached
+
+
+@pytest.mark.parametrize("part", ["data/", "_ebbtide/"])
+def test_nobody_took_the_sweep_over(world: World, part: str) -> None:
+    """What the batch takes is all in its place, when the undo looks."""
+    known = history(world)
+    world.keep(default="3d")
+    run_id = world.collector().plan().run_id
+    sleeper = Sleeper(world, "move", part, quarantine=WEEK)
+    sleeper.begin(run_id)
+    let_lease_end(world)
+    assert collector(world).undo(run_id).state == "incomplete"
+    assert len(check(world, known)) < len(known)
+    sleeper.wake()
+    check(world, known)
+    assert collector(world).undo(run_id, sweeps_ended=True).state == "undone"
+    assert check(world, known) == list(known)
+
+
+def test_a_run_is_killed_between_its_deletes_and_their_record(world: World) -> None:
+    known = history(world)
+    first = expire_first(world)
+    world.keep(default="3d")
+
+    def die(method: str, address: str) -> None:
+        if method == "delete" and "data/" in address:
+            raise Died
+
+    with pytest.raises(Died):
+        collector(world, after=die).run()
+    let_lease_end(world)
+    undone = collector(world).undo(first.run_id)
+    assert undone.state == "swept"
+    check(world, known)
+    # Nobody is left, and what the files were for is gone: all that is there is back.
+    undone = collector(world).undo(first.run_id, sweeps_ended=True)
+    assert undone.state == "undone"
+    assert next(iter(known)) not in check(world, known)
+
+
+def test_an_older_plan_is_swept_later(world: World) -> None:
+    known = history(world)
+    world.keep(default="3d")
+    older = world.collector().plan()
+    first = expire_first(world)
+    world.keep(default="3d")
+    assert world.collector(quarantine=None).sweep(older.run_id).state == "swept"
+    undone = collector(world).undo(first.run_id)
+    assert undone.quarantine is not None
+    assert undone.quarantine["closed_commits"] >= 1
+    assert next(iter(known)) not in check(world, known)
+
+
+def test_the_record_of_the_later_run_is_gone(world: World) -> None:
+    """A quarantine may last longer than runs are remembered."""
+    known = history(world)
+    world.keep(default="15d")
+    long = world.settings.run_retention * 3
+    first = world.collect(quarantine=long)
+    world.keep(default="3d")
+    second = world.collect()
+    world.clock.advance(world.settings.run_retention + DAY)
+    world.collect()
+    assert second.run_id not in world.format().run_paths()
+    collector(world).undo(first.run_id)
+    assert next(iter(known)) not in check(world, known)
+
+
+def purge_half(world: World, run_id: str) -> str:
+    """The purge of a run's quarantine that breaks off after one file; which that was."""
+    aside = world.root / quarantine.prefix_of(run_id)
+    name = min(str(path.relative_to(aside)) for path in aside.rglob("data/*/*"))
+    (aside / name).unlink()
+    return name
+
+
+def test_a_purge_broke_off_half_way(world: World) -> None:
+    known = history(world)
+    first = expire_first(world)
+    gone = purge_half(world, first.run_id)
+    undone = collector(world).undo(first.run_id)
+    assert undone.state == "swept", "something is unaccounted for"
+    assert undone.quarantine is not None
+    assert (undone.quarantine["lost_objects"], undone.quarantine["objects"]) == (1, 0)
+    assert gone not in world.files()
+    assert next(iter(known)) not in check(world, known)
+
+
+def test_a_listing_lags(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record says what must be there, and the storage is asked for it by name."""
+    known = history(world)
+    before = lake_files(world)
+    first = expire_first(world)
+    listed: Callable[..., Iterator[pa.RecordBatch]] = LocalStorage.list
+
+    def late(storage: Storage, prefix: str = "", **options: Any) -> Iterator[pa.RecordBatch]:
+        for batch in listed(storage, prefix, **options):
+            column = batch.column("address")
+            hidden = pc.match_substring(column, "/quarantine/data/")
+            yield batch.filter(pc.invert(hidden))
+
+    monkeypatch.setattr(LocalStorage, "list", late)
+    undone = collector(world).undo(first.run_id)
+    assert undone.state == "undone"
+    assert lake_files(world) == before
+    assert check(world, known) == list(known)
+
+
+def test_who_gave_up_takes_nothing_more(world: World) -> None:
+    """A sweep that was refused before its batch leaves no intent behind."""
+    known = history(world)
+    first = expire_first(world)
+    world.keep(default="3d")
+    sleeper = Sleeper(world, "get", "gc/EPOCH")
+    sleeper.begin(world.collector().plan().run_id)
+    let_lease_end(world)
+    world.keep(default="15d")
+    collector(world).plan()  # takes the repository
+    sleeper.wake()
+    assert isinstance(sleeper.outcome, RunReport)
+    assert sleeper.outcome.state == "incomplete"
+    undone = collector(world).undo(first.run_id)
+    assert undone.state == "undone"
+    assert undone.quarantine is not None
+    assert undone.quarantine["at_risk_objects"] == 0
+    check(world, known)
+
+
+def test_it_waits_for_batches_that_end(world: World) -> None:
+    """A task of a sweep that lost the repository may end while the undo waits."""
+    known = history(world)
+    first = expire_first(world)
+    world.keep(default="3d")
+    sleeper = Sleeper(world, "delete", "data/")
+    sleeper.begin(world.collector().plan().run_id)
+    let_lease_end(world)
+    timer = threading.Timer(0.2, sleeper.wake)
+    timer.start()
+    undone = collector(world, patience=timedelta(seconds=30)).undo(first.run_id)
+    timer.join()
+    assert undone.state == "undone"
+    assert next(iter(known)) not in check(world, known)
+
+
+def test_what_may_be_taken_is_remembered_while_something_is_aside(world: World) -> None:
+    """Else an undo would not see it once the sleeper's run is forgotten."""
+    known = history(world)
+    world.keep(default="15d")
+    first = world.collect(quarantine=world.settings.run_retention * 3)
+    world.keep(default="3d")
+    sleeper = Sleeper(world, "delete", "data/")
+    second = world.collector().plan().run_id
+    sleeper.begin(second)
+    world.clock.advance(world.settings.run_retention + DAY)
+    world.keep(default="keep")
+    world.collect()
+    assert second in world.format().run_paths()
+    collector(world).undo(first.run_id)
+    check(world, known)
+    sleeper.wake()
+    check(world, known)
