@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, ClassVar, Final
 
+from ebbtide.escaping import escaped
+
 KINDS: Final[Mapping[str, str]] = {
     # The caller's input.
     "invalid_duration": "a period without a unit, negative, or absurdly long",
@@ -159,9 +161,10 @@ class EbbtideError(Exception):
     def __init__(self, kind: str, message: str, **details: Any) -> None:  # JSON-ready values
         if kind not in KINDS:
             raise ValueError(f"unknown error kind {kind!r}")
-        super().__init__(kind, message, details)
+        # Names in it may hold anything, and it is shown on terminals, in logs and on pages.
+        self.message = escaped(message)
+        super().__init__(kind, self.message, details)
         self.kind = kind
-        self.message = message
         self.details = details
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -52,5 +52,5 @@ def test_counts() -> None:
 
 def test_one_line() -> None:
     """Nothing that could move a terminal's cursor."""
-    assert one_line("\n first\x1b[2J\nsecond") == "first�[2J"
+    assert one_line("\n first\x1b[2J\nsecond") == "first\\x1b[2J"
     assert one_line("") == ""

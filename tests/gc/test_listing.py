@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -70,6 +71,27 @@ def test_what_lies_in_no_slice_is_reported_and_kept(world: World, mode: str) -> 
     report = world.collect(mode=mode)
     assert report.kinds["foreign"].objects == len(strangers)
     assert all((world.root / name).read_bytes() == name.encode() for name in strangers)
+
+
+@pytest.mark.parametrize("mode", ["clean", "incremental"])
+@pytest.mark.parametrize(
+    "place", ["", "data", "data/import", "_ebbtide", "_ebbtide/trees", "_ebbtide/ranges", "x/y/z"]
+)
+def test_names_that_are_no_addresses_are_reported_and_kept(
+    world: World, mode: str, place: str
+) -> None:
+    """Those of directories, too, wherever they lie."""
+    world.save("main", days_ago=0, put=["a"])
+    directory = world.root / place / os.fsdecode(b"not \xff utf8")
+    strangers = [directory / "file", directory / "deep" / "file", directory.with_name("\x1b[2J\n")]
+    for file in strangers:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"stray")
+    for each in ("clean", mode):
+        world.clock.advance(3 * DAY)
+        report = world.collect(mode=each)
+        assert report.kinds["foreign"].objects == len(strangers)
+    assert all(file.read_bytes() == b"stray" for file in strangers)
 
 
 def test_units_of_listing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from ebbtide.arrow import texts
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
@@ -22,6 +23,7 @@ from ebbtide.store.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.proxy import Proxy, proxied
+from tests.support.stray import STRAY, put_key
 
 SETTINGS: Final = Settings(lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0)
 
@@ -49,6 +51,24 @@ def proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         clients.connect.cache_clear()
         yield found
         clients.connect.cache_clear()
+
+
+def test_stray_keys_are_reported_and_kept(filled: Path) -> None:
+    clock = ManualClock(datetime.now(UTC) + timedelta(seconds=2))
+    with Store.open(filled, settings=SETTINGS, clock=clock) as store:
+        lake = store.repository("lake")
+        url = lake.info.storage_url
+        names = [f"{place}{key}" for place in ("", "data/", "_ebbtide/") for key in STRAY]
+        for name in names:
+            put_key(url, name)
+        repository = EmbeddedRepository(lake.context, store_id=store.store_id)
+        options = RunOptions.of(store.settings, grace=timedelta(0), unsafe=True, mode="clean")
+        report = Collector(repository, engine=INLINE, options=options).run()
+        assert report.state == "swept", report.error
+        assert report.kinds["foreign"].objects == len(names)
+        assert report.counts["deleted"].objects == 1_100
+        left = {name for batch in open_storage(url).list() for name in texts(batch["address"])}
+        assert left >= set(names)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import escaped_lines
 
 
 def require_answerable(*, yes: bool) -> None:
@@ -26,7 +27,7 @@ def confirm(question: str, *, yes: bool) -> bool:
     require_answerable(yes=yes)
     if yes:
         return True
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{escaped_lines(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
@@ -50,5 +51,5 @@ def confirm_name(what: str, name: str, *, given: str | None, option: str) -> boo
             f"this cannot be taken back, and there is no terminal to ask at: add {option} {name}. "
             "Nothing was changed",
         )
-    print(f"{what}\ntype {name} to go on: ", end="", file=sys.stderr, flush=True)
+    print(f"{escaped_lines(what)}\ntype {name} to go on: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == name

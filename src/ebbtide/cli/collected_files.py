@@ -28,9 +28,10 @@ from ebbtide.cli.files import show_listing
 from ebbtide.cli.history import show_changes
 from ebbtide.cli.lifecycle import ExpiredOption
 from ebbtide.cli.progress import Bar
-from ebbtide.cli.text import clean, count_text, size_text
+from ebbtide.cli.text import count_text, size_text
 from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.escaping import escaped
 
 if TYPE_CHECKING:
     from ebbtide.store.collection_reading import Collection
@@ -163,7 +164,7 @@ def _get_all(
     readables = list(collections.open_all(found.collection_id, version=version, prefix=prefix))
     if prefix and not readables:
         raise NotFound(
-            "object_not_found", f"there is nothing below {prefix[:100]!r} in {clean(found.path)}"
+            "object_not_found", f"there is nothing below {prefix[:100]!r} in {escaped(found.path)}"
         )
     to.mkdir(parents=True, exist_ok=True)
     # Before the first is written: what no file can be called stops it all.
@@ -246,7 +247,7 @@ def remove(
 
 def _answer_changed(cli: Cli, changed: Collection) -> None:
     files = count_text(changed.file_count, "file")
-    text = f"collection {clean(changed.path)} has {files} now, {size_text(changed.size_bytes)}"
+    text = f"collection {escaped(changed.path)} has {files} now, {size_text(changed.size_bytes)}"
     answer(cli, changed, text)
 
 

@@ -47,9 +47,10 @@ from ebbtide.cli.projects import (
     lifecycle_fields,
     property_fields,
 )
-from ebbtide.cli.text import clean, count_text, date_text, parse_pairs, size_text
+from ebbtide.cli.text import count_text, date_text, parse_pairs, size_text
 from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import escaped
 
 if TYPE_CHECKING:
     from ebbtide.store.collection_reading import Collection
@@ -138,7 +139,7 @@ def create(
             ensure_unique_name=ensure_unique_name,
             **given_options(replication_desired=replication_desired),
         )
-    answer(cli, made, f"collection {clean(made.path)} made: {_size(made)}")
+    answer(cli, made, f"collection {escaped(made.path)} made: {_size(made)}")
 
 
 @command(app, "list")
@@ -211,7 +212,7 @@ def show_one(
 def _fields(found: Collection) -> list[tuple[str, str]]:
     keeps = "kept" if found.replication_desired else "not kept: names, sizes and checksums alone"
     return [
-        ("path", clean(found.path)),
+        ("path", escaped(found.path)),
         ("id", found.collection_id),
         *lifecycle_fields(found.state, found.expires_at, found.ends_at),
         ("version", str(found.version)),
@@ -221,7 +222,7 @@ def _fields(found: Collection) -> list[tuple[str, str]]:
         ("hash", found.content_hash),
         ("created", f"{date_text(found.created_at)} UTC"),
         ("changed", f"{date_text(found.modified_at)} UTC"),
-        ("description", clean(found.description)),
+        ("description", escaped(found.description)),
         *property_fields(found.properties),
     ]
 
@@ -285,7 +286,7 @@ def update(
     answer(
         cli,
         changed,
-        changed_text(f"collection {clean(changed.path)}", changed.state, changed.ends_at),
+        changed_text(f"collection {escaped(changed.path)}", changed.state, changed.ends_at),
     )
     if before.replication_desired and not changed.replication_desired:
         cli.output.warn(
@@ -341,12 +342,12 @@ def drop_version(
     """Keep an earlier version no longer."""
     collections = cli.repository(repository).collections
     found = collections.find(collection)
-    if not cli.may(f"drop version {version} of {clean(found.path)} for good?", yes=yes):
+    if not cli.may(f"drop version {version} of {escaped(found.path)} for good?", yes=yes):
         return
     collections.drop_version(found.collection_id, version)
     cli.output.answer(
         {"collection_id": found.collection_id, "version": version},
-        lambda: cli.output.line(f"version {version} of {clean(found.path)} dropped"),
+        lambda: cli.output.line(f"version {version} of {escaped(found.path)} dropped"),
     )
 
 
@@ -360,7 +361,7 @@ def delete(
     """
     collections = cli.repository(repository).collections
     found = collections.find(collection)
-    what = f"collection {clean(found.path)}"
+    what = f"collection {escaped(found.path)}"
     if may_delete(cli, what, yes=yes):
         deleted = collections.delete(found.collection_id)
         restore = f"collection restore {repository} {deleted.collection_id}"
@@ -378,7 +379,7 @@ def restore(
     collections = cli.repository(repository).collections
     found = collections.find(collection, include_expired=True)
     back = collections.restore(found.collection_id, ensure_unique_name=ensure_unique_name)
-    answer(cli, back, f"collection {clean(back.path)} is back")
+    answer(cli, back, f"collection {escaped(back.path)} is back")
 
 
 def answer(cli: Cli, found: Collection, text: str) -> None:
@@ -388,7 +389,7 @@ def answer(cli: Cli, found: Collection, text: str) -> None:
 
 def warn(cli: Cli, found: Collection) -> None:
     """Say on a terminal when what is read there is going to end."""
-    warn_of_end(cli, f"collection {clean(found.path)}", found.ends_at)
+    warn_of_end(cli, f"collection {escaped(found.path)}", found.ends_at)
 
 
 def _size(found: Collection) -> str:

@@ -15,8 +15,9 @@ from ebbtide.cli.command import (
     YesOption,
     command,
 )
-from ebbtide.cli.text import clean, count_text, one_line, parse_date, parse_pairs, short_id
+from ebbtide.cli.text import count_text, one_line, parse_date, parse_pairs, short_id
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import escaped
 
 if TYPE_CHECKING:
     from ebbtide.store.metadata.commits import CommitRecord
@@ -157,7 +158,7 @@ def reset(
         raise InvalidInput("invalid_argument", "give --path or --prefix, not both")
     commits = cli.repository(repository).commits
     if not yes:
-        where = "" if path is None and prefix is None else f" at {clean(path or prefix or '')!r}"
+        where = "" if path is None and prefix is None else f" at {escaped(path or prefix or '')!r}"
         staged = sum(
             1
             for change in commits.diff_staged(branch, prefix=path or prefix or "")

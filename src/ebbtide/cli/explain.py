@@ -11,8 +11,9 @@ from ebbtide.cli.collecting import is_icechunk, open_icechunk
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.gc import GraceOption, RunDirOption
 from ebbtide.cli.policies import rules_of
-from ebbtide.cli.text import clean, count_text, date_text, short_id, size_text
+from ebbtide.cli.text import count_text, date_text, short_id, size_text
 from ebbtide.durations import parse_duration
+from ebbtide.escaping import escaped
 
 if TYPE_CHECKING:
     from ebbtide.formats.base import RepositoryFormat
@@ -105,7 +106,7 @@ def _open(
 def _show_address(cli: Cli, found: ExplainedAddress) -> None:
     from ebbtide.gc.explaining.answers import ADDRESS_STATES
 
-    facts = [("address", clean(found.address)), ("kind", found.kind)]
+    facts = [("address", escaped(found.address)), ("kind", found.kind)]
     if found.target is not None:
         facts.append(("written for", found.target))
     if found.size_bytes is not None:
@@ -123,7 +124,7 @@ def _show_address(cli: Cli, found: ExplainedAddress) -> None:
         cli.output.line()
         cli.output.line(
             f"purge {purged.purge_id} closed it on {date_text(purged.at)} UTC "
-            f"({purged.state}): {clean(purged.reason)}"
+            f"({purged.state}): {escaped(purged.reason)}"
         )
     _show_end(cli, found)
 
@@ -225,14 +226,14 @@ def _show_commit(cli: Cli, found: ExplainedCommit) -> None:
         facts.append(("created", f"{date_text(found.created_at)} UTC"))
     facts.append(("state", COMMIT_STATES[found.state]))
     if found.reason is not None:
-        facts.append(("why", clean(found.reason)))
+        facts.append(("why", escaped(found.reason)))
     if found.hold is not None:
-        facts.append(("held", clean(found.hold) or "yes"))
+        facts.append(("held", escaped(found.hold) or "yes"))
     if found.leased_until is not None:
         facts.append(("leased until", f"{date_text(found.leased_until)} UTC"))
     if found.let_go is not None:
         went = found.let_go
-        by = f"by run {went.run_id}" if went.run_id is not None else clean(went.reason or "")
+        by = f"by run {went.run_id}" if went.run_id is not None else escaped(went.reason or "")
         when = f", {date_text(went.at)} UTC" if went.at is not None else ""
         facts.append(("let go", f"{by}{when}"))
     cli.output.fields(facts)

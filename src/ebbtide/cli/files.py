@@ -13,9 +13,10 @@ from ebbtide.cli import documents, uploading
 from ebbtide.cli.command import BranchArgument, Cli, RefArgument, RepositoryArgument, command, group
 from ebbtide.cli.downloading import save, write_out
 from ebbtide.cli.lifecycle import warn_of_expiry
-from ebbtide.cli.text import clean, count_text, date_text, parse_pairs, size_text
+from ebbtide.cli.text import count_text, date_text, parse_pairs, size_text
 from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.escaping import escaped
 
 if TYPE_CHECKING:
     from ebbtide.store.content.entries import Entry
@@ -165,7 +166,7 @@ def show_listing(
         # Printed as they come, for there may be millions.
         for size, mtime, name in found:
             size_shown = "" if size is None else size_text(size)
-            cli.output.line(f"{size_shown:>10}  {date_text(mtime):16}  {clean(name)}")
+            cli.output.line(f"{size_shown:>10}  {date_text(mtime):16}  {escaped(name)}")
         return
     rows = [
         {"path": name, "kind": "directory"}
@@ -209,13 +210,13 @@ def stat(cli: Cli, repository: RepositoryArgument, ref: RefArgument, path: PathA
 
 def _fields(found: Entry) -> list[tuple[str, str]]:
     return [
-        ("path", clean(found.path)),
+        ("path", escaped(found.path)),
         ("size", f"{size_text(found.size_bytes)} ({count_text(found.size_bytes, 'byte')})"),
         ("checksum", found.checksum),
         ("modified", f"{date_text(found.mtime)} UTC"),
-        ("content type", clean(found.content_type or "")),
+        ("content type", escaped(found.content_type or "")),
         ("address", found.address),
-        *((clean(name), clean(value)) for name, value in sorted(found.metadata.items())),
+        *((escaped(name), escaped(value)) for name, value in sorted(found.metadata.items())),
     ]
 
 
@@ -303,6 +304,6 @@ def show_staged(cli: Cli, branch: str, staged: Entry) -> None:
     cli.output.answer(
         documents.entry(staged),
         lambda: cli.output.line(
-            f"staged {clean(staged.path)} on {branch} ({size_text(staged.size_bytes)})"
+            f"staged {escaped(staged.path)} on {branch} ({size_text(staged.size_bytes)})"
         ),
     )

@@ -11,7 +11,8 @@ import typer
 from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, command
 from ebbtide.cli.lifecycle import warn_of_expiry
-from ebbtide.cli.text import age_at, clean, count_text, date_text, one_line, short_id, size_text
+from ebbtide.cli.text import age_at, count_text, date_text, one_line, short_id, size_text
+from ebbtide.escaping import escaped
 
 if TYPE_CHECKING:
     from ebbtide.store.content.diffing import Change
@@ -101,7 +102,7 @@ def show_changes(cli: Cli, changes: Iterable[Change]) -> None:
     count = 0
     for change in changes:
         count += 1
-        cli.output.line(f"{MARKS[change.kind]} {clean(change.path)}{_sizes(change)}")
+        cli.output.line(f"{MARKS[change.kind]} {escaped(change.path)}{_sizes(change)}")
     cli.output.say(count_text(count, "path differs", "paths differ"))
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ebbtide.cli.text import clean
+from ebbtide.escaping import escaped, escaped_lines
 
 WIDTH_MAX: Final = 80
 """Characters that a column of a plain table is padded to."""
@@ -36,16 +36,16 @@ class Output:
     def line(self, text: str = "", *, style: str = "") -> None:
         """A line of the answer for people."""
         if style and sys.stdout.isatty():
-            _console().print(text, style=style, soft_wrap=True)
+            _console().print(escaped_lines(text), style=style, soft_wrap=True)
         else:
-            print(text)
+            print(escaped_lines(text))
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Names and values, one a line, the values below each other."""
         listed = list(pairs)
         width = max((len(name) for name, _ in listed), default=0)
         for name, value in listed:
-            print(f"{name:<{width}}  {value}".rstrip())
+            print(escaped_lines(f"{name:<{width}}  {value}".rstrip()))
 
     def table(
         self,
@@ -56,7 +56,7 @@ class Output:
         none: str = "",
     ) -> None:
         """A table; `right` names the columns of figures. `none` is said where there is no row."""
-        cells = [[clean(cell) for cell in row] for row in rows]
+        cells = [[escaped(cell) for cell in row] for row in rows]
         if not cells and none:
             print(none)
         elif sys.stdout.isatty():
@@ -67,16 +67,16 @@ class Output:
     def say(self, text: str) -> None:
         """A message about the work, on stderr; left out with `--json`."""
         if not self.as_json:
-            print(text, file=sys.stderr, flush=True)
+            print(escaped_lines(text), file=sys.stderr, flush=True)
 
     def error(self, text: str) -> None:
         """An error that the answer tells of too, on stderr."""
-        print(f"error: {text}", file=sys.stderr)
+        print(f"error: {escaped_lines(text)}", file=sys.stderr)
 
     def interrupted(self, told: str, go_on: str) -> None:
         """The command was interrupted: what state things are in, and how to go on."""
         if self._has_answered:
-            print(f"{told}{go_on}", file=sys.stderr)
+            print(escaped_lines(f"{told}{go_on}"), file=sys.stderr)
         else:
             # A terminal has shown ^C where the line begins.
             lead = "\n" if sys.stderr.isatty() else ""
@@ -91,7 +91,7 @@ def print_error(
     kind: str, message: str, *, as_json: bool, hint: str = "", lead: str = "error: "
 ) -> None:
     """An error: a line on stderr, and with `--json` the document on stdout."""
-    print(f"{lead}{message}" + (f"\n{hint}" if hint else ""), file=sys.stderr)
+    print(escaped_lines(f"{lead}{message}" + (f"\n{hint}" if hint else "")), file=sys.stderr)
     if as_json:
         print(json.dumps({"error": {"kind": kind, "message": message}}, indent=2))
 

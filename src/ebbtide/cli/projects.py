@@ -25,8 +25,9 @@ from ebbtide.cli.lifecycle import (
     may_delete,
     warn_of_end,
 )
-from ebbtide.cli.text import clean, date_text, parse_date, parse_pairs
+from ebbtide.cli.text import date_text, parse_date, parse_pairs
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import escaped
 from ebbtide.retention.lifecycle import LifecycleState
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def create(
         expires_at=expiry_given(cli, expires_in, expires_at, options=_WHEN),
         ensure_unique_name=ensure_unique_name,
     )
-    _answer(cli, made, f"project {clean(made.path)} made")
+    _answer(cli, made, f"project {escaped(made.path)} made")
 
 
 _WHEN = "--expires-in PERIOD or --expires-at DATE"
@@ -180,18 +181,18 @@ def show_one(
     def show() -> None:
         cli.output.fields(
             [
-                ("path", clean(found.path)),
+                ("path", escaped(found.path)),
                 ("id", found.project_id),
                 *lifecycle_fields(found.state, found.expires_at, found.ends_at),
                 ("created", f"{date_text(found.created_at)} UTC"),
                 ("changed", f"{date_text(found.modified_at)} UTC"),
-                ("description", clean(found.description)),
+                ("description", escaped(found.description)),
                 *property_fields(found.properties),
             ]
         )
 
     cli.output.answer(documents.project(found), show)
-    warn_of_end(cli, f"project {clean(found.path)}", found.ends_at)
+    warn_of_end(cli, f"project {escaped(found.path)}", found.ends_at)
 
 
 def lifecycle_fields(
@@ -211,7 +212,10 @@ def property_fields(properties: Any) -> list[tuple[str, str]]:  # JSON
     import json
 
     return [
-        (f"property {clean(name)}", clean(value if isinstance(value, str) else json.dumps(value)))
+        (
+            f"property {escaped(name)}",
+            escaped(value if isinstance(value, str) else json.dumps(value)),
+        )
         for name, value in sorted(properties.items())
     ]
 
@@ -241,7 +245,9 @@ def update(
         ensure_unique_name=ensure_unique_name,
     )
     _answer(
-        cli, changed, changed_text(f"project {clean(changed.path)}", changed.state, changed.ends_at)
+        cli,
+        changed,
+        changed_text(f"project {escaped(changed.path)}", changed.state, changed.ends_at),
     )
 
 
@@ -287,7 +293,7 @@ def move(
         parent_id=projects.find(parent).project_id if parent else None,
         ensure_unique_name=ensure_unique_name,
     )
-    _answer(cli, moved, f"it is project {clean(moved.path)} now")
+    _answer(cli, moved, f"it is project {escaped(moved.path)} now")
 
 
 @command(app, "delete")
@@ -300,7 +306,7 @@ def delete(
     """
     projects = cli.repository(repository).projects
     found = projects.find(project)
-    what = f"project {clean(found.path)}"
+    what = f"project {escaped(found.path)}"
     if may_delete(cli, f"{what} and all that it holds", yes=yes):
         deleted = projects.delete(found.project_id)
         restore = f"project restore {repository} {deleted.project_id}"
@@ -318,7 +324,7 @@ def restore(
     projects = cli.repository(repository).projects
     found = projects.find(project, include_expired=True)
     back = projects.restore(found.project_id, ensure_unique_name=ensure_unique_name)
-    _answer(cli, back, f"project {clean(back.path)} is back")
+    _answer(cli, back, f"project {escaped(back.path)} is back")
 
 
 def _answer(cli: Cli, found: Project, text: str) -> None:

@@ -13,8 +13,9 @@ from ebbtide.cli.asking import confirm_name
 from ebbtide.cli.command import Cli, RepositoryArgument, command, group
 from ebbtide.cli.interrupting import command_line, share_text
 from ebbtide.cli.summary import made_by
-from ebbtide.cli.text import clean, count_text, date_text, one_line, size_text
+from ebbtide.cli.text import count_text, date_text, one_line, size_text
 from ebbtide.errors import ExitCode, InvalidInput
+from ebbtide.escaping import escaped
 
 if TYPE_CHECKING:
     from ebbtide.purge.purger import PurgeReport, Purges
@@ -216,7 +217,7 @@ def verify(cli: Cli, purge_id: PurgeArgument) -> None:
 
     def show() -> None:
         for difference in found.differences:
-            cli.output.line(f"{difference.kind}: {clean(difference.text)}")
+            cli.output.line(f"{difference.kind}: {escaped(difference.text)}")
         if not found.differences:
             cli.output.line(
                 f"purge {purge_id}: {count_text(found.address_count, 'address', 'addresses')}, "
@@ -317,7 +318,7 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
         *_ways_on(cli, row),
         made_by(),
     ]
-    output.fields([(name, clean(value)) for name, value in fields if value])
+    output.fields([(name, escaped(value)) for name, value in fields if value])
     if plan is not None and plan.foreign_count:
         output.line(
             f"{count_text(plan.foreign_count, 'file')} under the root that are not the store's own "

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbtide.cli.collecting import is_icechunk
 from ebbtide.cli.command import Cli
 from ebbtide.cli.interrupting import command_line
-from ebbtide.cli.text import clean, count_text, date_text, size_text, time_text
+from ebbtide.cli.text import count_text, date_text, size_text, time_text
+from ebbtide.escaping import escaped
 from ebbtide.ids import instant_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def show_summary(cli: Cli, report: RunReport) -> None:
 
 def show_block(cli: Cli, pairs: Pairs) -> None:
     """Names and values, with the program's version last."""
-    cli.output.fields([(name, clean(value)) for name, value in [*pairs, made_by()]])
+    cli.output.fields([(name, escaped(value)) for name, value in [*pairs, made_by()]])
 
 
 def made_by() -> tuple[str, str]:

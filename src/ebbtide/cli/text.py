@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import escaped
 from ebbtide.model import EPOCH
 
 ID_SHOWN: Final = 10
@@ -86,14 +86,9 @@ def short_id(full_id: str | None) -> str:
 
 
 def one_line(text: str) -> str:
-    """The first line of `text`, without the control characters that could move the cursor."""
+    """The first line of `text`, with control characters escaped."""
     first = text.strip().splitlines()[0] if text.strip() else ""
-    return clean(first)
-
-
-def clean(text: str) -> str:
-    """`text` with control characters and lone surrogates replaced."""
-    return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
+    return escaped(first)
 
 
 def parse_date(text: str) -> datetime:

@@ -132,7 +132,8 @@ class Storage(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Batches of LISTING_SCHEMA of what is under `prefix` ("" or ending in `/`), in no order.
 
-        Without `recursive`, only what is directly under it. With a `share` of (k, n), the k-th of n
+        Without `recursive`, only what is directly under it, and all that lies in directories there
+        which `list_prefixes` can't name. With a `share` of (k, n), the k-th of n
         parts, counted from 0, into which the addresses are divided; n listings have each address
         once. That saves time where finding a name costs less than its size and date. So does a
         listing that is not `sized`: a storage that would have to ask for them leaves both null, and
@@ -147,7 +148,8 @@ class Storage(Protocol):
         where there is no object. Raises Failed (`storage_error`)."""
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
-        """The immediate parts below `prefix` that hold objects, sorted, each ending in `/`.
+        """The immediate parts below `prefix` that hold objects, sorted, each ending in `/`; but for
+        those that are no part of an address.
 
         A local storage may name a directory that holds none.
         """
@@ -201,6 +203,15 @@ def split_prefix(prefix: str) -> list[str]:
     if not prefix.endswith("/"):
         raise _refused(prefix, "a prefix ends in a slash")
     return split_address(prefix[:-1])
+
+
+def is_prefix(text: str) -> bool:
+    """Whether a listing can be asked for what is under it."""
+    try:
+        split_prefix(text)
+    except InvalidInput:
+        return False
+    return True
 
 
 def in_share(name: str, share: tuple[int, int]) -> bool:

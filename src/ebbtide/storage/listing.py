@@ -109,8 +109,9 @@ def list_directory(
             raise Failed(
                 "storage_error", f"the directory {here or root} can't be listed: {error}"
             ) from error
-        if not recursive:
-            break
+        if not recursive and here == prefix:
+            # A directory whose name is no part of an address can't be asked for by itself.
+            waiting = [inner for inner in waiting if not base.is_prefix(inner)]
     if columns.addresses:
         yield columns.batch()
 

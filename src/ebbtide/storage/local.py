@@ -165,7 +165,7 @@ class LocalStorage:
                 names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
         except NotFound:
             return []
-        return sorted(f"{prefix}{name}/" for name in names)
+        return sorted(filter(base.is_prefix, (f"{prefix}{name}/" for name in names)))
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
         """None: whoever may write to the directory writes there."""

@@ -14,15 +14,17 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import obstore
 import pyarrow as pa
-from obstore.store import MemoryStore
+import pyarrow.compute as pc
+from obstore.exceptions import InvalidPathError
+from obstore.store import MemoryStore, S3Store
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, NotFound
-from ebbtide.storage import base, clients
+from ebbtide.storage import base, clients, keys
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo
 from ebbtide.storage.pace import Pace
 
@@ -152,7 +154,9 @@ class RemoteStorage:
         """See `Storage.list`. Without `recursive` the whole answer is held in memory. Sizes are
         told with the names.
 
-        A key with an empty, `.` or `..` part can't be listed: Failed (`storage_error`) names it.
+        A key of S3 that is no address is not regular. One that ends in a slash is so too, if that
+        is the prefix; below it such a key is listed without its slash. Other storages fail at a key
+        that is no address: Failed (`storage_error`) names it.
         """
         del sized
         base.split_prefix(prefix)
@@ -167,9 +171,18 @@ class RemoteStorage:
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""
         base.split_prefix(prefix)
-        with clients.translated(prefix):
-            found = obstore.list_with_delimiter(self._client(), prefix or None, return_arrow=True)
-        return sorted(f"{name}/" for name in found["common_prefixes"])
+        client = self._client()
+        with clients.translated(prefix or self.url):
+            try:
+                found = obstore.list_with_delimiter(client, prefix or None, return_arrow=True)
+                return sorted(f"{name}/" for name in found["common_prefixes"])
+            except InvalidPathError:
+                if not isinstance(client, S3Store):
+                    raise
+        bucket, root = self._bucket()
+        pages = bucket.list_keys(root + prefix, delimited=True)
+        named = (name.removeprefix(root) for page in pages for name in page.prefixes)
+        return sorted(name for name in named if keys.is_address(name.removesuffix("/")))
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
         """See `Storage.sign_put`. The URL can be used more than once, and overwrites; it lasts
@@ -291,17 +304,40 @@ class RemoteStorage:
 
     def _listed(self, prefix: str, *, recursive: bool) -> Iterator[pa.RecordBatch]:
         client = self._client()
+        last = ""
         with clients.translated(prefix or self.url):
-            if recursive:
-                stream = client.list(
-                    prefix or None, chunk_size=base.LISTING_ROWS_MAX, return_arrow=True
-                )
-                for batch in stream:
-                    yield _listing(pa.record_batch(batch))
-            else:
-                found = client.list_with_delimiter(prefix or None, return_arrow=True)
-                for part in pa.table(found["objects"]).to_batches():
-                    yield _listing(part)
+            try:
+                for batch in _batches(client, prefix, recursive=recursive):
+                    rows = _listing(batch, marker=prefix.removesuffix("/"))
+                    if rows.num_rows:
+                        last = rows.column("address")[-1].as_py()
+                    yield rows
+                return
+            except InvalidPathError:
+                if not isinstance(client, S3Store):
+                    raise
+        # S3 lists keys in their order, and so goes on behind the last one.
+        yield from self._listed_by_key(prefix, recursive=recursive, after=last)
+
+    def _listed_by_key(
+        self, prefix: str, *, recursive: bool, after: str
+    ) -> Iterator[pa.RecordBatch]:
+        """The rest of a listing in which a key is no address."""
+        bucket, root = self._bucket()
+        deep: builtins.list[str] = []
+        behind = f"{root}{after.removeprefix('/')}" if after else ""
+        for page in bucket.list_keys(root + prefix, delimited=not recursive, after=behind):
+            deep += page.prefixes
+            yield _page_listing(root, page)
+        for name in deep:
+            if not keys.is_address(name.removeprefix(root).removesuffix("/")):
+                for page in bucket.list_keys(name):
+                    yield _page_listing(root, page)
+
+    def _bucket(self) -> tuple[keys.Bucket, str]:
+        """The bucket of S3, and what the keys begin with of all that lies in the storage."""
+        name, _, prefix = self.url.partition("://")[2].partition("/")
+        return keys.Bucket(name, self.options), f"{prefix}/" if prefix else ""
 
     def _pieces(self, address: str, start: int, end: int | None) -> Iterator[bytes]:
         """An iterator whose first piece is fetched at once, so that errors come at the call."""
@@ -393,12 +429,37 @@ def _shared(batch: pa.RecordBatch, share: tuple[int, int]) -> pa.RecordBatch:
     return batch.filter(pa.array(mask, pa.bool_()))
 
 
-def _listing(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of obstore's listing as one of LISTING_SCHEMA."""
+def _batches(client: clients.Client, prefix: str, *, recursive: bool) -> Iterator[pa.RecordBatch]:
+    """The batches of obstore's listing."""
+    if recursive:
+        stream = client.list(prefix or None, chunk_size=base.LISTING_ROWS_MAX, return_arrow=True)
+        yield from map(pa.record_batch, stream)
+    else:
+        found = client.list_with_delimiter(prefix or None, return_arrow=True)
+        yield from pa.table(found["objects"]).to_batches()
+
+
+def _listing(batch: pa.RecordBatch, *, marker: str) -> pa.RecordBatch:
+    """A batch of obstore's listing as one of LISTING_SCHEMA. What has the name of the directory
+    that is listed, or none, is a key that ends in a slash; obstore leaves the slash out."""
+    is_marker = pc.equal(batch.column("path"), pa.scalar(marker, pa.string()))
     columns = [
-        batch.column("path"),
+        pc.if_else(is_marker, pa.scalar(f"{marker}/", pa.string()), batch.column("path")),
         batch.column("size").cast(pa.int64()),
         batch.column("last_modified").cast(pa.timestamp("us", "UTC")),
-        pa.repeat(pa.scalar(True), batch.num_rows),
+        pc.invert(is_marker),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=base.LISTING_SCHEMA)
+
+
+def _page_listing(root: str, page: keys.KeyPage) -> pa.RecordBatch:
+    """A page of keys as a batch of LISTING_SCHEMA."""
+    # The key of the root itself has no address but the slash that it ends with.
+    addresses = [key.removeprefix(root) or "/" for key, _, _ in page.objects]
+    columns: builtins.list[pa.Array[Any]] = [
+        pa.array(addresses, pa.string()),
+        pa.array([size for _, size, _ in page.objects], pa.int64()),
+        pa.array([date for _, _, date in page.objects], pa.timestamp("us", "UTC")),
+        pa.array([keys.is_address(address) for address in addresses], pa.bool_()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=base.LISTING_SCHEMA)

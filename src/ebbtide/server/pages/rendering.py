@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ebbtide.cli.text import age_text, count_text, date_text, known_size_text, one_line, short_id
+from ebbtide.escaping import escaped_lines
 from ebbtide.model import EPOCH
 from ebbtide.server.pages.assets import assets
 from ebbtide.server.pages.guarding import ROOT
@@ -61,6 +62,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_finalized,
     )
     made.filters |= {
         "size": known_size_text,
@@ -78,6 +80,13 @@ def environment() -> Environment:
 def render(template: str, **values: Any) -> str:  # whatever the template shows
     """The page that a template makes."""
     return environment().get_template(template).render(values)
+
+
+def _finalized(value: Any) -> Any:  # whatever a template writes
+    """Names may hold control characters. Browsers end the lines of a text field with two."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return escaped_lines(value.replace("\r\n", "\n"))
 
 
 def _asset_url(name: str) -> str:

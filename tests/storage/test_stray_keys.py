@@ -1,0 +1,112 @@
+"""Objects of a bucket whose keys are no addresses: they are listed, and hide nothing."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from ebbtide.errors import Failed
+from ebbtide.ids import new_id
+from ebbtide.storage import LISTING_SCHEMA, RemoteStorage, Storage, keys, open_storage
+from tests.support.stray import STRAY, put_key
+
+PLAIN = ("a/c", "é b+c", "folder/x", "last", "seed/x")
+
+
+@pytest.fixture(params=["", "/b+é c"])
+def storage(s3_url: str, request: pytest.FixtureRequest) -> Storage:
+    storage = open_storage(f"{s3_url}/{new_id()}{request.param}")
+    for address in PLAIN:
+        storage.put(address, b"plain")
+    return storage
+
+
+def found(storage: Storage, prefix: str = "", *, recursive: bool = True) -> dict[str, bool]:
+    """What is listed, and whether it is regular; nothing is listed twice."""
+    rows: list[tuple[str, bool]] = []
+    for batch in storage.list(prefix, recursive=recursive):
+        assert batch.schema.equals(LISTING_SCHEMA)
+        batch.validate(full=True)
+        assert batch.column("size_bytes").to_pylist() == [5] * batch.num_rows
+        assert not batch.column("last_modified").null_count
+        rows += ((row["address"], row["regular"]) for row in batch.to_pylist())
+    assert len(dict(rows)) == len(rows)
+    return dict(rows)
+
+
+def walked(storage: Storage, prefix: str = "") -> dict[str, bool]:
+    """The same, one directory at a time, as the collector lists."""
+    rows = found(storage, prefix, recursive=False)
+    for inner in storage.list_prefixes(prefix):
+        below = walked(storage, inner)
+        assert not rows.keys() & below.keys()
+        rows |= below
+    return rows
+
+
+def test_stray_keys_are_listed_and_not_regular(storage: Storage) -> None:
+    for key in STRAY:
+        put_key(storage.url, key)
+    expected = dict.fromkeys(STRAY, False) | dict.fromkeys(PLAIN, True)
+    assert found(storage) == expected
+    assert walked(storage) == expected
+
+
+@pytest.mark.parametrize("key", STRAY)
+def test_one_stray_key_hides_nothing(storage: Storage, key: str) -> None:
+    put_key(storage.url, key)
+    for rows in (found(storage), walked(storage)):
+        assert {name for name, regular in rows.items() if regular} >= set(PLAIN)
+        assert len(rows) == len(PLAIN) + 1
+
+
+def test_options_take_the_place_of_the_environment(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_key(storage.url, "seed//x")
+    options = {"aws_endpoint": "AWS_ENDPOINT", "access_key_id": "AWS_ACCESS_KEY_ID"}
+    options |= {"AWS_SECRET_ACCESS_KEY": "AWS_SECRET_ACCESS_KEY", "allow_http": "AWS_ALLOW_HTTP"}
+    given = {name: os.environ[variable] for name, variable in options.items()}
+    for variable in options.values():
+        monkeypatch.delenv(variable)
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    assert found(open_storage(storage.url, given))["seed//x"] is False
+
+
+def test_the_key_of_the_root_itself_is_not_regular(storage: Storage) -> None:
+    put_key(storage.url, "")
+    assert found(storage) == {"/": False} | dict.fromkeys(PLAIN, True)
+    put_key(storage.url, "x//y")
+    assert found(storage) == {"/": False, "x//y": False} | dict.fromkeys(PLAIN, True)
+
+
+def test_a_long_listing_goes_on_where_obstore_fails(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind what was listed before, page by page."""
+    monkeypatch.setattr("ebbtide.storage.base.LISTING_ROWS_MAX", 300)
+    names = {f"many/{number:04}" for number in range(1_200)}
+    assert isinstance(storage, RemoteStorage)
+    for name in names:
+        storage.put(name, b"plain")
+    put_key(storage.url, "many/1100//x")
+    rows = found(storage, "many/")
+    assert rows == dict.fromkeys(names, True) | {"many/1100//x": False}
+
+
+def test_a_listing_by_keys_that_fails_is_a_failure_of_the_storage(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_key(storage.url, "seed//x")
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(keys, "urlopen", refused)
+    # Not in the module itself, which threads that other tests left behind use too.
+    monkeypatch.setattr(keys, "time", SimpleNamespace(sleep=lambda _: None))
+    with pytest.raises(Failed, match="no route to host") as caught:
+        found(storage)
+    assert caught.value.kind == "storage_error"
