@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from functools import lru_cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import obstore
@@ -14,7 +16,7 @@ from obstore.store import MemoryStore
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, Refused
 from ebbtide.ids import new_id
-from ebbtide.storage import RemoteStorage, open_storage, remote
+from ebbtide.storage import RemoteStorage, deleting, open_storage, remote
 from ebbtide.storage.pace import Pace
 
 
@@ -88,9 +90,12 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     def clock() -> float:
         return start + sum(found)
 
-    monkeypatch.setattr(remote, "_pace", lru_cache(lambda *_: Pace(clock, found.append)))
+    shared = lru_cache(
+        lambda url, options: deleting.Deletes(url, options, Pace(clock, found.append))
+    )
+    monkeypatch.setattr(remote, "deletes_of", shared)
     # Not in the module itself, which threads that other tests left behind use too.
-    monkeypatch.setattr(remote, "time", SimpleNamespace(sleep=found.append, monotonic=clock))
+    monkeypatch.setattr(deleting, "time", SimpleNamespace(sleep=found.append, monotonic=clock))
     return found
 
 
@@ -128,6 +133,64 @@ def test_a_call_that_broke_is_made_again(
     assert {each.outcome for each in outcomes} == {"deleted"}
     assert len(busy.calls) == 4
     assert waits == sorted(waits)
+
+
+@pytest.mark.parametrize("count", [7, 1_000])
+@pytest.mark.parametrize("error", ["status code: 500 InternalError", "AccessDenied"])
+def test_where_every_key_fails_the_storage_is_not_asked_for_each(
+    storage: RemoteStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    waits: list[float],
+    error: str,
+    count: int,
+) -> None:
+    broken = BusyDelete(10**6, error)
+    monkeypatch.setattr(obstore, "delete", broken)
+    outcomes = storage.delete([f"data/{number}" for number in range(count)])
+    assert {(each.outcome, each.error) for each in outcomes} == {("failed", f"… {error}")}
+    assert len(broken.calls) < 10
+    assert sum(waits) < 10
+
+
+def test_a_storage_that_breaks_on_the_way_is_not_asked_for_each(
+    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    """Of one key that fails it is said which, and then nothing works any more."""
+    faulty = FaultyDelete({"data/0": BaseError("denied")})
+
+    def delete(client: MemoryStore, paths: list[str]) -> None:
+        if len(faulty.calls) > 11:
+            faulty.failing |= {path: BaseError("InternalError") for path in paths}
+        faulty(client, paths)
+
+    monkeypatch.setattr(obstore, "delete", delete)
+    outcomes = storage.delete([f"data/{number}" for number in range(1_000)])
+    assert {each.outcome for each in outcomes} == {"deleted", "failed"}
+    assert len(faulty.calls) < 100
+    assert sum(waits) < 100
+
+
+@pytest.mark.parametrize("case", range(5))
+def test_each_key_has_its_own_outcome_whichever_fail(
+    monkeypatch: pytest.MonkeyPatch, case: int
+) -> None:
+    """Where others can be deleted, all of them are: keys that fail beside each other hide none."""
+    del case  # each draws its own
+    storage = open_storage(f"memory:{new_id()}")
+    names = [f"data/{number}" for number in range(300)]
+    for name in names:
+        storage.put(name, b"")
+    first, length = random.randrange(300), random.randrange(150)
+    failing: dict[str, Exception] = dict.fromkeys(names[first : first + length], BaseError("held"))
+    gone: dict[str, Exception] = dict.fromkeys(random.sample(names, 5), FileNotFoundError("404"))
+    faulty = FaultyDelete(gone | failing)
+    monkeypatch.setattr(obstore, "delete", faulty)
+    for _ in range(20):
+        outcomes = {each.address: each.outcome for each in storage.delete(names)}
+        assert {name for name in names if outcomes[name] == "failed"} >= failing.keys()
+        if all(outcomes[name] != "failed" for name in names if name not in failing):
+            break
+    assert {name for name in names if outcomes[name] == "failed"} == failing.keys()
 
 
 def test_calls_do_not_wait_for_each_other(
@@ -223,3 +286,54 @@ def test_a_replacement_that_breaks_is_no_conflict(
     monkeypatch.setattr(obstore, "put", broken)
     with pytest.raises(Failed):
         storage.replace("data/1", b"1", version=version)
+
+
+class SingleDeletes(BaseHTTPRequestHandler):
+    """A server of S3's interface that has no bulk deletes, as Google's, and fails at some keys."""
+
+    def do_POST(self) -> None:
+        """The bulk delete."""
+        self.rfile.read(int(self.headers["content-length"]))
+        self._answer(501, b"<Error><Code>NotImplemented</Code></Error>")
+
+    def do_DELETE(self) -> None:
+        """One key."""
+        denied = self.path.endswith("denied")
+        self._answer(403 if denied else 204, b"<Error><Code>AccessDenied</Code></Error>" * denied)
+
+    def _answer(self, status: int, body: bytes) -> None:
+        assert isinstance(self.server, RecordingServer)
+        self.server.requests.append((self.command, self.path))
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+class RecordingServer(ThreadingHTTPServer):
+    """Keeps what it was asked for."""
+
+    requests: list[tuple[str, str]]
+
+
+def test_where_there_are_no_bulk_deletes_each_key_is_deleted_by_itself() -> None:
+    with RecordingServer(("127.0.0.1", 0), SingleDeletes) as server:
+        server.requests = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        options = {"endpoint": endpoint, "allow_http": "true", "region": "us-east-1"}
+        options |= {"access_key_id": "key", "secret_access_key": "secret"}
+        storage = open_storage("s3://bucket/x", options)
+        names = [f"data/{number}" for number in range(50)]
+        assert {each.outcome for each in storage.delete(names)} == {"deleted"}
+        asked = [path for method, path in server.requests if method == "DELETE"]
+        assert sorted(asked) == sorted(f"/bucket/x/{name}" for name in names)
+        outcomes = storage.delete(["data/1", "denied", "data/2"])
+        assert [each.outcome for each in outcomes] == ["deleted", "failed", "deleted"]
+        assert "AccessDenied" in (outcomes[1].error or "")
+        # It is asked once whether there are any.
+        assert [method for method, _ in server.requests].count("POST") == 1
+        server.shutdown()

@@ -50,11 +50,19 @@ _TRANSIENT: Final = (
 _PATIENCE: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "150s"}
 """A bulk delete may take a storage more than a minute; obstore's own limit is 30 s."""
 
+_SINGLE_DELETES: Final[Mapping[str, str]] = {"disable_bulk_delete": "true"}
+
 
 @functools.lru_cache(maxsize=64)
-def connect(url: str, options: tuple[tuple[str, str], ...], *, tries_again: bool = True) -> Client:
+def connect(
+    url: str,
+    options: tuple[tuple[str, str], ...],
+    *,
+    tries_again: bool = True,
+    in_bulk: bool = True,
+) -> Client:
     """The client of a storage at a normalized URL, one in each process; another one where it does
-    not try again by itself.
+    not try again by itself, or asks S3 for each delete by itself.
 
     Raises InvalidInput (`invalid_setting`) on options that the kind of storage does not know.
     """
@@ -67,7 +75,7 @@ def connect(url: str, options: tuple[tuple[str, str], ...], *, tries_again: bool
             bucket,
             prefix=prefix or None,
             # Not as `client_options`: they would take the place of what the environment says.
-            config={**_PATIENCE, **dict(options)},
+            config={**_PATIENCE, **dict(options), **({} if in_bulk else _SINGLE_DELETES)},
             retry_config=None if tries_again else {"max_retries": 0},
         )
     except ERRORS as error:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import builtins
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -26,7 +24,7 @@ from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, NotFound
 from ebbtide.storage import base, clients, keys
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo
-from ebbtide.storage.pace import Pace
+from ebbtide.storage.deleting import deletes_of
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult, UpdateVersion
@@ -40,9 +38,6 @@ _DELETE_KEYS_MAX: Final = 1_000
 _DELETES_AT_ONCE: Final = 4
 _COPIES_AT_ONCE: Final = 16
 _HEADS_AT_ONCE: Final = 16
-_TRIES_MAX: Final = 5
-_PATIENCE_SECONDS: Final = 600.0
-"""How long to go back to a storage that is too busy for one and the same call."""
 _SIGNED_MAX: Final = timedelta(days=7)
 """S3 refuses a signed URL that is to last longer."""
 
@@ -213,11 +208,12 @@ class RemoteStorage:
                 outcomes[address] = DeleteOutcome(address, "failed", error.message)
         starts = range(0, len(allowed), _DELETE_KEYS_MAX)
         batches = [allowed[start : start + _DELETE_KEYS_MAX] for start in starts]
+        delete = deletes_of(self.url, self.options).delete
         if len(batches) == 1:
-            found = [self._delete_at_pace(batches[0])]
+            found = [delete(batches[0])]
         else:
             with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
-                found = builtins.list(pool.map(self._delete_at_pace, batches))
+                found = builtins.list(pool.map(delete, batches))
         outcomes.update((each.address, each) for each in chain.from_iterable(found))
         return [outcomes[address] for address in addresses]
 
@@ -245,62 +241,6 @@ class RemoteStorage:
         except clients.ERRORS as error:
             return DeleteOutcome(source, "failed", clients.explained(error))
         return DeleteOutcome(source, "moved")
-
-    def _delete_at_pace(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """Delete at most 1000, as fast as the storage lets all who delete from it. What it is too
-        busy for, for ten minutes, failed: `throttled …`."""
-        pace = _pace(self.url, self.options)
-        outcomes: dict[str, DeleteOutcome] = {}
-        left = builtins.list(addresses)
-        refused_at: float | None = None
-        while left:
-            began = pace.wait(len(left))
-            found = self._delete_some(left)
-            outcomes.update((each.address, each) for each in found)
-            busy = [each.address for each in found if clients.is_throttled(each.error)]
-            if not busy:
-                pace.answered(len(left))
-                break
-            pace.slow_down(began)
-            refused_at = began if refused_at is None else refused_at
-            if time.monotonic() - refused_at > _PATIENCE_SECONDS:
-                break
-            left = busy
-        return [outcomes[address] for address in addresses]
-
-    def _delete_some(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """Delete at most 1000. A bulk delete that fails does not say for which keys: halve it.
-
-        A throttled one is not halved, since that would ask more of a storage that asks for less.
-        """
-        try:
-            self._delete_once(addresses)
-        except FileNotFoundError:
-            if len(addresses) == 1:
-                return [DeleteOutcome(addresses[0], "missing")]
-        except clients.ERRORS as error:
-            text = clients.explained(error)
-            if clients.is_throttled(text) or len(addresses) == 1:
-                return [DeleteOutcome(address, "failed", text) for address in addresses]
-        else:
-            return [DeleteOutcome(address, "deleted") for address in addresses]
-        middle = len(addresses) // 2
-        return self._delete_some(addresses[:middle]) + self._delete_some(addresses[middle:])
-
-    def _delete_once(self, addresses: Sequence[str]) -> None:
-        """One call, and again where the network or the storage failed: a delete may be repeated.
-        Raises what obstore raises."""
-        client = clients.connect(self.url, self.options, tries_again=False)
-        for attempt in range(1, _TRIES_MAX + 1):
-            try:
-                obstore.delete(client, builtins.list(addresses))
-                return
-            except clients.ERRORS as error:
-                text = clients.explained(error)
-                is_final = clients.is_throttled(text) or not clients.is_transient(text)
-                if is_final or attempt == _TRIES_MAX:
-                    raise
-            time.sleep(0.2 * 2**attempt)
 
     def _listed(self, prefix: str, *, recursive: bool) -> Iterator[pa.RecordBatch]:
         client = self._client()
@@ -377,13 +317,6 @@ class RemoteStorage:
 
 def _has_failed(outcome: DeleteOutcome | None) -> bool:
     return outcome is not None and outcome.outcome == "failed"
-
-
-@lru_cache(maxsize=64)
-def _pace(url: str, options: tuple[tuple[str, str], ...]) -> Pace:
-    """The pace of all who delete from a storage, in this process."""
-    del url, options
-    return Pace()
 
 
 def _begin(data: Content, bytes_max: int) -> tuple[bytes, Iterator[bytes] | None]:

@@ -1,0 +1,151 @@
+"""Deleting objects of a remote storage: many in one call, as fast as the storage lets all.
+
+Not for: which addresses are allowed, or how many calls go on at once (`remote`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+import obstore
+
+from ebbtide.storage import clients
+from ebbtide.storage.base import DeleteOutcome, Outcome
+from ebbtide.storage.pace import Pace
+
+_TRIES_MAX: Final = 5
+_PATIENCE_SECONDS: Final = 600.0
+"""How long to go back to a storage that is too busy for one and the same call."""
+_FAILURES_MAX: Final = 12
+"""Of calls in a row. One key that fails among a thousand takes ten at most to be found."""
+_PROBES: Final = 4
+_NOT_IMPLEMENTED: Final = ("NotImplemented", "status code: 501")
+
+
+@lru_cache(maxsize=64)
+def deletes_of(url: str, options: tuple[tuple[str, str], ...]) -> Deletes:
+    """What all who delete from a storage share, in this process."""
+    return Deletes(url, options, Pace())
+
+
+@dataclass(slots=True)
+class Deletes:
+    """Deletes from one storage. Thread-safe."""
+
+    url: str
+    options: tuple[tuple[str, str], ...]
+    pace: Pace
+    _in_bulk: bool = True
+
+    def delete(self, addresses: Sequence[str]) -> list[DeleteOutcome]:
+        """Delete at most 1000, as fast as the storage lets all who delete from it. What it is too
+        busy for, for ten minutes, failed: `throttled …`."""
+        outcomes: dict[str, DeleteOutcome] = {}
+        left = list(addresses)
+        refused_at: float | None = None
+        while left:
+            began = self.pace.wait(len(left))
+            found = _Batch(self, left).delete()
+            outcomes.update(found)
+            busy = [each.address for each in found.values() if clients.is_throttled(each.error)]
+            if not busy:
+                self.pace.answered(len(left))
+                break
+            self.pace.slow_down(began)
+            refused_at = began if refused_at is None else refused_at
+            if time.monotonic() - refused_at > _PATIENCE_SECONDS:
+                break
+            left = busy
+        return [outcomes[address] for address in addresses]
+
+    def call(self, addresses: Sequence[str], *, tries: int) -> None:
+        """One call, and again where the network or the storage failed: a delete may be repeated.
+        Raises what obstore raises."""
+        attempt = 0
+        while True:
+            attempt += 1
+            in_bulk = self._in_bulk
+            client = clients.connect(self.url, self.options, tries_again=False, in_bulk=in_bulk)
+            try:
+                obstore.delete(client, list(addresses))
+                return
+            except clients.ERRORS as error:
+                text = clients.explained(error)
+                if in_bulk and any(word in text for word in _NOT_IMPLEMENTED):
+                    # Google's S3 interface, for one: from now on a request for each key.
+                    self._in_bulk = False
+                    continue
+                is_final = clients.is_throttled(text) or not clients.is_transient(text)
+                if is_final or attempt >= tries:
+                    raise
+            time.sleep(0.2 * 2**attempt)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Addresses that are deleted in one call, or in smaller ones: a bulk delete that fails does not
+    say for which keys."""
+
+    deletes: Deletes
+    addresses: Sequence[str]
+    outcomes: dict[str, DeleteOutcome] = field(default_factory=dict)
+
+    def delete(self) -> dict[str, DeleteOutcome]:
+        """What becomes of each. What fails is halved, until the keys that fail are found, or all
+        that are left fail alike: then nothing more is asked for."""
+        waiting = [self.addresses]
+        failures = 0
+        while waiting:
+            part = [each for each in waiting.pop() if each not in self.outcomes]
+            if not part:
+                continue
+            outcome, text = self._try(part, tries=_TRIES_MAX)
+            is_whole = len(part) == len(self.addresses)
+            # A throttled call is not halved: that would ask more of a storage that asks for less.
+            if outcome == "deleted" or len(part) == 1 or clients.is_throttled(text):
+                self._record(part, outcome, text)
+            else:
+                middle = len(part) // 2
+                waiting += [part[middle:], part[:middle]]
+            if outcome != "failed" or clients.is_throttled(text):
+                failures = 0
+                continue
+            failures += 1
+            if is_whole or failures >= _FAILURES_MAX:
+                failures = 0
+                if self._do_all_fail():
+                    self._record(self._left(), outcome, text)
+        return self.outcomes
+
+    def _do_all_fail(self) -> bool:
+        """Whether some of those that are left, chosen by chance, fail each by itself."""
+        left = self._left()
+        for address in random.sample(left, min(_PROBES, len(left))):
+            outcome, text = self._try([address], tries=1)
+            if clients.is_throttled(text):
+                return False
+            self._record([address], outcome, text)
+            if outcome != "failed":
+                return False
+        return True
+
+    def _left(self) -> list[str]:
+        return [each for each in self.addresses if each not in self.outcomes]
+
+    def _try(self, addresses: Sequence[str], *, tries: int) -> tuple[Outcome, str | None]:
+        """What a call says of all the addresses together."""
+        try:
+            self.deletes.call(addresses, tries=tries)
+        except FileNotFoundError:
+            return "missing", None
+        except clients.ERRORS as error:
+            return "failed", clients.explained(error)
+        return "deleted", None
+
+    def _record(self, addresses: Iterable[str], outcome: Outcome, text: str | None) -> None:
+        self.outcomes.update((each, DeleteOutcome(each, outcome, text)) for each in addresses)
