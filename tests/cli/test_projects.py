@@ -65,8 +65,17 @@ def test_the_trash(lake: Ebbtide) -> None:
     lake("project", "create", "lake", "a")
     taken = lake("project", "restore", "lake", trashed["project_id"], "--json", code=1)
     assert taken.error_kind == "project_exists"
+    for more in ((), ("--ensure-unique-name",)):
+        live = lake("project", "restore", "lake", "a", *more, "--json", code=1)
+        assert live.error_kind == "project_exists"
+        message = live.document["error"]["message"]
+        assert "nothing was restored" in message
+        assert trashed["project_id"] in message
+        assert "--ensure-unique-name" in message
     back = lake("project", "restore", "lake", trashed["project_id"], "--ensure-unique-name")
     assert "project a (2) is back" in back.out
+    none = lake("project", "restore", "lake", "a (2)", "--json", code=1)
+    assert none.document["error"]["message"].endswith("nothing was restored")
     assert "in" in lake("project", "list", "lake", "a (2)").out
     assert lake("project", "list", "lake", "--state", "expiring", "--json").document["projects"][0][
         "name"

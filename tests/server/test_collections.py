@@ -356,6 +356,8 @@ def test_what_is_in_the_trash(timed: httpx.Client, store: Store, clock: ManualCl
     refused(timed.put(f"{place}/files?path=a", content=b"x"), 409, "trashed")
     taken = new_collection(timed, project)
     refused(timed.post(f"{place}/restore"), 409, "collection_exists")
+    live = refused(timed.post(f"/collections/{taken['id']}/restore"), 409, "collection_exists")
+    assert place.endswith(live["ids"][0])
     back = done(timed.post(f"{place}/restore", json={"ensure_unique_name": True}))
     assert (back["name"], back["state"]) == ("c (2)", "persistent")
     done(timed.delete(place), 204)

@@ -119,7 +119,7 @@ def test_states_and_dates(http: httpx.Client) -> None:
     new_project(http, repository, "persistent")
     new_project(http, repository, "early", expires_at="2100-01-01T00:00:00+02:00")
     new_project(http, repository, "late", expires_at="9999-12-31T23:59:59.999999Z")
-    new_project(http, repository, "past", expires_at="0001-01-01T00:00:00+05:00")
+    new_project(http, repository, "past", expires_at="0001-01-01T00:00:00Z")
 
     def found(**params: Any) -> list[str]:
         return names(listed(http, "/projects", repository=repository, **params))
@@ -200,6 +200,9 @@ def test_taken_names(http: httpx.Client) -> None:
     done(http.delete(f"/projects/{first['id']}"), 204)
     assert done(http.patch(place, json={"name": "n"}))["name"] == "n"
     refused(http.post(f"/projects/{first['id']}/restore"), 409, "project_exists")
+    live = refused(http.post(f"{place}/restore"), 409, "project_exists")
+    assert live["ids"] == [first["id"]]
+    assert first["id"] in live["message"]
     back = http.post(f"/projects/{first['id']}/restore", json={"ensure_unique_name": True})
     assert done(back)["name"] == "n (2)"
 

@@ -136,7 +136,8 @@ def test_states_at_their_instants(
             lake.update(made, **asked)
     clock.now = ends_at + TRASH - INSTANT
     assert lake.restore(made).state is LifecycleState.PERSISTENT
-    assert lake.restore(made).state is LifecycleState.PERSISTENT, "it is not in the trash"
+    with raises("collection_exists"):  # it is not in the trash
+        lake.restore(made)
     clock.now += HOUR
     lake.delete(made)
     clock.advance(TRASH)

@@ -180,7 +180,9 @@ def test_of_a_trashed_one_only_its_end_can_be_changed(
     with raises("project_not_found"):
         lake.delete(project_id)
     assert lake.update(project_id, expires_at=clock.now + HOUR).state is LifecycleState.EXPIRING
-    assert lake.restore(project_id).expires_at == clock.now + HOUR, "nothing to bring back"
+    with raises("project_exists"):  # nothing to bring back
+        lake.restore(project_id)
+    assert lake.get(project_id).expires_at == clock.now + HOUR
     assert lake.update(project_id, expires_at=clock.now - HOUR).expires_at == clock.now
 
 

@@ -27,6 +27,7 @@ from ebbtide.store.contents import (
     Summary,
     resolve_ref,
 )
+from ebbtide.store.lifecycle import not_trashed
 from ebbtide.store.metadata.branches import insert_reflog
 from ebbtide.store.metadata.collections import (
     CollectionRow,
@@ -190,14 +191,18 @@ class Collections(CollectionReader):
             return self._shown(tx, Seen(row, seen.lineage))
 
     def restore(self, collection_id: str, *, ensure_unique_name: bool = False) -> Collection:
-        """Bring a collection back from the trash; one that is not there stays as it is.
+        """Bring a collection back from the trash.
 
-        Raises NotFound `collection_not_found`, Conflict `collection_exists`, unless a unique name
-        is asked for, and `trashed` for one whose project is in the trash.
+        Raises NotFound `collection_not_found`, Conflict `collection_exists` for one that is not in
+        the trash, or whose name is taken, unless a unique one is asked for, and `trashed` for one
+        whose project is in the trash.
         """
         found = self.get(collection_id, include_expired=True)
         if found.state is not LifecycleState.TRASHED:
-            return found
+            with self._metadata.snapshot() as tx:
+                named = collections_named(tx, found.project_id, found.name)
+                states = [(row.collection_id, self._state(tx, row.expires_at)) for row in named]
+            raise not_trashed("collection", found.path, states)
         return self.update(collection_id, expires_at=None, ensure_unique_name=ensure_unique_name)
 
     def drop_version(self, collection_id: str, version: int) -> None:

@@ -5,7 +5,7 @@ Not for: the states (`retention.lifecycle`), or what they mean in SQL (`metadata
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -66,3 +66,20 @@ def free_name(name: str, is_taken: Callable[[str], bool], *, length_max: int) ->
     if not is_taken(name):
         return name
     return unique_name(name[: length_max - SUFFIX_MAX], is_taken, form="{}-{}")
+
+
+def not_trashed(kind: str, path: str, named: Iterable[tuple[str, LifecycleState]]) -> Conflict:
+    """The error for a project or collection that is to be restored and is not in the trash. `named`
+    are all that have its name at its place."""
+    ids = [item_id for item_id, state in named if state is LifecycleState.TRASHED]
+    hint = ""
+    if ids:
+        hint = (
+            f". The trash holds {kind} {' and '.join(ids)} of that name: restore it by its id, and "
+            "ask for a unique name (--ensure-unique-name)"
+        )
+    return Conflict(
+        f"{kind}_exists",
+        f"{kind} {shown(path)} is not in the trash: nothing was restored{hint}",
+        ids=ids,
+    )

@@ -17,6 +17,7 @@ from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState, earliest, expiry_asked, state_at
 from ebbtide.store.changes import KEEP, Keep, Unchanged, given
 from ebbtide.store.context import RepositoryContext
+from ebbtide.store.lifecycle import not_trashed
 from ebbtide.store.listing import check_amount
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.expiries import StateFilter
@@ -287,15 +288,18 @@ class Projects:
             return self._project(tx, Lineage(tuple(lineage_of(tx, project_id))))
 
     def restore(self, project_id: str, *, ensure_unique_name: bool = False) -> Project:
-        """Bring a project back from the trash, and with it what was in it; one that is not there
-        stays as it is.
+        """Bring a project back from the trash, and with it what was in it.
 
-        Raises NotFound `project_not_found`, Conflict `project_exists`, unless a unique name is
-        asked for, and `trashed` for one whose parent is in the trash.
+        Raises NotFound `project_not_found`, Conflict `project_exists` for one that is not in the
+        trash, or whose name is taken, unless a unique one is asked for, and `trashed` for one
+        whose parent is in the trash.
         """
-        found = self.get(project_id, include_expired=True)
+        with self._metadata.snapshot() as tx:
+            found = self._get(tx, project_id, include_expired=True)
+            named = projects_named(tx, self._repository_id, found.parent_id, found.name)
+            states = [(row.project_id, self._state(tx, row.expires_at)) for row in named]
         if found.state is not LifecycleState.TRASHED:
-            return found
+            raise not_trashed("project", found.path, states)
         return self.update(project_id, expires_at=None, ensure_unique_name=ensure_unique_name)
 
     def require_live_in(self, tx: Transaction, project_id: str) -> Lineage:
