@@ -69,7 +69,7 @@ def test_what_no_file_can_be_called(p: Ebbtide, write: Write, tmp_path: Path) ->
     p("collection", "create", "lake", "p/c", "--from-ref", "main")
     refused = p("collection", "get", "lake", "p/c", "--to", tmp_path / "out", "--json", code=2)
     assert refused.error_kind == "invalid_path"
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_content_from_elsewhere(p: Ebbtide, write: Write, tmp_path: Path) -> None:
@@ -150,6 +150,13 @@ def test_the_trash(p: Ebbtide) -> None:
     p("collection", "create", "lake", "p/c")
     taken = p("collection", "restore", "lake", trashed["collection_id"], "--json", code=1)
     assert taken.error_kind == "collection_exists"
+    for more in ((), ("--ensure-unique-name",)):
+        live = p("collection", "restore", "lake", "p/c", *more, "--json", code=1)
+        assert live.error_kind == "collection_exists"
+        message = live.document["error"]["message"]
+        assert "nothing was restored" in message
+        assert trashed["collection_id"] in message
+        assert "--ensure-unique-name" in message
     back = p("collection", "restore", "lake", trashed["collection_id"], "--ensure-unique-name")
     assert "p/c (2) is back" in back.out
 

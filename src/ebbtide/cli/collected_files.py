@@ -23,7 +23,7 @@ from ebbtide.cli.contents import (
     PrefixOption,
     Sources,
 )
-from ebbtide.cli.downloading import file_below, save, write_out
+from ebbtide.cli.downloading import files_below, save, write_out
 from ebbtide.cli.files import show_listing
 from ebbtide.cli.history import show_changes
 from ebbtide.cli.lifecycle import ExpiredOption
@@ -115,7 +115,10 @@ def get(
     ] = None,
     version: VersionOption = None,
 ) -> None:
-    """Download one file, or all. Their bytes are checked against their checksums."""
+    """Download one file, or all. Their bytes are checked against their checksums.
+
+    Nothing is written where not all paths can be files side by side: the error names those.
+    """
     collections = cli.repository(repository).collections
     found = collections.find(collection)
     warn(cli, found)
@@ -166,9 +169,9 @@ def _get_all(
         raise NotFound(
             "object_not_found", f"there is nothing below {prefix[:100]!r} in {escaped(found.path)}"
         )
+    # Before the first is written: what can be no file stops it all.
+    targets = files_below(to, [each.entry.path.removeprefix(prefix) for each in readables])
     to.mkdir(parents=True, exist_ok=True)
-    # Before the first is written: what no file can be called stops it all.
-    targets = [file_below(to, each.entry.path.removeprefix(prefix)) for each in readables]
     with Bar("downloading", total=len(targets), quiet=cli.output.as_json) as bar:
         for readable, target in zip(readables, targets, strict=True):
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
 
 from ebbtide.errors import InvalidInput
+from ebbtide.ids import new_id
+
+NAME_BYTES_MAX: Final = 255
+"""Of a part of a path, on the file systems of Linux."""
+PATH_BYTES_MAX: Final = 4095
+"""Of a path that is handed to Linux."""
+SHOWN_MAX: Final = 5
 
 
 def save(pieces: Iterable[bytes], target: Path) -> None:
     """Write a file: under another name until all of it is there, and checked."""
-    partial = target.with_name(target.name + ".partial")
+    # One that no other file has, and short: the name of the file may be as long as names can be.
+    partial = target.with_name(f".{new_id()}.partial")
     try:
         with partial.open("wb") as file:
             for piece in pieces:
@@ -28,14 +38,50 @@ def write_out(pieces: Iterable[bytes]) -> None:
     sys.stdout.buffer.flush()
 
 
-def file_below(directory: Path, path: str) -> Path:
-    """The file for an object's path, below a directory.
+def files_below(directory: Path, paths: Sequence[str]) -> list[Path]:
+    """The file below a directory for each object's path. Nothing is made there.
 
-    Raises InvalidInput `invalid_path` for what no file can be called.
+    Raises InvalidInput `invalid_path`, naming them, for paths of which not all can be files there
+    side by side: details `paths` has all of them.
     """
+    known = set(paths)
+    reasons: dict[str, str] = {}
+    for path in paths:
+        reason = _obstacle(directory, path, known)
+        if reason is not None:
+            reasons[path] = reason
+    if reasons:
+        shown = "; ".join(
+            f"{path[:100]!r} {reason}" for path, reason in list(reasons.items())[:SHOWN_MAX]
+        )
+        more = len(reasons) - SHOWN_MAX
+        raise InvalidInput(
+            "invalid_path",
+            f"not all paths can be files below {directory}: {shown}"
+            + (f"; and {more} more" if more > 0 else "")
+            + ". Nothing was written. Download each of these by itself, to another name",
+            paths=list(reasons),
+        )
+    return [directory.joinpath(*path.split("/")) for path in paths]
+
+
+def _obstacle(directory: Path, path: str, known: set[str]) -> str | None:
+    """Why a path can be no file below the directory, beside files of the other paths."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
-        raise InvalidInput(
-            "invalid_path", f"{path[:100]!r} can be no file of this machine: download it by itself"
-        )
-    return directory.joinpath(*parts)
+        return "has a part that no file can be called"
+    if any(len(os.fsencode(part)) > NAME_BYTES_MAX for part in parts):
+        return f"has a part of more than {NAME_BYTES_MAX} bytes"
+    target = directory.joinpath(*parts)
+    # A file is written under another name first, which may be longer.
+    if len(os.fsencode(target.parent.absolute())) + NAME_BYTES_MAX + 1 > PATH_BYTES_MAX:
+        return "is too long"
+    for outer in map(str, PurePosixPath(path).parents[:-1]):
+        if outer in known:
+            return f"lies in {outer[:100]!r}, which is a file itself"
+    if target.is_dir():
+        return "is a directory there"
+    for place in target.parents[: len(parts)]:
+        if place.exists() and not place.is_dir():
+            return f"lies in {str(place)[:200]!r}, which is a file there"
+    return None
