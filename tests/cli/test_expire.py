@@ -278,6 +278,8 @@ class TestRefusals:
             (("--policy", "{missing}"), "invalid_argument"),
             (("--policy", "{text}"), "invalid_policy"),
             (("--policy", "{unknown}"), "invalid_policy"),
+            (("--older-than", "9999-12-31T23:59:59-12:00"), "invalid_date"),
+            (("--older-than", "0001-01-01T00:00:00+12:00"), "invalid_date"),
             (("--delete-expired-tags",), "invalid_argument"),
             (("--delete-expired-branches", "--keep-last", "2"), "invalid_argument"),
         ],

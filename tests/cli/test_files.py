@@ -164,13 +164,24 @@ def test_log_and_diff(lake: Ebbtide, write: Write) -> None:
     assert lake("diff", "lake", "main").out == "- b  (1 B)\n"
 
 
-@pytest.mark.parametrize("date", ["2026-01-01T00:00:00", "yesterday", "2999-01-01T00:00:00Z"])
-def test_a_date_that_no_commit_may_have(lake: Ebbtide, date: str) -> None:
-    """Without a zone, no date at all, in the future."""
+@pytest.mark.parametrize(
+    ("date", "says"),
+    [
+        ("2026-01-01T00:00:00", "no time zone"),
+        ("yesterday", "not a date"),
+        ("2999-01-01T00:00:00Z", "in the future"),
+        ("1969-12-31T23:59:59Z", "before 1970-01-01"),
+        ("0001-01-01T00:00:00Z", "before 1970-01-01"),
+        ("0001-01-01T00:00:00+12:00", "years 1 to 9999"),
+        ("9999-12-31T23:59:59-12:00", "years 1 to 9999"),
+    ],
+)
+def test_a_date_that_no_commit_may_have(lake: Ebbtide, date: str, says: str) -> None:
     found = lake(
         "commit", "lake", "main", "-m", "x", "--allow-empty", "--date", date, "--json", code=2
     )
     assert found.error_kind == "invalid_date"
+    assert says in found.document["error"]["message"]
 
 
 def test_merge_and_revert(lake: Ebbtide, write: Write) -> None:

@@ -65,6 +65,8 @@ def test_life(lake: Ebbtide, kind: str) -> None:
         (["--in", "1d", "--at", "2126-01-01T00:00:00Z"], "invalid_argument"),
         (["--in", "3"], "invalid_duration"),
         (["--at", "2126-01-01"], "invalid_date"),
+        (["--at", "9999-12-31T23:59:59-12:00"], "invalid_date"),
+        (["--at", "0001-01-01T00:00:00+12:00"], "invalid_date"),
     ],
 )
 def test_dates_that_are_none(lake: Ebbtide, kind: str, options: list[str], error_kind: str) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -313,12 +313,14 @@ def test_files_that_cannot_be_read(planned: PlannedWorld, inventory: Path, how: 
         ("nowhere.parquet", DATE, "no file"),
         ("nowhere/manifest.json", None, "no file"),
         ("inventory", None, "give its date"),
-        ("inventory", DATE.replace(tzinfo=None), "no time zone"),
+        ("inventory", DATE.replace(tzinfo=None), "no zone"),
         ("inventory", START + timedelta(minutes=1), "and it is"),
         ("store", DATE, "no Parquet file"),
         ("text.json", None, "no manifest"),
         ("csv.json", None, "have S3 write it in Parquet"),
         ("good.json", DATE + timedelta(1), "leave out the date"),
+        ("good.json", datetime.max.replace(tzinfo=timezone(-timedelta(hours=12))), "years 1 to"),
+        ("late.json", None, "no manifest"),
     ],
 )
 def test_places_and_dates(
@@ -334,6 +336,7 @@ def test_places_and_dates(
     (tmp_path / "store").mkdir(exist_ok=True)
     manifest(tmp_path / "csv.json", [], fileFormat="CSV")
     manifest(tmp_path / "good.json", [])
+    manifest(tmp_path / "late.json", [], creationTimestamp="9" * 20)
     target = tmp_path / "empty" if place == "store" else tmp_path / place
     (tmp_path / "empty").mkdir(exist_ok=True)
     with nothing_deleted(planned), pytest.raises(InvalidInput, match=says) as caught:

@@ -292,7 +292,8 @@ def test_a_past_time_becomes_now(store: Store, clock: ManualClock, kind: Kind) -
 
 def test_dates_that_are_none(kind: Kind) -> None:
     thing = kind.create("thing", None)
-    for wrong in ("2031-01-01T00:00:00", "soon", 1, True, "9999-12-31T23:59:59-05:00"):
+    ends = ("9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+12:00")
+    for wrong in ("2031-01-01T00:00:00", "soon", 1, True, *ends):
         assert (
             kind.client.patch(f"{kind.places}/{thing}", json={"expires_at": wrong}).status_code
             == 400

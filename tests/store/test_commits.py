@@ -118,7 +118,11 @@ def test_dates(repository: Repository, clock: ManualClock) -> None:
     assert commits.get("main").created_at.tzinfo is UTC
     assert commits.get("main").written_at == clock.now
     assert commit(first) == first + MICROSECOND, "equal to the parent's"
-    for bad in (first, clock.now + MICROSECOND, clock.now.replace(tzinfo=None)):
+    ends = (
+        datetime.min.replace(tzinfo=zone),
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))),
+    )
+    for bad in (first, clock.now + MICROSECOND, clock.now.replace(tzinfo=None), *ends):
         with raises("invalid_date"):
             commit(bad)
     assert commit(clock.now) == clock.now

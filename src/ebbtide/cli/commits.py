@@ -35,8 +35,8 @@ DateOption = Annotated[
     typer.Option(
         "--date",
         metavar="ISO",
-        help="Date, for imported histories: not in the future, nor before the parent's, and with "
-        "its zone, such as 2026-03-01T12:30:00Z.",
+        help="Date, for imported histories: not in the future, nor before the parent's or 1970, "
+        "and with its zone, such as 2026-03-01T12:30:00Z.",
         show_default=False,
     ),
 ]

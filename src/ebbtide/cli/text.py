@@ -9,6 +9,7 @@ from typing import Final
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import escaped
 from ebbtide.model import EPOCH
+from ebbtide.retention.dates import to_utc
 
 ID_SHOWN: Final = 10
 """Digits of an id in tables: enough to be told apart, and to be typed back."""
@@ -92,7 +93,8 @@ def one_line(text: str) -> str:
 
 
 def parse_date(text: str) -> datetime:
-    """An instant as ISO 8601 writes it. InvalidInput `invalid_date` without a zone, or else."""
+    """An instant as ISO 8601 writes it. InvalidInput `invalid_date` without a zone, outside
+    the years 1 to 9999 in UTC, or else."""
     how = "write it as 2026-03-01T12:30:00Z, with its zone"
     try:
         instant = datetime.fromisoformat(text)
@@ -100,7 +102,7 @@ def parse_date(text: str) -> datetime:
         raise InvalidInput("invalid_date", f"{text[:40]!r} is not a date: {how}") from None
     if instant.tzinfo is None:
         raise InvalidInput("invalid_date", f"{text[:40]!r} has no time zone: {how}")
-    return instant.astimezone(UTC)
+    return to_utc(instant, what="the date")
 
 
 def parse_pairs(texts: Iterable[str], *, option: str) -> dict[str, str]:

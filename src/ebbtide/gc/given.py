@@ -31,6 +31,7 @@ from ebbtide.gc.inventory import InventoryWriter, classified
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
+from ebbtide.retention.dates import to_utc
 from ebbtide.storage import LISTING_SCHEMA, Storage, normalize_url, open_storage
 
 MANIFEST: Final = ".json"
@@ -81,8 +82,11 @@ def open_inventory(place: str, date: datetime | None) -> GivenInventory:
 
     Raises InvalidInput `invalid_inventory`, also for a date that nobody says.
     """
-    if date is not None and date.tzinfo is None:
-        raise _invalid(f"{date} has no time zone: give one")
+    if date is not None:
+        try:
+            date = to_utc(date, what="the inventory's date")
+        except InvalidInput as error:
+            raise _invalid(error.message) from None
     url = normalize_url(place).rstrip("/")
     if url.endswith(MANIFEST):
         return _from_manifest(url, date)
@@ -120,7 +124,7 @@ def _from_manifest(url: str, date: datetime | None) -> GivenInventory:
         ]
     except NotFound:
         raise _invalid(f"there is no file {url}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _invalid(f"{url} is no manifest of an S3 inventory: {error!r}") from error
     if kind != "Parquet":
         raise _invalid(f"the inventory of {url} is in {kind}: have S3 write it in Parquet")

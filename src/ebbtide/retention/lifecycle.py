@@ -74,14 +74,12 @@ def expiry_asked(expires_at: datetime | None, *, now: datetime) -> datetime | No
     """The `expires_at` to store for one that is asked for at `now`, in UTC: None stays None
     (never), the past becomes now.
 
-    Raises InvalidInput (`invalid_date`) for a date without a zone, or past the year 9999 in UTC.
+    Raises InvalidInput (`invalid_date`) for a date without a zone, or outside the years 1 to
+    9999 in UTC.
     """
     if expires_at is None:
         return None
-    if expires_at.utcoffset() is not None and expires_at <= now:
-        # Compared as it is: in UTC it may lie before the first date there is.
-        return to_utc(now, what="now")
-    return to_utc(expires_at, what="expires_at")
+    return max(to_utc(expires_at, what="expires_at"), to_utc(now, what="now"))
 
 
 def earliest(*dates: datetime | None) -> datetime | None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
 from ebbtide.model import EPOCH, ONE_MICROSECOND
+from ebbtide.retention.dates import to_utc
 from ebbtide.storage import contains, object_url
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
@@ -210,8 +211,8 @@ class PhysicalAddresses:
                 "invalid_argument", f"a size is from 0 to {SIZE_BYTES_MAX}: {size_bytes}"
             )
         check_text("the checksum", checksum, bytes_max=CHECKSUM_BYTES_MAX)
-        if mtime is not None and mtime.tzinfo is None:
-            raise InvalidInput("invalid_date", f"{mtime} has no time zone: give one")
+        if mtime is not None:
+            mtime = to_utc(mtime, what="mtime")
         address = _external(url)
         context.touch_owner()
         with context.metadata.transaction() as tx:

@@ -7,13 +7,14 @@ behind all of its children.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from heapq import heappop, heappush
 from itertools import islice
 
 from ebbtide.errors import InvalidInput
 from ebbtide.model import EPOCH, ONE_MICROSECOND
+from ebbtide.retention.dates import to_utc
 from ebbtide.store.content.diffing import diff_trees
 from ebbtide.store.content.entries import same_content
 from ebbtide.store.content.reading import find_entry
@@ -75,8 +76,8 @@ def log(
     """See `Commits.log`."""
     if not 1 <= amount <= LOG_MAX:
         raise InvalidInput("invalid_argument", f"amount is from 1 to {LOG_MAX}: {amount}")
-    if wanted.since is not None and wanted.since.tzinfo is None:
-        raise InvalidInput("invalid_date", f"{wanted.since} has no time zone: give one")
+    if wanted.since is not None:
+        wanted = replace(wanted, since=to_utc(wanted.since, what="since"))
     repository_id = context.repository_id
     with context.metadata.snapshot() as tx:
         head = resolve(tx, repository_id, ref).commit

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, Refused
 from ebbtide.ids import new_id
-from ebbtide.model import ONE_MICROSECOND
+from ebbtide.model import EPOCH, ONE_MICROSECOND
+from ebbtide.retention.dates import to_utc
 from ebbtide.store.content.building import PathChange, apply_changes
 from ebbtide.store.content.trees import Tree, write_tree
 from ebbtide.store.context import RepositoryContext
@@ -57,8 +58,8 @@ class CommitDetails:
         check_text("the message", self.message, bytes_max=MESSAGE_BYTES_MAX)
         check_text("the committer", self.committer, bytes_max=COMMITTER_BYTES_MAX)
         check_metadata(self.metadata)
-        if self.date is not None and self.date.tzinfo is None:
-            raise InvalidInput("invalid_date", f"{self.date} has no time zone: give one")
+        if self.date is not None:
+            to_utc(self.date, what="the commit's date")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +219,16 @@ def _date(details: CommitDetails, *, now: datetime, parents: list[CommitRecord])
     youngest = max(parent.created_at for parent in parents)
     if details.date is None:
         return max(now, youngest + ONE_MICROSECOND)
-    asked = details.date.astimezone(UTC)
+    asked = to_utc(details.date, what="the commit's date")
     if asked > now:
         raise InvalidInput("invalid_date", f"{asked} is in the future: it is {now}")
+    if asked < EPOCH:
+        raise InvalidInput(
+            "invalid_date",
+            f"{asked} is before 1970-01-01, the date of every repository's first commit: history "
+            "before it can't be kept under its own dates; give later ones, and put the old ones "
+            "into the metadata",
+        )
     if asked < youngest and asked + details.date_precision <= youngest:
         raise InvalidInput("invalid_date", f"{asked} is before the parent's date, {youngest}")
     return max(asked, youngest + ONE_MICROSECOND)

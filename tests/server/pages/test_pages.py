@@ -117,6 +117,8 @@ def test_windows_of_the_history(lake: Lake, admin: Browser) -> None:
     first = re.findall(r'id="c-([0-9a-f]+)"', admin.get(f"{PLACE}/commits?date={day}").text)[0]
     assert repository.commits.get(first).created_at.date() == day
     assert admin.get(f"{PLACE}/commits?date=x").status_code == 400
+    assert admin.get(f"{PLACE}/commits?date=9999-12-31").status_code == 200
+    assert admin.get(f"{PLACE}/commits?date=0001-01-01").status_code == 200
     assert admin.get(f"{PLACE}/commits?at=nothing").status_code == 404
     assert admin.get(f"{PLACE}/commits?from={'0' * 32}").status_code == 404
 

@@ -109,8 +109,9 @@ def _start(visit: Visit, repository: Repository, history: Sequence[Commit]) -> i
                 return number
         raise NotFound("commit_not_found", f"the history has no commit {wanted[:100]!r}")
     if visit.query("date"):
-        ends_at = _day(visit.query("date")) + timedelta(days=1)
-        found = bisect_left(history, -ends_at.timestamp(), key=lambda c: -c.created_at.timestamp())
+        # In seconds: behind the last day there is no other date.
+        ends_at = _day(visit.query("date")).timestamp() + 86_400
+        found = bisect_left(history, -ends_at, key=lambda c: -c.created_at.timestamp())
         return min(found, max(0, len(history) - 1))
     return 0
 

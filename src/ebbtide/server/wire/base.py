@@ -9,6 +9,7 @@ from fastapi import Path
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ebbtide.model import EPOCH
+from ebbtide.retention.dates import to_utc
 
 SECONDS_MAX = 253_402_300_799
 """The last second of the year 9999."""
@@ -29,7 +30,7 @@ def _instant(value: object) -> datetime:
     """Numbers are no instants: nobody could tell seconds from milliseconds."""
     if not isinstance(value, str):
         raise ValueError("write an instant as 2026-03-01T12:30:00Z, with its zone")
-    return datetime.fromisoformat(value)
+    return to_utc(datetime.fromisoformat(value), what="the date")
 
 
 Text = Annotated[str, AfterValidator(_storable)]
@@ -37,7 +38,7 @@ Metadata = dict[Text, Text]
 Seconds = Annotated[int, Field(ge=0, le=SECONDS_MAX)]
 """Since 1970."""
 Instant = Annotated[datetime, BeforeValidator(_instant)]
-"""ISO 8601; the store refuses one without a zone."""
+"""ISO 8601, with a zone, within the years 1 to 9999 in UTC."""
 Segment = Annotated[Text, Path()]
 """A part of a path."""
 
