@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.ids import new_id
 from ebbtide.storage import (
     LocalStorage,
     RemoteStorage,
@@ -140,6 +141,7 @@ def test_options() -> None:
         ("s3a://bucket/key", "s3://bucket/key"),
         ("s3://bucket/a/b c", "s3://bucket/a/b c"),
         ("gs://bucket/a", "gs://bucket/a"),
+        ("s3n://bucket/a?b/c#d?e", "s3://bucket/a?b/c#d?e"),
         ("FILE://localhost/no/../x", "file:///x"),
         ("file:////no//x", "file:///no/x"),
         ("file:///no/%2e%2e/a%2Fb%23", "file:///a/b%23"),
@@ -213,9 +215,23 @@ def test_streams_from_a_bucket_keep_the_key(monkeypatch: pytest.MonkeyPatch) -> 
         return [b"1"]
 
     monkeypatch.setattr(RemoteStorage, "stream", stream)
-    for url in ("s3a://bucket/key", "s3://bucket/a/per%20cent é"):
-        assert list(stream_external(url, start=1, end=2)) == [b"1"]
-    assert asked == [("s3://bucket", "key"), ("s3://bucket/a", "per%20cent é")]
+    keys = ("key", "a/per%20cent é", "a?b/c#d?e")
+    for key in keys:
+        assert list(stream_external(f"s3a://bucket/{key}", start=1, end=2)) == [b"1"]
+    assert asked == [("s3://bucket", key) for key in keys]
+
+
+@pytest.mark.parametrize("key", ["a?b/c#d", "q?&=;", "#", "per%3Fcent"])
+def test_streams_from_a_bucket(s3_url: str, key: str) -> None:
+    place = f"{s3_url}/{new_id()}"
+    open_storage(place).put(key, b"0123")
+    assert b"".join(stream_external(f"{place}/{key}", start=1)) == b"123"
+
+
+def test_keys_with_signs_of_urls_lie_within_storages() -> None:
+    assert contains("s3://bucket/a", "s3://bucket/a/b?c#d")
+    assert contains("s3://bucket", "s3a://bucket/?")
+    assert not contains("s3://bucket/a", "s3://bucket/a?/b")
 
 
 def test_links_in_a_circle(tmp_path: Path) -> None:

@@ -37,22 +37,26 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
 
 def stream_external(url: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """The bytes of the object at a URL, as `Storage.stream` gives them. Raises as `object_url`."""
-    place, _, name = object_url(url).rpartition("/")
+    normal = object_url(url)
+    place, _, name = normal.rpartition("/")
     if not place.startswith("file:"):
-        return open_storage(place).stream(name, start=start, end=end)
+        scheme, _, rest = normal.partition("://")
+        bucket, _, key = rest.partition("/")
+        return open_storage(f"{scheme}://{bucket}").stream(key, start=start, end=end)
     # `file://` is what is left of a file directly in the root directory.
     directory = place if place != "file://" else "file:///"
     return open_storage(directory).stream(unquote(name), start=start, end=end)
 
 
 def object_url(url: str) -> str:
-    """The one spelling of an object's URL, as `normalize_url` gives it for storages.
+    """The one spelling of an object's URL, as `normalize_url` gives it for storages. The key of a
+    bucket's object is taken as it is, with `?` and `#`, which no storage's prefix holds.
 
     Raises InvalidInput `invalid_address` for a URL that cannot be understood or names no object: a
     directory, a bucket without a key, `memory:`, which has one level alone.
     """
     try:
-        normal = normalize_url(url)
+        normal = _normalized(url, is_object=True)
     except InvalidInput as error:
         raise InvalidInput("invalid_address", error.message) from None
     scheme, _, rest = normal.partition("://")
@@ -72,6 +76,10 @@ def normalize_url(url: str) -> str:
     A local one is the real path, with relative parts and symbolic links resolved as they are now.
     Raises InvalidInput (`invalid_argument`).
     """
+    return _normalized(url, is_object=False)
+
+
+def _normalized(url: str, *, is_object: bool) -> str:
     match = _SCHEME.fullmatch(url)
     if not url or "\0" in url:
         raise _invalid(url, "it is empty or holds a zero byte")
@@ -84,17 +92,17 @@ def normalize_url(url: str) -> str:
     if scheme == "memory":
         return f"memory:{_memory_name(url, match[2])}"
     if scheme in clients.BUCKET_SCHEMES:
-        return _bucket_url(url, scheme, match[2])
+        return _bucket_url(url, scheme, match[2], is_object=is_object)
     raise _invalid(url, f"{scheme}: is no kind of storage that can be opened")
 
 
 def contains(outer_url: str, inner_url: str) -> bool:
-    """Whether the inner storage is the outer one or lies within it.
+    """Whether the inner storage, or object, is the outer storage or lies within it.
 
     Two directories are compared by what they are, too, so that a second mount of one is found.
     Options are not looked at: buckets of one name behind two endpoints count as one.
     """
-    outer, inner = normalize_url(outer_url), normalize_url(inner_url)
+    outer, inner = normalize_url(outer_url), _normalized(inner_url, is_object=True)
     if f"{inner}/".startswith(outer.rstrip("/") + "/"):
         return True
     if not (outer.startswith("file:") and inner.startswith("file:")):
@@ -143,13 +151,13 @@ def _memory_name(url: str, rest: str) -> str:
     return name
 
 
-def _bucket_url(url: str, scheme: str, rest: str) -> str:
+def _bucket_url(url: str, scheme: str, rest: str, *, is_object: bool) -> str:
     if not rest.startswith("//"):
         raise _invalid(url, f"write {scheme}://bucket/prefix")
     bucket, _, prefix = rest[2:].partition("/")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", bucket):
         raise _invalid(url, "the bucket's name is missing or not allowed")
-    if "?" in prefix or "#" in prefix:
+    if not is_object and ("?" in prefix or "#" in prefix):
         raise _invalid(url, "a prefix holds no ? or #")
     prefix = prefix.rstrip("/")
     if not prefix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Final
 
 from fastapi import Query
@@ -12,7 +12,7 @@ from ebbtide.model import EPOCH
 from ebbtide.server.paging import PagingDep
 from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.server.wire.base import Instant, Segment, Text
+from ebbtide.server.wire.base import Segment, Text
 from ebbtide.server.wire.commits import CommitAnswer, CommitCreation, CommitList
 from ebbtide.store.keys import Role
 
@@ -61,7 +61,7 @@ def log_commits(
     prefixes: Annotated[list[Text], Query(max_length=FILTERS_MAX)] = [],  # noqa: B006
     limit: Annotated[bool, Query()] = False,
     first_parent: Annotated[bool, Query()] = False,
-    since: Annotated[Instant | None, Query()] = None,
+    since: Annotated[datetime | None, Query()] = None,
     stop_at: Annotated[Text | None, Query()] = None,
 ) -> CommitList:
     """A commit and its ancestors. With `limit` there is no more than this page."""

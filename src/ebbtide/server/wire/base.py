@@ -9,7 +9,6 @@ from fastapi import Path
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ebbtide.model import EPOCH
-from ebbtide.retention.dates import to_utc
 
 SECONDS_MAX = 253_402_300_799
 """The last second of the year 9999."""
@@ -30,7 +29,7 @@ def _instant(value: object) -> datetime:
     """Numbers are no instants: nobody could tell seconds from milliseconds."""
     if not isinstance(value, str):
         raise ValueError("write an instant as 2026-03-01T12:30:00Z, with its zone")
-    return to_utc(datetime.fromisoformat(value), what="the date")
+    return datetime.fromisoformat(value)
 
 
 Text = Annotated[str, AfterValidator(_storable)]
@@ -38,7 +37,7 @@ Metadata = dict[Text, Text]
 Seconds = Annotated[int, Field(ge=0, le=SECONDS_MAX)]
 """Since 1970."""
 Instant = Annotated[datetime, BeforeValidator(_instant)]
-"""ISO 8601, with a zone, within the years 1 to 9999 in UTC."""
+"""ISO 8601; the store refuses one without a zone."""
 Segment = Annotated[Text, Path()]
 """A part of a path."""
 
