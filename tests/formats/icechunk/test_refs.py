@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import icechunk
 import pytest
 import zarr
 from icechunk import Repository
 
-from ebbtide.errors import NotFound, Refused
+from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.icechunk.ids import ROOT_ID
 from ebbtide.formats.icechunk.refs import delete_branch, delete_tag, read_refs
+from ebbtide.formats.icechunk.repository import IcechunkRepository
+from ebbtide.ids import new_id
 from ebbtide.model import Ref
+from ebbtide.retention import Policy
+from ebbtide.retention.expiry import ExpiryRequest
+from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
 from tests.support.faulty import FaultyStorage
-from tests.support.icechunk import build_random, create_repository, open_repository
+from tests.support.icechunk import (
+    SPEC_VERSIONS,
+    build_random,
+    create_repository,
+    open_repository,
+)
 from tests.support.randomized import randomized
 
+ENCODED: tuple[str, ...] = (
+    "#",
+    "100%",
+    "~me",
+    "*",
+    'a "b"',
+    "[x]",
+    "a\\b",
+    "{^`|}",
+    "<?>",
+    "\t",
+    "\x7f",
+    "%C3%BC",
+)
+ENCODED += ("forschung-m\u00fcller", "\u65e5\u672c", "e\u0301", "\U0001f9ca")
+CONTROLS = {"\t", "\x7f"}
+"""Keys with these can't be listed on S3."""
+BRANCH = "forschung-m\u00fcller"
 NAMES = ("a b", "v1.2.3", "x.json.deleted", "branch.x", "ref.json", "..", "tag.")
 
 
@@ -73,15 +104,114 @@ def test_names_may_have_spaces_and_dots(repository: Repository, storage: Storage
     assert {ref.name for ref in read_refs(storage)} == {"main", *NAMES}
 
 
-def test_a_name_that_icechunk_lists_otherwise_than_it_was_given_keeps_its_snapshot(
+def test_names_are_as_they_were_given(repository: Repository, storage: Storage) -> None:
+    """In a directory Icechunk itself lists them as their folders are called."""
+    head = commit(repository)
+    for name in ENCODED:
+        repository.create_branch(name, head)
+        repository.create_tag(name, head)
+    found = read_refs(storage)
+    assert {ref.name for ref in found} == {"main", *ENCODED}
+    for ref in found:
+        look_up = repository.lookup_branch if ref.kind == "branch" else repository.lookup_tag
+        assert look_up(ref.name) == ref.commit_id
+
+
+def test_a_name_that_was_copied_to_where_it_is_keeps_its_snapshot(
     repository: Repository, storage: Storage
 ) -> None:
-    """On a local disk, that is any beyond ASCII."""
-    head = commit(repository)
-    repository.reset_branch("main", ROOT_ID)
-    repository.create_branch("é", head)
-    assert head in {ref.commit_id for ref in read_refs(storage)}
-    assert len(read_refs(storage)) == 2
+    """Icechunk never spells these so in a directory: they were copied, from S3 for instance."""
+    for name in ("\u00fc", "a%20b", "%FF", "%zz"):
+        storage.put(f"refs/branch.{name}/ref.json", b'{"snapshot": "1CECHNKREP0F1RSTCMT0"}')
+    repository.create_branch("\u00fc", ROOT_ID)
+    names = sorted(ref.name for ref in read_refs(storage))
+    assert names == ["%FF", "%zz", "a%20b", "main", "\u00fc", "\u00fc"]
+    for name in names:
+        delete_branch(storage, name)
+    assert read_refs(storage) == ()
+
+
+def test_deletions_of_encoded_names_are_seen_by_icechunk(
+    repository: Repository, storage: Storage
+) -> None:
+    for name in ENCODED:
+        repository.create_branch(name, ROOT_ID)
+        repository.create_tag(name, ROOT_ID)
+    for name in ENCODED:
+        delete_branch(storage, name)
+        delete_tag(storage, name)
+        repository.create_branch(name, ROOT_ID)
+        with pytest.raises(icechunk.IcechunkError):
+            repository.create_tag(name, ROOT_ID)
+    assert repository.list_tags() == set()
+    assert {ref.name for ref in read_refs(storage)} == {"main", *ENCODED}
+
+
+def test_on_s3_names_are_as_they_were_given(s3_url: str) -> None:
+    """Icechunk encodes nothing there."""
+    prefix, names = new_id(), {*NAMES, *ENCODED} - CONTROLS
+    options: dict[str, Any] = {"spec_version": 1} if len(SPEC_VERSIONS) > 1 else {}
+    repository = Repository.create(
+        icechunk.s3_storage(
+            bucket=s3_url.removeprefix("s3://"),
+            prefix=prefix,
+            endpoint_url=os.environ["AWS_ENDPOINT"],
+            allow_http=True,
+            region="us-east-1",
+            access_key_id=os.environ["AWS_ACCESS_KEY_ID"],
+            secret_access_key=os.environ["AWS_SECRET_ACCESS_KEY"],
+            force_path_style=True,
+        ),
+        **options,
+    )
+    storage = open_storage(f"{s3_url}/{prefix}")
+    for name in names:
+        repository.create_branch(name, ROOT_ID)
+        repository.create_tag(name, ROOT_ID)
+    check(repository, storage)
+    assert {ref.name for ref in read_refs(storage)} == {"main", *names}
+    for name in names:
+        delete_branch(storage, name)
+        delete_tag(storage, name)
+    assert repository.list_branches() == {"main"}
+    assert repository.list_tags() == set()
+
+
+class TestRules:
+    @pytest.fixture
+    def lake(self, tmp_path: Path, repository: Repository) -> IcechunkRepository:
+        repository.create_branch(BRANCH, ROOT_ID)
+        for number in range(4):
+            session = repository.writable_session(BRANCH)
+            zarr.open_group(session.store, mode="a").attrs["number"] = number
+            session.commit("a commit")
+        return IcechunkRepository(
+            open_storage(str(tmp_path / "repo")), name="it", settings=Settings()
+        )
+
+    def request(self, lake: IcechunkRepository, pattern: str) -> ExpiryRequest:
+        policy = Policy.parse({"default": {"keep_last": 1}, "branches": {pattern: "keep"}})
+        now = lake.now()
+        return ExpiryRequest.of(now=now, sessions=timedelta(0), policy=policy, unsafe=True)
+
+    @pytest.mark.parametrize("pattern", [BRANCH, "forschung-*", "*ll?r"])
+    def test_apply_to_names_as_they_were_given(
+        self, lake: IcechunkRepository, pattern: str
+    ) -> None:
+        assert lake.plan_expiry(self.request(lake, pattern))[1].is_empty
+        _, expiry = lake.plan_expiry(self.request(lake, "other"))
+        assert len(expiry.released) == 3
+
+    @pytest.mark.parametrize("pattern", ["forschung-m%C3%BCller", "*%C3%BC*"])
+    def test_that_spell_a_branch_as_its_folder_are_refused(
+        self, lake: IcechunkRepository, pattern: str
+    ) -> None:
+        """So Icechunk lists it, and a rule that was copied from there would keep nothing."""
+        for step in (lake.plan_expiry, lake.expire):
+            with pytest.raises(InvalidInput) as error:
+                step(self.request(lake, pattern))
+            assert error.value.kind == "invalid_policy"
+            assert BRANCH in error.value.message
 
 
 def test_a_deleted_tag_is_none(repository: Repository, storage: Storage) -> None:

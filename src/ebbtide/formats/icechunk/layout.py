@@ -134,6 +134,11 @@ class IcechunkLayout:
             return manifest_chunks(payload, node_id, entry_count=entry_count)
 
 
+def is_directory(storage: Storage) -> bool:
+    """Whether the repository lies in a directory, and not on an object storage."""
+    return storage.url.startswith("file:")
+
+
 def load_snapshot(storage: Storage, snapshot_id: str) -> Snapshot:
     """Read a snapshot. Refused `missing_tree`, `corrupt_tree`, `unknown_format_version`."""
     address = f"{SNAPSHOTS_PREFIX}{snapshot_id}"

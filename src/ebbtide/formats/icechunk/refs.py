@@ -1,18 +1,27 @@
 """Branches and tags of version 1: a small file for each.
 
-Source: Icechunk specification, version 1, "Reference Files".
+In a directory the names of their folders are percent-encoded, by the library through which Icechunk
+writes there. On S3 they are as they were given.
+Source: Icechunk specification, version 1, "Reference Files"; object_store, `path/parts.rs`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from typing import Final
+from urllib.parse import unquote
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Conflict, NotFound, Refused
 from ebbtide.formats.icechunk.ids import id_bytes
+from ebbtide.formats.icechunk.layout import is_directory
 from ebbtide.model import Ref, RefKind
+from ebbtide.retention import Policy
+from ebbtide.retention.rules import invalid_policy
 from ebbtide.storage import Storage
 
 REFS_PREFIX: Final = "refs/"
@@ -21,6 +30,8 @@ MAIN_ADDRESS: Final = "refs/branch.main/ref.json"
 _FILE: Final = "/ref.json"
 _TOMBSTONE: Final = "/ref.json.deleted"
 _KINDS: Final[tuple[tuple[str, RefKind], ...]] = (("branch.", "branch"), ("tag.", "tag"))
+_ENCODED: Final = re.compile(r'[\x00-\x1f\x7f"#%*<>?\[\\\]^`{|}~]|[^\x00-\x7f]')
+"""The characters that are encoded in a directory."""
 
 
 def read_refs(storage: Storage) -> tuple[Ref, ...]:
@@ -40,15 +51,52 @@ def read_refs(storage: Storage) -> tuple[Ref, ...]:
 
 def delete_branch(storage: Storage, name: str) -> None:
     """Delete a branch's file."""
-    storage.delete([f"{REFS_PREFIX}branch.{name}{_FILE}"])
+    storage.delete([f"{folder}{_FILE}" for folder in _folders(storage, "branch", name)])
 
 
 def delete_tag(storage: Storage, name: str) -> None:
     """Put a tombstone beside a tag's file: its name must not come back with another meaning."""
+    for folder in _folders(storage, "tag", name):
+        # Where there is one already, somebody else deleted the tag too.
+        with suppress(Conflict):
+            storage.put(f"{folder}{_TOMBSTONE}", b"", create_only=True)
+
+
+def check_spelling(storage: Storage, policy: Policy, refs: Iterable[Ref]) -> None:
+    """InvalidInput `invalid_policy` for a rule that names a branch as its folder is called, and as
+    Icechunk lists it, and not as the branch was named: the rule would apply to nothing."""
+    names = [ref.name for ref in refs if ref.kind == "branch"]
+    for pattern in policy.unmatched(names):
+        for name in names:
+            if fnmatchcase(stored_name(storage, name), pattern):
+                raise invalid_policy(
+                    f"branches.{pattern}",
+                    f"this is how the directory spells branch {name!r}: write the name itself",
+                )
+
+
+def stored_name(storage: Storage, name: str) -> str:
+    """How the storage spells the name of a branch or tag."""
+    if not is_directory(storage):
+        return name
+    return _ENCODED.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
+
+
+def _name_of(storage: Storage, stored: str) -> str:
+    """The name that is spelt so. What Icechunk would have spelt otherwise, since it was copied into
+    the directory from elsewhere, is the name itself."""
     try:
-        storage.put(f"{REFS_PREFIX}tag.{name}{_TOMBSTONE}", b"", create_only=True)
-    except Conflict:
-        return  # somebody else deleted it too
+        name = unquote(stored, errors="strict")
+    except UnicodeDecodeError:
+        return stored
+    return name if stored_name(storage, name) == stored else stored
+
+
+def _folders(storage: Storage, kind: RefKind, name: str) -> list[str]:
+    """The folders of a ref: the one that Icechunk makes, and one that was copied to where it is."""
+    spelt = sorted({stored_name(storage, name), name})
+    folders = [f"{REFS_PREFIX}{kind}.{each}" for each in spelt]
+    return [each for each in folders if storage.head(f"{each}{_FILE}") is not None]
 
 
 def _read_ref(storage: Storage, address: str) -> Iterator[Ref]:
@@ -69,4 +117,4 @@ def _read_ref(storage: Storage, address: str) -> Iterator[Ref]:
             f"{storage.url}/{address} does not say which snapshot it points at ({error}): "
             "restore it, or delete it if nothing needs it",
         ) from error
-    yield Ref(folder.removeprefix(prefix), kind, snapshot_id)
+    yield Ref(_name_of(storage, folder.removeprefix(prefix)), kind, snapshot_id)

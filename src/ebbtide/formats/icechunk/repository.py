@@ -26,10 +26,10 @@ from ebbtide.formats.base import (
 )
 from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2, write_record
 from ebbtide.formats.icechunk.guards import RefsGuard, RepoGuard, changed, check_unreached
-from ebbtide.formats.icechunk.layout import IcechunkLayout
+from ebbtide.formats.icechunk.layout import IcechunkLayout, is_directory
 from ebbtide.formats.icechunk.lease import hold_storage
 from ebbtide.formats.icechunk.reading import IcechunkReading
-from ebbtide.formats.icechunk.refs import MAIN_ADDRESS
+from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, check_spelling
 from ebbtide.formats.icechunk.reopening import listable, read_holds, records_of, write_holds
 from ebbtide.formats.icechunk.repo import REPO_ADDRESS, Edit, RepoFile, write_repo
 from ebbtide.formats.icechunk.state import (
@@ -211,7 +211,8 @@ class IcechunkRepository:
         )
 
     def plan_expiry(self, request: ExpiryRequest) -> tuple[History, Expiry]:
-        """What a request comes to now, and the history that it was judged by."""
+        """What a request comes to now, and the history that it was judged by. InvalidInput
+        `invalid_policy` for a rule that spells a branch as its folder is called."""
         file = None if self.spec_version == 1 else load_repo(self.storage)
         return self._plan_expiry(request, file)
 
@@ -254,6 +255,8 @@ class IcechunkRepository:
     def _plan_expiry(self, request: ExpiryRequest, file: RepoFile | None) -> tuple[History, Expiry]:
         if file is None:
             history = history_v1(self.storage, snapshot_files(self.storage))
+            if request.policy is not None:
+                check_spelling(self.storage, request.policy, history.refs)
         else:
             history = history_of(file)
         return history, plan_expiry(history.commits, history.refs, request, now=self.now())
@@ -370,8 +373,9 @@ class IcechunkRepository:
         if not self._closed:
             return unguarded
         if self.spec_version == 2:
-            local = self.storage.url.startswith("file:")
-            return RepoGuard(self.storage, self._closed) if local else unguarded
+            if is_directory(self.storage):
+                return RepoGuard(self.storage, self._closed)
+            return unguarded
         assert self._known is not None
         kept = self._known.reached() - self._closed
         return RefsGuard(self.storage, kept=kept, going=self._closed)
