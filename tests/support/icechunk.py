@@ -80,6 +80,13 @@ def open_repository(path: Path) -> Repository:
     return Repository.open(storage, authorize_virtual_chunk_access=_access(config))
 
 
+def upgrade(path: Path, *, keeps_old_files: bool = False) -> Repository:
+    """Bring a repository of version 1 to version 2."""
+    return icechunk.upgrade_icechunk_repository(
+        open_repository(path), dry_run=False, delete_unused_v1_files=not keeps_old_files
+    )
+
+
 def virtual_file(path: Path) -> Path:
     """The file that virtual chunks of the repository created at `path` may point into."""
     return path.resolve().parent / f"{path.name}.virtual" / "data"

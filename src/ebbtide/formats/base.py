@@ -62,12 +62,17 @@ SYSTEM: Final = "system"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose repository a plan is for: two ids that never change, and a name for people."""
+    """Whose repository a plan is for: two ids that never change, and a name for people.
+
+    A repository whose format can be upgraded has another id afterwards: `former_id` is the one that
+    its plans had before.
+    """
 
     format_name: str
     store_id: str
     repository_id: str
     repository_name: str
+    former_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

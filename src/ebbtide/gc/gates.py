@@ -85,12 +85,8 @@ def check_share(candidates: Count, listed: Count, *, share_max: float) -> Refuse
 
 def check_identity(planned: Identity, actual: Identity) -> None:
     """Refused `plan_foreign` when a plan was made for another repository or store."""
-    same = (planned.format_name, planned.store_id, planned.repository_id) == (
-        actual.format_name,
-        actual.store_id,
-        actual.repository_id,
-    )
-    if not same:
+    same = (planned.format_name, planned.store_id) == (actual.format_name, actual.store_id)
+    if not same or planned.repository_id not in (actual.repository_id, actual.former_id):
         raise Refused(
             "plan_foreign",
             f"the plan was made for repository {planned.repository_name} "

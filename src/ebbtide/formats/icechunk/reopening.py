@@ -3,7 +3,8 @@
 Version 2 lists its snapshots in `repo`, and what is not listed cannot be read: a run keeps their
 entries before it drops them. Version 1 has no such list, and a snapshot is open while its file is
 there. In both, `_ebbtide/gc/reopened.json` says until when what came back is held, so that what it
-shares with other snapshots does not go either.
+shares with other snapshots does not go either. A run of version 1 may be undone after an upgrade to
+version 2: then entries are made from the snapshots' files.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.icechunk.repo import Listed, RepoFile
+from ebbtide.formats.icechunk.ids import id_bytes
+from ebbtide.formats.icechunk.layout import load_snapshot
+from ebbtide.formats.icechunk.repo import NO_PARENT, Listed, RepoFile
 from ebbtide.formats.icechunk.repo_schema import SNAPSHOT_INFO
 from ebbtide.formats.icechunk.tables import decode, encode
+from ebbtide.model import EPOCH
 from ebbtide.storage import Storage
 
 HOLDS_ADDRESS: Final = "_ebbtide/gc/reopened.json"
@@ -44,13 +48,13 @@ def records_of(file: RepoFile | None, snapshot_ids: Collection[str]) -> list[dic
     ]
 
 
-def listable(file: RepoFile, records: Sequence[Mapping[str, Any]]) -> dict[str, Listed]:
+def listable(
+    storage: Storage, file: RepoFile, records: Sequence[Mapping[str, Any]]
+) -> dict[str, Listed]:
     """Of `records_of` those that can be listed in `file` again, by id: each parent is listed there,
-    or is one of them."""
+    or is one of them. Refused `missing_tree`, `corrupt_tree`."""
     found = {
-        row["commit_id"]: Listed(
-            decode(b64decode(row["entry"]), SNAPSHOT_INFO), parent_id=row["parent_id"]
-        )
+        row["commit_id"]: _unpacked(row) if row["entry"] else _made(storage, row["commit_id"])
         for row in records
         if row["commit_id"] not in file.listed
     }
@@ -92,3 +96,20 @@ def write_holds(
 
 def _packed(found: Listed) -> str:
     return b64encode(encode(found.row, SNAPSHOT_INFO)).decode()
+
+
+def _unpacked(record: Mapping[str, Any]) -> Listed:
+    return Listed(decode(b64decode(record["entry"]), SNAPSHOT_INFO), parent_id=record["parent_id"])
+
+
+def _made(storage: Storage, snapshot_id: str) -> Listed:
+    """The entry of a snapshot of version 1, but for its metadata: these are in its file alone."""
+    found = load_snapshot(storage, snapshot_id)
+    row = {
+        "id": id_bytes(snapshot_id),
+        "parent_offset": NO_PARENT,
+        "flushed_at": (found.flushed_at - EPOCH) // timedelta(microseconds=1),
+        "message": found.message,
+        "metadata": [],
+    }
+    return Listed(row, found.parent_id)

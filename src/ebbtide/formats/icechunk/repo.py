@@ -35,7 +35,7 @@ UPDATES_MAX: Final = 1000
 
 MAIN: Final = "main"
 _ONLINE: Final = 0
-_NO_PARENT: Final = -1
+NO_PARENT: Final = -1
 _MICROS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _YEAR_3000: Final = 32_503_680_000_000
 """Milliseconds since 1970: names of backups count down to it, so that the newest sorts first."""
@@ -77,7 +77,7 @@ class RepoFile:
         ids = self.ids
         return {
             name: Listed(
-                info, None if (place := info["parent_offset"]) == _NO_PARENT else ids[place]
+                info, None if (place := info["parent_offset"]) == NO_PARENT else ids[place]
             )
             for name, info in zip(ids, self.row["snapshots"], strict=True)
         }
@@ -169,7 +169,7 @@ def parse_repo(data: bytes, version: str) -> RepoFile:
     if any(first >= second for first, second in pairwise(ids)):
         raise DamagedError("its snapshots are not in order")
     for info in row["snapshots"]:
-        if not _NO_PARENT <= info["parent_offset"] < len(ids):
+        if not NO_PARENT <= info["parent_offset"] < len(ids):
             raise DamagedError("a snapshot's parent is not in its list")
     for ref in (*row["branches"], *row["tags"]):
         if "name" not in ref or ref["snapshot_index"] >= len(ids):
@@ -261,7 +261,7 @@ def _edited_info(
     new = edit.new_parents.get(snapshot_id, old)
     if old is not None and new is not None and new not in places:
         new = _nearest_kept(parents, old, places)
-    changed: dict[str, Any] = {"parent_offset": _NO_PARENT if new is None else places[new]}
+    changed: dict[str, Any] = {"parent_offset": NO_PARENT if new is None else places[new]}
     if new != old:
         inherited = logs_between(parents, file.inherited_logs, old, new)
         own = list(info.get("pruned_ancestor_tx_logs", []))
@@ -343,11 +343,11 @@ def _check_circles(row: Row) -> None:
     for start in range(len(infos)):
         path = []
         place = start
-        while place != _NO_PARENT and not ends[place]:
+        while place != NO_PARENT and not ends[place]:
             ends[place] = 1
             path.append(place)
             place = infos[place]["parent_offset"]
-        if place != _NO_PARENT and ends[place] == 1:
+        if place != NO_PARENT and ends[place] == 1:
             raise DamagedError("its snapshots are each other's ancestors")
         for passed in path:
             ends[passed] = 2

@@ -79,7 +79,10 @@ class IcechunkRepository:
         self.storage = storage
         self.layout = IcechunkLayout()
         self.spec_version = spec_version(storage)
-        self.identity = Identity(FORMAT_NAME, storage.url, f"spec-{self.spec_version}", name)
+        former_id = "spec-1" if self.spec_version == 2 else None
+        self.identity = Identity(
+            FORMAT_NAME, storage.url, f"spec-{self.spec_version}", name, former_id
+        )
         self._settings = settings
         self._quiet = quiet
         self._clock = clock or SystemClock()
@@ -347,7 +350,8 @@ class IcechunkRepository:
         """First they are held, then listed: on the condition that nobody else changes `repo`. One
         whose parent is not listed any more stays closed.
 
-        Refused `repository_readonly`, `repository_changed`, `plan_corrupt`.
+        Refused `repository_readonly`, `repository_changed`, `plan_corrupt`, `missing_tree`,
+        `corrupt_tree`.
         """
         del run_id
         hold.check()
@@ -356,7 +360,7 @@ class IcechunkRepository:
             return len(commit_ids)
 
         def edit_of(file: RepoFile) -> Edit | None:
-            add = listable(file, records)
+            add = listable(self.storage, file, records)
             return Edit(kind="NewDetachedSnapshot", add=add) if add else None
 
         return len(frozenset(commit_ids).intersection(self._rewrite(hold, edit_of).ids))
@@ -398,10 +402,8 @@ class IcechunkRepository:
                 raise changed(f"snapshot {commit.commit_id} was made on one that was to go")
 
     def _first_seen(self) -> dict[str, datetime]:
-        """What earlier plans saw unreachable, and since when. A damaged record is none: waiting
-        begins anew."""
-        if self.spec_version == 2:
-            return {}
+        """What expiries released and plans saw unreachable in version 1, and since when. A damaged
+        record is none: waiting begins anew."""
         storage, _ = self._runs()
         try:
             found = json.loads(storage.get(UNREACHABLE_ADDRESS))

@@ -18,7 +18,7 @@ from ebbtide.formats.icechunk.manifests import id_of
 from ebbtide.model import EPOCH
 
 _FIELDS: Final = 9
-_ID, _PARENT_ID, _NODES, _FLUSHED_AT, _FILES, _FILES_V2 = 0, 1, 2, 3, 6, 7
+_ID, _PARENT_ID, _NODES, _FLUSHED_AT, _MESSAGE, _FILES, _FILES_V2 = 0, 1, 2, 3, 4, 6, 7
 _NODE_FIELDS: Final = 6
 _DATA_TYPE, _DATA = 3, 4
 _ARRAY_DATA: Final = 1
@@ -49,6 +49,7 @@ class Snapshot:
     snapshot_id: str
     parent_id: str | None
     flushed_at: datetime
+    message: str
     manifests: tuple[ManifestInfo, ...]
 
 
@@ -67,6 +68,7 @@ def read_snapshot(data: bytes, snapshot_id: str) -> Snapshot:
         snapshot_id=snapshot_id,
         parent_id=id_text(parents[0].tobytes()) if len(parents) else None,
         flushed_at=instant(int(root.numbers(_FLUSHED_AT, "<u8")[0])),
+        message=root.struct_vectors(_MESSAGE, 1).tobytes().decode("utf-8", "replace"),
         manifests=tuple(manifests[manifest_id] for manifest_id in sorted(manifests)),
     )
 

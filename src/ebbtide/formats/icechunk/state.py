@@ -3,7 +3,8 @@
 A session holds no lease, and reads or writes for as long as it likes. So whatever it may be built
 on stays for a grace after nothing reaches it any more. Version 2 remembers what was reachable a
 grace ago, in its backups. Version 1 does not: there the runs themselves remember since when they
-saw a snapshot unreachable, so that two runs a grace apart must agree.
+saw a snapshot unreachable, so that two runs a grace apart must agree. This holds for a grace after
+an upgrade too, since the backups of version 2 begin there.
 """
 
 from __future__ import annotations
@@ -127,17 +128,20 @@ def read_state(
     }
     held: dict[str, str] = {}
     since: dict[str, datetime | None] = {}
-    if not quiet and repo is None:
-        held |= {name: NEWLY_SEEN for name in unreachable if first_seen.get(name, cutoff) >= cutoff}
-        since |= {name: first_seen[name] for name in held if name in first_seen}
-    unseen = held.keys() - since.keys()
     copies = _copies(storage)
     backups = frozenset(name for name, date in copies.items() if may_be_since(date, cutoff))
-    if not quiet and repo is not None:
-        recent, logs = _recent(storage, repo, cutoff, backups)
-        held |= {name: RECENT for name in recent if name in unreachable}
-        since |= {name: None for name in recent if name in unreachable}
-        history = History(history.refs, history.commits, {**logs, **history.logs})
+    recent = None if quiet or repo is None else _recent(storage, repo, cutoff, backups)
+    # What no ref reaches, and nothing says since when.
+    undated = () if quiet or (recent is not None and recent.upgraded_at is None) else unreachable
+    held |= {name: NEWLY_SEEN for name in undated if first_seen.get(name, cutoff) >= cutoff}
+    since |= {name: first_seen[name] for name in held if name in first_seen}
+    if recent is not None:
+        # An upgrade takes over what refs reach: nothing reached the others at that time.
+        since |= {name: recent.upgraded_at for name in held if name not in since}
+        held |= {name: RECENT for name in recent.reached if name in unreachable}
+        since |= {name: None for name in recent.reached if name in unreachable}
+        history = History(history.refs, history.commits, {**recent.logs, **history.logs})
+    unseen = held.keys() - since.keys()
     young = {name: date for name, date in unreachable.items() if may_be_since(date, cutoff)}
     held |= dict.fromkeys(young, YOUNG)
     for name in young.keys() - unseen:
@@ -252,10 +256,18 @@ def history_v1(storage: Storage, files: Iterable[str]) -> History:
     return History(refs, known, {})
 
 
-def _recent(
-    storage: Storage, repo: RepoFile, cutoff: datetime, young: frozenset[str]
-) -> tuple[frozenset[str], Mapping[str, tuple[str, ...]]]:
-    """What refs reached at the cutoff or since, and the logs that it inherited then.
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    """What refs `reached` at the cutoff or since, and the `logs` that it inherited then. If the
+    repository was upgraded from version 1 since, then from `upgraded_at` on."""
+
+    reached: frozenset[str]
+    logs: Mapping[str, tuple[str, ...]]
+    upgraded_at: datetime | None
+
+
+def _recent(storage: Storage, repo: RepoFile, cutoff: datetime, young: frozenset[str]) -> _Recent:
+    """What refs reached lately.
 
     Such a ref is there now, or was in the copy that was current at the cutoff, or was put
     somewhere and taken away since: the operations log tells from where, and what an expiry took
@@ -266,10 +278,15 @@ def _recent(
     histories = [history_of(repo)]
     tips: set[str] = set()
     before_expiry = False
+    upgraded_at: datetime | None = None
     for number, update in enumerate(_log(storage, repo)):
         if before_expiry or (number and update.at < cutoff):
             histories.append(history_of(_copy_of(storage, update, young)))
         if update.at < cutoff:
+            break
+        if update.kind == "RepoMigrated":
+            # The entries before it were made up by the upgrade: there are no copies of their time.
+            upgraded_at = update.at
             break
         before_expiry = update.kind == "ExpirationRan"
         if update.left is not None:
@@ -280,7 +297,7 @@ def _recent(
     for history in reversed(histories):
         found |= reachable(history.commits.values(), tips)
         logs |= history.logs
-    return frozenset(found), logs
+    return _Recent(frozenset(found), logs, upgraded_at)
 
 
 def _log(storage: Storage, repo: RepoFile) -> Iterator[Update]:
