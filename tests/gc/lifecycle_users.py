@@ -270,8 +270,9 @@ class LifecycleUsers(UploadUsers):
     def _restored(
         self, item: Folder | Bundle, restore: Callable[..., Any], *, unique: bool
     ) -> None:
-        """What is in the trash comes back, and what is not stays as it is."""
+        """What is in the trash comes back, and what is not is said to be there."""
         model, now = self.model, self.world.now
+        hidden = self._hidden(item, expired=True)
         kind = "project" if isinstance(item, Folder) else "collection"
         is_trashed = model.state(item, now) == "trashed"
         own = model.own_state(item, now) in ("trashed", "gone")
@@ -280,9 +281,9 @@ class LifecycleUsers(UploadUsers):
         found = self._attempt(
             lambda: restore(item.item_id, ensure_unique_name=unique),
             {
-                f"{kind}_not_found": self._hidden(item, expired=True),
+                f"{kind}_not_found": hidden,
                 "trashed": is_trashed and above,
-                f"{kind}_exists": is_trashed and taken and not unique,
+                f"{kind}_exists": taken and not unique if is_trashed else not hidden,
             },
         )
         if found is not None and is_trashed:
