@@ -55,10 +55,9 @@ class Intent:
         return table.slice(self.start, self.stop - self.start)
 
 
-def batches(part: Part, *, rows_max: int, epoch: int, attempt: str) -> Iterator[Intent]:
-    """A part of candidates, divided."""
+def batches(part: Part, *, stem: str, rows_max: int, epoch: int, attempt: str) -> Iterator[Intent]:
+    """A part of candidates, divided; `stem` is what its records are called by."""
     assert part.name is not None and part.checksum is not None
-    stem = part.name.rpartition("/")[2].removesuffix(".parquet")
     process = f"process {os.getpid()} on {platform.node() or 'a nameless host'}"
     for number, start in enumerate(range(0, part.rows, rows_max)):
         name = f"{stem}/{epoch:06d}-{number:04d}-{attempt}"

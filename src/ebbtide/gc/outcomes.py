@@ -96,13 +96,14 @@ def delete_parts(
 
     def work(_number: int, task: Part, answer: PartRows) -> None:
         assert task.name is not None
+        stem, rows_max = _stem(task.name), ADDRESSES_PER_BATCH
         attempt = secrets.token_hex(4)  # Spark may try a task twice, at the same time even
         written: Future[None] | None = None
         with ThreadPoolExecutor(1) as recorder:  # while the next batch is being deleted
             try:
                 table = read_part(folder, task.name, task.checksum)
                 for intent in batches(
-                    task, rows_max=ADDRESSES_PER_BATCH, epoch=epoch, attempt=attempt
+                    task, stem=stem, rows_max=rows_max, epoch=epoch, attempt=attempt
                 ):
                     batch = table.slice(intent.start, intent.stop - intent.start)
                     with declared(folder, intent):
