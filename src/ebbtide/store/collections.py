@@ -40,8 +40,8 @@ from ebbtide.store.metadata.collections import (
     list_versions,
     update_collection,
 )
-from ebbtide.store.metadata.commits import CommitRecord, require_commit
-from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.commits import CommitRecord, raise_lease, require_commit
+from ebbtide.store.metadata.engine import LockMode, Transaction
 from ebbtide.store.names import check_item_name, check_properties, check_text, free_name, shown
 from ebbtide.store.projects import (
     DESCRIPTION_BYTES_MAX,
@@ -88,9 +88,8 @@ class Collections(CollectionReader):
             resolved = self._resolve(tx, change)
         with (
             self._contents.building(None, change, resolved) as built,
-            self._metadata.transaction() as tx,
+            self._context.changing("exclusive") as tx,
         ):
-            tx.lock_repository(self._repository_id, "exclusive")
             self._projects.require_live_in(tx, project_id)
             collection_id = new_id()
             now = tx.now()
@@ -145,8 +144,11 @@ class Collections(CollectionReader):
             replication_desired=replication_desired,
         )
         _check_asked(asked)
+        mode: LockMode = "share"
+        if not isinstance(expires_at, Unchanged) or {"name", "project_id"} & set(asked):
+            mode = "exclusive"
         if content is None:
-            with self._metadata.transaction() as tx:
+            with self._context.changing(mode) as tx:
                 return self._update(
                     tx,
                     collection_id,
@@ -165,7 +167,7 @@ class Collections(CollectionReader):
                 base.require_intact()
         with (
             self._contents.building(base, content, resolved) as built,
-            self._metadata.transaction() as tx,
+            self._context.changing(mode) as tx,
         ):
             return self._update(
                 tx,
@@ -183,8 +185,7 @@ class Collections(CollectionReader):
 
         Raises NotFound `collection_not_found`, also for one that is there already.
         """
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             seen = self._require_visible(tx, collection_id, include_expired=False)
             row = replace(seen.row, expires_at=tx.now())
             update_collection(tx, collection_id, expires_at=row.expires_at)
@@ -208,8 +209,7 @@ class Collections(CollectionReader):
     def drop_version(self, collection_id: str, version: int) -> None:
         """Keep an earlier version no longer; what was signed of it stays for a lease. Raises
         NotFound `collection_not_found` or `version_not_found`."""
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id)
+        with self._context.changing() as tx:
             row = self._locked(tx, collection_id).row
             found = version_of(tx, row, version)
             self._remember(tx, row, found.content_id)
@@ -227,9 +227,9 @@ class Collections(CollectionReader):
         before: CollectionRow | None = None,
         built: Built | None = None,
     ) -> Collection:
-        """Change one collection, in the transaction that makes the changes visible."""
+        """Change one collection, in the transaction that makes the changes visible. The repository
+        is locked, exclusively if it may come to lie or be listed elsewhere."""
         renames = not isinstance(expires_at, Unchanged) or bool({"name", "project_id"} & set(asked))
-        tx.lock_repository(self._repository_id, "exclusive" if renames else "share")
         seen = self._locked(tx, collection_id, include_expired=True)
         row, now = seen.row, tx.now()
         changes = {*asked, *(["content"] if built else []), *(["version"] if keep_version else [])}
@@ -300,9 +300,11 @@ class Collections(CollectionReader):
         )
 
     def _keep_promises(self, tx: Transaction, row: CollectionRow, built: Built) -> None:
-        """New content takes over what its locators promise: also where it keeps no data itself."""
-        if built.locators and row.replication_desired == 0:
-            self._remember(tx, row, row.content_id)
+        """New content takes over what its locators promise: also where it keeps no data itself,
+        and whatever becomes of it."""
+        if built.locators:
+            ends_at = max(locator.expires_at for locator in built.locators)
+            raise_lease(tx, self._repository_id, row.content_id, until=ends_at, raised_to=ends_at)
 
     def _remember(self, tx: Transaction, row: CollectionRow, content_id: str) -> None:
         insert_reflog(
