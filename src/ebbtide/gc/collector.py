@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from ebbtide.errors import EbbtideError, Incomplete, InvalidInput, NotFound, Refused
-from ebbtide.formats.base import RepositoryFormat, RunHold
+from ebbtide.formats.base import RUNS_PREFIX, RepositoryFormat, RunHold
 from ebbtide.gc.aside import Aside
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_grace
@@ -269,9 +269,10 @@ class Collector:
         )
 
     def _drop_old_runs(self) -> None:
-        """Delete the files and records of runs that are older than they are kept."""
+        """Delete the files and records of runs that are older than they are kept; the files, too,
+        of runs that ended before they were on record."""
         oldest = self._repository.now() - self._options.run_retention
-        for run_id, path in self._repository.run_paths().items():
+        for run_id, path in (self._folders() | self._repository.run_paths()).items():
             made_at = instant_of(run_id)
             if made_at is None or made_at >= oldest:
                 continue
@@ -282,6 +283,13 @@ class Collector:
             if not (unsettled(folder) and self._aside.has_any()):
                 folder.delete()
                 self._repository.drop_run(run_id)
+
+    def _folders(self) -> dict[str, str]:
+        """Where there are runs' folders in the usual place, recorded or not: run id to path."""
+        storage = self._repository.storage
+        names = (each.removeprefix(RUNS_PREFIX) for each in storage.list_prefixes(RUNS_PREFIX))
+        ids = (name.rstrip("/") for name in names)
+        return {run_id: RunFolder.inside(storage, run_id).path for run_id in ids}
 
     def run(self, confirm: Confirm = always) -> RunReport:
         """Plan, ask `confirm`, and sweep. The plan's report when the answer is no, or refused."""
