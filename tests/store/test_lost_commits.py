@@ -407,6 +407,21 @@ def records(world: World, run_id: str) -> Iterator[str]:
             yield f"_ebbtide/purges/{purge_id}/"
 
 
+def test_files_of_a_run_that_is_off_the_record_go_in_time(lake: Lake) -> None:
+    world = lake.world
+    lake.save("a")
+    runs = world.root / "_ebbtide" / "gc" / "runs"
+    run_id = world.collect().run_id
+    world.format().drop_run(run_id)
+    (runs / "notes").mkdir()
+    (runs / "notes" / "mine").write_text("nobody's run")
+    for days, there in ((world.settings.run_retention - DAY, True), (2 * DAY, False)):
+        world.clock.advance(days)
+        assert world.collect().state == "swept"
+        assert (runs / run_id).exists() is there
+    assert (runs / "notes" / "mine").exists()
+
+
 @pytest.mark.twins
 def test_a_repository_is_made_or_it_is_not(lake: Lake) -> None:
     world, store = lake.world, lake.loser.store
