@@ -278,7 +278,7 @@ class Collector:
                 continue
             if self._aside.has(run_id):
                 continue
-            folder = RunFolder.at(path)
+            folder = self._folder_at(run_id, path)
             # What its batches may still take is asked for by undos.
             if not (unsettled(folder) and self._aside.has_any()):
                 folder.delete()
@@ -403,9 +403,7 @@ class Collector:
         if self._options.run_dir is not None:
             folder = self._new_folder(run_id)
         else:
-            path = self._repository.run_paths().get(run_id)
-            inside = RunFolder.inside(self._repository.storage, run_id)
-            folder = inside if path is None or path == inside.path else RunFolder.at(path)
+            folder = self._folder_at(run_id, self._repository.run_paths().get(run_id))
         if not (folder.has(PLAN_FILE) or folder.has(REPORT_FILE)):
             raise NotFound(
                 "run_not_found",
@@ -413,6 +411,12 @@ class Collector:
                 f"{folder.path}: see 'ebbtide gc runs'",
             )
         return folder
+
+    def _folder_at(self, run_id: str, path: str | None) -> RunFolder:
+        """The folder that is recorded to be at a path: in the usual place one of the repository's
+        own storage, which removes directories that become empty."""
+        inside = RunFolder.inside(self._repository.storage, run_id)
+        return inside if path is None or path == inside.path else RunFolder.at(path)
 
     def _read_plan(self, folder: RunFolder, run_id: str) -> Plan:
         plan = read_plan(
