@@ -47,6 +47,7 @@ from ebbtide.store.projects import (
     DESCRIPTION_BYTES_MAX,
     require_changeable,
 )
+from ebbtide.wording import counted
 
 REPLICATION_MAX: Final = 100
 MISSING_SHOWN_MAX: Final = 100
@@ -319,11 +320,12 @@ class Collections(CollectionReader):
         except Gone as error:
             missing, looked_for = self._missing(record)
             least = "at least " if looked_for < row.file_count else ""
+            of_all = counted(row.file_count, "file is missing", "files are missing")
             raise Gone(
                 "commit_expired",
                 f"the data of collection {shown(row.name)} was let go by run "
-                f"{error.details.get('run_id')}: {least}{len(missing)} of {row.file_count} files "
-                "are missing; give it its files anew to have it kept again",
+                f"{error.details.get('run_id')}: {least}{len(missing)} of {of_all}; give it its "
+                "files anew to have it kept again",
                 run_id=error.details.get("run_id"),
                 missing_count=len(missing),
                 looked_for=looked_for,
