@@ -99,6 +99,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "missing_backup",
         "repository_readonly",
         "repository_mixed",
+        "repository_rooted",
         "unknown_format_version",
         "plan_corrupt",
         "report_corrupt",

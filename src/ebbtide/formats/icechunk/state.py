@@ -35,6 +35,7 @@ from ebbtide.formats.icechunk.repo import (
     logs_between,
     parse_repo,
 )
+from ebbtide.formats.icechunk.rooted import check_clean
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.decision import reachable
 from ebbtide.retention.expiry import Expiry
@@ -94,7 +95,9 @@ class State:
 
 
 def spec_version(storage: Storage) -> int:
-    """Which version of the format a repository has. NotFound `repository_not_found`."""
+    """Which version of the format a repository has. NotFound `repository_not_found`; Refused
+    `repository_rooted`."""
+    check_clean(storage, (REPO_ADDRESS, MAIN_ADDRESS))
     if storage.head(REPO_ADDRESS) is not None:
         return 2
     if storage.head(MAIN_ADDRESS) is not None:
