@@ -98,8 +98,8 @@ def _mixed(storage: Storage, written: Sequence[Ref], upgrade: _Upgrade | None) -
         "repository_mixed",
         f"{storage.url} is of version 2, by its file {REPO_ADDRESS}; but there are refs of version "
         f"1, and {since}: {'; '.join(told)}. A client that is older than Icechunk 2 has written "
-        f"them, and sees no {REPO_ADDRESS}; or the upgrade passed over tags whose names are encoded "
-        "in a directory. Stop such clients, read with one of them what is needed of those, and "
+        f"them, and sees no {REPO_ADDRESS}; or the upgrade passed over tags whose names are spelt "
+        "otherwise in a directory. Stop such clients, read with one of them what is needed, and "
         f"write that with a newer one; then delete everything under {storage.url}/{REFS_PREFIX}",
     )
 
