@@ -89,6 +89,8 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "expiries": seeds(100, long=5_000, share=0.3),
     "outlooks": seeds(80, long=5_000, share=1.5),
     "Icechunk repositories, planned and swept": seeds(3, long=250, share=2.5),
+    "Icechunk repositories of all kinds": seeds(4, long=400, share=3.0),
+    "Icechunk repositories of all kinds on S3": seeds(1, long=100, share=5.0),
     "Icechunk repositories on Spark": seeds(2, long=125, share=5.0),
     "Icechunk repositories, read": seeds(3, long=50, share=0.3),
     "Icechunk repositories, explained": seeds(2, long=50),
