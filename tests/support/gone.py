@@ -16,7 +16,7 @@ from ebbtide.store.metadata.schema import metadata
 from tests.support.engines import INLINE
 from tests.support.world import DAY, World
 
-OUTLASTING = {"store_info", "removals", "signing_keys", "access_keys", "sessions"}
+OUTLASTING = {"store_info", "promised_times", "removals", "signing_keys", "access_keys", "sessions"}
 """Tables that speak of the store, or of repositories that are no more."""
 
 
