@@ -19,6 +19,7 @@ from ebbtide.formats.icechunk.reading import IcechunkReading
 from ebbtide.formats.icechunk.state import History, State, load_repo, read_state
 from ebbtide.model import Commit
 from ebbtide.storage import open_storage
+from tests.support.clock import ManualClock
 from tests.support.icechunk import (
     SPEC_VERSIONS,
     collect_with_icechunk,
@@ -131,7 +132,8 @@ class TestInherited:
         shutil.copytree(lake.path, theirs)
         expected = collect_with_icechunk(theirs, delete_older_than=cutoff).deleted
         assert f"snapshots/{lake.made[1]}" in expected
-        report = lake.collect(grace=datetime.now(UTC) - cutoff)
+        lake.clock = ManualClock(datetime.now(UTC))
+        report = lake.collect(grace=lake.clock.host_now() - cutoff)
         assert report.state == "swept", report.error
         assert {each for each in candidates(report) if "overwritten" not in each} == expected
         for path in (lake.path, theirs):

@@ -17,6 +17,7 @@ from ebbtide.errors import Refused
 from ebbtide.formats.icechunk.ids import ROOT_ID
 from ebbtide.formats.icechunk.state import load_repo
 from ebbtide.gc.steps import Event
+from ebbtide.ids import new_id
 from ebbtide.retention.expiry import ExpiryRequest
 from ebbtide.storage import open_storage
 from tests.support.clock import ManualClock
@@ -281,6 +282,27 @@ class TestMixed:
         assert not {f"snapshots/{each}" for each in lake.made} & listing(lake.path).keys()
         assert lake.collect().state == "swept"
 
+    def test_files_of_a_bucket_that_was_copied_into_a_directory(
+        self, s3_url: str, tmp_path: Path
+    ) -> None:
+        """There a name such as `50%25` is meant so, and here it would be the spelling of `50%`."""
+        url, lake = f"{s3_url}/{new_id()}", IcechunkLake(tmp_path / "lake")
+        repository = create_repository(url, 1)
+        repository.create_branch("50%25", write(repository))
+        repository.create_branch("ä", write(repository))
+        repository.reset_branch("main", ROOT_ID)
+        upgrade(url, keeps_old_files=True)
+        target = open_storage(str(lake.path))
+        for address in listing(url):
+            target.put(address, open_storage(url).get(address))
+        repository = open_repository(lake.path)
+        for name in ("50%25", "ä"):
+            repository.delete_branch(name)
+        lake.age()
+        report = lake.collect()
+        assert report.state == "swept", report.error
+        assert [each for each in candidates(report) if each.startswith("snapshots/")]
+
     def test_the_copy_that_tells_stays_as_long_as_they_do(self, lake: Lake) -> None:
         for _ in range(3):
             write(open_repository(lake.path))
@@ -347,7 +369,7 @@ class TestMixed:
         with old_client(lake) as repository:
             tip = write(repository)
         lake.age()
-        assert f"delete everything under file://{lake.path}/refs/" in self.refusal(lake)
+        assert f"Then delete everything under file://{lake.path}/refs/" in self.refusal(lake)
         shutil.rmtree(lake.path / "refs")
         report = lake.collect()
         assert report.state == "swept", report.error

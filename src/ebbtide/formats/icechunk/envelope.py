@@ -27,9 +27,9 @@ PAYLOAD_BYTES_FREE: Final = 64 * 2**20
 """What any file may unpack to."""
 
 EXPANSION_MAX: Final = 1_000
-"""How many times its own size a file may unpack to beyond that. Tables with ids hardly shrink to a
-tenth; what shrinks most are chunks of zeros that lie in a manifest: to a 70th where they have the
-512 bytes that Icechunk allows unless told otherwise."""
+"""How many times its own size a file may unpack to beyond that. Ids hardly shrink. What shrinks
+most is what is equal in many places: 2 KB of attributes of each of many arrays to a 90th, chunks of
+zeros that lie in a manifest to a 70th, where they have 512 bytes, Icechunk's own limit."""
 
 _NONE, _ZSTD = 0, 1
 _ZSTD_EXPANSION: Final = 2**15

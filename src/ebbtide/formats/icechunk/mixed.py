@@ -51,7 +51,7 @@ def check_unmixed(storage: Storage) -> str | None:
     reached = history_of(repo).reached()
 
     def is_harmless(ref: Ref) -> bool:
-        # Icechunk took names over as the directory spells them.
+        # What looks encoded may be meant so, where the files were copied from elsewhere.
         spelt = {ref.name, stored_name(storage, ref.name)}
         return ref.commit_id in reached or any(
             (ref.kind, name, ref.commit_id) in before for name in spelt
@@ -90,17 +90,17 @@ def _mixed(storage: Storage, written: Sequence[Ref], upgrade: _Upgrade | None) -
     if len(written) > NAMED_MAX:
         told.append(f"and {len(written) - NAMED_MAX:,} more")
     since = (
-        f"its upgrade on {upgrade.at:%Y-%m-%d %H:%M} UTC took over none of these as they are"
+        f"they are not as its upgrade on {upgrade.at:%Y-%m-%d %H:%M} UTC found them"
         if upgrade is not None
         else "it tells of no upgrade"
     )
     return Refused(
         "repository_mixed",
-        f"{storage.url} is of version 2, by its file {REPO_ADDRESS}; but there are refs of version "
-        f"1, and {since}: {'; '.join(told)}. A client that is older than Icechunk 2 has written "
-        f"them, and sees no {REPO_ADDRESS}; or the upgrade passed over tags whose names are spelt "
-        "otherwise in a directory. Stop such clients, read with one of them what is needed, and "
-        f"write that with a newer one; then delete everything under {storage.url}/{REFS_PREFIX}",
+        f"{storage.url} is of version 2, but refs of version 1 lie beside its file {REPO_ADDRESS}, "
+        f"and {since}: {'; '.join(told)}. Clients older than Icechunk 2 write such refs, and do "
+        f"not see {REPO_ADDRESS}; the upgrade also passes over tags whose names a directory spells "
+        "otherwise. Stop all such clients, read with one of them what is still needed, and write "
+        f"it with a newer one. Then delete everything under {storage.url}/{REFS_PREFIX}",
     )
 
 
