@@ -139,6 +139,7 @@ KINDS: Final[Mapping[str, str]] = {
     "secret_key_missing": "no key at hand by which the secrets of access keys are encrypted",
     "secret_key_wrong": "another key than that by which the secrets were encrypted",
     "incomplete": "some deletions failed: sweep again",
+    "answer_lost": "what a command answers could not be written to stdout",
     "interrupted": "Ctrl-C or SIGTERM ended it before its end",
     "internal": "a defect in this program",
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
+from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.ids import new_id
 from ebbtide.model import EPOCH
 from ebbtide.settings import Settings
+from ebbtide.storage import Content, LocalStorage
 from ebbtide.store.embedded import Store
 from ebbtide.store.owner import OWNER_ADDRESS
 from tests.support.clock import ManualClock
@@ -130,3 +132,31 @@ def test_a_store_without_a_directory_needs_a_storage(database_url: str, clock: M
         pytest.raises(InvalidInput, match="EBBTIDE_STORAGE_URL"),
     ):
         store.create_repository("lake")
+
+
+def test_what_a_creation_that_broke_off_left_is_no_obstacle(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage goes away before OWNER is there, or its answer gets lost: the same root is asked
+    for again."""
+    tree = tmp_path / "root" / "_ebbtide" / "trees" / f"{'0' * 32}.parquet"
+    tree.parent.mkdir(parents=True)
+    tree.write_bytes(b"half")
+    put = LocalStorage.put
+
+    def lost(storage: LocalStorage, address: str, data: Content, **more: Any) -> None:
+        put(storage, address, data, **more)
+        if address == OWNER_ADDRESS:
+            raise Failed("storage_error", "the answer got lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "put", lost)
+        with pytest.raises(Failed):
+            store.create_repository("lake", storage_url=str(tmp_path / "root"))
+    made = store.create_repository("lake", storage_url=str(tmp_path / "root"))
+    made.objects.put("main", "a", b"1")
+    assert made.commits.commit("main", "first").message == "first"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tree").symlink_to(tree)
+    with pytest.raises(Conflict, match="is not empty"):
+        store.create_repository("sea", storage_url=str(tmp_path / "other"))

@@ -37,14 +37,20 @@ class InProcess(httpx.BaseTransport):
 def serving(store: Store) -> Iterator[httpx.Client]:
     """A client with the key of an admin."""
     made = store.keys.create(Role.ADMIN, name="test")
-    app = create_app(store)
+    with asking(create_app(store), (made.key.access_key_id, made.secret)) as client:
+        yield client
+
+
+@contextmanager
+def asking(app: FastAPI, key: tuple[str, str]) -> Iterator[httpx.Client]:
+    """A client with an access key and its secret."""
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(app.router.lifespan_context(app)),
         httpx.Client(
             transport=InProcess(app, portal),
             base_url=f"http://test{PREFIX}",
-            auth=(made.key.access_key_id, made.secret),
+            auth=key,
         ) as client,
     ):
         yield client

@@ -36,13 +36,16 @@ from ebbtide.cli import (
     verifying,
     whatif,
 )
-from ebbtide.cli.command import Given, StoreOption, VerboseOption
+from ebbtide.cli.command import INTERRUPTED, Given, StoreOption, VerboseOption
 from ebbtide.cli.completing import VARIABLE
-from ebbtide.cli.output import print_error
+from ebbtide.cli.output import answering, drop_output, print_error
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
 
 PATH_SHOWN = 300
 """Characters of a path in a message."""
+
+MESSAGE_SHOWN = 1000
+"""Characters of a message that repeats what was typed."""
 
 app = typer.Typer(
     name="ebbtide",
@@ -101,6 +104,7 @@ app.add_typer(keys.app, name="key")
 
 def main() -> None:
     """Run the program on the arguments of this process, and end it."""
+    _open_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         # File names of this machine may hold bytes that are no text.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -111,16 +115,41 @@ def main() -> None:
     sys.exit(code)
 
 
+def _open_streams() -> None:
+    """Whoever starts a program with a stream closed wants nothing of it. Left closed, its number
+    would be that of the next file to be opened, into which others then write their messages."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(opened)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - open till the end
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run the program; the exit code. Every error is shown, none is raised."""
     if VARIABLE in os.environ:
         return _complete(arguments)
+    streams = sys.stdout, sys.stderr
+    code = _run(arguments)
+    # Typer has put others in their place, where nobody reads them.
+    sys.stdout, sys.stderr = streams
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # That it failed was said when it first did. At its end Python would say it again.
+        drop_output()
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     show_traceback = "--traceback" in arguments
     try:
         code: Any = app(list(arguments), standalone_mode=False, prog_name="ebbtide")
         # Whatever is still in the buffer may find that nobody reads it: now, not after this.
-        sys.stdout.flush()
+        with answering():
+            sys.stdout.flush()
         return code if isinstance(code, int) else ExitCode.DONE
     except SystemExit as ended:
         # So the options for completion end, which are Typer's.
@@ -129,12 +158,16 @@ def run(arguments: Sequence[str]) -> int:
         return _failed(error, as_json=as_json, show_traceback=show_traceback)
     except typer.TyperException as error:
         hint = _usage_hint(error)
-        print_error("invalid_argument", error.format_message(), as_json=as_json, hint=hint)
+        text = error.format_message()[:MESSAGE_SHOWN]
+        print_error("invalid_argument", text, as_json=as_json, hint=hint)
         return ExitCode.USAGE
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Nothing may be flushed to it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has seen enough.
         return ExitCode.FAILED
+    except KeyboardInterrupt as interrupt:
+        # Before the command, or behind it: it says itself what an interrupt left undone.
+        print_error("interrupted", "interrupted", as_json=as_json, lead="")
+        return getattr(interrupt, "exit_code", INTERRUPTED)
     except UnicodeEncodeError:
         text = "an argument, or the name of a file, is no valid UTF-8"
         print_error("invalid_argument", text, as_json=as_json)

@@ -272,9 +272,11 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
                 as_json=json,
                 verbose=verbose or given.verbose,
             )
-            context.call_on_close(cli.close)
             try:
-                function(cli, *arguments, **options)
+                try:
+                    function(cli, *arguments, **options)
+                finally:
+                    cli.close()
             except KeyboardInterrupt as interrupt:
                 cli.progress.pause()
                 cli.output.interrupted(cli.told(), cli.go_on)

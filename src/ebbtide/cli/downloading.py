@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from ebbtide.cli.output import answering
 from ebbtide.errors import InvalidInput
 from ebbtide.ids import new_id
 
@@ -16,10 +18,12 @@ NAME_BYTES_MAX: Final = 255
 PATH_BYTES_MAX: Final = 4095
 """Of a path that is handed to Linux."""
 SHOWN_MAX: Final = 5
+CHARACTERS_SHOWN: Final = 200
 
 
 def save(pieces: Iterable[bytes], target: Path) -> None:
-    """Write a file: under another name until all of it is there, and checked."""
+    """Write a file: under another name until all of it is there, and checked. OSError names the
+    file."""
     # One that no other file has, and short: the name of the file may be as long as names can be.
     partial = target.with_name(f".{new_id()}.partial")
     try:
@@ -27,15 +31,21 @@ def save(pieces: Iterable[bytes], target: Path) -> None:
             for piece in pieces:
                 file.write(piece)
         partial.replace(target)
+    except OSError as error:
+        # A full disk gives no name at all, and the other one is nobody's.
+        raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def write_out(pieces: Iterable[bytes]) -> None:
     """Write the bytes to stdout."""
     for piece in pieces:
-        sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
+        with answering():
+            sys.stdout.buffer.write(piece)
+    with answering():
+        sys.stdout.buffer.flush()
 
 
 def files_below(directory: Path, paths: Sequence[str]) -> list[Path]:
@@ -57,7 +67,7 @@ def files_below(directory: Path, paths: Sequence[str]) -> list[Path]:
         more = len(reasons) - SHOWN_MAX
         raise InvalidInput(
             "invalid_path",
-            f"not all paths can be files below {directory}: {shown}"
+            f"not all paths can be files below {str(directory)[:CHARACTERS_SHOWN]}: {shown}"
             + (f"; and {more} more" if more > 0 else "")
             + ". Nothing was written. Download each of these by itself, to another name",
             paths=list(reasons),
@@ -83,5 +93,5 @@ def _obstacle(directory: Path, path: str, known: set[str]) -> str | None:
         return "is a directory there"
     for place in target.parents[: len(parts)]:
         if place.exists() and not place.is_dir():
-            return f"lies in {str(place)[:200]!r}, which is a file there"
+            return f"lies in {str(place)[:CHARACTERS_SHOWN]!r}, which is a file there"
     return None

@@ -7,10 +7,13 @@ and are plain columns where the output goes to a file or another program.
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from ebbtide.errors import Failed
 from ebbtide.escaping import escaped, escaped_lines
 
 WIDTH_MAX: Final = 80
@@ -29,23 +32,26 @@ class Output:
         prints."""
         self._has_answered = True
         if self.as_json:
-            print(json.dumps(document, indent=2))
+            with answering():
+                print(json.dumps(document, indent=2))
         else:
             show()
 
     def line(self, text: str = "", *, style: str = "") -> None:
         """A line of the answer for people."""
-        if style and sys.stdout.isatty():
-            _console().print(escaped_lines(text), style=style, soft_wrap=True)
-        else:
-            print(escaped_lines(text))
+        with answering():
+            if style and sys.stdout.isatty():
+                _console().print(escaped_lines(text), style=style, soft_wrap=True)
+            else:
+                print(escaped_lines(text))
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Names and values, one a line, the values below each other."""
         listed = list(pairs)
         width = max((len(name) for name, _ in listed), default=0)
-        for name, value in listed:
-            print(escaped_lines(f"{name:<{width}}  {value}".rstrip()))
+        with answering():
+            for name, value in listed:
+                print(escaped_lines(f"{name:<{width}}  {value}".rstrip()))
 
     def table(
         self,
@@ -57,12 +63,13 @@ class Output:
     ) -> None:
         """A table; `right` names the columns of figures. `none` is said where there is no row."""
         cells = [[escaped(cell) for cell in row] for row in rows]
-        if not cells and none:
-            print(none)
-        elif sys.stdout.isatty():
-            _print_drawn(headers, cells, right)
-        else:
-            _print_plain(headers, cells, right)
+        with answering():
+            if not cells and none:
+                print(none)
+            elif sys.stdout.isatty():
+                _print_drawn(headers, cells, right)
+            else:
+                _print_plain(headers, cells, right)
 
     def say(self, text: str) -> None:
         """A message about the work, on stderr; left out with `--json`."""
@@ -93,7 +100,33 @@ def print_error(
     """An error: a line on stderr, and with `--json` the document on stdout."""
     print(escaped_lines(f"{lead}{message}" + (f"\n{hint}" if hint else "")), file=sys.stderr)
     if as_json:
-        print(json.dumps({"error": {"kind": kind, "message": message}}, indent=2))
+        # Perhaps stdout is what failed. Then stderr has said so.
+        with suppress(OSError):
+            print(json.dumps({"error": {"kind": kind, "message": message}}, indent=2))
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Writes to stdout in the block. Failed `answer_lost` where they fail; BrokenPipeError where
+    nobody reads any more, which is no failure of anybody's."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failed(
+            "answer_lost",
+            f"the answer could not be written to stdout ({error.strerror or error}). What the "
+            "command had done by then stays done: look at what is there before it is asked for "
+            "again",
+        ) from error
+
+
+def drop_output() -> None:
+    """Lead stdout nowhere: what is still in its buffer cannot be written, and Python would try."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _console() -> Any:  # rich.console.Console, imported only where it is used

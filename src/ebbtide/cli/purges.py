@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +16,7 @@ from ebbtide.cli.command import Cli, RepositoryArgument, command, group
 from ebbtide.cli.interrupting import command_line, share_text
 from ebbtide.cli.summary import made_by
 from ebbtide.cli.text import count_text, date_text, one_line, size_text
-from ebbtide.errors import ExitCode, InvalidInput
+from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
 from ebbtide.escaping import escaped
 
 if TYPE_CHECKING:
@@ -119,8 +121,12 @@ def run(
     if not dry_run and meant is not None:
         confirm_name("", name, given=meant, option=CONFIRM_OPTION)
     purge_id = purges.begin(name, request).purge_id
-    _when_interrupted(cli, purges, purge_id)
-    with cli.progress:
+    if dry_run:
+        # Nobody who only looks is led to what deletes.
+        cli.when_interrupted(lambda: "Interrupted: nothing was deleted")
+    else:
+        _when_interrupted(cli, purges, purge_id)
+    with cli.progress, nullcontext() if dry_run else _resumable(cli, purges, purge_id):
         planned = purges.carry_out(purge_id, dry_run=True)
     if dry_run or planned.row.state != "planned":
         _finish(cli, purges, planned, limit=limit)
@@ -151,6 +157,24 @@ def _when_interrupted(cli: Cli, purges: Purges, purge_id: str) -> None:
     cli.when_interrupted(told, ("purge", "resume"), (purge_id,))
 
 
+@contextmanager
+def _resumable(cli: Cli, purges: Purges, purge_id: str) -> Iterator[None]:
+    """Names the way on where what broke left something to resume: to run the purge again would not
+    find what is closed."""
+    from ebbtide.purge.purger import ENDED
+
+    try:
+        yield
+    except Failed as error:
+        is_over = False
+        with suppress(EbbtideError):
+            is_over = purges.find(purge_id).state in ENDED
+        if is_over:
+            raise
+        way = command_line(cli.context, ("purge", "resume"), (purge_id,))
+        raise Failed(error.kind, f"{error.message}. Go on with: {way}", **error.details) from error
+
+
 def _carry_out(cli: Cli, purges: Purges, found: PurgeReport, *, meant: str | None) -> None:
     row = found.row
     plan = found.plan
@@ -160,7 +184,7 @@ def _carry_out(cli: Cli, purges: Purges, found: PurgeReport, *, meant: str | Non
     if not confirm_name(question, row.repository_name, given=meant, option=CONFIRM_OPTION):
         cli.declined(f"nothing was deleted; the plan stays: ebbtide purge resume {row.purge_id}")
         return
-    with cli.progress:
+    with cli.progress, _resumable(cli, purges, row.purge_id):
         done = purges.carry_out(row.purge_id)
     _finish(cli, purges, done, limit=0)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ebbtide.arrow import make_schema
-from ebbtide.errors import EbbtideError, Refused
+from ebbtide.errors import EbbtideError, Failed, Refused
 from ebbtide.gc.counts import Count
 from ebbtide.gc.runs import RunFolder
 
@@ -210,7 +210,7 @@ def read_part(
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
     """A part's table, or those of the `columns` that it has. Refused `plan_corrupt` when it is
-    missing, damaged or not as it was written.
+    missing, damaged or not as it was written; Failed `storage_error`.
 
     `checksum` None skips the comparison (parts of a killed attempt, which nobody recorded).
     """
@@ -237,6 +237,8 @@ def _read_bytes(folder: RunFolder, name: str, checksum: str | None) -> bytes:
         data = folder.storage.get(folder.address(name))
         if checksum is not None and hashlib.sha256(data).hexdigest() != checksum:
             raise ValueError("its checksum is not the one recorded")
+    except Failed:
+        raise  # nothing is known of the part: it may be whole
     except (EbbtideError, ValueError) as error:
         raise _corrupt(folder, name, error) from error
     return data
@@ -261,13 +263,14 @@ def _is_sized(table: pa.Table) -> bool:
 def checked(rows: Iterable[Mapping[str, Any]]) -> list[Part]:
     """The parts that rows of PARTS_SCHEMA stand for, in order of group and name.
 
-    Raises Refused of the first error's kind, if there is one.
+    Raises Refused of the first error's kind, if there is one; Failed, as wherever else it is met,
+    for a storage that failed.
     """
     answers = list(rows)
     errors = [row for row in answers if row.get("error") is not None]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise Refused(
+        raise (Failed if errors[0]["error_kind"] == "storage_error" else Refused)(
             errors[0]["error_kind"],
             errors[0]["error"] + more,
             errors=[row["error"] for row in errors[:ERRORS_PER_TASK_MAX]],

@@ -195,8 +195,8 @@ def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
 
     try:
         answers = engine.run(split(shares(storage, run_id), tasks=engine.task_count), work)
-    except Refused as error:
-        raise Failed("storage_error", f"{error.message}: purge the run again") from error
+    except Failed as error:
+        raise Failed(error.kind, f"{error.message}: purge the run again") from error
     return sum((part.count for part in answers), Count())
 
 

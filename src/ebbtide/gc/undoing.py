@@ -315,7 +315,7 @@ class Undo:
             self.hold.check()
             try:
                 self.engine.run([part for part in parts if part.group == kind], work)
-            except Refused as error:
+            except Failed as error:
                 raise Failed(error.kind, f"{error.message}: undo the run again") from error
 
     def _reopen(self, risks: list[Part]) -> tuple[int, int]:
@@ -371,6 +371,8 @@ class Undo:
                 try:
                     lacks = set(missing(tree_id, risky, nodes))
                     rows += [{"tree_id": tree_id, "address": each} for each in lacks]
+                except Failed:
+                    raise  # nothing is known of the tree: the undo is asked for again
                 except EbbtideError:
                     rows.append({"tree_id": tree_id, "address": None})
             name = f"back/incomplete-{epoch:06d}-{number:05d}.parquet"

@@ -13,6 +13,7 @@ to `deleting`; from there on there is no way back. Whatever stopped can be resum
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -45,6 +46,8 @@ from ebbtide.store.purge_keys import PurgeKeys
 from ebbtide.store.repository import Repository
 from ebbtide.store.secrets import SecretBox
 from ebbtide.wording import counted
+
+logger = logging.getLogger(__name__)
 
 ENDED: Final = ("refused", "failed", "done")
 KINDS: Final = {
@@ -161,16 +164,23 @@ class Purges:
         return self.show(purge_id)
 
     def carry_out_alone(self, purge_id: str, *, dry_run: bool = False) -> None:
-        """As `carry_out`, for nobody who waits: what it raises is kept with the purge, whose state
-        stays what it came to."""
+        """As `carry_out`, for nobody who waits: what it raises of ours is kept with the purge,
+        whose state stays what it came to."""
         try:
             self.carry_out(purge_id, dry_run=dry_run)
         except EbbtideError as error:
-            self._update(self.find(purge_id), error=_error(error.kind, error.message))
+            self._keep(purge_id, _error(error.kind, error.message))
         except Exception as error:
             text = f"a defect in this program: {type(error).__name__}: {error}"
-            self._update(self.find(purge_id), error=_error("internal", text))
+            self._keep(purge_id, _error("internal", text))
             raise
+
+    def _keep(self, purge_id: str, error: dict[str, str]) -> None:
+        """Keep why a purge ended with it; in the log alone where the database takes nothing."""
+        try:
+            self._update(self.find(purge_id), error=error)
+        except EbbtideError as failed:
+            logger.error("purge %s: %s; not kept: %s", purge_id, error["message"], failed.message)
 
     def require_open(self, row: PurgeRow) -> None:
         """Raises Conflict `purge_ended` for one of which nothing is left to do."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ebbtide.arrow import counts, texts
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, Failed
 from ebbtide.gc.parts import read_part
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.plan import DELETED_SCHEMA, PurgePlan, outcome_counts, read_plan
@@ -100,6 +100,8 @@ class _Verifying:
         try:
             plan = read_plan(self._folder, row.plan_checksum)
             record = read_record(self._folder)
+        except Failed:
+            raise  # nothing is known of the record: it may be as it should
         except EbbtideError as error:
             self._note("record", error.message)
             return
@@ -165,6 +167,8 @@ class _Verifying:
     def _read(self, part: dict[str, Any]) -> pa.Table | None:
         try:
             table = read_part(self._folder, part["name"], part["sha256"]).cast(DELETED_SCHEMA)
+        except Failed:
+            raise
         except (EbbtideError, KeyError, ValueError) as error:
             text = error.message if isinstance(error, EbbtideError) else str(error)
             self._note("list", text)

@@ -101,6 +101,7 @@ def create_app(store: Store) -> FastAPI:
     errors.install(app)
     public = [route.path_regex for route in guarded_routes(app) if route.role == PUBLIC]
     # The last is the first to see a request.
+    app.add_middleware(errors.BreakingOff)
     app.add_middleware(
         Authentication,
         keys=store.keys,

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError
 
@@ -141,6 +142,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "task_failed",
         "worker_died",
         "interrupted",
+        "answer_lost",
         "java_not_found",
     ),
 }
@@ -171,6 +173,26 @@ def answer_of(error: EbbtideError, headers: Mapping[str, str] | None = None) -> 
     if status == 401:
         sent["WWW-Authenticate"] = 'Basic realm="ebbtide", charset="UTF-8"'
     return _answer(status, error.kind, error.message, sent, shown)
+
+
+class BreakingOff:
+    """Ends an answer of which a part was sent already when it failed, such as the bytes of an
+    object: the connection closes before all that was announced has come, by which the client knows.
+    The log says why."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on. A server closes the connection of whoever does not end an answer."""
+        try:
+            await self._app(scope, receive, send)
+        except RuntimeError as error:
+            # Starlette's, about an error that it would have known an answer to.
+            if not isinstance(error.__cause__, EbbtideError):
+                raise
+            reason = error.__cause__
+            logger.error("%s: the answer broke off: %s", reason.kind, reason.message)
 
 
 def install(app: FastAPI) -> None:

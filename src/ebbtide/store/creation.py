@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Final, cast
+
+import pyarrow as pa
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Conflict, EbbtideError, Refused
 from ebbtide.ids import new_id
 from ebbtide.model import EPOCH
 from ebbtide.storage import Storage, contains, normalize_url, open_storage
-from ebbtide.store.content.layout import OWNER_ADDRESS
+from ebbtide.store.content.layout import OWNER_ADDRESS, classify
 from ebbtide.store.content.trees import Tree, write_tree
 from ebbtide.store.metadata.branches import BranchRow, insert_branch
 from ebbtide.store.metadata.commits import CommitRecord, insert_commit
@@ -29,7 +31,7 @@ from ebbtide.store.metadata.repositories import (
     lock_all_repositories,
 )
 from ebbtide.store.names import shown
-from ebbtide.store.owner import Ownership, read_owner
+from ebbtide.store.owner import Ownership, close_owner, read_owner
 
 INITIAL_MESSAGE: Final = "Repository created"
 
@@ -38,6 +40,11 @@ def default_root(storage_url: str, name: str) -> str:
     """The root of a repository below the store's own. Memory storages cannot be nested."""
     base = normalize_url(storage_url)
     return f"{base}.{name}" if base.startswith("memory:") else f"{base}/{name}"
+
+
+_LEFT: Final = frozenset(("tree", "temporary"))
+"""Kinds of files that a creation which broke off leaves: nobody's, and the next repository's run
+deletes them. So may OWNER be left, of a repository that ended."""
 
 
 def check_root(storage: Storage) -> None:
@@ -49,10 +56,16 @@ def check_root(storage: Storage) -> None:
                 "nested_root",
                 f"{storage.url} lies inside the repository at {parent_url}: choose another root",
             )
+    is_owned: bool | None = None
     for batch in storage.list():
-        for address in texts(batch.column("address")):
-            if address == OWNER_ADDRESS and not _is_owned(storage):
-                continue  # what is left of a repository that ended
+        if batch.num_rows and is_owned is None:
+            is_owned = _is_owned(storage)
+        kinds = classify(cast("pa.StringArray", batch.column("address"))).to_pylist()
+        for address, kind, regular in zip(
+            texts(batch.column("address")), kinds, batch.column("regular").to_pylist(), strict=True
+        ):
+            if regular and not is_owned and (address == OWNER_ADDRESS or kind in _LEFT):
+                continue
             raise Conflict(
                 "root_not_empty",
                 f"{storage.url} is not empty, it holds {shown(address)}: choose another root",
@@ -119,8 +132,17 @@ def create(
                 # for. Whoever finds it gone, or drops it, may delete its tree.
                 lock_all_repositories(tx)
                 delete_new_repository(tx, info.repository_id)
+            _disown(storage, info)
             storage.delete([tree.address])
         raise
+
+
+def _disown(storage: Storage, info: RepositoryInfo) -> None:
+    """OWNER may have come to name the repository though the storage's answer got lost: the next one
+    at this root would find it taken."""
+    found = read_owner(storage)
+    if found is not None and found.repository_id == info.repository_id:
+        close_owner(storage, store_id=found.store_id, repository_id=info.repository_id)
 
 
 def _require_free(tx: Transaction, info: RepositoryInfo) -> None:

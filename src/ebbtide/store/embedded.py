@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from ebbtide.clock import Clock, SystemClock
-from ebbtide.errors import Conflict, InvalidInput, NotFound
+from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import expiry_asked, state_at
 from ebbtide.settings import Settings
@@ -87,7 +87,7 @@ class Store:
     ) -> Self:
         """Make a store in a directory, which may exist, or in the database of the settings.
 
-        Raises Conflict `store_exists`, InvalidInput, Failed `database_error`.
+        Raises Conflict `store_exists`, InvalidInput, Failed `database_error` or `storage_error`.
         """
         settings, directory = _place(directory, settings)
         with _opening(directory, settings, clock) as metadata:
@@ -333,15 +333,19 @@ def _opening(directory: Path | None, settings: Settings, clock: Clock | None) ->
         raise
 
 
+_WRONG_PLACE: Final = (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError)
+
+
 def _make_places(directory: Path | None, metadata: Metadata) -> None:
     try:
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
         create_database_file(metadata.engine)
     except OSError as error:
-        raise InvalidInput(
-            "invalid_argument", f"no store can be made {_shown(directory)}: {error.strerror}"
-        ) from error
+        text = f"no store can be made {_shown(directory)}: {error.strerror}"
+        if isinstance(error, _WRONG_PLACE):
+            raise InvalidInput("invalid_argument", text) from error
+        raise Failed("storage_error", text) from error
 
 
 def _require_schema(directory: Path | None, metadata: Metadata) -> None:

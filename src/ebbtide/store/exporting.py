@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from ebbtide.store.content.layout import COLLECTOR_PREFIX
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.preparing import Uncommitted
 from ebbtide.store.promises import promised
+
+logger = logging.getLogger(__name__)
 
 EXPORTS_PREFIX: Final = f"{COLLECTOR_PREFIX}exports/"
 COMMITS_FILE: Final = "commits.csv"
@@ -87,12 +90,16 @@ class Exports:
         return task_id
 
     def carry_out(self, task_id: str) -> None:
-        """Export the commits, and record how it went. Raises nothing of ours: `state` tells."""
+        """Export the commits, and record how it went. Raises nothing of ours: `state` tells, after
+        a while also of what could not be recorded."""
         try:
             self.commits(task_id)
             self._record(task_id, {"done": True})
         except EbbtideError as error:
-            self._record(task_id, {"error": error.message})
+            try:
+                self._record(task_id, {"error": error.message})
+            except EbbtideError as failed:
+                logger.error("task %s: %s; not kept: %s", task_id, error.message, failed.message)
 
     def commits(self, export_id: str | None = None) -> CommitsExport:
         """List the commits that keep their data now. Raises Refused `missing_parent`, Failed."""
@@ -122,15 +129,19 @@ class Exports:
         return self._export(export_id)
 
     def state(self, task_id: str) -> TaskState:
-        """How far a task is. Raises NotFound `task_not_found`."""
+        """How far a task is. Raises NotFound `task_not_found`, also for a damaged record."""
         missing = NotFound("task_not_found", f"there is no task {task_id[:100]!r}")
         if not _ID.fullmatch(task_id):
             raise missing
         try:
             found = json.loads(self._storage.get(_place(task_id) + STATUS_FILE))
+            updated_at = datetime.fromisoformat(found["updated_at"])
         except NotFound:
             raise missing from None
-        updated_at = datetime.fromisoformat(found["updated_at"])
+        except (ValueError, KeyError, TypeError):
+            raise NotFound(
+                "task_not_found", f"the record of task {task_id} is damaged: begin it again"
+            ) from None
         error = found.get("error")
         if error is None and not found.get("done") and self._is_late(updated_at):
             error = "the server that was at it ended before it had done"

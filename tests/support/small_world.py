@@ -1,0 +1,405 @@
+"""A store that has a little of everything, made once and put back as it was for each try; what it
+holds, told without ids and dates; and whether all that is committed can be read.
+
+All of it lies below one directory, whose place never changes: a run's record names places.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+from urllib.parse import unquote, urlsplit
+
+import icechunk
+import zarr
+
+from ebbtide.settings import Settings
+from ebbtide.storage import LocalStorage
+from ebbtide.store.content.layout import tree_address
+from ebbtide.store.content.reading import iterate_entries
+from ebbtide.store.content.trees import read_tree
+from ebbtide.store.embedded import DATABASE_FILE, Store
+from tests.support.icechunk import backdate, create_repository
+from tests.support.templates import AGE, date_files
+
+Do = Callable[..., Any]
+"""Runs a command with `--json`; its document."""
+
+View = Mapping[str, list[tuple[Any, ...]]]
+
+ENVIRONMENT: Final = {
+    "EBBTIDE_WORKERS": "1",
+    "EBBTIDE_LEASE_TTL": "0s",
+    "EBBTIDE_SHARE_MAX": "1",
+    "USER": "tester",
+}
+
+_OF: Final = "JOIN repositories AS r USING (repository_id)"
+_LIVE: Final = """FROM staged AS s JOIN branches AS b ON b.repository_id = s.repository_id
+ AND (b.staging_token = s.token OR instr(' ' || b.sealed_tokens || ' ', ' ' || s.token || ' '))
+ JOIN repositories AS r ON r.repository_id = s.repository_id"""
+VIEWS: Final[Mapping[str, str]] = {
+    "repositories": "SELECT name, default_branch, policy, expires_at IS NULL,"
+    " tombstoned_by IS NULL FROM repositories",
+    "branches": "SELECT r.name, x.name, c.message, x.expires_at IS NULL, x.hidden"
+    f" FROM branches AS x {_OF} JOIN commits AS c USING (repository_id, commit_id)",
+    "tags": "SELECT r.name, x.name, c.message, x.expires_at IS NULL"
+    f" FROM tags AS x {_OF} JOIN commits AS c USING (repository_id, commit_id)",
+    "commits": "SELECT r.name, x.message, x.committer, x.tombstoned_by IS NULL,"
+    " x.forgotten_by IS NULL, x.given_up_reason"
+    f" FROM commits AS x {_OF} WHERE x.collection_id IS NULL",
+    "staged": f"SELECT DISTINCT r.name, b.name, s.path, s.checksum, s.address IS NULL {_LIVE}",
+    "holds": "SELECT r.name, c.message, x.reason"
+    f" FROM holds AS x {_OF} JOIN commits AS c USING (repository_id, commit_id)",
+    "projects": "SELECT r.name, y.name, x.name, x.description, x.properties,"
+    f" x.expires_at IS NULL FROM projects AS x {_OF}"
+    " LEFT JOIN projects AS y ON y.project_id = x.parent_id",
+    "collections": "SELECT r.name, p.name, x.name, x.description, x.properties, x.content_hash,"
+    f" x.replication_desired, x.expires_at IS NULL FROM collections AS x {_OF}"
+    " JOIN projects AS p USING (project_id)",
+    "collection_versions": "SELECT c.name, x.content_hash"
+    " FROM collection_versions AS x JOIN collections AS c USING (collection_id)",
+    "gc_runs": f"SELECT r.name FROM gc_runs AS x {_OF}",
+    "purges": "SELECT repository_name, state, json_extract(request, '$.reason') FROM purges",
+    "purged": f"SELECT r.name FROM purged AS x {_OF}",
+    "removals": "SELECT name, finished_at IS NULL FROM removals",
+    "access_keys": "SELECT role, name, revoked_at IS NULL FROM access_keys",
+    "signing_keys": "SELECT secret IS NULL FROM signing_keys",
+    "upload_tokens": f"SELECT r.name FROM upload_tokens AS x {_OF}",
+}
+"""What the tables say that somebody asked for."""
+
+WEEK: Final = timedelta(days=7)
+"""For how long what is in the trash can be brought back."""
+_THERE: Final = (
+    "SELECT repository_id, name, storage_url FROM repositories"
+    " WHERE tombstoned_by IS NULL AND (expires_at IS NULL OR expires_at > ?)"
+)
+_INTACT: Final = (
+    "SELECT tree_id, tree_checksum FROM commits WHERE repository_id = ?"
+    " AND tombstoned_by IS NULL AND forgotten_by IS NULL AND given_up_at IS NULL"
+)
+_STAGED: Final = f"SELECT s.address {_LIVE} WHERE s.address IS NOT NULL AND s.repository_id = ?"
+_PURGED: Final = "SELECT address FROM purged WHERE repository_id = ?"
+
+
+@dataclass
+class SmallWorld:
+    """The world in `directory`: the store, files of the user's in `work`, an Icechunk repository
+    in `ice`. `names` are ids by what the calls say for them."""
+
+    directory: Path
+    pristine: Path
+    names: dict[str, str] = field(default_factory=dict)
+    made: frozenset[str] = frozenset()
+    """The objects that were made with it."""
+
+    @property
+    def store(self) -> Path:
+        """The store's directory."""
+        return self.directory / "store"
+
+    @property
+    def work(self) -> Path:
+        """The directory that commands are run in."""
+        return self.directory / "work"
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file."""
+        return self.store / DATABASE_FILE
+
+    def make(self, do: Do) -> None:
+        """Make it, by commands."""
+        self.work.mkdir(parents=True)
+        _write_files(self.work)
+        _fill(self, do)
+        self.made = frozenset(self.data())
+        self.pristine.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(self.directory, self.pristine)
+
+    def reset(self) -> None:
+        """Put everything back as it was made."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.copytree(self.pristine, self.directory)
+
+    def execute(self, statement: str, *values: Any) -> None:
+        """Change the database past everything else."""
+        with closing(sqlite3.connect(self.database)) as connection, connection:
+            connection.execute(statement, values)
+
+    def view(self) -> View:
+        """What the store says, without ids and dates."""
+        if not self.database.exists():
+            return {}
+        with closing(sqlite3.connect(self.database)) as connection:
+            try:
+                found = {
+                    name: sorted(connection.execute(query).fetchall(), key=repr)
+                    for name, query in VIEWS.items()
+                }
+            except sqlite3.DatabaseError:
+                return {}
+        left = self.data()
+        found["data"] = [(name,) for name in sorted(self.made) if name in left]
+        found["icechunk"] = [(_ice_messages(self.directory / "ice"),)]
+        return found
+
+    def data(self) -> set[str]:
+        """The files of objects that are on the disk."""
+        root = self.store / "storage"
+        return {
+            str(path.relative_to(root))
+            for path in root.glob("*/data/**/*")
+            if path.is_file() and "#" not in path.name
+        }
+
+    def files(self) -> dict[str, bytes]:
+        """The user's files, but for partial ones."""
+        return {
+            str(path.relative_to(self.work)): path.read_bytes()
+            for path in self.work.rglob("*")
+            if path.is_file()
+        }
+
+    def is_held(self) -> bool:
+        """Whether a run holds a repository."""
+        with closing(sqlite3.connect(self.database)) as connection:
+            held = "SELECT count(*) FROM gc_leases WHERE run_id IS NOT NULL"
+            return bool(connection.execute(held).fetchone()[0])
+
+    def end_process(self) -> None:
+        """Whoever holds something is a process that is gone."""
+        with closing(sqlite3.connect(self.database)) as connection, connection:
+            for repository_id, holder in connection.execute(
+                "SELECT repository_id, holder FROM gc_leases WHERE run_id IS NOT NULL"
+            ).fetchall():
+                connection.execute(
+                    "UPDATE gc_leases SET holder = ? WHERE repository_id = ?",
+                    (_dead(holder), repository_id),
+                )
+        lease = self.directory / "ice" / "_ebbtide" / "gc" / "LEASE"
+        if lease.exists():
+            content = json.loads(lease.read_bytes())
+            content["holder"] = _dead(content.get("holder"))
+            lease.write_text(json.dumps(content))
+
+    def age(self) -> None:
+        """Let all files be old."""
+        date_files(self.store, datetime.now(UTC) - AGE)
+
+    def check_whole(self) -> None:
+        """What commits, collections and branches have is there, of every repository that is not
+        gone; but for what a run let go, and what was purged."""
+        with closing(sqlite3.connect(self.database)) as connection:
+            week_ago = int((datetime.now(UTC) - WEEK).timestamp() * 1_000_000)
+            for repository_id, name, url in connection.execute(_THERE, (week_ago,)).fetchall():
+                root = Path(unquote(urlsplit(url).path))
+                needed = {address for (address,) in connection.execute(_STAGED, (repository_id,))}
+                for tree_id, checksum in connection.execute(_INTACT, (repository_id,)):
+                    files, addresses = _reached(root, tree_id, checksum)
+                    needed |= addresses
+                    lost = [each for each in files if not (root / each).is_file()]
+                    assert not lost, f"{name} lost {lost}"
+                gone = {address for (address,) in connection.execute(_PURGED, (repository_id,))}
+                own = (each for each in needed - gone if ":" not in each)
+                missing = [each for each in own if not (root / each).is_file()]
+                assert not missing, f"{name} lost {missing}"
+
+
+def without_runs(view: View) -> View:
+    """All but runs and purges: one that is refused is on record."""
+    return {name: rows for name, rows in view.items() if name not in ("gc_runs", "purges")}
+
+
+def is_done(view: View, after: View, adds: Collection[str]) -> bool:
+    """Whether all is as `after` what nothing befell; more where something `adds` each time."""
+    return all(
+        set(rows) >= set(after[name]) if name in adds else rows == after[name]
+        for name, rows in view.items()
+    )
+
+
+_READ: Final[dict[str, tuple[list[str], set[str]]]] = {}
+"""By the id of a tree: what nobody changes is read once."""
+
+
+def _reached(root: Path, tree_id: str, checksum: str) -> tuple[list[str], set[str]]:
+    """The files of a tree and its ranges, and the addresses that its entries have."""
+    if tree_id not in _READ:
+        storage = LocalStorage(str(root))
+        tree = read_tree(storage, tree_id, checksum)
+        files = [tree_address(tree_id), *(info.address for info in tree.ranges)]
+        _READ[tree_id] = files, {entry.address for entry in iterate_entries(storage, tree)}
+    return _READ[tree_id]
+
+
+def _dead(holder: str | None) -> str:
+    """The same process, had it begun at another time: one that is gone."""
+    machine, pid, _ = (holder or "none 1 1").rsplit(" ", 2)
+    return f"{machine} {pid} 1"
+
+
+def _ice_messages(root: Path) -> tuple[str, ...]:
+    """The snapshots that Icechunk sees on main, by their messages."""
+    content = (root / "repo").read_bytes()
+    if content not in _HISTORIES:
+        found = icechunk.Repository.open(icechunk.local_filesystem_storage(str(root)))
+        _HISTORIES[content] = tuple(each.message for each in found.ancestry(branch="main"))
+    return _HISTORIES[content]
+
+
+_HISTORIES: Final[dict[bytes, tuple[str, ...]]] = {}
+"""By the bytes of the file that says them."""
+
+
+def _write_files(work: Path) -> None:
+    (work / "tree" / "deep").mkdir(parents=True)
+    for name in ("source", "other", "tree/one", "tree/deep/two"):
+        (work / name).write_text(f"{name} ".ljust(40, "."))
+    (work / "policy.json").write_text('{"default": {"keep_last": 2}}')
+    (work / "out").mkdir()
+
+
+def _fill(world: SmallWorld, do: Do) -> None:
+    do("init", world.store)
+    _fill_lake(do)
+    _fill_collections(world, do)
+    _fill_trash(world, do)
+    for name in ("swept", "planned", "gone"):
+        _fill_old(do, name)
+    world.age()
+    run = do("gc", "run", "swept", "--grace", "1s", "--unsafe", "--quarantine", "1d", "--yes")
+    plan = do("gc", "plan", "planned", "--grace", "1s", "--unsafe")
+    world.names |= {"run": run["run_id"], "plan": plan["run_id"]}
+    do("repo", "delete", "gone")
+    month_ago = datetime.now(UTC) - timedelta(days=30)
+    world.execute(
+        "UPDATE repositories SET expires_at = ? WHERE name = 'gone'",
+        int(month_ago.timestamp() * 1_000_000),
+    )
+    purge = ("purge", "run", "lake", "--reason")
+    planned = do(*purge, "planned", "--path", "dev:e", "--dry-run")
+    done = do(*purge, "done", "--path", "dirty:secret", "--yes-i-mean", "lake")
+    world.names |= {"purge": planned["purge_id"], "done": done["purge_id"]}
+    _make_ice(world.directory / "ice")
+
+
+def _commit(do: Do, repository: str, branch: str, message: str, day: int) -> str:
+    date = f"2020-01-{day:02}T00:00:00Z"
+    made = do("commit", repository, branch, "-m", message, "--date", date)
+    return str(made["commit_id"])
+
+
+def _fill_lake(do: Do) -> None:
+    do("repo", "create", "lake")
+    for path, source in (("a", "source"), ("b", "other"), ("d/x", "tree/one")):
+        do("fs", "put", "lake", "main", path, source)
+    _commit(do, "lake", "main", "first", 1)
+    do("fs", "put", "lake", "main", "a", "tree/deep/two")
+    do("fs", "rm", "lake", "main", "d/x")
+    _commit(do, "lake", "main", "second", 2)
+    do("branch", "create", "lake", "dev")
+    do("fs", "put", "lake", "dev", "e", "source")
+    _commit(do, "lake", "dev", "on dev", 3)
+    do("fs", "put", "lake", "main", "f", "policy.json")
+    _commit(do, "lake", "main", "third", 4)
+    do("tag", "create", "lake", "v1", "main~1")
+    do("hold", "add", "lake", "main~1", "--reason", "audit")
+    do("branch", "create", "lake", "dirty")
+    for path in ("staged", "let-go", "secret"):
+        do("fs", "put", "lake", "dirty", path, "tree/one")
+    do("fs", "rm", "lake", "dirty", "let-go")
+    do("retention", "set", "lake", "--default", "keep_last:1")
+
+
+def _fill_collections(world: SmallWorld, do: Do) -> None:
+    project = do("project", "create", "lake", "p")
+    inner = do("project", "create", "lake", "p/q")
+    changed = do("collection", "create", "lake", "p/c", "tree")
+    do("collection", "put", "lake", "p/c", "source", "--keep-version")
+    made = do("collection", "create", "lake", "p/d", "--from-ref", "main")
+    given = do("fs", "address", "lake", "dirty", "linked")
+    place = Path(unquote(urlsplit(given["url"]).path))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("linked".ljust(40, "."))
+    key = do("key", "create", "--role", "reader", "--name", "r")
+    admin = do("key", "create", "--role", "admin", "--name", "admin")
+    first = do("log", "lake", "main", "--limit", "3")["commits"]
+    world.names |= {
+        "token": given["token"],
+        "linked": given["url"],
+        "project": project["project_id"],
+        "inner_project": inner["project_id"],
+        "collection": changed["collection_id"],
+        "other_collection": made["collection_id"],
+        "admin": admin["access_key_id"],
+        "secret": admin["secret_access_key"],
+        "key": key["access_key_id"],
+        "hash": made["content_hash"],
+        "head": first[0]["commit_id"],
+        "first": first[-1]["commit_id"],
+        "first_address": do("fs", "stat", "lake", first[-1]["commit_id"], "d/x")["address"],
+        "ice": f"icechunk:{world.directory / 'ice'}",
+        "store": str(world.store),
+        "work": str(world.work),
+    }
+    # The rest of the store's life has no leases; what was given out before lasts all the same.
+    with patch.dict(os.environ, EBBTIDE_LEASE_TTL="1d"):
+        locators = do("collection", "locators", "lake", "p/d")
+    (world.work / "locators.json").write_text(json.dumps(locators))
+    with Store.open(world.store, settings=Settings(lease_ttl=timedelta(days=1))) as store:
+        lake = store.repository("lake")
+        world.names["task"] = lake.exports.begin()
+        lake.exports.carry_out(world.names["task"])
+        world.names["locator"] = lake.locators.sign_path("main", "a").locator
+
+
+def _fill_trash(world: SmallWorld, do: Do) -> None:
+    for kind in ("branch", "tag"):
+        more = ("main",) if kind == "tag" else ()
+        do(kind, "create", "lake", f"{kind}-bin", *more)
+        do(kind, "delete", "lake", f"{kind}-bin")
+    project = do("project", "create", "lake", "bin")
+    do("project", "delete", "lake", "bin")
+    collection = do("collection", "create", "lake", "p/bin")
+    do("collection", "delete", "lake", "p/bin")
+    do("repo", "create", "binned")
+    do("repo", "delete", "binned")
+    do("repo", "create", "days")
+    do("retention", "set", "days", "--default", "7d")
+    world.names |= {
+        "binned_project": project["project_id"],
+        "binned_collection": collection["collection_id"],
+    }
+
+
+def _fill_old(do: Do, name: str) -> None:
+    """One file that the policy lets go."""
+    do("repo", "create", name)
+    do("fs", "put", name, "main", "old", "source")
+    _commit(do, name, "main", "old", 1)
+    do("fs", "rm", name, "main", "old")
+    do("fs", "put", name, "main", "new", "other")
+    _commit(do, name, "main", "new", 2)
+    do("retention", "set", name, "--default", "keep_last:1")
+
+
+def _make_ice(path: Path) -> None:
+    repository = create_repository(path, 2)
+    for number in range(3):
+        session = repository.writable_session("main")
+        root = zarr.open_group(session.store, mode="a")
+        array = root.require_array("a", shape=(8,), chunks=(4,), dtype="float64", compressors=None)
+        array[...] = number + 1
+        session.commit(f"commit {number}")
+    backdate(path, AGE.total_seconds())

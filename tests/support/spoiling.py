@@ -1,0 +1,131 @@
+"""States in which a small world refuses: each is one that a gate, or a check, has to meet."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from ebbtide.processes import this_process
+from tests.support.small_world import SmallWorld
+
+Spoil = Callable[[SmallWorld, str], None]
+"""Spoils the world; most a repository of it."""
+
+
+def _root(world: SmallWorld, repository: str) -> Path:
+    return world.store / "storage" / repository
+
+
+def _owner(world: SmallWorld, repository: str) -> Path:
+    return _root(world, repository) / "_ebbtide" / "OWNER"
+
+
+def _foreign_owner(world: SmallWorld, repository: str) -> None:
+    path = _owner(world, repository)
+    content = json.loads(path.read_bytes())
+    path.write_text(json.dumps(content | {"store_id": "0" * 32}))
+
+
+def _older_backup(world: SmallWorld, repository: str) -> None:
+    path = _owner(world, repository)
+    content = json.loads(path.read_bytes())
+    path.write_text(json.dumps(content | {"epoch": content["epoch"] + 9, "nonce": "0" * 16}))
+
+
+def _damaged_owner(world: SmallWorld, repository: str) -> None:
+    _owner(world, repository).write_text("{")
+
+
+def _no_owner(world: SmallWorld, repository: str) -> None:
+    _owner(world, repository).unlink()
+
+
+def _run_in_progress(world: SmallWorld, repository: str) -> None:
+    now = int(datetime.now(UTC).timestamp() * 1_000_000)
+    world.execute(
+        "INSERT OR REPLACE INTO gc_leases (repository_id, run_epoch, run_id, holder, heartbeat_at)"
+        " SELECT repository_id, 99, 'f' || hex(randomblob(15)), ?, ?"
+        " FROM repositories WHERE name = ?",
+        this_process(),
+        now,
+        repository,
+    )
+
+
+def _ended(ago: timedelta) -> Spoil:
+    def end(world: SmallWorld, repository: str) -> None:
+        then = int((datetime.now(UTC) - ago).timestamp() * 1_000_000)
+        world.execute("UPDATE repositories SET expires_at = ? WHERE name = ?", then, repository)
+
+    return end
+
+
+def _no_storage(world: SmallWorld, repository: str) -> None:
+    shutil.rmtree(_root(world, repository))
+
+
+def _without(*parts: str) -> Spoil:
+    def drop(world: SmallWorld, repository: str) -> None:
+        shutil.rmtree(_root(world, repository).joinpath(*parts), ignore_errors=True)
+
+    return drop
+
+
+def _cut(*parts: str) -> Spoil:
+    def cut(world: SmallWorld, repository: str) -> None:
+        for path in _root(world, repository).joinpath(*parts).rglob("*"):
+            if path.is_file():
+                path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    return cut
+
+
+def _no_store(world: SmallWorld, _repository: str) -> None:
+    shutil.rmtree(world.store)
+
+
+def _no_key(world: SmallWorld, _repository: str) -> None:
+    (world.store / "secret.key").unlink()
+
+
+def _another_key(world: SmallWorld, _repository: str) -> None:
+    (world.store / "secret.key").write_text("A" * 43 + "=\n")
+
+
+def _newer_schema(world: SmallWorld, _repository: str) -> None:
+    world.execute("UPDATE alembic_version SET version_num = '9999'")
+
+
+def _no_database(world: SmallWorld, _repository: str) -> None:
+    world.database.write_bytes(b"this is no database at all" * 100)
+
+
+SPOILED: Final[Mapping[str, Spoil]] = {
+    "owned by another store": _foreign_owner,
+    "a database from a backup": _older_backup,
+    "OWNER is damaged": _damaged_owner,
+    "no OWNER": _no_owner,
+    "a run in progress": _run_in_progress,
+    "in the trash": _ended(timedelta(seconds=1)),
+    "gone": _ended(timedelta(days=30)),
+    "no storage": _no_storage,
+    "no trees": _without("_ebbtide", "trees"),
+    "damaged trees": _cut("_ebbtide", "trees"),
+    "no ranges": _without("_ebbtide", "ranges"),
+    "damaged ranges": _cut("_ebbtide", "ranges"),
+    "no objects": _without("data"),
+    "damaged objects": _cut("data"),
+    "no files of runs": _without("_ebbtide", "gc"),
+    "damaged files of runs": _cut("_ebbtide", "gc"),
+    "no files of purges": _without("_ebbtide", "purges"),
+    "damaged files of purges": _cut("_ebbtide", "purges"),
+    "no store": _no_store,
+    "no secret key": _no_key,
+    "another secret key": _another_key,
+    "a newer schema": _newer_schema,
+    "a database that is none": _no_database,
+}
