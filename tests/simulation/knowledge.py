@@ -62,6 +62,16 @@ class Given:
 
 
 @dataclass(slots=True)
+class Use:
+    """An operation that gives or takes back a promise of that name, and when it began and ended."""
+
+    name: str
+    number: int
+    began: datetime
+    ended: datetime | None = None
+
+
+@dataclass(slots=True)
 class Known:
     """All that the answers of a history say."""
 
@@ -71,6 +81,7 @@ class Known:
     tags: list[str] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
     locators: list[Given] = field(default_factory=list)
     collections: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
@@ -93,22 +104,50 @@ class Known:
 
     # Promises
 
+    def begin(self, name: str, number: int, now: datetime) -> None:
+        """An operation begins that may give or take back a promise."""
+        self.uses.append(Use(name, number, now))
+
+    def end(self, number: int, now: datetime) -> None:
+        """An operation is over, in whatever way."""
+        for use in self.uses:
+            if use.number == number and use.ended is None:
+                use.ended = now
+
+    def since(self, name: str, number: int) -> datetime | None:
+        """When an operation began, if another one was under way beside it since, of which nobody
+        knows whether it was before or after; else None."""
+        began = next(use.began for use in self.uses if (use.name, use.number) == (name, number))
+        beside = any(
+            use.name == name and use.number != number and (use.ended is None or use.ended >= began)
+            for use in self.uses
+        )
+        return began if beside else None
+
     def promise(
         self, name: str, repository_id: str, keys: Iterable[str], until: datetime | None = None
     ) -> None:
-        """These files stay."""
-        self.promises[name] = Promise(repository_id, frozenset(keys), until)
+        """These files stay, if nobody has begun to end the repository."""
+        if repository_id in self.repositories:
+            self.promises[name] = Promise(repository_id, frozenset(keys), until)
 
     def lessen(self, name: str, until: datetime) -> None:
         """Somebody begins to take a promise back: it holds no longer than that."""
         if name in self.promises:
             self.promises[name] = self.promises[name].lessened(until)
 
-    def moving(self, name: str, now: datetime) -> None:
+    def moving(self, name: str, number: int, now: datetime) -> None:
         """A ref is about to point at something else: what it pointed at stays for a lease."""
+        self.begin(name, number, now)
         if name in self.promises:
-            self.promises[f"{name} before {now}"] = self.promises[name].lessened(now + LEASE)
-            del self.promises[name]
+            before = self.promises.pop(name)
+            self.promises[f"{name} before {number}"] = before.lessened(now + LEASE)
+
+    def points_at(self, name: str, number: int, repository_id: str, keys: Iterable[str]) -> None:
+        """An answer said that a ref has these files: for good, or for a lease at least where others
+        moved it meanwhile."""
+        since = self.since(name, number)
+        self.promise(name, repository_id, keys, None if since is None else since + LEASE)
 
     def lessen_all(self, repository_id: str, until: datetime) -> None:
         """A repository is about to end."""

@@ -75,7 +75,25 @@ class Act:
         if commit_id not in self.known.commits:
             self.known.commits.append(commit_id)
         if content is not None:
-            self.known.promise(name, repository_id, content.keys)
+            self.known.points_at(name, self.number, repository_id, content.keys)
+
+    def begin(self, name: str) -> None:
+        """This may give or take back a promise."""
+        self.known.begin(name, self.number, self.world.clock.now)
+
+    def moving(self, name: str) -> None:
+        """This may move a ref."""
+        self.known.moving(name, self.number, self.world.clock.now)
+
+    def lessen(self, name: str) -> None:
+        """This may move a ref to the trash."""
+        self.begin(name)
+        self.known.lessen(name, self.world.clock.now + TRASH)
+
+    def take_back(self, name: str) -> None:
+        """This may end a promise."""
+        self.begin(name)
+        self.known.promises.pop(name, None)
 
 
 Operation = Callable[[Act], object]
@@ -88,7 +106,7 @@ def save(act: Act) -> object:
     """Write one file or two, delete one perhaps, and commit."""
     lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
     name = f"branch {branch}"
-    act.known.moving(name, act.world.clock.now)
+    act.moving(name)
     for offset in range(1 + act.numbers[1] % 2):
         path = PATHS[(act.numbers[2] + offset) % len(PATHS)]
         lake.objects.put(branch, path, f"{path} of {act.number}".encode())
@@ -127,6 +145,7 @@ def branch(act: Act) -> object:
     """Make a branch of a branch or of any commit."""
     lake, name = act.process.lake(), f"branch-{act.number}"
     source = act.pick([*act.known.branches, *act.known.commits], 0)
+    act.begin(f"branch {name}")
     made = lake.branches.create(name, source)
     act.known.branches.append(name)
     act.points_at(lake, f"branch {name}", made.commit_id)
@@ -136,7 +155,7 @@ def branch(act: Act) -> object:
 def delete_branch(act: Act) -> object:
     """Put a branch in the trash."""
     lake, name = act.process.lake(), act.newest(act.known.branches[1:], 0)
-    act.known.lessen(f"branch {name}", act.world.clock.now + TRASH)
+    act.lessen(f"branch {name}")
     act.known.branches.remove(name)
     act.known.trashed.append(name)
     return lake.branches.delete(name)
@@ -145,6 +164,7 @@ def delete_branch(act: Act) -> object:
 def restore_branch(act: Act) -> object:
     """Bring a branch back."""
     lake, name = act.process.lake(), act.newest(act.known.trashed, 0)
+    act.begin(f"branch {name}")
     found = lake.branches.restore(name)
     act.known.trashed.remove(name)
     act.known.branches.append(name)
@@ -157,10 +177,11 @@ def tag(act: Act) -> object:
     lake = act.process.lake()
     if act.known.tags and act.numbers[1] % 3 == 0:
         name = act.newest(act.known.tags, 0)
-        act.known.lessen(f"tag {name}", act.world.clock.now + TRASH)
+        act.lessen(f"tag {name}")
         act.known.tags.remove(name)
         return lake.tags.delete(name)
     name = f"tag-{act.number}"
+    act.begin(f"tag {name}")
     made = lake.tags.create(name, act.pick([*act.known.branches, *act.known.commits], 0))
     act.known.tags.append(name)
     act.points_at(lake, f"tag {name}", made.commit_id)
@@ -172,10 +193,12 @@ def hold(act: Act) -> object:
     lake = act.process.lake()
     if act.known.held and act.numbers[1] % 3 == 0:
         commit_id = act.newest(act.known.held, 0)
-        act.known.promises.pop(f"hold on {commit_id}", None)
+        act.take_back(f"hold on {commit_id}")
         act.known.held.remove(commit_id)
         return lake.retention.release(commit_id)
-    found = lake.retention.hold(act.newest(act.known.commits, 0), "simulated")
+    commit_id = act.newest(act.known.commits, 0)
+    act.begin(f"hold on {commit_id}")
+    found = lake.retention.hold(commit_id, "simulated")
     act.points_at(lake, f"hold on {found.commit_id}", found.commit_id)
     act.known.held.append(found.commit_id)
     return found.commit_id
@@ -192,7 +215,7 @@ def merge(act: Act) -> object:
     lake = act.process.lake()
     source, target = act.newest(act.known.branches, 0), act.pick(act.known.branches, 1)
     name = f"branch {target}"
-    act.known.moving(name, act.world.clock.now)
+    act.moving(name)
     if act.numbers[2] % 2:
         made = lake.commits.merge(source, target, strategy="source-wins")
     else:
@@ -236,6 +259,7 @@ def collect_files(act: Act) -> object:
         change = ContentChange([FromRef(act.pick(act.known.branches, 0))])
     project_id = lake.projects.create(f"project-{act.number}").project_id
     made = lake.collections.create(project_id, "collection", change)
+    act.begin(f"collection {made.collection_id}")
     act.known.collections.append(made.collection_id)
     _collected(act, lake, made.collection_id)
     return made.collection_id
@@ -244,15 +268,16 @@ def collect_files(act: Act) -> object:
 def change_collection(act: Act) -> object:
     """Update a collection, delete it, or bring it back."""
     lake, collection_id = act.process.lake(), act.newest(act.known.collections, 0)
-    name, now = f"collection {collection_id}", act.world.clock.now
+    name = f"collection {collection_id}"
     kind = act.numbers[1] % 3
     if kind == 0:
-        act.known.lessen(name, now + TRASH)
+        act.lessen(name)
         return lake.collections.delete(collection_id)
     if kind == 1:
+        act.begin(name)
         answer = lake.collections.restore(collection_id)
     else:
-        act.known.moving(name, now)
+        act.moving(name)
         change = ContentChange([FromRef(act.pick(act.known.branches, 2))], replaces=True)
         answer = lake.collections.update(collection_id, change)
     _collected(act, lake, collection_id)
@@ -266,7 +291,7 @@ def _collected(act: Act, lake: Repository, collection_id: str) -> None:
     content = act.checker.content_of(lake.info.repository_id, content_id)
     if content is not None:
         name = f"collection {collection_id}"
-        act.known.promise(name, lake.info.repository_id, content.keys)
+        act.known.points_at(name, act.number, lake.info.repository_id, content.keys)
 
 
 # Runs
@@ -311,6 +336,7 @@ def run_aside(act: Act) -> object:
 
 
 def _note_aside(act: Act, run_id: str, options: Mapping[str, Any]) -> None:
+    act.begin(f"quarantine of {run_id}")
     if options["quarantine"] is not None and run_id not in act.known.aside:
         act.known.aside.append(run_id)
 
@@ -318,26 +344,29 @@ def _note_aside(act: Act, run_id: str, options: Mapping[str, Any]) -> None:
 def undo(act: Act) -> object:
     """Undo a run."""
     run_id = act.newest(act.known.aside, 2)
-    act.known.promises.pop(f"quarantine of {run_id}", None)
+    act.take_back(f"quarantine of {run_id}")
     return _told(act.process.collector().undo(run_id))
 
 
 def purge_aside(act: Act) -> object:
     """Delete for good what a run has aside."""
     run_id = act.newest(act.known.aside, 2)
-    act.known.promises.pop(f"quarantine of {run_id}", None)
+    act.take_back(f"quarantine of {run_id}")
     return _told(act.process.collector().purge(run_id))
 
 
 def _swept(act: Act, report: RunReport) -> str:
     """What a run has aside stays until its time."""
     held = report.quarantine or {}
-    if report.state == "swept" and held.get("state") == "held":
+    name = f"quarantine of {report.run_id}"
+    is_sure = report.state == "swept" and held.get("state") == "held"
+    # Who undoes it, or sweeps it too, may have been faster than the answer.
+    if is_sure and act.known.since(name, act.number) is None:
         start = f"{LAKE}/_ebbtide/gc/runs/{report.run_id}/quarantine/"
         keys = [key for key in act.world.bucket.objects if key.startswith(start)]
         until = datetime.fromisoformat(held["until"])
         lake = act.process.lake()
-        act.known.promise(f"quarantine of {report.run_id}", lake.info.repository_id, keys, until)
+        act.known.promise(name, lake.info.repository_id, keys, until)
     return _told(report)
 
 
@@ -406,6 +435,7 @@ def create_repository(act: Act) -> object:
     """Make another repository in the place of one that ended."""
     if act.known.repositories:
         raise Nothing
+    act.begin("branch main")
     made = act.process.store.create_repository(LAKE, storage_url=ROOT)
     fresh = Known()
     for name in ("branches", "trashed", "tags", "commits", "held", "collections", "runs", "aside"):

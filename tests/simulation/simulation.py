@@ -105,6 +105,8 @@ class Simulation:
             except EbbtideError as error:
                 scheduler.tell(f"refused: {error.kind}: {error.message}")
                 raise
+            finally:
+                known.end(step.number, world.clock.now)
             scheduler.tell(f"answers {answer}")
             return answer
 
