@@ -18,7 +18,7 @@ from tests.simulation.scheduler import Disturbance, Fault
 from tests.simulation.world import LEASE, RUN_LEASE
 
 BASES: Final = 16
-STEPS_MAX: Final = 7
+STEPS: Final = (2, 3, 3, 3, 4, 4, 4, 5, 5, 7)
 ALWAYS: Final = ("save", "run")
 MINUTE: Final = timedelta(minutes=1)
 
@@ -125,10 +125,11 @@ def draw(seed: int) -> History:
     chosen = [*ALWAYS, *(name for theme in themes for name in theme)]
     steps = [
         _step(random, number, random.choice(chosen))
-        for number in range(1, random.randint(3, STEPS_MAX) + 1)
+        for number in range(1, random.choice(STEPS) + 1)
     ]
-    for _ in range(random.choice((0, 1, 1, 1, 2, 2, 3))):
-        place = random.randrange(len(steps))
+    for _ in range(random.choice((0, 1, 1, 1, 1, 1, 2, 2, 2, 3))):
+        # The last one has nobody beside it.
+        place = random.randrange(len(steps) - (random.random() < 0.8))
         step = steps[place]
         disturbance = _disturbance(random, step.name)
         steps[place] = replace(step, disturbances=(*step.disturbances, disturbance))
