@@ -17,6 +17,7 @@ from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFI
 from tests.simulation.scheduler import ANY, BATCH, READ, Scheduler
 from tests.support.memory import Bucket, MemoryStorage
 
+LAKE_PREFIX: Final = "lake/"
 CONTENT: Final = (DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX)
 RUNS: Final = "_ebbtide/gc/runs/"
 TOLD: Final = ("deleted", "intended", "quarantine", "fence.json", "report.json", "plan.json")
@@ -58,6 +59,10 @@ class SimulatedStorage(MemoryStorage):
     def _plain(self) -> MemoryStorage:
         return MemoryStorage(self.url, self.bucket, self.prefix)
 
+    def _shown(self, address: str) -> str:
+        """Where an address is in the repository, whatever part of it this storage is of."""
+        return f"{self.prefix}{address}".removeprefix(LAKE_PREFIX)
+
     @property
     def _scheduler(self) -> Scheduler:
         assert isinstance(self.bucket, SimulatedBucket)
@@ -74,7 +79,7 @@ class SimulatedStorage(MemoryStorage):
     def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """See `Storage.stream`. Others may delete it before its first byte."""
         return self._scheduler.call(
-            f"stream {address}",
+            f"stream {self._shown(address)}",
             lambda: self._plain.stream(address, start=start, end=end),
             allowed=READ,
             effect=False,
@@ -85,15 +90,16 @@ class SimulatedStorage(MemoryStorage):
     ) -> None:
         """See `Storage.put`."""
         self._scheduler.call(
-            f"put {address}",
+            f"put {self._shown(address)}",
             lambda: self._plain.put(address, data, create_only=create_only, durable=durable),
-            effect=is_noticed(address),
+            effect=is_noticed(self._shown(address)),
         )
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
         """See `Storage.replace`."""
         return self._scheduler.call(
-            f"replace {address}", lambda: self._plain.replace(address, data, version=version)
+            f"replace {self._shown(address)}",
+            lambda: self._plain.replace(address, data, version=version),
         )
 
     def head(self, address: str) -> ObjectInfo | None:
@@ -115,7 +121,9 @@ class SimulatedStorage(MemoryStorage):
     ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`. Much may happen before what it said is used."""
         found = [*self._plain.list(prefix, recursive=recursive, share=share, sized=sized)]
-        self._scheduler.call(f"list {prefix}", lambda: None, allowed=READ, effect=False)
+        self._scheduler.call(
+            f"list {self._shown(prefix)}", lambda: None, allowed=READ, effect=False
+        )
         yield from found
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
@@ -141,7 +149,7 @@ class SimulatedStorage(MemoryStorage):
         scheduler, count = self._scheduler, len(addresses)
         failed, lost = count, False
         for place, address in enumerate(addresses):
-            text = f"{method} {place + 1} of {count}: {address}"
+            text = f"{method} {place + 1} of {count}: {self._shown(address)}"
             fault = scheduler.point(text, allowed=ANY if place else BATCH, effect=True)
             if fault in ("fail", "part"):
                 failed = 0 if fault == "fail" else count // 2
@@ -157,7 +165,8 @@ class SimulatedStorage(MemoryStorage):
         return outcomes
 
     def _read(self, method: str, address: str, work: Callable[[], _Answer]) -> _Answer:
-        if not is_noticed(address):
+        shown = self._shown(address)
+        if not is_noticed(shown):
             self._scheduler.require_alive()
             return work()
-        return self._scheduler.call(f"{method} {address}", work, allowed=READ, effect=False)
+        return self._scheduler.call(f"{method} {shown}", work, allowed=READ, effect=False)

@@ -8,7 +8,7 @@ before it has ended or sleeps. All of it follows from the seed. Not for: carryin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import Random
@@ -18,57 +18,31 @@ from tests.simulation.scheduler import Disturbance, Fault
 from tests.simulation.world import LEASE, RUN_LEASE
 
 BASES: Final = 16
-STEPS: Final = (2, 3, 3, 3, 4, 4, 4, 5, 5, 7)
-ALWAYS: Final = ("save", "run")
+STEPS: Final = (1, 2, 2, 2, 3, 3, 3, 4, 4, 6)
 MINUTE: Final = timedelta(minutes=1)
 
 DELAYS: Final[tuple[timedelta, ...]] = (
-    *(timedelta(0),) * 6,
+    *(timedelta(0),) * 8,
     timedelta(seconds=1),
     RUN_LEASE + timedelta(seconds=1),
-    RUN_LEASE + timedelta(seconds=1),
-    LEASE * 0.3,
-    LEASE * 0.6,
+    LEASE * 0.4,
     LEASE * 0.8,
     LEASE + MINUTE,
-    LEASE + MINUTE,
-    LEASE * 2 + MINUTE,
     LEASE * 3 + MINUTE,
 )
 SLEEPS: Final[tuple[timedelta, ...]] = (
-    *(timedelta(0),) * 5,
-    RUN_LEASE + timedelta(seconds=1),
-    RUN_LEASE + timedelta(seconds=1),
-    LEASE * 0.4,
-    LEASE * 0.7,
+    *(timedelta(0),) * 4,
+    *(RUN_LEASE + timedelta(seconds=1),) * 3,
+    *(LEASE * 0.5,) * 2,
     LEASE + MINUTE,
     LEASE * 3 + MINUTE,
 )
-SLICES: Final = (1, 1, 1, 1, 2, 2, 3, 5, 9)
+SLICES: Final = (1, 1, 1, 1, 2, 2, 3, 5)
 FAULTS: Final[tuple[Fault, ...]] = (*("sleep",) * 12, "kill", "kill", "die", "fail", "lose", "part")
+DISTURBANCES: Final = (0, 1, 1, 1, 1, 1, 2, 2, 2, 3)
 
-LENGTHS: Final[Mapping[str, tuple[int, int]]] = {
-    "save": (60, 13),
-    "run": (190, 24),
-    "sweep": (110, 20),
-    "undo": (80, 15),
-    "copied run": (190, 24),
-    "purge aside": (35, 8),
-    "plan": (95, 8),
-    "merge": (30, 6),
-    "purge": (90, 20),
-    "purge whole": (130, 40),
-    "resume purge": (60, 30),
-    "remove": (190, 40),
-    "create repository": (20, 5),
-    "reclaim": (30, 10),
-    "upload": (35, 7),
-    "stage": (18, 4),
-    "collect files": (30, 7),
-    "change collection": (25, 5),
-    "sign": (12, 2),
-}
-"""About how many points and effects an operation has, where these are not few."""
+Words = Mapping[str, Mapping[str, int]]
+"""What kinds of points a kind of step has, and about how many of each."""
 
 THEMES: Final[Mapping[tuple[str, ...], int]] = {
     ("stage", "upload"): 2,
@@ -92,9 +66,30 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
 """Kinds of steps that have to do with each other, and how often they are chosen."""
 
 
+TOURS: Final[Mapping[int, tuple[str, ...]]] = {
+    0: ("upload", "stage", "stage", "save", "branch", "save", "merge", "tag", "hold"),
+    1: ("sign", "collect files", "change collection", "change collection", "upload located"),
+    2: ("policy", "plan", "sweep", "save", "undo", "undo", "run", "purge"),
+    3: (
+        "save",
+        "purge aside",
+        "purge aside",
+        "reclaim",
+        "branch",
+        "delete branch",
+        "restore branch",
+    ),
+    4: ("save", "copy database", "copied run"),
+    7: ("purge whole", "resume purge", "create repository"),
+    6: ("delete repository", "restore repository", "delete repository", "save", "save", "remove"),
+}
+"""From some bases, histories that go through all kinds of steps, to see what points these have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens next. `process` 0 and 1 are servers, any other is a process of its own."""
+    """What happens next. `process` 0 and 1 are servers, any other is a process of its own. With
+    `until_end` it happens a moment before the first of all that was promised may end."""
 
     name: str
     number: int
@@ -102,10 +97,12 @@ class Step:
     delay: timedelta
     process: int
     disturbances: tuple[Disturbance, ...] = ()
+    until_end: bool = False
 
     def __str__(self) -> str:
         disturbed = "".join(f"; {each}" for each in self.disturbances)
-        return f"{self.number} {self.name} {self.numbers}, {self.delay} later{disturbed}"
+        when = "just before something ends" if self.until_end else f"{self.delay} later"
+        return f"{self.name} {self.numbers}, {when}{disturbed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +114,21 @@ class History:
     settles: bool = False
 
 
-def draw(seed: int) -> History:
-    """The history of a seed."""
+def draw(seed: int, words: Words) -> History:
+    """The history of a seed, where steps have points with these words."""
     random = Random(f"history {seed}")
     # A few kinds at a time meet more often than all of them would.
-    themes = random.choices([*THEMES], [*THEMES.values()], k=random.choice((1, 1, 1, 2, 2, 3)))
-    chosen = [*ALWAYS, *(name for theme in themes for name in theme)]
-    steps = [
-        _step(random, number, random.choice(chosen))
-        for number in range(1, random.choice(STEPS) + 1)
-    ]
-    for _ in range(random.choice((0, 1, 1, 1, 1, 1, 2, 2, 2, 3))):
-        # The last one has nobody beside it.
-        place = random.randrange(len(steps) - (random.random() < 0.8))
-        step = steps[place]
-        disturbance = _disturbance(random, step.name)
-        steps[place] = replace(step, disturbances=(*step.disturbances, disturbance))
+    themes = random.choices([*THEMES], [*THEMES.values()], k=random.choice((1, 1, 1, 1, 2, 3)))
+    chosen = ["save", *(name for theme in themes for name in theme)]
+    count = random.choice(STEPS)
+    steps = [_step(random, number, random.choice(chosen)) for number in range(1, count + 1)]
+    for _ in range(random.choice(DISTURBANCES)):
+        place = random.randrange(count)
+        disturbance = _disturbance(random, words.get(steps[place].name, {}))
+        known = steps[place].disturbances
+        steps[place] = replace(steps[place], disturbances=(*known, disturbance))
+    # Nothing is lost before somebody deletes.
+    steps.append(_last(random, count + 1, chosen))
     return History(random.randrange(BASES), tuple(steps), settles=random.random() < 0.1)
 
 
@@ -141,28 +137,51 @@ def _step(random: Random, number: int, name: str) -> Step:
     return Step(name, number, numbers, random.choice(DELAYS), random.choice((0, 0, 0, 1, 2)))
 
 
-def _disturbance(random: Random, name: str) -> Disturbance:
-    points, effects = LENGTHS.get(name, (40, 12))
-    by_effects = random.random() < 0.7
+def _last(random: Random, number: int, chosen: Sequence[str]) -> Step:
+    name = "copied run" if "copied run" in chosen else random.choice(("run", "run", "reclaim"))
+    delay = random.choice((timedelta(0), LEASE + MINUTE, LEASE + MINUTE, LEASE * 3 + MINUTE))
+    step = replace(_step(random, number, name), delay=delay, process=2)
+    return replace(step, until_end=random.random() < 0.4)
+
+
+def _disturbance(random: Random, counts: Mapping[str, int]) -> Disturbance:
+    words = sorted(counts) or ["read"]
+    word = random.choices(words, [_weight(word) for word in words])[0]
     return Disturbance(
         random.choice(FAULTS),
-        random.randrange(effects if by_effects else points),
-        by_effects,
+        word,
+        random.randrange(counts.get(word, 1)),
         random.choice(SLICES),
         random.choice(SLEEPS),
     )
 
 
+def _weight(word: str) -> int:
+    """What cannot be taken back weighs most, and then what others see."""
+    if word.startswith(("delete", "move")):
+        return 8
+    if word == "commit" or word.endswith(("OWNER", "EPOCH", "intended", "deleted", "quarantines")):
+        return 3
+    return 2 if word.startswith(("put", "replace", "list", "begin", "INSERT")) else 1
+
+
 def draw_base(number: int) -> History:
     """How a base comes about: some commits, and perhaps a branch, a collection, a run."""
     random = Random(f"base {number}")
-    names = ["save", "save", "policy"]
+    names = ["policy", "save", "save"]
     more = ["branch", "save", "run", "collect files", "tag", "stage", "hold", "plan", "sign", "run"]
-    names += random.sample(more, random.randint(1, 5))
+    names += random.sample(more, random.randint(0, 4))
     steps = [_step(random, place - 100, name) for place, name in enumerate(names)]
     first = Step("create repository", -200, (0,), LEASE, 0)
     late = Step("save", -1, (0, 1, number % 4, 0), LEASE * 2, 0)
     return History(-1, (first, *steps, late))
+
+
+def draw_tour(base: int, names: Sequence[str]) -> History:
+    """A history of these steps, which nothing disturbs."""
+    random = Random(f"tour {base}")
+    steps = [_step(random, number, name) for number, name in enumerate(names, start=1)]
+    return History(base, tuple(replace(step, delay=LEASE, process=2) for step in steps))
 
 
 def shrink(fails: Callable[[History], bool], history: History) -> History:
@@ -192,7 +211,9 @@ def _simpler_steps(step: Step) -> Iterator[Step]:
     for number in range(len(step.disturbances)):
         others = step.disturbances[:number] + step.disturbances[number + 1 :]
         yield replace(step, disturbances=others)
-    if step.delay:
+    if step.until_end:
+        yield replace(step, until_end=False)
+    elif step.delay:
         yield replace(step, delay=timedelta(0))
     for number, each in enumerate(step.disturbances):
         before, after = step.disturbances[:number], step.disturbances[number + 1 :]

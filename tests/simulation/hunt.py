@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from typing import Final
 
 from tests.simulation.faults import FAULTS, made
-from tests.simulation.histories import draw
 from tests.simulation.simulation import Simulation, open_simulation, smallest, told
 
 CHUNK: Final = 20
@@ -39,7 +38,9 @@ def _begin(fault: str | None) -> None:
 def _failed(seeds: range) -> tuple[range, list[int]]:
     """Of some seeds those whose histories fail."""
     (simulation,) = _open
-    return seeds, [seed for seed in seeds if simulation.run(draw(seed)).violation is not None]
+    return seeds, [
+        seed for seed in seeds if simulation.run(simulation.draw(seed)).violation is not None
+    ]
 
 
 def _say(text: str) -> None:
@@ -72,7 +73,7 @@ def main() -> int:
                 break
     for seed in failed[:1]:
         with made(given.fault), open_simulation() as simulation:
-            small, outcome = smallest(simulation, draw(seed))
+            small, outcome = smallest(simulation, simulation.draw(seed))
             _say(f"seed {seed}: {outcome.violation}\n{small}\n{told(outcome)}")
     return 1 if failed else 0
 

@@ -24,11 +24,10 @@ from tests.simulation.knowledge import Checker, Given, Known
 from tests.simulation.world import LAKE, QUARANTINE, TRASH, URL, Process, World
 from tests.support.purging import request
 
-PATHS: Final = ("a", "b", "c", "d")
+PATHS: Final = ("a", "b", "c")
 ROOT: Final = f"{URL}/{LAKE}"
 POLICIES: Final[tuple[dict[str, Any] | None, ...]] = (
-    {"default": {"keep_last": 1}},
-    {"default": {"keep_last": 1}},
+    *({"default": {"keep_last": 1}},) * 5,
     {"default": {"keep_last": 2}},
     {"default": {"keep_within": "3h"}},
     None,
@@ -252,8 +251,9 @@ def upload_located(act: Act) -> object:
 def collect_files(act: Act) -> object:
     """Make a collection of a locator, or of a branch."""
     lake = act.process.lake()
-    if act.known.locators and act.numbers[1] % 4:
-        given = act.newest(act.known.locators, 0)
+    good = [each for each in act.known.locators if each.until > act.world.clock.now]
+    if good and act.numbers[1] % 4:
+        given = act.newest(good, 0)
         change = ContentChange([Located({given.path: given.token})])
     else:
         change = ContentChange([FromRef(act.pick(act.known.branches, 0))])

@@ -11,9 +11,11 @@ Not for: which points there are (`database`, `bucket`), or which disturbances (`
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from random import Random
 from typing import Any, Final, Literal, TypeVar
 
@@ -43,18 +45,18 @@ class _Stop(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """A fault at the first point that allows it behind `at` others. Where only `effects` are
-    counted, these are the points before calls that change what others see. A sleep lasts until so
-    many `slices` of others have been, and so much time passes with it."""
+    """A fault at the point with that `word` that comes behind `at` others with it, or at the first
+    one after it that allows the fault. A sleep lasts until so many `slices` of others have been,
+    and so much time passes with it."""
 
     fault: Fault
-    at: int
-    effects: bool = False
+    word: str
+    at: int = 0
     slices: int = 1
     lasts: timedelta = timedelta(0)
 
     def __str__(self) -> str:
-        where = f"{'effect' if self.effects else 'point'} {self.at}"
+        where = f"'{self.word}' number {self.at + 1}"
         if self.fault != "sleep":
             return f"{self.fault} at {where}"
         return f"sleep at {where} for {self.slices} slices and {self.lasts}"
@@ -67,20 +69,42 @@ class Line:
     time: datetime
     task: str
     text: str
+    word: str
+    """Of a point, what kind of one it is; empty for what is no point."""
     is_told: bool
     """Whether somebody who reads the history wants to know."""
+
+
+@cache
+def _place(address: str) -> str:
+    """What kind of file an address is of: a name for those that there is one of."""
+    parts = address.split("/")
+    if parts[0] != "_ebbtide":
+        return parts[0] or "root"
+    if parts[1:3] == ["gc", "runs"]:
+        return "/".join(["runs", *parts[4:5]])
+    return "/".join(parts[1:3]) if parts[1] == "gc" else parts[1]
+
+
+def word_of(text: str) -> str:
+    """The kind of a point: statement and table, or method and kind of file."""
+    method, _, rest = text.partition(" ")
+    if not method.islower() or not rest or rest.startswith("of "):
+        return text if method.isupper() else method
+    return f"{method} {_place(rest.rpartition(' ')[2])}"
 
 
 class Task(threading.Thread):
     """An operation. `answer` is what it returned, `refused` why it did not."""
 
     def __init__(
-        self, number: int, label: str, work: Callable[[], Any], disturbances: Sequence[Disturbance]
+        self, number: int, kind: str, work: Callable[[], Any], disturbances: Sequence[Disturbance]
     ) -> None:
-        super().__init__(name=f"simulated {number} {label}", daemon=True)
+        super().__init__(name=f"simulated {number} {kind}", daemon=True)
         self.number = number
-        self.label = f"{number} {label}"
-        self.ids = Random(f"ids of {number} {label}")
+        self.kind = kind
+        self.label = f"{number} {kind}"
+        self.ids = Random(f"ids of {number} {kind}")
         self.waiting_for: Callable[[], bool] | None = None
         self.wakes_at = 0
         self.sleeps_for = timedelta(0)
@@ -90,8 +114,7 @@ class Task(threading.Thread):
         self.answer: Any = None
         self.refused: EbbtideError | None = None
         self.broke: BaseException | None = None
-        self.points = 0
-        self.effects = 0
+        self.counts: Counter[str] = Counter()
         self.go = threading.Semaphore(0)
         self._work = work
         self._left = list(disturbances)
@@ -117,13 +140,12 @@ class Task(threading.Thread):
         self.is_over = True
         self._scheduler.give_back()
 
-    def next_fault(self, allowed: frozenset[Fault], *, effect: bool) -> Disturbance | None:
+    def next_fault(self, word: str, allowed: frozenset[Fault]) -> Disturbance | None:
         """What happens at the point that was just come to."""
         for disturbance in self._left:
-            count = self.effects if disturbance.effects else self.points
             if (
-                count > disturbance.at
-                and (effect or not disturbance.effects)
+                disturbance.word == word
+                and self.counts[word] > disturbance.at
                 and disturbance.fault in allowed
             ):
                 self._left.remove(disturbance)
@@ -157,7 +179,9 @@ class Scheduler:
     def tell(self, text: str, *, is_told: bool = True) -> None:
         """Write a line of the history."""
         task = self.current
-        self.lines.append(Line(self.clock.now, "" if task is None else task.label, text, is_told))
+        self.lines.append(
+            Line(self.clock.now, "" if task is None else task.label, text, "", is_told)
+        )
 
     def point(
         self, text: str, *, allowed: frozenset[Fault] = ANY, effect: bool = False
@@ -172,10 +196,10 @@ class Scheduler:
         if task.is_dead:
             raise Died
         self.clock.now += TICK
-        task.points += 1
-        task.effects += effect
-        self.lines.append(Line(self.clock.now, task.label, text, effect))
-        while (disturbance := task.next_fault(allowed, effect=effect)) is not None:
+        word = word_of(text)
+        task.counts[word] += 1
+        self.lines.append(Line(self.clock.now, task.label, text, word, effect))
+        while (disturbance := task.next_fault(word, allowed)) is not None:
             self.tell(f"=== {disturbance}, before: {text}")
             if disturbance.fault == "kill":
                 task.is_dead = True

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.histories import draw
 from tests.simulation.simulation import Simulation, open_simulation, smallest, told
 from tests.support.randomized import randomized
 
@@ -27,7 +26,7 @@ def simulation() -> object:
 @pytest.mark.timeout(0)
 @randomized("simulated histories")
 def test_histories(simulation: Simulation, seed: int, share: int) -> None:
-    history = draw(seed * SHARES + share)
+    history = simulation.draw(seed * SHARES + share)
     outcome = simulation.run(history)
     if outcome.violation is not None:
         small, outcome = smallest(simulation, history)
@@ -36,13 +35,13 @@ def test_histories(simulation: Simulation, seed: int, share: int) -> None:
 
 def test_a_seed_gives_the_same_history_in_another_process(simulation: Simulation) -> None:
     """Whatever the order of hashes, and whatever was carried out before."""
-    here = [simulation.run(draw(seed)).digest for seed in SEEDS]
+    here = [simulation.run(simulation.draw(seed)).digest for seed in SEEDS]
     program = (
-        "from tests.simulation.histories import draw\n"
+        ""
         "from tests.simulation.simulation import open_simulation\n"
         "with open_simulation() as simulation:\n"
         f"    for seed in reversed({list(SEEDS)}):\n"
-        "        print(simulation.run(draw(seed)).digest)\n"
+        "        print(simulation.run(simulation.draw(seed)).digest)\n"
     )
     root = Path(__file__).parents[2]
     path = os.pathsep.join([str(root), *sys.path])
