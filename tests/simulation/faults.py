@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from typing import Any, Final
 
 import pytest
 
+from ebbtide.errors import Conflict
 from ebbtide.gc import undoing
 from ebbtide.gc.undoing import Undo
 from ebbtide.storage import Storage
@@ -26,9 +28,13 @@ def _write(
     alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> bool:
     """Writes OWNER over whatever is there."""
-    del version, alone
-    storage.put(OWNER_ADDRESS, owner._encode(content))
-    return True
+    del alone
+    while True:
+        try:
+            storage.replace(OWNER_ADDRESS, owner._encode(content), version=version)
+            return True
+        except Conflict:
+            _, version = storage.get_versioned(OWNER_ADDRESS)
 
 
 FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
@@ -41,9 +47,9 @@ FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
 
 
 @contextmanager
-def made(fault: str | None) -> Iterator[None]:
-    """In the block the code has a fault, if one is named."""
+def made(*faults: str) -> Iterator[None]:
+    """In the block the code has these faults."""
     with pytest.MonkeyPatch.context() as patch:
-        for target, name, replacement in FAULTS[fault] if fault else ():
+        for target, name, replacement in chain.from_iterable(FAULTS[each] for each in faults):
             patch.setattr(target, name, replacement)
         yield

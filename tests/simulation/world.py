@@ -127,6 +127,7 @@ class World:
         self.servers: list[Process] = []
         self.outside = Random(0)
         self.has_copy = False
+        self._copies: list[sqlite3.Connection] = []
         upgrade_schema(self.database.engine)
         with SimulatedMetadata(self.database, self.clock).transaction() as tx:
             insert_store(tx, STORE_ID)
@@ -135,7 +136,9 @@ class World:
 
     def remember(self) -> State:
         """What it is now."""
-        return State(self.clock.now, dict(self.bucket.objects), self.database.copy())
+        copied = self.database.copy()
+        self._copies.append(copied)
+        return State(self.clock.now, dict(self.bucket.objects), copied)
 
     def begin(self, state: State, after_slice: Callable[[Task], None]) -> Scheduler:
         """Bring back a state, for a history with servers that have just been started."""
@@ -161,6 +164,8 @@ class World:
         """Close the databases."""
         self.database.close()
         self.copied.close()
+        for copied in self._copies:
+            copied.close()
 
     def token(self, length: int) -> bytes:
         """Random bytes, of each task its own: they do not depend on who came before."""
