@@ -7,7 +7,7 @@ meanwhile waits, as the scheduler says. Not for: writers beside each other, as P
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ class Database:
         self.writer: object | None = None
         self.engine = open_engine(sqlite_url(path))
         sa.event.listen(self.engine, "connect", _no_disk)
-        sa.event.listen(self.engine, "before_cursor_execute", self._before_statement)
         self.plain = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         """For what happens outside of the history."""
 
@@ -48,24 +47,31 @@ class Database:
         self.engine.dispose()
         self.plain.close()
 
-    def _before_statement(
-        self,
-        connection: sa.Connection,
-        _cursor: object,
-        statement: str,
-        _parameters: object,
-        _context: object,
-        _many: bool,
-    ) -> None:
-        del connection
-        if statement.startswith(("INSERT", "UPDATE", "DELETE")):
-            self.scheduler.point(" ".join(statement.split()[:3]))
-
 
 def _no_disk(connection: Any, _record: object) -> None:  # the driver's own type
     """No power fails here."""
     with closing(connection.cursor()) as cursor:
         cursor.execute("PRAGMA synchronous = OFF")
+
+
+class _Transaction(Transaction):
+    """A transaction whose changes are points."""
+
+    scheduler: Scheduler
+
+    @property
+    def execute(self) -> Callable[..., sa.CursorResult[Any]]:  # a row's types are the query's
+        """See `Transaction.execute`."""
+
+        def watched(statement: Any, *arguments: Any, **options: Any) -> sa.CursorResult[Any]:
+            if isinstance(statement, sa.UpdateBase):
+                method = type(statement).__name__.upper()
+                table = getattr(statement, "table", None)
+                self.scheduler.point(f"{method} {getattr(table, 'name', '')}")
+            return execute(statement, *arguments, **options)
+
+        execute = super().execute
+        return watched
 
 
 class SimulatedMetadata(Metadata):
@@ -85,7 +91,9 @@ class SimulatedMetadata(Metadata):
         lost = None
         try:
             with super().transaction() as tx:
-                yield tx
+                watched = _Transaction(tx.connection, self.clock)
+                watched.scheduler = scheduler
+                yield watched
                 lost = scheduler.point("commit", allowed=CALL, effect=True)
                 _require(lost)
         finally:

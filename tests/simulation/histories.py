@@ -31,10 +31,10 @@ DELAYS: Final[tuple[timedelta, ...]] = (
     LEASE * 3 + MINUTE,
 )
 SLEEPS: Final[tuple[timedelta, ...]] = (
-    *(timedelta(0),) * 4,
-    *(RUN_LEASE + timedelta(seconds=1),) * 3,
+    *(timedelta(0),) * 3,
+    *(RUN_LEASE + timedelta(seconds=1),) * 2,
     *(LEASE * 0.5,) * 2,
-    LEASE + MINUTE,
+    *(LEASE + MINUTE,) * 2,
     LEASE * 3 + MINUTE,
 )
 SLICES: Final = (1, 1, 1, 1, 2, 2, 3, 5)
@@ -54,11 +54,11 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
     ("sign", "collect files"): 4,
     ("upload located", "collect files"): 2,
     ("collect files", "change collection"): 3,
-    ("undo",): 4,
-    ("sweep", "undo"): 4,
-    ("plan", "sweep"): 2,
-    ("purge aside", "undo"): 2,
-    ("purge", "undo"): 2,
+    ("run aside", "undo"): 5,
+    ("plan", "sweep", "undo"): 4,
+    ("run aside", "purge aside", "undo"): 2,
+    ("run aside", "purge", "undo"): 2,
+    ("run",): 2,
     ("purge whole", "resume purge", "create repository"): 3,
     ("delete repository", "restore repository", "remove", "create repository"): 2,
     ("copy database", "copied run"): 3,
@@ -147,10 +147,13 @@ def _last(random: Random, number: int, chosen: Sequence[str]) -> Step:
 def _disturbance(random: Random, counts: Mapping[str, int]) -> Disturbance:
     words = sorted(counts) or ["read"]
     word = random.choices(words, [_weight(word) for word in words])[0]
+    count = counts.get(word, 1)
+    # The last of a kind is often the one that others have waited for.
+    at = count - 1 if random.random() < 0.4 else random.randrange(count)
     return Disturbance(
         random.choice(FAULTS),
         word,
-        random.randrange(counts.get(word, 1)),
+        at,
         random.choice(SLICES),
         random.choice(SLEEPS),
     )
@@ -159,10 +162,12 @@ def _disturbance(random: Random, counts: Mapping[str, int]) -> Disturbance:
 def _weight(word: str) -> int:
     """What cannot be taken back weighs most, and then what others see."""
     if word.startswith(("delete", "move")):
-        return 8
-    if word == "commit" or word.endswith(("OWNER", "EPOCH", "intended", "deleted", "quarantines")):
+        return 12
+    if word in ("commit", "replace OWNER"):
+        return 6
+    if word.endswith(("OWNER", "EPOCH", "intended", "deleted", "quarantines")):
         return 3
-    return 2 if word.startswith(("put", "replace", "list", "begin", "INSERT")) else 1
+    return 2 if word.startswith(("put", "list", "begin", "INSERT", "UPDATE")) else 1
 
 
 def draw_base(number: int) -> History:

@@ -127,7 +127,8 @@ def stage(act: Act) -> object:
     if kind == 1:
         return lake.objects.move(branch, other, path)
     if kind == 2:
-        return lake.commits.reset(branch)
+        lake.commits.reset(branch)
+        return None
     return lake.objects.put(branch, path, f"{path} of {act.number}".encode())
 
 
@@ -194,7 +195,8 @@ def hold(act: Act) -> object:
         commit_id = act.newest(act.known.held, 0)
         act.take_back(f"hold on {commit_id}")
         act.known.held.remove(commit_id)
-        return lake.retention.release(commit_id)
+        lake.retention.release(commit_id)
+        return commit_id
     commit_id = act.newest(act.known.commits, 0)
     act.begin(f"hold on {commit_id}")
     found = lake.retention.hold(commit_id, "simulated")
@@ -206,7 +208,10 @@ def hold(act: Act) -> object:
 def policy(act: Act) -> object:
     """Set or unset the policy."""
     lake, chosen = act.process.lake(), act.pick(POLICIES, 0)
-    return lake.retention.unset() if chosen is None else lake.retention.set(chosen)
+    if chosen is not None:
+        return lake.retention.set(chosen)
+    lake.retention.unset()
+    return None
 
 
 def merge(act: Act) -> object:
@@ -481,6 +486,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "collect files": collect_files,
     "change collection": change_collection,
     "run": run,
+    "run aside": run_aside,
     "plan": plan,
     "sweep": sweep,
     "undo": undo,
@@ -498,21 +504,20 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 }
 
 
-INSTEAD: Final[Mapping[str, Operation]] = {
-    "delete branch": branch,
-    "restore branch": branch,
-    "hold": save,
-    "change collection": collect_files,
-    "collect files": sign,
-    "sweep": run_aside,
-    "undo": run_aside,
-    "purge aside": run_aside,
-    "resume purge": purge_whole,
-    "create repository": purge_whole,
-    "remove": delete_repository,
-    "copied run": copy_database,
+INSTEAD: Final[Mapping[str, str]] = {
+    "delete branch": "branch",
+    "restore branch": "branch",
+    "change collection": "collect files",
+    "collect files": "sign",
+    "sweep": "run aside",
+    "undo": "run aside",
+    "purge aside": "run aside",
+    "resume purge": "purge whole",
+    "create repository": "purge whole",
+    "remove": "delete repository",
+    "copied run": "copy database",
 }
-"""What is done by an operation for which there is nothing to do yet."""
+"""What is done in place of an operation for which there is nothing to do yet; a save for others."""
 
 
 def perform(name: str, act: Act) -> object:
@@ -520,4 +525,4 @@ def perform(name: str, act: Act) -> object:
     try:
         return OPERATIONS[name](act)
     except Nothing:
-        return INSTEAD.get(name, save)(act)
+        return OPERATIONS[INSTEAD.get(name, "save")](act)

@@ -32,7 +32,7 @@ from tests.simulation.histories import (
     shrink,
 )
 from tests.simulation.knowledge import Checker, Known, Violation
-from tests.simulation.operations import Act, perform
+from tests.simulation.operations import INSTEAD, Act, perform
 from tests.simulation.scheduler import Line, Scheduler, Task
 from tests.simulation.world import LEASE, SETTLED, Process, State, World, open_world
 
@@ -80,6 +80,8 @@ class Simulation:
                 self.run(draw_tour(base, names))
                 for task in self.world.scheduler.tasks:
                     found.setdefault(task.kind, Counter()).__ior__(task.counts)
+            for name, instead in INSTEAD.items():
+                found.setdefault(name, Counter()).__ior__(found[instead])
             self._words = found
         return self._words
 

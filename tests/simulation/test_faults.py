@@ -81,7 +81,7 @@ UNMENDED: Final[dict[str, tuple[History, str]]] = {
                 0,
                 0,
                 1,
-                disturbed=Disturbance("sleep", "UPDATE branches SET", 1, 1, LEASE * 0.7),
+                disturbed=Disturbance("sleep", "UPDATE branches", 1, 1, LEASE * 0.7),
             ),
             step("sign", 0, 0, 1),
             step("run", later=LEASE * 0.8, process=2),
