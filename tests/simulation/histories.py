@@ -71,9 +71,10 @@ TOURS: Final[Mapping[int, tuple[str, ...]]] = {
     1: ("sign", "collect files", "change collection", "change collection", "upload located"),
     2: ("policy", "plan", "sweep", "save", "undo", "undo", "run", "purge"),
     3: (
-        "save",
+        "run aside",
         "purge aside",
-        "purge aside",
+        "run aside",
+        "undo",
         "reclaim",
         "branch",
         "delete branch",
