@@ -17,7 +17,7 @@ from typing import Final
 from tests.simulation.scheduler import Disturbance, Fault
 from tests.simulation.world import LEASE, RUN_LEASE
 
-BASES: Final = 16
+BASES: Final = 8
 STEPS: Final = (1, 2, 2, 2, 3, 3, 3, 4, 4, 6)
 MINUTE: Final = timedelta(minutes=1)
 
