@@ -107,6 +107,8 @@ KINDS: Final[Mapping[str, str]] = {
     "corrupt_ref": "a branch's or tag's file is damaged",
     "missing_backup": "a copy that tells what was reachable lately is not there",
     "repository_readonly": "a repository whose owners allow no changes",
+    "repository_mixed": "a repository to which clients of two versions of the format write",
+    "repository_rooted": "a repository whose keys begin with a slash",
     "unknown_format_version": "a file or database of a version that this program does not know",
     "plan_corrupt": "a plan that is not as it was written",
     "report_corrupt": "a report of a run that is not as it was written",

@@ -19,6 +19,7 @@ from ebbtide.errors import EbbtideError, InvalidInput
 
 ENV_PREFIX: Final = "EBBTIDE_"
 _SHOWN_MAX: Final = 60
+_PROMISED: Final = " Counts when a store is made; later, `ebbtide promises` changes it."
 
 
 def _duration(value: object) -> timedelta:
@@ -100,10 +101,12 @@ class Settings(BaseSettings):
     )
     lease_ttl: Duration = Field(
         timedelta(hours=1),
-        description="How long a signed URL or locator lasts, and what a ref pointed at stays.",
+        description="How long a signed URL or locator lasts, and what a ref pointed at stays."
+        + _PROMISED,
     )
     trash_time: Duration = Field(
-        timedelta(days=7), description="How long what was deleted or has expired can be restored."
+        timedelta(days=7),
+        description="How long what was deleted or has expired can be restored." + _PROMISED,
     )
     share_max: float = Field(
         0.5,
@@ -117,12 +120,13 @@ class Settings(BaseSettings):
     )
     upload_ttl: PositiveDuration = Field(
         timedelta(hours=1),
-        description="How long an address for a direct upload can be uploaded to and linked.",
+        description="How long an address for a direct upload can be uploaded to and linked."
+        + _PROMISED,
     )
     prepare_ttl: PositiveDuration = Field(
         timedelta(hours=6),
         description="How long reading what is uncommitted may take from its first page to its "
-        "last.",
+        "last." + _PROMISED,
     )
     reclaim: bool = Field(
         True,

@@ -134,7 +134,7 @@ def write(tmp_path: Path, lake: Ebbtide) -> Write:
 def expired_template(tmp_path_factory: pytest.TempPathFactory) -> Template:
     """A store whose policy lets one commit of `lake` go, and with it one object."""
     directory = tmp_path_factory.mktemp("expired") / "store"
-    with old_lake(directory) as lake:
+    with old_lake(directory, lease_ttl=timedelta(0)) as lake:
         for day, files in enumerate(
             ({"keep": b"1"} | {f"stays{n}": b"1" for n in range(4)}, {"a": b"old"}, {"a": b"new"})
         ):
@@ -147,12 +147,9 @@ def expired_template(tmp_path_factory: pytest.TempPathFactory) -> Template:
 
 
 @pytest.fixture
-def expired(
-    lake: Ebbtide, expired_template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> str:
+def expired(lake: Ebbtide, expired_template: Template, tmp_path: Path) -> str:
     """`lake` with one commit to let go, whose one object nothing else needs; the commit's id."""
     del lake  # whose store this one replaces
-    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
     directory, old = expired_template
     shutil.rmtree(tmp_path / "store")
     copy_store(directory, tmp_path / "store")

@@ -137,7 +137,7 @@ def test_a_process_of_its_own_says_nothing_of_spark(
     lake: Ebbtide, expired: str, tmp_path: Path
 ) -> None:
     """Spark's log reaches neither stdout nor stderr, and Python's path needs no help."""
-    environment = {"EBBTIDE_STORE": str(tmp_path / "store"), "EBBTIDE_LEASE_TTL": "0s"}
+    environment = {"EBBTIDE_STORE": str(tmp_path / "store")}
     done = program("gc", "run", "lake", *SHORT, "--yes", "--json", **environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["deleted_count"] == 1

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.drawn("interruptions")
 def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with FILES to delete, and one to keep. Tests have copies."""
     directory = tmp_path_factory.mktemp("interrupted") / "store"
-    with old_lake(directory) as lake:
+    with old_lake(directory, lease_ttl=timedelta(0)) as lake:
         for number in range(FILES):
             lake.objects.put("main", f"d/{number}", f"old {number}".encode())
         lake.commits.commit("main", "old", date=FIRST_DAY)
@@ -60,7 +60,6 @@ def store(
 ) -> Path:
     """A store with FILES to delete, and one to keep."""
     del lake  # whose store this one replaces
-    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
     monkeypatch.setenv("EBBTIDE_SHARE_MAX", "1")
     shutil.rmtree(tmp_path / "store")
     copy_store(store_template, tmp_path / "store")

@@ -59,6 +59,7 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "file"
     file.write_text("text")
     told("init", str(tmp_path / "store"))
+    told("promises")
     told("repo create", "lake")
     told("repo list")
     told("repo show", "lake")

@@ -119,7 +119,6 @@ def test_a_repository_from_the_trash_to_its_end(
     lake: Ebbtide,
     write: Callable[..., str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     typing: Callable[[str], None],
 ) -> None:
     """Everything is refused while it is in the trash; once gone it is planned, swept, and its
@@ -144,8 +143,7 @@ def test_a_repository_from_the_trash_to_its_end(
     assert lake("fs", "cat", "lake", "main", "a").out == "1"
     lake("repo", "delete", "lake")
 
-    monkeypatch.setenv("EBBTIDE_TRASH_TIME", "0s")
-    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    lake("promises", "--trash-time", "0s", "--lease-ttl", "0s", "--yes")
     assert lake("repo", "restore", thing, "--json", code=1).error_kind == "repository_not_found"
     assert thing in lake("repo", "list", "--gone").out
     assert thing not in lake("repo", "list", "--include-expired").out

@@ -83,11 +83,9 @@ def test_a_policy_that_is_none(
     assert lake("repo", "show", "lake", "--json").document["policy"] is None
 
 
-def test_each_commit_with_its_fate(
-    lake: Ebbtide, write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_commit_with_its_fate(lake: Ebbtide, write: Callable[..., str]) -> None:
     """Which rule applies to each branch, and per commit what becomes of it and why."""
-    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    lake("promises", "--lease-ttl", "0s", "--yes")
     write("--date", "2020-01-01T00:00:00Z", a="1")
     old = write("--date", "2020-01-02T00:00:00Z", a="2")
     head = write(a="3")

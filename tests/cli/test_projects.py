@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.cli.conftest import Ebbtide
 
 
@@ -105,10 +103,10 @@ def test_dates(lake: Ebbtide) -> None:
     assert back["state"] == "expiring"
 
 
-def test_without_a_trash(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_trash(lake: Ebbtide) -> None:
     """What nothing could bring back is asked for first."""
     lake("project", "create", "lake", "p")
-    monkeypatch.setenv("EBBTIDE_TRASH_TIME", "0s")
+    lake("promises", "--trash-time", "0s", "--yes")
     asked = lake("project", "delete", "lake", "p", "--json", code=2)
     assert asked.error_kind == "invalid_argument"
     lake("project", "delete", "lake", "p", "--yes")

@@ -14,9 +14,7 @@ def objects(tmp_path: Path) -> int:
     return len(list(tmp_path.glob("store/storage/lake/data/*/*")))
 
 
-def test_what_is_due_is_deleted(
-    lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_due_is_deleted(lake: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("123")
     for _ in range(3):
         lake("fs", "put", "lake", "main", "a", tmp_path / "in")
@@ -24,7 +22,7 @@ def test_what_is_due_is_deleted(
     assert (done["deleted_count"], done["backlog_count"]) == (0, 2)
     assert "2 objects not due yet" in lake("reclaim", "--once").out
     assert objects(tmp_path) == 3
-    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    lake("promises", "--lease-ttl", "0s", "--yes")
     lake("reset", "lake", "main", "--yes")
     # What was released before keeps the lease that it was given.
     done = lake("reclaim", "--once", "--json").document
@@ -37,7 +35,7 @@ def test_it_goes_on_until_it_is_interrupted(
     lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in").write_text("123")
-    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    lake("promises", "--lease-ttl", "0s", "--yes")
     lake("fs", "put", "lake", "main", "a", tmp_path / "in")
     waits: list[float] = []
 

@@ -109,11 +109,9 @@ def test_branches_that_cannot_be(lake: Ebbtide) -> None:
         assert lake("branch", *arguments, "--json", code=code).error_kind == kind
 
 
-def test_without_trash_a_delete_asks(
-    lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, typing: Callable[[str], None]
-) -> None:
+def test_without_trash_a_delete_asks(lake: Ebbtide, typing: Callable[[str], None]) -> None:
     """Nothing could bring the branch back, so somebody has to say yes."""
-    monkeypatch.setenv("EBBTIDE_TRASH_TIME", "0s")
+    lake("promises", "--trash-time", "0s", "--yes")
     lake("branch", "create", "lake", "dev")
     lake("branch", "delete", "lake", "dev", code=2)
     typing("\n")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ebbtide.cli.undo import _tell_undone
 from tests.cli.conftest import Ebbtide
 from tests.cli.test_gc import SHORT
 
@@ -24,7 +27,7 @@ def test_a_run_comes_back_as_it_was(lake: Ebbtide, expired: str) -> None:
     run_id = listed["run_id"]
     assert re.search(r"^aside +1 file, 3 B, until ", lake("gc", "show", "lake", run_id).out, re.M)
     undone = lake("gc", "undo", "lake", run_id).out
-    assert "1 file (3 B) are back" in undone
+    assert "1 file (3 B) is back" in undone
     assert "can be read again" in undone
     assert lake("fs", "cat", "lake", expired, "a").out == "old"
     assert "brought back" in lake("gc", "show", "lake", run_id).out
@@ -37,11 +40,45 @@ def test_a_selection_and_the_end(lake: Ebbtide, expired: str) -> None:
     run_id = lake("gc", "runs", "lake", "--json").document["runs"][0]["run_id"]
     none = lake("gc", "undo", "lake", run_id, "--under", "data/none", "--json").document
     assert (none["state"], none["quarantine"]["back_objects"]) == ("swept", 0)
-    assert "1 file (3 B) stay aside" in lake("gc", "undo", "lake", run_id, "--under", "x").out
+    assert "1 file (3 B) stays aside" in lake("gc", "undo", "lake", run_id, "--under", "x").out
     purged = lake("gc", "purge", "lake", run_id, "--yes")
     assert "has nothing aside any more" in purged.out
     assert lake("gc", "undo", "lake", run_id, code=1).err
     assert lake("fs", "cat", "lake", expired, "a", code=1).err
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (
+            1,
+            "1 file (3 B) is back|1 commit can be read again|1 file (5 B) stays aside|"
+            "1 file stays as it is, and commits that need it closed: a sweep was about to take it|"
+            "1 file that the run moved aside is not there any more|"
+            "1 commit stays closed: not all that it needs|"
+            "1 file did not come back: an administrator had it purged",
+        ),
+        (
+            2,
+            "2 files (3 B) are back|2 commits can be read again|2 files (5 B) stay aside|"
+            "2 files stay as they are, and commits that need them closed: a sweep was about to take"
+            "|2 files that the run moved aside are not there any more|"
+            "2 commits stay closed: not all that they need|"
+            "2 files did not come back: an administrator had them purged",
+        ),
+    ],
+)
+def test_verbs_agree_with_what_is_counted(count: int, told: str) -> None:
+    found = {f"{name}_objects": count for name in ("back", "at_risk", "lost", "purged")}
+    found |= {"reopened_commits": count, "closed_commits": count, "objects": count}
+    report: Any = SimpleNamespace(
+        state="swept", quarantine=found | {"back_bytes": 3, "bytes": 5, "sweepers": "process 1"}
+    )
+    said: list[str] = []
+    cli: Any = SimpleNamespace(output=SimpleNamespace(line=said.append, warn=said.append))
+    _tell_undone(cli, report)
+    for text, expected in zip(said, told.split("|"), strict=True):
+        assert text.startswith(expected)
 
 
 def test_a_script_deletes_at_once(lake: Ebbtide, expired: str) -> None:

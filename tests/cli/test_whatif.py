@@ -13,9 +13,9 @@ DAILY = '{"default": {"keep_last": 1}}'
 
 
 @pytest.fixture
-def history(lake: Ebbtide, write: Write, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def history(lake: Ebbtide, write: Write) -> tuple[str, ...]:
     """`lake` with three commits, each of which writes `a` anew; their ids."""
-    monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
+    lake("promises", "--lease-ttl", "0s", "--yes")
     days = ((1, "first"), (2, "second!"), (3, "third"))
     ids = tuple(write("--date", f"2020-01-0{day}T00:00:00Z", a=text) for day, text in days)
     lake("retention", "set", "lake", "--default", "keep_last:2")

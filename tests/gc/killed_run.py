@@ -87,9 +87,12 @@ class KillingStorage:
         recursive: bool = True,
         share: tuple[int, int] = (0, 1),
         sized: bool = True,
+        streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`."""
-        return self.inner.list(prefix, recursive=recursive, share=share, sized=sized)
+        return self.inner.list(
+            prefix, recursive=recursive, share=share, sized=sized, streamed=streamed
+        )
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
         """See `Storage.sizes`."""

@@ -61,8 +61,8 @@ class LifecycleModel(UncommittedModel):
     """The repository with its projects and collections.
 
     Content is among `commits`, without parents; `content_ids` tells it from history. `leased` has
-    until when commits are promised, beyond what refs and the reflog keep; `uploads` are addresses
-    that nothing but a locator refers to.
+    until when commits and contents are promised, whatever refs and the reflog keep; `uploads` are
+    addresses that nothing but a locator refers to.
     """
 
     folders: dict[str, Folder] = field(default_factory=dict)
@@ -192,12 +192,18 @@ class LifecycleModel(UncommittedModel):
         """Of what a collection has."""
         return self.content_hash(dict(self.commits[bundle.content_id].contents))
 
-    def lease(self, commit_id: str, now: datetime) -> None:
-        """Something of a commit is signed that no ref points at: it is promised for a lease, and
-        half of one more."""
-        until = self.leased.get(commit_id)
-        if until is None or until < now + self.lease_ttl:
-            self.leased[commit_id] = now + self.lease_ttl * 3 / 2
+    def lease(self, commit_id: str, now: datetime, *, ends_at_most: datetime | None = None) -> None:
+        """Something of a commit or content is signed: it is promised for a lease, and half of one
+        more, but not beyond the end of what it was signed through."""
+        ends, longer = now + self.lease_ttl, now + self.lease_ttl * 3 / 2
+        if ends_at_most is not None:
+            ends, longer = min(ends, ends_at_most), min(longer, ends_at_most)
+        self.raise_lease(commit_id, until=ends, raised_to=longer)
+
+    def raise_lease(self, commit_id: str, *, until: datetime, raised_to: datetime) -> None:
+        """One that is not leased until an instant is leased to the other."""
+        if commit_id not in self.leased or self.leased[commit_id] < until:
+            self.leased[commit_id] = raised_to
 
 
 def shifted(instant: datetime, number: int) -> datetime:

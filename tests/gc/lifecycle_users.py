@@ -76,7 +76,7 @@ class Wanted:
     sources: list[Source]
     files: dict[str, str | bytes]
     refused: Callable[[datetime], dict[str, bool]]
-    is_promised: bool = False
+    promised_until: datetime | None = None
 
 
 @dataclass
@@ -332,7 +332,7 @@ class LifecycleUsers(UploadUsers):
             [Located({path: each.token for path, each in chosen.items()})],
             {path: each.address for path, each in chosen.items()},
             lambda now: {"token_expired": any(each.until <= now for each in chosen.values())},
-            is_promised=bool(chosen),
+            promised_until=max((each.until for each in chosen.values()), default=None),
         )
 
     def _given(self, number: int) -> Given | None:
@@ -411,7 +411,7 @@ class LifecycleUsers(UploadUsers):
         new.item_id, new.name = made.collection_id, made.name
         new.expires_at = self._asked(expires_at)
         self.model.bundles[new.item_id] = new
-        self._note(new, wanted.files, is_promised=wanted.is_promised)
+        self._note(new, wanted.files, promised_until=wanted.promised_until)
 
     def _late(self) -> dict[str, bool]:
         """What refuses those whose registrations have ended."""
@@ -471,7 +471,7 @@ class LifecycleUsers(UploadUsers):
         assert not any(before.values()), before
         assert not any(refused().values()), refused()
         self._renumber(bundle, made, keep=keep)
-        self._note(bundle, files, is_promised=wanted.is_promised)
+        self._note(bundle, files, promised_until=wanted.promised_until)
 
     def _renumber(self, bundle: Bundle, made: Any, *, keep: bool) -> None:
         if keep:
@@ -480,7 +480,9 @@ class LifecycleUsers(UploadUsers):
             bundle.version += 1
         assert made.version == bundle.version
 
-    def _note(self, bundle: Bundle, files: Mapping[str, str | bytes], *, is_promised: bool) -> None:
+    def _note(
+        self, bundle: Bundle, files: Mapping[str, str | bytes], *, promised_until: datetime | None
+    ) -> None:
         """Tell the model what content a collection has now: what it was made of lies where it lay,
         and what is new at addresses of its own."""
         context = self.world.lake.context
@@ -501,9 +503,9 @@ class LifecycleUsers(UploadUsers):
         before, now = bundle.content_id, self.world.now
         if before and before != content_id:
             self.model.left.append((before, now))
-        if is_promised and not bundle.copies:
-            # It keeps no data, but was given what is promised to whoever has the locator.
-            self.model.left.append((content_id, now))
+        if promised_until is not None:
+            # Whatever becomes of it: it was given what is promised to whoever has the locator.
+            self.model.raise_lease(content_id, until=promised_until, raised_to=promised_until)
         bundle.content_id = content_id
         if content_id not in self.model.commits:
             self.model.commits[content_id] = Made((), record.created_at, contents)
@@ -619,6 +621,7 @@ class LifecycleUsers(UploadUsers):
         now, ends_at = self.world.now, self.model.ends_at(bundle)
         until = now + self.model.lease_ttl
         until = until if ends_at is None else min(until, ends_at)
+        self.model.lease(content_id, now, ends_at_most=ends_at)
         contents = self.model.commits[content_id].contents
         assert {each.entry.path: each.entry.address for each in page.entries} == contents
         for signed in page.entries:
@@ -656,8 +659,7 @@ class LifecycleUsers(UploadUsers):
         if signed is None:
             return
         now = self.world.now
-        if name not in self.model.branches or commit_id != head.commit_id:
-            self.model.lease(commit_id, now)
+        self.model.lease(commit_id, now)
         assert signed.entry.address == shown[path]
         assert signed.expires_at == now + self.model.lease_ttl
         self.model.given.append(Given(signed.locator, signed.entry.address, signed.expires_at))

@@ -22,6 +22,7 @@ from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.parts import Part, read_rows
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder
+from ebbtide.ids import new_id
 from ebbtide.storage import LISTING_SCHEMA, LocalStorage, Storage, open_storage
 from tests.support.engines import INLINE
 from tests.support.histories import PlannedWorld, kept_contents
@@ -208,19 +209,40 @@ def test_manifest(planned: PlannedWorld, inventory: Path, tmp_path: Path) -> Non
 class _Bucketed:
     """The planned world's repository as if it lay in a bucket."""
 
-    def __init__(self, planned: PlannedWorld) -> None:
-        self.storage = open_storage("s3://lake/deep/root")
+    def __init__(self, planned: PlannedWorld, prefix: str) -> None:
+        self.storage = open_storage(f"s3://lake/{prefix}")
         self.layout = planned.format().layout
         self.landmark = planned.format().landmark
 
 
-def _read(planned: PlannedWorld, table: pa.Table, tmp_path: Path) -> list[Part]:
+def _read(
+    planned: PlannedWorld, table: pa.Table, tmp_path: Path, *, prefix: str = "deep/root"
+) -> list[Part]:
     write(table, tmp_path / "bucket.parquet")
     given = GivenInventory(
         "inventory", DATE, LocalStorage(str(tmp_path)), (InventoryFile("bucket.parquet"),)
     )
-    repository: Any = _Bucketed(planned)
+    repository: Any = _Bucketed(planned, prefix)
     return read_inventory(INLINE, repository, RunFolder(LocalStorage(str(tmp_path)), "run/"), given)
+
+
+@pytest.mark.parametrize("prefix", ["deep%20root", "deep root", "50%/é"])
+def test_a_prefix_is_taken_as_it_is_spelled(
+    planned: PlannedWorld, tmp_path: Path, prefix: str
+) -> None:
+    table = listed(LocalStorage(str(planned.root)))
+    parts = _read(planned, s3_form(table, prefix=f"{prefix}/"), tmp_path, prefix=prefix)
+    assert sum(part.rows for part in parts if part.name is None) == table.num_rows
+
+
+def test_the_name_of_an_inventory_in_a_bucket_is_taken_as_it_is_spelled(s3_url: str) -> None:
+    storage = open_storage(f"{s3_url}/{new_id()}%20x")
+    for name in ("a%20b.parquet", "a%20b.json"):
+        storage.put(name, b"no inventory")
+    given = open_inventory(f"{storage.url}/a%20b.parquet", DATE)
+    assert given.storage.get(given.files[0].name) == b"no inventory"
+    with pytest.raises(InvalidInput, match="no manifest"):
+        open_inventory(f"{storage.url}/a%20b.json", None)
 
 
 def test_bucket_with_versions_and_other_prefixes(planned: PlannedWorld, tmp_path: Path) -> None:

@@ -118,8 +118,10 @@ class SimulatedStorage(MemoryStorage):
         recursive: bool = True,
         share: tuple[int, int] = (0, 1),
         sized: bool = True,
+        streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`. Much may happen before what it said is used."""
+        del streamed
         found = [*self._plain.list(prefix, recursive=recursive, share=share, sized=sized)]
         self._scheduler.call(
             f"list {self._shown(prefix)}", lambda: None, allowed=READ, effect=False

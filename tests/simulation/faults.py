@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
 from itertools import chain
 from typing import Any, Final
 
 import pytest
+import sqlalchemy as sa
 
 from ebbtide.errors import Conflict
 from ebbtide.gc import undoing
-from ebbtide.gc.undoing import Undo
 from ebbtide.storage import Storage
 from ebbtide.store import owner
-from ebbtide.store.owner import OWNER_ADDRESS, OwnerFile
+from ebbtide.store.locators import Locators
+from ebbtide.store.metadata.commits import CommitRecord
+from ebbtide.store.metadata.schema import branches
+from ebbtide.store.owner import OWNER_ADDRESS, OwnerFile, Ownership
 
 Patch = tuple[object, str, Any]
 """Of what, which name, and what takes its place."""
@@ -26,21 +30,40 @@ def _write(
     version: str,
     *,
     alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> bool:
+) -> str:
     """Writes OWNER over whatever is there."""
     del alone
     while True:
         try:
-            storage.replace(OWNER_ADDRESS, owner._encode(content), version=version)
-            return True
+            return storage.replace(OWNER_ADDRESS, owner._encode(content), version=version)
         except Conflict:
             _, version = storage.get_versioned(OWNER_ADDRESS)
 
 
+_lease = Locators.lease
+
+
+def _no_lease_of_heads(
+    locators: Locators, commit: CommitRecord, *, ends_at_most: datetime | None
+) -> datetime:
+    """Leases no commit that a branch points at."""
+    context = locators._context
+    is_head = (branches.c.repository_id == context.repository_id) & (
+        branches.c.commit_id == commit.commit_id
+    )
+    with context.metadata.snapshot() as tx:
+        if tx.execute(sa.select(branches.c.name).where(is_head)).first() is None:
+            return _lease(locators, commit, ends_at_most=ends_at_most)
+        ends_at = tx.now() + context.settings.lease_ttl
+        return ends_at if ends_at_most is None else min(ends_at, ends_at_most)
+
+
 FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
     "an undo that reads no intents": ((undoing, "unsettled", lambda _folder: []),),
-    "an undo that takes files on trust": (
-        (Undo, "_incomplete", lambda _self, _trees, _risks: frozenset()),
+    "a locator of a head that rests on the reflog": ((Locators, "lease", _no_lease_of_heads),),
+    "OWNER that moves once a minute": (
+        (Ownership, "announce", lambda _self: None),
+        (Ownership, "require", Ownership.touch),
     ),
     "OWNER is written over whatever is there": ((owner, "_write", _write),),
 }

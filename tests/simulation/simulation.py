@@ -32,7 +32,7 @@ from tests.simulation.histories import (
     shrink,
 )
 from tests.simulation.knowledge import Checker, Known, Violation
-from tests.simulation.operations import INSTEAD, Act, perform
+from tests.simulation.operations import INSTEAD, Act, perform, require_no_defect
 from tests.simulation.scheduler import Line, Scheduler, Task
 from tests.simulation.world import LEASE, SETTLED, Process, State, World, open_world
 
@@ -148,6 +148,7 @@ class Simulation:
                 answer = perform(step.name, act)
             except EbbtideError as error:
                 scheduler.tell(f"refused: {error.kind}: {error.message}")
+                require_no_defect(error.kind, error.message)
                 raise
             finally:
                 known.end(step.number, world.clock.now)

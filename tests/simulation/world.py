@@ -38,6 +38,7 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.migrate import upgrade_schema
 from ebbtide.store.metadata.repositories import insert_store
 from ebbtide.store.metadata.tokens import insert_signing_key
+from ebbtide.store.promises import promise, times_of
 from ebbtide.store.repository import Repository
 from ebbtide.store.signing import SigningKey
 from tests.simulation.bucket import SimulatedBucket
@@ -131,6 +132,7 @@ class World:
         upgrade_schema(self.database.engine)
         with SimulatedMetadata(self.database, self.clock).transaction() as tx:
             insert_store(tx, STORE_ID)
+            promise(tx, times_of(SETTINGS))
             insert_signing_key(tx, SigningKey("k" * 32, b"k" * 32))
         self.empty = self.remember()
 

@@ -6,10 +6,11 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from obstore.exceptions import InvalidPathError
 
 from ebbtide.errors import Failed
 from ebbtide.ids import new_id
-from ebbtide.storage import LISTING_SCHEMA, RemoteStorage, Storage, keys, open_storage
+from ebbtide.storage import LISTING_SCHEMA, RemoteStorage, Storage, clients, keys, open_storage
 from tests.support.stray import STRAY, put_key
 
 PLAIN = ("a/c", "é b+c", "folder/x", "last", "seed/x")
@@ -60,6 +61,45 @@ def test_one_stray_key_hides_nothing(storage: Storage, key: str) -> None:
     for rows in (found(storage), walked(storage)):
         assert {name for name, regular in rows.items() if regular} >= set(PLAIN)
         assert len(rows) == len(PLAIN) + 1
+
+
+@pytest.mark.parametrize("beside", [(), ("seed//x",)], ids=["alone", "beside a stray key"])
+def test_a_key_that_ends_in_a_slash_is_not_the_object_without_it(
+    storage: Storage, beside: tuple[str, ...]
+) -> None:
+    """Whether that is there or not, and however deep it is asked for."""
+    slashed = ("folder/x/", "seed/y/", "deep/er/z/", "top/")
+    for key in (*slashed, *beside):
+        put_key(storage.url, key)
+    expected = dict.fromkeys((*slashed, *beside), False) | dict.fromkeys(PLAIN, True)
+    assert found(storage) == expected
+    assert walked(storage) == expected
+    assert found(storage, "seed/") == {n: r for n, r in expected.items() if n.startswith("seed/")}
+    assert found(storage, "deep/") == {"deep/er/z/": False}
+
+
+class StrayClient:
+    """A client of a storage with a key that is no address, as obstore answers for it."""
+
+    def list_with_delimiter(self, prefix: str | None, *, return_arrow: bool) -> None:
+        del prefix, return_arrow
+        raise InvalidPathError('Path "seed//x" contained empty path segment')
+
+
+@pytest.mark.parametrize(
+    ("url", "way"), [("gs://bucket/root", "Google's S3 interface"), ("az://container", "nobody's")]
+)
+def test_other_storages_name_the_stray_key_and_say_what_to_do(
+    url: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "connect", lambda *_, **__: StrayClient())
+    storage = RemoteStorage(url)
+    for listing in (lambda: found(storage, "a/"), lambda: storage.list_prefixes("a/")):
+        with pytest.raises(Failed) as caught:
+            listing()
+        assert caught.value.kind == "storage_error"
+        for words in (f"{url}/a/", "seed//x", "Nothing was deleted", way):
+            assert words in caught.value.message
 
 
 def test_options_take_the_place_of_the_environment(

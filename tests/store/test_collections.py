@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -206,23 +206,32 @@ def test_what_is_replaced_is_remembered(
 
 
 def test_what_was_promised_and_goes_into_data_that_is_not_kept(
-    repository: Repository, project_id: str
+    repository: Repository, project_id: str, clock: ManualClock
 ) -> None:
-    """The token that kept an upload is used up; whoever has the locator can still read it."""
+    """The token that kept an upload is used up; whoever has the locator can still read it, whatever
+    becomes of the collection."""
     lake = repository.collections
 
-    def uploaded() -> ContentChange:
-        return of(Located({"f": repository.locators.upload(b"1").locator}))
+    def located() -> Located:
+        clock.advance(HOUR / 10)
+        signed = repository.locators.upload(b"1")
+        ends.append(signed.expires_at)
+        return Located({f"{len(ends)}": signed.locator})
 
-    made = lake.create(project_id, "a", uploaded(), replication_desired=0).collection_id
-    contents = [content_id(repository, made)]
-    assert remembered(repository) == contents
-    lake.update(made, uploaded())
-    contents.append(content_id(repository, made))
-    # The earlier content once more, for what was signed of it.
-    assert sorted(remembered(repository)) == sorted([contents[0], *contents])
-    lake.create(project_id, "b", uploaded())
-    assert len(remembered(repository)) == 3, "this one keeps its data"
+    def leased_until(collection_id: str) -> object:
+        mine = commits.c.commit_id == content_id(repository, collection_id)
+        with repository.context.metadata.snapshot() as tx:
+            return tx.execute(sa.select(commits.c.leased_until).where(mine)).scalar_one()
+
+    ends: list[datetime] = []
+    made = lake.create(project_id, "a", of(located()), replication_desired=0).collection_id
+    assert leased_until(made) == ends[0]
+    lake.update(made, of(located(), located()))
+    assert leased_until(made) == ends[2], "the last of them"
+    kept = lake.create(project_id, "b", of(located())).collection_id
+    assert leased_until(kept) == ends[3]
+    unsigned = put_collection(repository, project_id, "c", {"f": b"1"}).collection_id
+    assert leased_until(unsigned) is None
 
 
 def test_data_that_is_not_kept_and_is_kept_again(repository: Repository, project_id: str) -> None:

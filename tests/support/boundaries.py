@@ -38,6 +38,21 @@ class SteppingMetadata(Metadata):
             yield tx
 
 
+class HeldMetadata(Metadata):
+    """A database that tells of each of its transactions that write, just before it ends."""
+
+    def __init__(self, inner: Metadata, before_commit: Callable[[Transaction], None]) -> None:
+        super().__init__(inner.engine, inner.clock)
+        self._before_commit = before_commit
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """See `Metadata.transaction`."""
+        with super().transaction() as tx:
+            yield tx
+            self._before_commit(tx)
+
+
 def stepping(repository: Repository, before: Step) -> Repository:
     """The repository, each of whose transactions and calls of the storage is told of before."""
     context = repository.context

@@ -11,6 +11,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -152,7 +153,7 @@ def start_ceph(directory: Path | None = None, lifeline: int = subprocess.PIPE) -
             raise RuntimeError(f"Ceph did not start:\n{keeper.communicate()[0]}")
         _wait(server)
         _make_user(home)
-        _make_bucket(server)
+        make_bucket(BUCKET, server.environment())
     except BaseException:
         server.stop()
         raise
@@ -182,16 +183,16 @@ def _make_user(home: Path) -> None:
         raise RuntimeError(f"Ceph took no user:\n{done.stderr}")
 
 
-def _make_bucket(server: CephServer) -> None:
+def make_bucket(name: str, environment: Mapping[str, str]) -> None:
     """With a signed request: the storage clients that the project uses make no buckets."""
     from pyarrow.fs import S3FileSystem
 
     files = S3FileSystem(
-        endpoint_override=server.endpoint.removeprefix("http://"),
+        endpoint_override=environment["AWS_ENDPOINT"].removeprefix("http://"),
         scheme="http",
-        access_key=ACCESS_KEY_ID,
-        secret_key=SECRET_ACCESS_KEY,
-        region="us-east-1",
+        access_key=environment["AWS_ACCESS_KEY_ID"],
+        secret_key=environment["AWS_SECRET_ACCESS_KEY"],
+        region=environment["AWS_REGION"],
         allow_bucket_creation=True,
     )
-    files.create_dir(BUCKET)
+    files.create_dir(name)

@@ -16,6 +16,7 @@ from ebbtide.store.content.trees import read_tree
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.schema import commits
+from ebbtide.store.promises import times_of
 from tests.support.clock import ManualClock
 from tests.support.world import World, aged
 
@@ -35,7 +36,10 @@ class OpenedWorld(World):
         self.clock = ManualClock(now)
         self.settings = Settings(**(SETTINGS | settings))
         self.directory = directory
-        self.store = Store.open(directory / "store", settings=self.settings, clock=self.clock)
+        place = directory / "store"
+        with Store.open(place, settings=self.settings, clock=self.clock) as store:
+            store.promise(times_of(self.settings))
+        self.store = Store.open(place, settings=self.settings, clock=self.clock)
         self.lake = aged(self.store.repository("lake"))
         self.root = directory / "store" / "storage" / "lake"
 

@@ -416,7 +416,8 @@ def ground(prepare: Callable[[Repository], object]) -> Iterator[Ground]:
     with pytest.MonkeyPatch.context() as patch, opened_in_memory(buckets):
         patch.setattr(ids, "secrets", seeded)
         # Whose storage it is has tests of its own, and would double the steps.
-        patch.setattr(Ownership, "touch", lambda _self: None)
+        for name in ("touch", "require", "announce"):
+            patch.setattr(Ownership, name, lambda _self: None)
         made = Ground(seeded, buckets, prepare)
         try:
             yield made

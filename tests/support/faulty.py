@@ -86,12 +86,15 @@ class FaultyStorage:
         recursive: bool = True,
         share: tuple[int, int] = (0, 1),
         sized: bool = True,
+        streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`."""
         return self._around(
             "list",
             prefix,
-            lambda: self.inner.list(prefix, recursive=recursive, share=share, sized=sized),
+            lambda: self.inner.list(
+                prefix, recursive=recursive, share=share, sized=sized, streamed=streamed
+            ),
         )
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:

@@ -1,6 +1,6 @@
-"""Real Icechunk repositories on the local disk: histories, what a reader sees, what Icechunk's own
-collection does. Not for decoding files: all goes through Icechunk, so that a test has a second
-opinion.
+"""Real Icechunk repositories, on the local disk or on S3: histories, what a reader sees, what
+Icechunk's own collection does. Not for decoding files: all goes through Icechunk, so that a test
+has a second opinion.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import json
 import math
 import os
 import random
+import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +22,8 @@ import icechunk
 import zarr
 from icechunk import ManifestSplitCondition, ManifestSplitDimCondition, Repository, Session
 
+from ebbtide.storage import open_storage
+
 SPEC_VERSIONS: Final[tuple[int, ...]] = (1, 2) if hasattr(icechunk, "SpecVersion") else (1,)
 """The versions of the format that the installed Icechunk can write."""
 
@@ -28,33 +32,37 @@ NATIVE_CHUNK_BYTES_MIN: Final = 9
 
 VIRTUAL_FILE_BYTES: Final = 4096
 
+Place = Path | str
+"""A directory, or the URL of a prefix in a bucket of S3: its server and key are in variables."""
+
 # Before Icechunk 2 no access is the way to ask for it, and in Icechunk 2 that is a warning.
 _LOCAL_ACCESS: Final = getattr(icechunk.credentials, "LocalFileSystemAccess", None)
 
 
 def create_repository(
-    path: Path,
+    path: Place,
     spec_version: int,
     *,
     inline_bytes_max: int = NATIVE_CHUNK_BYTES_MIN - 1,
     split_every: int | None = None,
     updates_per_file: int | None = None,
 ) -> Repository:
-    """Make one at `path`, with a directory of virtual chunks beside it.
+    """Make one at `path`, with a directory of virtual chunks beside it if that is one.
 
     Chunks of `inline_bytes_max` at most lie in manifests. `split_every` begins a manifest after so
     many chunks along each dimension; `updates_per_file` (version 2) is the length of the log of
     operations that the `repo` file itself has.
     """
-    virtual = virtual_file(path)
-    virtual.parent.mkdir(parents=True)
-    virtual.write_bytes(bytes(i * 7 % 251 for i in range(VIRTUAL_FILE_BYTES)))
     config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=inline_bytes_max)
-    config.set_virtual_chunk_container(
-        icechunk.VirtualChunkContainer(
-            f"file://{virtual.parent}/", icechunk.local_filesystem_store(str(virtual.parent))
+    if isinstance(path, Path):
+        virtual = virtual_file(path)
+        virtual.parent.mkdir(parents=True)
+        virtual.write_bytes(bytes(i * 7 % 251 for i in range(VIRTUAL_FILE_BYTES)))
+        config.set_virtual_chunk_container(
+            icechunk.VirtualChunkContainer(
+                f"file://{virtual.parent}/", icechunk.local_filesystem_store(str(virtual.parent))
+            )
         )
-    )
     if split_every is not None:
         config.manifest = icechunk.ManifestConfig(
             splitting=icechunk.ManifestSplittingConfig.from_dict(
@@ -73,14 +81,14 @@ def create_repository(
     )
 
 
-def open_repository(path: Path) -> Repository:
+def open_repository(path: Place) -> Repository:
     """Open the one at `path`, with access to the virtual chunks that it was made with."""
     storage = _storage(path)
     config = Repository.fetch_config(storage)
     return Repository.open(storage, authorize_virtual_chunk_access=_access(config))
 
 
-def upgrade(path: Path, *, keeps_old_files: bool = False) -> Repository:
+def upgrade(path: Place, *, keeps_old_files: bool = False) -> Repository:
     """Bring a repository of version 1 to version 2."""
     return icechunk.upgrade_icechunk_repository(
         open_repository(path), dry_run=False, delete_unused_v1_files=not keeps_old_files
@@ -92,10 +100,22 @@ def virtual_file(path: Path) -> Path:
     return path.resolve().parent / f"{path.name}.virtual" / "data"
 
 
-def _storage(path: Path) -> icechunk.Storage:
+def _storage(path: Place) -> icechunk.Storage:
     # Without this, each storage says that the local disk is not for concurrent writers.
     icechunk.set_logs_filter("error")
-    return icechunk.local_filesystem_storage(str(path))
+    if isinstance(path, Path):
+        return icechunk.local_filesystem_storage(str(path))
+    bucket, _, prefix = path.removeprefix("s3://").partition("/")
+    return icechunk.s3_storage(
+        bucket=bucket,
+        prefix=prefix,
+        region=os.environ["AWS_REGION"],
+        endpoint_url=os.environ["AWS_ENDPOINT"],
+        allow_http=True,
+        access_key_id=os.environ["AWS_ACCESS_KEY_ID"],
+        secret_access_key=os.environ["AWS_SECRET_ACCESS_KEY"],
+        force_path_style=True,
+    )
 
 
 def _access(config: icechunk.RepositoryConfig | None) -> dict[str, Any]:
@@ -108,17 +128,17 @@ def _access(config: icechunk.RepositoryConfig | None) -> dict[str, Any]:
 def build_random(path: Path, seed: int, spec_version: int) -> None:
     """Make a repository at `path` with a history whose shape only `seed` and the version decide."""
     choices = random.Random(seed)
-    history = _RandomHistory(path, choices, spec_version)
+    history = RandomHistory(path, choices, spec_version)
     for _ in range(choices.randint(5, 25)):
         history.step()
 
 
-class _RandomHistory:
+class RandomHistory:
     """Operations on one repository, each chosen by `choices`. The clock chooses nothing."""
 
     PATHS: Final = ("a", "b", "g/c", "g/d", "g/h/e")
 
-    def __init__(self, path: Path, choices: random.Random, spec_version: int) -> None:
+    def __init__(self, path: Place, choices: random.Random, spec_version: int) -> None:
         self.path = path
         self.choices = choices
         self.number = -1
@@ -129,7 +149,7 @@ class _RandomHistory:
             updates_per_file=choices.choice([None, 1, 3]) if spec_version > 1 else None,
         )
         self.edits = {self._create_array: 3, self._overwrite: 6, self._resize: 1, self._delete: 1}
-        if choices.random() < 0.5:
+        if choices.random() < 0.5 and isinstance(path, Path):
             self.edits[self._refer] = 2
         self.steps = {
             self._commit: 12,
@@ -145,6 +165,18 @@ class _RandomHistory:
         }
         if spec_version > 1:
             self.steps |= {self._amend: 2, self._detach: 1}
+
+    def branches(self) -> list[str]:
+        """Their names."""
+        return sorted(self.repository.list_branches())
+
+    def tags(self) -> list[str]:
+        """Their names."""
+        return sorted(self.repository.list_tags())
+
+    def new_name(self, kind: str) -> str:
+        """For a branch or tag."""
+        return f"{kind}{self.number}"
 
     def step(self) -> None:
         """Do one operation; the first one is a commit."""
@@ -168,10 +200,10 @@ class _RandomHistory:
         self._edit(self._any_branch())
 
     def _create_branch(self) -> None:
-        self.repository.create_branch(f"branch{self.number}", self._any_snapshot().id)
+        self.repository.create_branch(self.new_name("branch"), self._any_snapshot().id)
 
     def _delete_branch(self) -> None:
-        if others := sorted(self.repository.list_branches() - {"main"}):
+        if others := [name for name in self.branches() if name != "main"]:
             self.repository.delete_branch(self.choices.choice(others))
 
     def _reset_branch(self) -> None:
@@ -179,10 +211,10 @@ class _RandomHistory:
         self.repository.reset_branch(branch, self.choices.choice(self._ancestry(branch)).id)
 
     def _create_tag(self) -> None:
-        self.repository.create_tag(f"tag{self.number}", self._any_snapshot().id)
+        self.repository.create_tag(self.new_name("tag"), self._any_snapshot().id)
 
     def _delete_tag(self) -> None:
-        if tags := sorted(self.repository.list_tags()):
+        if tags := self.tags():
             self.repository.delete_tag(self.choices.choice(tags))
 
     def _expire(self) -> None:
@@ -204,12 +236,12 @@ class _RandomHistory:
         self.repository.rewrite_manifests(f"rewrite {self.number}", branch=self._any_branch())
 
     def _any_branch(self) -> str:
-        return self.choices.choice(sorted(self.repository.list_branches()))
+        return self.choices.choice(self.branches())
 
     def _any_snapshot(self) -> icechunk.SnapshotInfo:
         """One of the ancestry of any branch or tag."""
-        tips = [("branch", name) for name in sorted(self.repository.list_branches())]
-        tips += [("tag", name) for name in sorted(self.repository.list_tags())]
+        tips = [("branch", name) for name in self.branches()]
+        tips += [("tag", name) for name in self.tags()]
         kind, name = self.choices.choice(tips)
         return self.choices.choice(list(self.repository.ancestry(**{kind: name})))
 
@@ -263,6 +295,7 @@ class _RandomHistory:
 
     def _refer(self, root: zarr.Group) -> None:
         """Let a chunk be some bytes of the file of virtual chunks."""
+        assert isinstance(self.path, Path)
         array = self._any_array(root)
         index = [
             self.choices.randrange(math.ceil(length / chunk))
@@ -297,16 +330,16 @@ class Contents:
     snapshots: dict[str, dict[str, str]]
 
 
-def contents(path: Path) -> Contents:
-    """Read all values of every snapshot that a branch or tag reaches. Raises if one is missing."""
+def contents(path: Place, refs_there: Iterable[tuple[str, str]] | None = None) -> Contents:
+    """Read all values of every snapshot that a branch or tag reaches: of those that are listed, or
+    of these, each by kind and name. Raises if a snapshot is missing."""
     repository = open_repository(path)
+    if refs_there is None:
+        refs_there = [("branch", name) for name in repository.list_branches()]
+        refs_there += [("tag", name) for name in repository.list_tags()]
     refs = {
         f"{kind}/{name}": [snapshot.id for snapshot in repository.ancestry(**{kind: name})]
-        for kind, names in (
-            ("branch", repository.list_branches()),
-            ("tag", repository.list_tags()),
-        )
-        for name in sorted(names)
+        for kind, name in sorted(refs_there)
     }
     ids = {snapshot_id for ancestry in refs.values() for snapshot_id in ancestry}
     return Contents(refs, {each: read_snapshot(repository, each) for each in sorted(ids)})
@@ -334,11 +367,25 @@ def describe(node: zarr.Array[Any] | zarr.Group) -> str:
     return f"{node.dtype} {node.shape} {digest} {attributes}"
 
 
-def listing(path: Path) -> dict[str, int]:
+def listing(path: Place) -> dict[str, int]:
     """The size in bytes of each file, by its path in the repository. Ebbtide's own are left out."""
-    files = (each for each in path.rglob("*") if each.is_file())
-    sizes = {each.relative_to(path).as_posix(): each.stat().st_size for each in files}
+    if isinstance(path, Path):
+        files = (each for each in path.rglob("*") if each.is_file())
+        sizes = {each.relative_to(path).as_posix(): each.stat().st_size for each in files}
+    else:
+        batches = list(open_storage(path).list())
+        sizes = {row["address"]: row["size_bytes"] for each in batches for row in each.to_pylist()}
     return {each: size for each, size in sizes.items() if not each.startswith("_ebbtide/")}
+
+
+def copy_repository(path: Place, to: Place) -> None:
+    """Copy one to where there is nothing yet: a directory to a directory, or S3 to S3."""
+    if isinstance(path, Path):
+        shutil.copytree(path, to)
+        return
+    source, target = open_storage(path), open_storage(str(to))
+    for address in listing(path):
+        target.put(address, source.get(address))
 
 
 def backdate(path: Path, seconds: float) -> None:
@@ -377,7 +424,7 @@ class IcechunkCollection:
 
 
 def collect_with_icechunk(
-    path: Path,
+    path: Place,
     *,
     expire_older_than: datetime | None = None,
     delete_expired_branches: bool = False,

@@ -21,6 +21,8 @@ ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 HEADER_BYTES: Final = 39
 ID_BYTES: Final = 12
 NODE_ID_BYTES: Final = 8
+BLOCK_BYTES: Final = 1 << 17
+"""The most that a block of zstd holds."""
 
 RefKind = Literal["inline", "native", "virtual", "packed"]
 
@@ -48,6 +50,27 @@ def new_file(payload: bytes, file_type: int, spec_version: int, *, compressed: b
     if not compressed:
         return header + b"\0" + payload
     return header + b"\1" + zstandard.ZstdCompressor().compress(payload)
+
+
+def file_of_blocks(blocks: Sequence[bytes], size_bytes: int, kind: int, file_type: int) -> bytes:
+    """A metadata file with these blocks of zstd, each of which unpacks to as many bytes.
+
+    Source: RFC 8878, 3.1.1: a frame without sums, with a window of 2 MiB. A block's `kind` is 0 if
+    it holds the bytes themselves, 1 if it holds one that is repeated.
+    """
+    last = len(blocks) - 1
+    heads = [
+        (size_bytes << 3 | kind << 1 | (place == last)).to_bytes(3, "little")
+        for place in range(len(blocks))
+    ]
+    header = "ICE🧊CHUNK".encode() + b"by hand".ljust(24) + bytes([2, file_type, 1])
+    body = b"".join(head + block for head, block in zip(heads, blocks, strict=True))
+    return header + b"\x28\xb5\x2f\xfd\x00\x58" + body
+
+
+def bomb(file_type: int, size_bytes: int) -> bytes:
+    """A metadata file of four bytes for each 128 KiB of zeros that are in it."""
+    return file_of_blocks([b"\0"] * -(-size_bytes // BLOCK_BYTES), BLOCK_BYTES, 1, file_type)
 
 
 class Fields:

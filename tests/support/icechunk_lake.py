@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from ebbtide.arrow import texts
 from ebbtide.clock import Clock
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.gc.collector import Collector
@@ -26,10 +28,11 @@ LONG_AGO = 30 * 24 * 3600.0
 
 
 class IcechunkLake:
-    """The repository at `path`."""
+    """The repository in the directory `path`, or at a `url`."""
 
-    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, *, clock: Clock | None = None, url: str | None = None) -> None:
         self.path = path
+        self.url = url or str(path)
         self.clock = clock
         self.engine: Engine = INLINE
         self.settings = Settings(share_max=1.0, run_heartbeat=timedelta(seconds=1))
@@ -41,8 +44,8 @@ class IcechunkLake:
     def format(self, *, quiet: bool = True, run_dir: Path | None = None) -> IcechunkRepository:
         """The repository as the collector sees it; nobody has a session open."""
         return IcechunkRepository(
-            open_storage(str(self.path)),
-            name=f"icechunk:{self.path}",
+            open_storage(self.url),
+            name=f"icechunk:{self.url}",
             settings=self.settings,
             quiet=quiet,
             run_dir=None if run_dir is None else open_storage(str(run_dir)),
@@ -75,8 +78,10 @@ class IcechunkLake:
 
 def candidates(report: RunReport) -> dict[str, int]:
     """What the plan of a run names: size by address, from the files themselves."""
+    storage = open_storage(report.run_path)
     found: dict[str, int] = {}
-    for part in sorted((Path(report.run_path) / "candidates").glob("*.parquet")):
-        rows = pq.read_table(part).to_pylist()
-        found |= {row["address"]: row["size_bytes"] for row in rows}
+    for batch in storage.list("candidates/"):
+        for address in texts(batch.column("address")):
+            rows = pq.read_table(BytesIO(storage.get(address))).to_pylist()
+            found |= {row["address"]: row["size_bytes"] for row in rows}
     return found

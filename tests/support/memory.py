@@ -160,8 +160,10 @@ class MemoryStorage:
         recursive: bool = True,
         share: tuple[int, int] = (0, 1),
         sized: bool = True,
+        streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """See `Storage.list`."""
+        del streamed
         split_prefix(prefix)
         self.bucket.watcher.listing(self.prefix + prefix)
         rows = [

@@ -19,6 +19,7 @@ from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
 from ebbtide.store.embedded import Store
 from ebbtide.store.keys import Role
+from ebbtide.store.promises import PROMISED
 
 PROGRAM = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
 API = "/api/v1"
@@ -61,9 +62,10 @@ class Server:
 
     @property
     def settings(self) -> Settings:
-        """What this process needs to open the store."""
-        names = ("database_url", "storage_url")
-        return Settings(**{name: self.environment.get(f"EBBTIDE_{name.upper()}") for name in names})
+        """What this process needs to make the store, and to open it."""
+        names = ("database_url", "storage_url", *PROMISED)
+        told = {name: self.environment.get(f"EBBTIDE_{name.upper()}") for name in names}
+        return Settings(**{name: value for name, value in told.items() if value is not None})
 
     def start(self, *, init: bool = True) -> Server:
         """Makes the store in this process, with a key for each role. Serves it in another one, on a

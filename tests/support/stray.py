@@ -33,7 +33,8 @@ def put_key(url: str, key: str, data: bytes = b"stray") -> None:
     """
     parts = urlsplit(url)
     endpoint = os.environ["AWS_ENDPOINT"]
-    path = f"/{parts.netloc}/{quote(parts.path.strip('/') + '/' + key, safe='/-_.~')}"
+    root = parts.path.strip("/")
+    path = f"/{parts.netloc}/{quote(f'{root}/{key}' if root else key, safe='/-_.~')}"
     now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     checksum = hashlib.sha256(data).hexdigest()
     headers = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import DATABASE_FILE, Store
@@ -31,11 +31,11 @@ def copy_store(template: Path, target: Path) -> None:
 
 
 @contextmanager
-def old_lake(directory: Path) -> Iterator[Repository]:
+def old_lake(directory: Path, **settings: Any) -> Iterator[Repository]:
     """The repository `lake` of a new store. What the block writes there is an hour old afterwards:
     no grace of seconds protects it."""
     now = datetime.now(UTC) - AGE
-    with Store.init(directory, settings=Settings(), clock=ManualClock(now)) as store:
+    with Store.init(directory, settings=Settings(**settings), clock=ManualClock(now)) as store:
         yield store.create_repository("lake")
     date_files(directory, now)
 

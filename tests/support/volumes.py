@@ -81,6 +81,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "operations beside reclaimers": seconds(3, long=60, share=1.5),
     "listings": seeds(10, long=1_000, share=0.5),
     "damaged trees": seeds(2, long=200, share=0.5),
+    "lost commits": seeds(3, long=300),
     "turns of threads": seeds(1, long=50, share=0.2),
     "selections": examples(500, long=20_000, share=2.0),
     "selections from even histories": seeds(2_000, long=100_000, share=1.0),
@@ -89,6 +90,8 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "expiries": seeds(100, long=5_000, share=0.3),
     "outlooks": seeds(80, long=5_000, share=1.5),
     "Icechunk repositories, planned and swept": seeds(3, long=250, share=2.5),
+    "Icechunk repositories of all kinds": seeds(4, long=400, share=3.0),
+    "Icechunk repositories of all kinds on S3": seeds(1, long=100, share=5.0),
     "Icechunk repositories on Spark": seeds(2, long=125, share=5.0),
     "Icechunk repositories, read": seeds(3, long=50, share=0.3),
     "Icechunk repositories, explained": seeds(2, long=50),
@@ -116,6 +119,7 @@ DRAWN: Final[Mapping[str, int]] = {
     "movements between pages": 8,
     "operations at points of a run": 60,
     "places of races": 30,
+    "operations whose COMMIT is lost": 6,
 }
 """Sets of alike tests that each start programs, or go through every order of something: how many
 of a set each commit tries. The long run tries all, and so does whoever names tests."""

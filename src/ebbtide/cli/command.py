@@ -145,7 +145,25 @@ class Cli:
             from ebbtide.store.embedded import Store
 
             self._store = Store.open(self.directory)
+            self._warn_of_times(self._store.settings)
         return self._store
+
+    def _warn_of_times(self, promised: Settings) -> None:
+        """Say which settings of the environment do not count, since the store promises another
+        time."""
+        from ebbtide.durations import format_duration
+        from ebbtide.settings import ENV_PREFIX
+        from ebbtide.store.promises import times_of
+
+        asked, times = self.settings, times_of(promised)
+        for name in sorted(times.keys() & asked.model_fields_set):
+            told, counts = format_duration(getattr(asked, name)), format_duration(times[name])
+            if told != counts:
+                self.output.warn(
+                    f"{ENV_PREFIX}{name.upper()} is {told}, but the store promises {counts}, which "
+                    "counts for all of its processes; to change it: ebbtide promises "
+                    f"--{name.replace('_', '-')} {told}"
+                )
 
     def repository(self, name: str) -> Repository:
         """The repository of that name. InvalidInput where it is none of the store's."""

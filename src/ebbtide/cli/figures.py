@@ -83,16 +83,16 @@ def _show_commits(output: Output, plan: Plan) -> None:
         output.line(
             f"listed by {plan.inventory_url}: what is newer than {date_text(plan.cutoff)} stays"
         )
-    gone = f" ({count_text(plan.gone_count)} were before)" if plan.gone_count else ""
+    before = count_text(plan.gone_count, "was before", "were before")
+    gone = f" ({before})" if plan.gone_count else ""
     output.line(
         f"{count_text(plan.active_count, 'commit')} kept, "
         f"{count_text(plan.expired_count)} let go{gone}"
     )
     if plan.forgettable_count:
-        output.line(
-            f"nothing reaches {count_text(plan.forgettable_count, 'commit')} any more: the "
-            "records go too"
-        )
+        one = "commit any more: its record goes too"
+        several = "commits any more: the records go too"
+        output.line(f"nothing reaches {count_text(plan.forgettable_count, one, several)}")
 
 
 def show_outcome(output: Output, report: RunReport) -> None:
@@ -102,7 +102,9 @@ def show_outcome(output: Output, report: RunReport) -> None:
     forgotten = report.commits.get("forgotten", 0)
     if forgotten:
         output.line()
-        output.line(f"the records of {count_text(forgotten, 'commit')} are dropped too")
+        records = "the record of" if forgotten == 1 else "the records of"
+        one, several = "commit is dropped too", "commits are dropped too"
+        output.line(f"{records} {count_text(forgotten, one, several)}")
 
 
 def candidate_kinds(plan: Plan) -> dict[str, Count]:

@@ -320,10 +320,9 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
     ]
     output.fields([(name, escaped(value)) for name, value in fields if value])
     if plan is not None and plan.foreign_count:
-        output.line(
-            f"{count_text(plan.foreign_count, 'file')} under the root that are not the store's own "
-            "stay"
-        )
+        one = "file under the root that is not the store's own stays"
+        several = "files under the root that are not the store's own stay"
+        output.line(count_text(plan.foreign_count, one, several))
     if limit and plan is not None:
         output.line()
         _show_objects(cli, purges.objects(found, limit=limit))

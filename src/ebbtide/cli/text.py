@@ -10,6 +10,7 @@ from ebbtide.errors import InvalidInput
 from ebbtide.escaping import escaped
 from ebbtide.model import EPOCH
 from ebbtide.retention.dates import to_utc
+from ebbtide.wording import counted
 
 ID_SHOWN: Final = 10
 """Digits of an id in tables: enough to be told apart, and to be typed back."""
@@ -46,10 +47,10 @@ def known_size_text(size_bytes: int | None) -> str:
 
 
 def count_text(count: int, noun: str = "", plural: str = "") -> str:
-    """`1,234`, or with a noun `1 file`, `1,234 files`."""
+    """`1,234`, or with a noun as `counted` has it: `1 file`, `1,234 files`."""
     if not noun:
         return f"{count:,}"
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+    return counted(count, noun, plural)
 
 
 def age_text(age: timedelta) -> str:

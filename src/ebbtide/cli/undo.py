@@ -70,28 +70,46 @@ def undo(
 def _tell_undone(cli: Cli, report: RunReport) -> None:
     found = report.quarantine or {}
     size = size_text(found["back_bytes"])
-    cli.output.line(f"{count_text(found['back_objects'], 'file')} ({size}) are back")
+    back = count_text(found["back_objects"], f"file ({size}) is back", f"files ({size}) are back")
+    cli.output.line(back)
     if found["reopened_commits"] or report.state == "undone":
         cli.output.line(f"{count_text(found['reopened_commits'], 'commit')} can be read again")
     if report.state != "undone":
-        cli.output.line(f"{_left(report)} stay aside")
+        stays = "stays" if found["objects"] == 1 else "stay"
+        cli.output.line(f"{_left(report)} {stays} aside")
     if found["at_risk_objects"]:
-        count = count_text(found["at_risk_objects"], "file")
+        count = count_text(
+            found["at_risk_objects"],
+            "file stays as it is, and commits that need it closed: a sweep was about to take it",
+            "files stay as they are, and commits that need them closed: a sweep was about to take "
+            "them",
+        )
         cli.output.warn(
-            f"{count} stay as they are, and commits that need them closed: a sweep was about to "
-            f"take them when it was last heard of ({found['sweepers']}), and goes on if it was "
-            "only suspended. Once that process has ended for certain, undo the run again with "
+            f"{count} when it was last heard of ({found['sweepers']}), and goes on if it was only "
+            "suspended. Once that process has ended for certain, undo the run again with "
             "--sweeps-ended"
         )
     if found["lost_objects"]:
-        count = count_text(found["lost_objects"], "file")
-        cli.output.warn(f"{count} that the run moved aside are not there any more")
+        count = count_text(
+            found["lost_objects"],
+            "file that the run moved aside is not there any more",
+            "files that the run moved aside are not there any more",
+        )
+        cli.output.warn(count)
     if found["closed_commits"]:
-        count = count_text(found["closed_commits"], "commit")
-        cli.output.warn(f"{count} stay closed: not all that they need is there, or safe")
+        count = count_text(
+            found["closed_commits"],
+            "commit stays closed: not all that it needs",
+            "commits stay closed: not all that they need",
+        )
+        cli.output.warn(f"{count} is there, or safe")
     if found["purged_objects"]:
-        count = count_text(found["purged_objects"], "file")
-        cli.output.warn(f"{count} did not come back: an administrator had them purged")
+        count = count_text(
+            found["purged_objects"],
+            "file did not come back: an administrator had it purged",
+            "files did not come back: an administrator had them purged",
+        )
+        cli.output.warn(count)
 
 
 def purge(

@@ -78,21 +78,24 @@ class Identity:
 @dataclass(frozen=True, slots=True)
 class ListingItem:
     """A unit of listing: all files under `prefix`, or only those directly under it; of these one
-    share of several, and with sizes or without, as `Storage.list` has both."""
+    share of several, with sizes or without, and streamed or not, as `Storage.list` has it."""
 
     prefix: str
     recursive: bool
     share: tuple[int, int] = (0, 1)
     sized: bool = True
+    streamed: bool = False
 
 
-def in_shares(storage: Storage, prefix: str, *, cores: int, sized: bool) -> list[ListingItem]:
+def in_shares(
+    storage: Storage, prefix: str, *, cores: int, sized: bool, streamed: bool = False
+) -> list[ListingItem]:
     """All files under a prefix, divided among tasks. On a local disk, where each reads all names;
     an object store would have to be asked for all of it by each."""
     count = min(cores, SHARES_MAX) if storage.url.startswith("file:") else 1
     return [
-        ListingItem(prefix, recursive=True, share=(number, count), sized=sized)
-        for number in range(count)
+        ListingItem(prefix, recursive=True, share=(k, count), sized=sized, streamed=streamed)
+        for k in range(count)
     ]
 
 

@@ -40,6 +40,7 @@ from ebbtide.store.metadata.records import (
     put_back_records,
     record_rows,
 )
+from ebbtide.store.promises import promised
 from ebbtide.store.revisions import resolve
 from ebbtide.store.tracing import address_at
 
@@ -164,7 +165,8 @@ class EmbeddedRepository:
         del cutoff
         opened_at = self.now()
         with self._metadata.snapshot(scans=True) as tx:
-            yield EmbeddedReading(tx, self._repository_id, self._context.settings, opened_at)
+            settings = promised(tx, self._context.settings)
+            yield EmbeddedReading(tx, self._repository_id, settings, opened_at)
 
     def resolve(self, expression: str) -> str:
         """As `store.revisions` has it; Conflict `ref_ambiguous` besides."""
@@ -224,14 +226,15 @@ class EmbeddedRepository:
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
-            reading = EmbeddedReading(tx, self._repository_id, self._context.settings, tx.now())
+            settings = promised(tx, self._context.settings)
+            reading = EmbeddedReading(tx, self._repository_id, settings, tx.now())
             chosen = choose(reading.root_tables())
             set_tombstones(tx, self._repository_id, chosen.tombstone, run_id=run_id)
             drop_ended(
                 tx,
                 self._repository_id,
-                lease_ttl=self._context.settings.lease_ttl,
-                trash_time=self._context.settings.trash_time,
+                lease_ttl=settings.lease_ttl,
+                trash_time=settings.trash_time,
             )
             write_run(tx, self._repository_id, run_id, state="sweeping", fenced_at=tx.now())
 

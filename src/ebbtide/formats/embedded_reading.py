@@ -28,11 +28,12 @@ from ebbtide.store.uncommitted import (
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedReading:
-    """What the database says in one snapshot."""
+    """What the database says in one snapshot. `promised` are the settings, with the times that the
+    store promises as they are in it."""
 
     tx: Transaction
     repository_id: str
-    settings: Settings
+    promised: Settings
     opened_at: datetime  # before the snapshot
 
     def roots(self) -> Roots:
@@ -40,8 +41,8 @@ class EmbeddedReading:
         return read_roots(
             self.tx,
             self.repository_id,
-            lease_ttl=self.settings.lease_ttl,
-            trash_time=self.settings.trash_time,
+            lease_ttl=self.promised.lease_ttl,
+            trash_time=self.promised.trash_time,
         )
 
     def root_tables(self) -> RootTables:
@@ -49,14 +50,14 @@ class EmbeddedReading:
         head, batches = read_root_rows(
             self.tx,
             self.repository_id,
-            lease_ttl=self.settings.lease_ttl,
-            trash_time=self.settings.trash_time,
+            lease_ttl=self.promised.lease_ttl,
+            trash_time=self.promised.trash_time,
         )
         return RootTables(head, map(commit_table, batches))
 
     def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
         """What is staged, written, promised or copied; with `among`, of these addresses alone."""
-        now, trash_time = self.opened_at, self.settings.trash_time
+        now, trash_time = self.opened_at, self.promised.trash_time
         if among is None:
             return uncommitted(self.tx, self.repository_id, now=now, trash_time=trash_time)
         return uncommitted_among(self.tx, self.repository_id, among, now=now, trash_time=trash_time)
@@ -71,7 +72,7 @@ class EmbeddedReading:
             self.tx,
             self.repository_id,
             now=self.opened_at,
-            trash_time=self.settings.trash_time,
+            trash_time=self.promised.trash_time,
         )
 
     def purged(self) -> Iterator[pa.Table]:
@@ -92,7 +93,7 @@ class EmbeddedReading:
         return found
 
     def _staged_at(self, address: str) -> Iterator[Protector]:
-        trash_time = self.settings.trash_time
+        trash_time = self.promised.trash_time
         places = staged_places(
             self.tx, self.repository_id, address, gone_before=self.opened_at - trash_time
         )

@@ -42,6 +42,7 @@ from ebbtide.store.metadata.removals import (
 )
 from ebbtide.store.metadata.repositories import delete_repository
 from ebbtide.store.owner import close_owner
+from ebbtide.store.promises import promised
 from ebbtide.store.removal import close_repository, require_removable
 
 _RECORD: Final = (
@@ -130,12 +131,7 @@ class GoneRepository(EmbeddedRepository):
     def check_removable(self) -> None:
         """Refused `repository_not_gone`, `repository_in_use`."""
         with self._metadata.snapshot() as tx:
-            require_removable(
-                tx,
-                self._repository_id,
-                trash_time=self._context.settings.trash_time,
-                lease_ttl=self._context.settings.lease_ttl,
-            )
+            require_removable(tx, self._repository_id, promised(tx, self._context.settings))
 
     def fence_whole(self, hold: RunHold, run_id: str) -> datetime:
         """Look again, and close the repository, in one transaction that holds its row exclusively;
@@ -143,12 +139,7 @@ class GoneRepository(EmbeddedRepository):
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
-            require_removable(
-                tx,
-                self._repository_id,
-                trash_time=self._context.settings.trash_time,
-                lease_ttl=self._context.settings.lease_ttl,
-            )
+            require_removable(tx, self._repository_id, promised(tx, self._context.settings))
             close_repository(tx, self._repository_id, run_id=run_id)
             now = tx.now()
             write_run(tx, self._repository_id, run_id, state="sweeping", fenced_at=now)

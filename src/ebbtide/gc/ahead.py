@@ -47,7 +47,13 @@ def listed(
 
 
 def _list(storage: Storage, item: ListingItem) -> Iterator[pa.RecordBatch]:
-    return storage.list(item.prefix, recursive=item.recursive, share=item.share, sized=item.sized)
+    return storage.list(
+        item.prefix,
+        recursive=item.recursive,
+        share=item.share,
+        sized=item.sized,
+        streamed=item.streamed,
+    )
 
 
 def _begun(

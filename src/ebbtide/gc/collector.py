@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from ebbtide.errors import EbbtideError, Incomplete, InvalidInput, NotFound, Refused
-from ebbtide.formats.base import RepositoryFormat, RunHold
+from ebbtide.formats.base import RUNS_PREFIX, RepositoryFormat, RunHold
 from ebbtide.gc.aside import Aside
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.gates import check_grace
@@ -269,19 +269,27 @@ class Collector:
         )
 
     def _drop_old_runs(self) -> None:
-        """Delete the files and records of runs that are older than they are kept."""
+        """Delete the files and records of runs that are older than they are kept; the files, too,
+        of runs that ended before they were on record."""
         oldest = self._repository.now() - self._options.run_retention
-        for run_id, path in self._repository.run_paths().items():
+        for run_id, path in (self._folders() | self._repository.run_paths()).items():
             made_at = instant_of(run_id)
             if made_at is None or made_at >= oldest:
                 continue
             if self._aside.has(run_id):
                 continue
-            folder = RunFolder.at(path)
+            folder = self._folder_at(run_id, path)
             # What its batches may still take is asked for by undos.
             if not (unsettled(folder) and self._aside.has_any()):
                 folder.delete()
                 self._repository.drop_run(run_id)
+
+    def _folders(self) -> dict[str, str]:
+        """Where there are runs' folders in the usual place, recorded or not: run id to path."""
+        storage = self._repository.storage
+        names = (each.removeprefix(RUNS_PREFIX) for each in storage.list_prefixes(RUNS_PREFIX))
+        ids = (name.rstrip("/") for name in names)
+        return {run_id: RunFolder.inside(storage, run_id).path for run_id in ids}
 
     def run(self, confirm: Confirm = always) -> RunReport:
         """Plan, ask `confirm`, and sweep. The plan's report when the answer is no, or refused."""
@@ -395,9 +403,7 @@ class Collector:
         if self._options.run_dir is not None:
             folder = self._new_folder(run_id)
         else:
-            path = self._repository.run_paths().get(run_id)
-            inside = RunFolder.inside(self._repository.storage, run_id)
-            folder = inside if path is None or path == inside.path else RunFolder.at(path)
+            folder = self._folder_at(run_id, self._repository.run_paths().get(run_id))
         if not (folder.has(PLAN_FILE) or folder.has(REPORT_FILE)):
             raise NotFound(
                 "run_not_found",
@@ -405,6 +411,12 @@ class Collector:
                 f"{folder.path}: see 'ebbtide gc runs'",
             )
         return folder
+
+    def _folder_at(self, run_id: str, path: str | None) -> RunFolder:
+        """The folder that is recorded to be at a path: in the usual place one of the repository's
+        own storage, which removes directories that become empty."""
+        inside = RunFolder.inside(self._repository.storage, run_id)
+        return inside if path is None or path == inside.path else RunFolder.at(path)
 
     def _read_plan(self, folder: RunFolder, run_id: str) -> Plan:
         plan = read_plan(

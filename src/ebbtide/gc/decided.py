@@ -6,7 +6,7 @@ to write down what was decided. What follows needs their trees.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -76,13 +76,16 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
         found = {commit.tree_id for commit in roots.commits if commit.commit_id in commit_ids}
         return frozenset(found.intersection(roots.tree_checksums))
 
+    def companions(commit_ids: Iterable[str]) -> frozenset[str]:
+        return frozenset(
+            address for commit_id in commit_ids for address in roots.companions.get(commit_id, ())
+        )
+
+    lenient = {c.commit_id for c in roots.commits if c.tree_id in roots.lenient_trees}
     return MarkedTrees(
         recorded=trees(decision.recorded),
         data=trees(frozenset(decision.active)),
         lenient=roots.lenient_trees,
-        companions=frozenset(
-            address
-            for commit_id in decision.recorded
-            for address in roots.companions.get(commit_id, ())
-        ),
+        companions=companions(decision.recorded),
+        required=companions(decision.recorded - lenient),
     )

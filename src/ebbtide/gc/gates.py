@@ -12,6 +12,7 @@ from ebbtide.errors import InvalidInput, Refused
 from ebbtide.formats.base import Clocks, Identity
 from ebbtide.gc.counts import Count
 from ebbtide.retention.decision import Roots
+from ebbtide.wording import counted
 
 
 def check_grace(grace: timedelta, *, grace_min: timedelta, reason: str, unsafe: bool) -> None:
@@ -54,14 +55,15 @@ def check_not_empty(roots: Roots, *, listed_count: int) -> None:
     if not roots.commits:
         raise Refused(
             "zero_commits",
-            f"the database has no commits, but the storage holds {listed_count:,} files: "
+            f"the database has no commits, but the storage holds {counted(listed_count, 'file')}: "
             "it is the wrong database or an emptied one; nothing is collected",
         )
     if not roots.refs:
         raise Refused(
             "zero_refs",
-            f"the repository has no branches or tags, but the storage holds {listed_count:,} "
-            "files: create or restore a branch first; nothing is collected",
+            "the repository has no branches or tags, but the storage holds "
+            f"{counted(listed_count, 'file')}: create or restore a branch first; nothing is "
+            "collected",
         )
 
 

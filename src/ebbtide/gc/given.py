@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -69,11 +69,11 @@ class _Root:
 
     @classmethod
     def of(cls, storage: Storage) -> _Root:
-        parts = urlsplit(storage.url)
-        if parts.scheme == "file":
+        scheme, _, place = storage.url.partition("://")
+        if scheme == "file":
             return cls(None, "")
-        path = unquote(parts.path).strip("/")
-        return cls(parts.netloc, f"{path}/" if path else "")
+        bucket, _, prefix = place.partition("/")
+        return cls(bucket, f"{prefix}/" if prefix else "")
 
 
 def open_inventory(place: str, date: datetime | None) -> GivenInventory:
@@ -93,11 +93,10 @@ def open_inventory(place: str, date: datetime | None) -> GivenInventory:
     if date is None:
         raise _invalid(f"nothing says when {place} was begun: give its date")
     if url.endswith(".parquet"):
-        parent, _, name = url.rpartition("/")
-        storage = open_storage(parent)
-        if storage.head(unquote(name)) is None:
+        storage, name = _file_at(url)
+        if storage.head(name) is None:
             raise _invalid(f"there is no file {place}")
-        return GivenInventory(url, date, storage, (InventoryFile(unquote(name)),))
+        return GivenInventory(url, date, storage, (InventoryFile(name),))
     storage = open_storage(url)
     names = sorted(
         name
@@ -110,11 +109,18 @@ def open_inventory(place: str, date: datetime | None) -> GivenInventory:
     return GivenInventory(url, date, storage, tuple(map(InventoryFile, names)))
 
 
+def _file_at(url: str) -> tuple[Storage, str]:
+    """The storage that holds the file at a URL, and its address there. In the URL of a file of
+    this machine alone is anything quoted."""
+    parent, _, name = url.rpartition("/")
+    return open_storage(parent), unquote(name) if url.startswith("file:") else name
+
+
 def _from_manifest(url: str, date: datetime | None) -> GivenInventory:
     """By a manifest of S3's. Beside one on a disk the files are where `aws s3 sync` puts them."""
-    parent, _, name = url.rpartition("/")
+    beside, name = _file_at(url)
     try:
-        manifest = json.loads(open_storage(parent).get(unquote(name)))
+        manifest = json.loads(beside.get(name))
         begun = EPOCH + timedelta(milliseconds=int(manifest["creationTimestamp"]))
         bucket = str(manifest["sourceBucket"])
         kind = manifest["fileFormat"]
@@ -130,12 +136,12 @@ def _from_manifest(url: str, date: datetime | None) -> GivenInventory:
         raise _invalid(f"the inventory of {url} is in {kind}: have S3 write it in Parquet")
     if date is not None and date != begun:
         raise _invalid(f"{url} says that it was begun at {begun.isoformat()}: leave out the date")
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        storage = open_storage(parent.rpartition("/")[0])
+    if url.startswith("file:"):
+        storage = open_storage(beside.url.rpartition("/")[0])
         files = [replace(each, name=f"data/{each.name.rpartition('/')[2]}") for each in files]
     else:
-        storage = open_storage(f"{parts.scheme}://{parts.netloc}")
+        scheme, _, rest = url.partition("://")
+        storage = open_storage(f"{scheme}://{rest.partition('/')[0]}")
     return GivenInventory(url, begun, storage, tuple(files), bucket)
 
 

@@ -68,6 +68,7 @@ from ebbtide.gc.plan import Plan, Settled
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.trees import KnownTrees
 from ebbtide.storage import Storage
+from ebbtide.wording import counted
 
 REVIVED: Final = "-revived-"
 """What the names of record parts have in them that say what came back to life."""
@@ -265,7 +266,7 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     before = (earlier.folder, earlier.plan.commits)
     released = released_since(engine, now.folder, now.trees, earlier=before)
     if unknown := released.unknown_count:
-        raise NeedsCleanRunError(f"nobody knows any more what {unknown:,} trees held")
+        raise NeedsCleanRunError(f"nobody knows any more what {counted(unknown, 'tree')} held")
     nodes = _nodes_of(engine, released.trees, now)
     if not nodes:
         return []

@@ -10,7 +10,7 @@ Parts: `<name>/trees-*` (addresses of trees and nodes), `<name>/nodes-*` (node i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +30,14 @@ class MarkedTrees:
     """Which trees to read, and how deep: ids of `data` are among those of `recorded`.
 
     Of trees that are `lenient`, what is missing is passed over. `companions` are addresses that
-    are live with the trees.
+    are live with the trees; those that are `required` must be on the storage.
     """
 
     recorded: frozenset[str]
     data: frozenset[str]
     lenient: frozenset[str] = frozenset()
     companions: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
 
 
 def write_trees(
@@ -56,14 +57,29 @@ def write_trees(
     trees, companions = PartRows(), PartRows()
     table = pa.table(columns, schema=TREES_SCHEMA)
     trees.wrote(folder, f"{prefix}trees.parquet", table, group="trees")
-    addresses = pa.table([sorted(marked.companions)], schema=ADDRESS_SCHEMA)
-    companions.wrote(folder, f"{prefix}companions.parquet", addresses, group="companions")
+    required = marked.required & marked.companions
+    _write_addresses(folder, f"{prefix}companions", companions, marked.companions - required)
+    if required:  # most formats have none, and need not look for any
+        _write_addresses(folder, f"{prefix}required", companions, required, group=REQUIRED)
     return KnownTrees(trees.parts(), companions.parts())
+
+
+def _write_addresses(
+    folder: RunFolder,
+    name: str,
+    answer: PartRows,
+    addresses: Iterable[str],
+    *,
+    group: str = "companions",
+) -> None:
+    table = pa.table([sorted(addresses)], schema=ADDRESS_SCHEMA)
+    answer.wrote(folder, f"{name}.parquet", table, group=group)
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """`live`: parts (ADDRESS_SCHEMA) of the addresses of trees, nodes and what goes with them.
+    """`live`: parts (ADDRESS_SCHEMA) of the addresses of trees, nodes and what goes with them; of
+    the group REQUIRED where those must be on the storage.
     `nodes`: parts (NODES_SCHEMA and more) of the nodes whose addresses are live, each once."""
 
     live: list[Part]
@@ -114,5 +130,5 @@ def mark_reached(
     are `asked` for (parts of KEYS_SCHEMA), if anything is.
     """
     parts = read_nodes(engine, place, reached.nodes, index, asked)
-    required = [part for part in parts if part.group == REQUIRED]
-    return Marked(reached.live + parts, required)
+    live = reached.live + parts
+    return Marked(live, [part for part in live if part.group == REQUIRED])

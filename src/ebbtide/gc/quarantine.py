@@ -30,6 +30,7 @@ from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, split
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import DeleteOutcome, Storage
+from ebbtide.wording import counted
 
 BACK_SCHEMA: Final = make_schema(
     ("address", pa.string()), ("size_bytes", pa.int64()), ("kind", pa.string())
@@ -189,7 +190,8 @@ def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
                 advance(table.num_rows)
                 if failed:
                     reason = f"{failed[0].address}: {failed[0].error}"
-                    answer.failed(Failed("storage_error", f"{len(failed):,} files stay: {reason}"))
+                    stay = counted(len(failed), "file stays", "files stay")
+                    answer.failed(Failed("storage_error", f"{stay}: {reason}"))
 
     try:
         answers = engine.run(split(shares(storage, run_id), tasks=engine.task_count), work)

@@ -42,6 +42,7 @@ from ebbtide.gc.verifying.verify import verify_removal
 from ebbtide.gc.whatif import Alternative, WhatIf
 from ebbtide.retention import Policy
 from ebbtide.storage import Storage
+from ebbtide.wording import counted
 
 KEPT_SHOWN: Final = 20
 _EVERYTHING: Final = datetime.max.replace(tzinfo=UTC)
@@ -206,15 +207,19 @@ class Remover(Collector):
         if came:
             raise Incomplete(
                 "incomplete",
-                f"{came:,} files came to the storage since the plan was made: plan and sweep the "
-                "repository again",
+                f"{counted(came, 'file')} came to the storage since the plan was made: plan and "
+                "sweep the repository again",
             )
         if not counts[FOREIGN]:
             return ()
+        kept_text = counted(
+            counts[FOREIGN],
+            "file that is not Ebbtide's is kept",
+            "files that are not Ebbtide's are kept",
+        )
         more = ", …" if counts[FOREIGN] > len(kept) else ""
         return (
-            f"{self._gone.storage.url} is not empty: {counts[FOREIGN]:,} files that are not "
-            f"Ebbtide's are kept ({', '.join(sorted(kept))}{more})",
+            f"{self._gone.storage.url} is not empty: {kept_text} ({', '.join(sorted(kept))}{more})",
         )
 
     def _end(self, report: RunReport, hold: RunHold) -> RunReport:

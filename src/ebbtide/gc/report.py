@@ -12,6 +12,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.outcomes import OUTCOMES
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.sweep import Swept
+from ebbtide.wording import counted
 
 RunState = Literal["planned", "swept", "incomplete", "refused", "undone"]
 
@@ -235,7 +236,7 @@ def swept_report(
         if complete
         else error_json(
             "incomplete",
-            f"{failed:,} deletions failed and {swept.untried:,} were not tried: look at the "
+            f"{counted(failed, 'deletion')} failed, {swept.untried:,} not tried: look at the "
             "parts under deleted/ for the reasons, then sweep the run again",
         ),
     )

@@ -34,6 +34,7 @@ from ebbtide.gc.plan import Plan
 from ebbtide.gc.quarantine import BACK_SCHEMA, Quarantine, Share, kept_records
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
+from ebbtide.wording import counted
 
 ROWS_PER_PART: Final = 50_000
 PAUSE_SECONDS: Final = 1.0
@@ -304,7 +305,7 @@ class Undo:
                 advance(len(moves))
                 if failed:
                     reason = f"{failed[0].address}: {failed[0].error}"
-                    message = f"{len(failed):,} files did not come back: {reason}"
+                    message = f"{counted(len(failed), 'file')} did not come back: {reason}"
                     answer.failed(Failed("storage_error", message))
 
         self.engine.meter.begin("files", rows_of(parts))

@@ -44,17 +44,18 @@ from ebbtide.store.names import shown
 from ebbtide.store.purge_keys import PurgeKeys
 from ebbtide.store.repository import Repository
 from ebbtide.store.secrets import SecretBox
+from ebbtide.wording import counted
 
 ENDED: Final = ("refused", "failed", "done")
 KINDS: Final = {
-    COMMIT: "commits",
-    COLLECTION: "collections",
-    HOLD: "holds",
-    STAGED: "branches on which it is staged",
-    WRITE: "writes in progress",
-    COPY: "copies in flight",
+    COMMIT: ("commit", "commits"),
+    COLLECTION: ("collection", "collections"),
+    HOLD: ("hold", "holds"),
+    STAGED: ("branch on which it is staged", "branches on which it is staged"),
+    WRITE: ("write in progress", "writes in progress"),
+    COPY: ("copy in flight", "copies in flight"),
 }
-"""What kinds of references are called, where there are several."""
+"""What a reference of each kind is called, and several of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +315,7 @@ def _refusal(plan: PurgePlan) -> dict[str, str] | None:
             f"a hold is on commit {first.id} ({', '.join(first.names)}), which refers to what was "
             f"to be purged{_more(plan)}: release it first. Nothing was deleted",
         )
-    listed = ", ".join(f"{count} {KINDS[kind]}" for kind, count in sorted(counts.items()))
+    listed = ", ".join(counted(count, *KINDS[kind]) for kind, count in sorted(counts.items()))
     return _error(
         "purge_in_use",
         f"what was not named refers to what was to be purged ({listed}): name it too (all that "

@@ -33,6 +33,7 @@ from ebbtide.store.metadata.references import (
     writes_among,
 )
 from ebbtide.store.places import read_places
+from ebbtide.store.promises import promised
 
 COMMIT: Final = "commit"
 COLLECTION: Final = "collection"
@@ -173,7 +174,7 @@ class Search:
                 yield Reference(kind, "", (), count, tuple(sorted(examples)))
 
     def _gone_before(self, tx: Transaction) -> datetime:
-        return tx.now() - self.context.trash_time
+        return tx.now() - promised(tx, self.context.settings).trash_time
 
 
 def intact_commits(tx: Transaction, repository_id: str) -> list[IntactCommit]:

@@ -23,6 +23,7 @@ from ebbtide.storage import Storage, open_storage
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.purges import PurgeRow, count_purged, find_purged
 from ebbtide.store.metadata.repositories import list_repositories
+from ebbtide.wording import counted
 
 HEADS_MAX: Final = 100
 """So many addresses of one directory are looked for one by one; for more it is listed."""
@@ -186,9 +187,8 @@ class _Verifying:
         with self._store.metadata.snapshot() as tx:
             count = count_purged(tx, self._row.repository_id, self._row.purge_id)
         if count != closed:
-            self._note(
-                "list", f"the purge closed {count} addresses, and {closed} of them are in the list"
-            )
+            addresses = counted(count, "address", "addresses")
+            self._note("list", f"the purge closed {addresses}, of which the list has {closed:,}")
 
     def _check_gone(self, storage: Storage, addresses: list[str], plan: PurgePlan) -> None:
         with self._store.metadata.snapshot() as tx:

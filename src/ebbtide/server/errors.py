@@ -98,6 +98,8 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "corrupt_ref",
         "missing_backup",
         "repository_readonly",
+        "repository_mixed",
+        "repository_rooted",
         "unknown_format_version",
         "plan_corrupt",
         "report_corrupt",

@@ -129,6 +129,7 @@ class Storage(Protocol):
         recursive: bool = True,
         share: tuple[int, int] = (0, 1),
         sized: bool = True,
+        streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of LISTING_SCHEMA of what is under `prefix` ("" or ending in `/`), in no order.
 
@@ -138,6 +139,10 @@ class Storage(Protocol):
         once. That saves time where finding a name costs less than its size and date. So does a
         listing that is not `sized`: a storage that would have to ask for them leaves both null, and
         `sizes` tells them later of those that matter.
+
+        A `streamed` listing is for a prefix directly under which more may lie than memory holds;
+        of others an object store may hold the names of each directory. For that price it tells the
+        object of a key that ends in a slash, which is not `regular`, from the one without.
 
         Objects that come or go meanwhile may be in it or not; one that is there all the time is in
         it exactly once.

@@ -144,8 +144,10 @@ class LocalStorage:
         recursive: bool = True,
         share: tuple[int, int] = (0, 1),
         sized: bool = True,
+        streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """See `Storage.list`. Temporary files are in it, directories are not."""
+        """See `Storage.list`. Temporary files are in it, directories are not. All are streamed."""
+        del streamed
         base.split_prefix(prefix)
         return list_directory(self.directory, prefix, recursive=recursive, share=share, sized=sized)
 

@@ -27,7 +27,8 @@ from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo
 from ebbtide.storage.deleting import deletes_of
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta, PutResult, UpdateVersion
+    import arro3.core
+    from obstore import ListResult, ObjectMeta, PutResult, UpdateVersion
 
 _PART_BYTES: Final = 16 * 1024 * 1024
 """Size of a part of a multipart upload. S3 allows 10,000 parts: objects up to 156 GiB."""
@@ -145,17 +146,22 @@ class RemoteStorage:
         recursive: bool = True,
         share: tuple[int, int] = (0, 1),
         sized: bool = True,
+        streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """See `Storage.list`. Without `recursive` the whole answer is held in memory. Sizes are
-        told with the names.
+        """See `Storage.list`. Sizes are told with the names. But for `memory:`, which has no such
+        keys, directories are listed one by one, each held in memory, unless it is `streamed`.
 
-        A key of S3 that is no address is not regular. One that ends in a slash is so too, if that
-        is the prefix; below it such a key is listed without its slash. Other storages fail at a key
-        that is no address: Failed (`storage_error`) names it.
+        A key of S3 that is no address is not regular. One that ends in a slash is so too; but below
+        the prefix of a `streamed` listing it is listed without its slash. `gs://` and `az://` fail
+        at any other key that is no address: Failed (`storage_error`) names it.
         """
         del sized
         base.split_prefix(prefix)
-        batches = self._listed(prefix, recursive=recursive)
+        is_whole = recursive and (streamed or isinstance(self._client(), MemoryStore))
+        if is_whole:
+            batches = self._streamed(prefix)
+        else:
+            batches = self._by_directories(prefix, recursive=recursive)
         return batches if share == (0, 1) else (_shared(batch, share) for batch in batches)
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
@@ -166,14 +172,9 @@ class RemoteStorage:
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""
         base.split_prefix(prefix)
-        client = self._client()
-        with clients.translated(prefix or self.url):
-            try:
-                found = obstore.list_with_delimiter(client, prefix or None, return_arrow=True)
-                return sorted(f"{name}/" for name in found["common_prefixes"])
-            except InvalidPathError:
-                if not isinstance(client, S3Store):
-                    raise
+        found = self._directory(prefix)
+        if found is not None:
+            return sorted(_prefixes(found))
         bucket, root = self._bucket()
         pages = bucket.list_keys(root + prefix, delimited=True)
         named = (name.removeprefix(root) for page in pages for name in page.prefixes)
@@ -242,22 +243,54 @@ class RemoteStorage:
             return DeleteOutcome(source, "failed", clients.explained(error))
         return DeleteOutcome(source, "moved")
 
-    def _listed(self, prefix: str, *, recursive: bool) -> Iterator[pa.RecordBatch]:
+    def _streamed(self, prefix: str) -> Iterator[pa.RecordBatch]:
+        """All under a prefix, in the order of the keys."""
         client = self._client()
         last = ""
         with clients.translated(prefix or self.url):
             try:
-                for batch in _batches(client, prefix, recursive=recursive):
+                stream = client.list(
+                    prefix or None, chunk_size=base.LISTING_ROWS_MAX, return_arrow=True
+                )
+                for batch in map(pa.record_batch, stream):
                     rows = _listing(batch, marker=prefix.removesuffix("/"))
                     if rows.num_rows:
                         last = rows.column("address")[-1].as_py()
                     yield rows
                 return
-            except InvalidPathError:
-                if not isinstance(client, S3Store):
-                    raise
+            except InvalidPathError as error:
+                self._require_s3(prefix, error)
         # S3 lists keys in their order, and so goes on behind the last one.
-        yield from self._listed_by_key(prefix, recursive=recursive, after=last)
+        yield from self._listed_by_key(prefix, recursive=True, after=last)
+
+    def _by_directories(self, prefix: str, *, recursive: bool) -> Iterator[pa.RecordBatch]:
+        """What is under a prefix, one directory after the other. obstore leaves out the slash that
+        a key ends with; but where it stops at slashes, what lies behind one is a directory's."""
+        waiting = [prefix]
+        while waiting:
+            here = waiting.pop()
+            found = self._directory(here)
+            if found is None:
+                yield from self._listed_by_key(here, recursive=recursive, after="")
+                continue
+            for batch in pa.table(found["objects"]).to_batches(base.LISTING_ROWS_MAX):
+                yield _listing(batch, marker=here.removesuffix("/"))
+            if recursive:
+                waiting += _prefixes(found)
+
+    def _directory(self, prefix: str) -> ListResult[arro3.core.Table] | None:
+        """What is directly under a prefix; None where S3 has a key there that is no address."""
+        with clients.translated(prefix or self.url):
+            try:
+                return self._client().list_with_delimiter(prefix or None, return_arrow=True)
+            except InvalidPathError as error:
+                self._require_s3(prefix, error)
+        return None
+
+    def _require_s3(self, prefix: str, error: InvalidPathError) -> None:
+        """Raises Failed `storage_error` unless the storage can be listed key by key."""
+        if not isinstance(self._client(), S3Store):
+            raise _stray(f"{self.url}/{prefix}", error) from error
 
     def _listed_by_key(
         self, prefix: str, *, recursive: bool, after: str
@@ -362,14 +395,24 @@ def _shared(batch: pa.RecordBatch, share: tuple[int, int]) -> pa.RecordBatch:
     return batch.filter(pa.array(mask, pa.bool_()))
 
 
-def _batches(client: clients.Client, prefix: str, *, recursive: bool) -> Iterator[pa.RecordBatch]:
-    """The batches of obstore's listing."""
-    if recursive:
-        stream = client.list(prefix or None, chunk_size=base.LISTING_ROWS_MAX, return_arrow=True)
-        yield from map(pa.record_batch, stream)
-    else:
-        found = client.list_with_delimiter(prefix or None, return_arrow=True)
-        yield from pa.table(found["objects"]).to_batches()
+def _prefixes(found: ListResult[arro3.core.Table]) -> list[str]:
+    return [f"{name}/" for name in found["common_prefixes"]]
+
+
+def _stray(place: str, error: InvalidPathError) -> Failed:
+    """The error for a listing that can't go past a key."""
+    more = (
+        ", or list the bucket by Google's S3 interface: s3://, with the endpoint "
+        "https://storage.googleapis.com and HMAC keys"
+        if place.startswith("gs:")
+        else ""
+    )
+    return Failed(
+        "storage_error",
+        f"{place} cannot be listed: a key there is no address ({clients.explained(error)}), and "
+        "what lies beside it is not told. Nothing was deleted. If that object is nobody's, delete "
+        f"it by other means; else give it another name{more}",
+    )
 
 
 def _listing(batch: pa.RecordBatch, *, marker: str) -> pa.RecordBatch:

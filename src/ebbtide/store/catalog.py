@@ -8,7 +8,7 @@ in one.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -43,9 +43,17 @@ class Catalogued:
 class Catalog:
     """The repositories of one store."""
 
-    def __init__(self, metadata: Metadata, *, trash_time: timedelta) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        *,
+        trash_time: timedelta,
+        announce: Callable[[RepositoryInfo], None],
+    ) -> None:
+        """`announce` moves a repository's OWNER after a change: see `Ownership.announce`."""
         self._metadata = metadata
         self._trash_time = trash_time
+        self._announce = announce
 
     def get(self, ref: str, *, include_expired: bool = False) -> Catalogued:
         """The one of that name or id; with `include_expired`, if there is none, that in the trash.
@@ -140,8 +148,11 @@ class Catalog:
             found = self._locked(tx, ref, include_expired=True)
             comes_back = asked is None or asked > tx.now()
             if found.state is LifecycleState.TRASHED and comes_back:
-                return self._revive(tx, found.info, asked, ensure_unique_name=ensure_unique_name)
-            return self._update(tx, found.info, expires_at=asked)
+                changed = self._revive(tx, found.info, asked, ensure_unique_name=ensure_unique_name)
+            else:
+                changed = self._update(tx, found.info, expires_at=asked)
+        self._announce(changed.info)
+        return changed
 
     def restore(self, ref: str, *, ensure_unique_name: bool = False) -> Catalogued:
         """Bring one back from the trash, for good: by its id, or by its name, if no other in the
@@ -152,7 +163,9 @@ class Catalog:
             if recoverable is None:
                 raise taken("repository", self._require(tx, ref).info.name)
             found = self._locked(tx, recoverable.info.repository_id, include_expired=True)
-            return self._revive(tx, found.info, None, ensure_unique_name=ensure_unique_name)
+            revived = self._revive(tx, found.info, None, ensure_unique_name=ensure_unique_name)
+        self._announce(revived.info)
+        return revived
 
     def _revive(
         self,

@@ -272,8 +272,7 @@ class CollectionReader:
         with self._metadata.snapshot() as tx:
             seen = self._require_visible(tx, collection_id, include_expired=False)
             record = self._readable(tx, seen.row, version)
-            lasts_until = tx.now() + self._context.settings.lease_ttl
-            ends_at = min(lasts_until, seen.ends_at or lasts_until)
+        ends_at = self._locators.lease(record, ends_at_most=seen.ends_at)
         page = page_of(
             lambda place: self._walk(record, prefix=prefix, after=place),
             prefix=prefix,
@@ -282,8 +281,7 @@ class CollectionReader:
             amount=amount,
         )
         with self._metadata.snapshot() as tx:
-            now = tx.now()
-            signer = self._locators.signer(tx, now=now, ends_at=ends_at)
+            signer = self._locators.signer(tx, ends_at=ends_at)
             signed = tuple(signer.sign(entry) for entry in page.entries)
         return SignedPage(signed, page.common_prefixes, page.next_after)
 

@@ -40,13 +40,14 @@ from ebbtide.store.metadata.collections import (
     list_versions,
     update_collection,
 )
-from ebbtide.store.metadata.commits import CommitRecord, require_commit
-from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.commits import CommitRecord, raise_lease, require_commit
+from ebbtide.store.metadata.engine import LockMode, Transaction
 from ebbtide.store.names import check_item_name, check_properties, check_text, free_name, shown
 from ebbtide.store.projects import (
     DESCRIPTION_BYTES_MAX,
     require_changeable,
 )
+from ebbtide.wording import counted
 
 REPLICATION_MAX: Final = 100
 MISSING_SHOWN_MAX: Final = 100
@@ -88,9 +89,8 @@ class Collections(CollectionReader):
             resolved = self._resolve(tx, change)
         with (
             self._contents.building(None, change, resolved) as built,
-            self._metadata.transaction() as tx,
+            self._context.changing("exclusive") as tx,
         ):
-            tx.lock_repository(self._repository_id, "exclusive")
             self._projects.require_live_in(tx, project_id)
             collection_id = new_id()
             now = tx.now()
@@ -145,8 +145,11 @@ class Collections(CollectionReader):
             replication_desired=replication_desired,
         )
         _check_asked(asked)
+        mode: LockMode = "share"
+        if not isinstance(expires_at, Unchanged) or {"name", "project_id"} & set(asked):
+            mode = "exclusive"
         if content is None:
-            with self._metadata.transaction() as tx:
+            with self._context.changing(mode) as tx:
                 return self._update(
                     tx,
                     collection_id,
@@ -165,7 +168,7 @@ class Collections(CollectionReader):
                 base.require_intact()
         with (
             self._contents.building(base, content, resolved) as built,
-            self._metadata.transaction() as tx,
+            self._context.changing(mode) as tx,
         ):
             return self._update(
                 tx,
@@ -183,8 +186,7 @@ class Collections(CollectionReader):
 
         Raises NotFound `collection_not_found`, also for one that is there already.
         """
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             seen = self._require_visible(tx, collection_id, include_expired=False)
             row = replace(seen.row, expires_at=tx.now())
             update_collection(tx, collection_id, expires_at=row.expires_at)
@@ -208,8 +210,7 @@ class Collections(CollectionReader):
     def drop_version(self, collection_id: str, version: int) -> None:
         """Keep an earlier version no longer; what was signed of it stays for a lease. Raises
         NotFound `collection_not_found` or `version_not_found`."""
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id)
+        with self._context.changing() as tx:
             row = self._locked(tx, collection_id).row
             found = version_of(tx, row, version)
             self._remember(tx, row, found.content_id)
@@ -227,9 +228,9 @@ class Collections(CollectionReader):
         before: CollectionRow | None = None,
         built: Built | None = None,
     ) -> Collection:
-        """Change one collection, in the transaction that makes the changes visible."""
+        """Change one collection, in the transaction that makes the changes visible. The repository
+        is locked, exclusively if it may come to lie or be listed elsewhere."""
         renames = not isinstance(expires_at, Unchanged) or bool({"name", "project_id"} & set(asked))
-        tx.lock_repository(self._repository_id, "exclusive" if renames else "share")
         seen = self._locked(tx, collection_id, include_expired=True)
         row, now = seen.row, tx.now()
         changes = {*asked, *(["content"] if built else []), *(["version"] if keep_version else [])}
@@ -300,9 +301,11 @@ class Collections(CollectionReader):
         )
 
     def _keep_promises(self, tx: Transaction, row: CollectionRow, built: Built) -> None:
-        """New content takes over what its locators promise: also where it keeps no data itself."""
-        if built.locators and row.replication_desired == 0:
-            self._remember(tx, row, row.content_id)
+        """New content takes over what its locators promise: also where it keeps no data itself,
+        and whatever becomes of it."""
+        if built.locators:
+            ends_at = max(locator.expires_at for locator in built.locators)
+            raise_lease(tx, self._repository_id, row.content_id, until=ends_at, raised_to=ends_at)
 
     def _remember(self, tx: Transaction, row: CollectionRow, content_id: str) -> None:
         insert_reflog(
@@ -317,11 +320,12 @@ class Collections(CollectionReader):
         except Gone as error:
             missing, looked_for = self._missing(record)
             least = "at least " if looked_for < row.file_count else ""
+            of_all = counted(row.file_count, "file is missing", "files are missing")
             raise Gone(
                 "commit_expired",
                 f"the data of collection {shown(row.name)} was let go by run "
-                f"{error.details.get('run_id')}: {least}{len(missing)} of {row.file_count} files "
-                "are missing; give it its files anew to have it kept again",
+                f"{error.details.get('run_id')}: {least}{len(missing)} of {of_all}; give it its "
+                "files anew to have it kept again",
                 run_id=error.details.get("run_id"),
                 missing_count=len(missing),
                 looked_for=looked_for,

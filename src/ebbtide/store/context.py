@@ -14,7 +14,7 @@ from ebbtide.storage import Storage
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.content.trees import Tree
 from ebbtide.store.metadata.commits import CommitRecord, find_commits, no_content
-from ebbtide.store.metadata.engine import Metadata
+from ebbtide.store.metadata.engine import LockMode, Metadata, Transaction
 from ebbtide.store.metadata.repositories import RepositoryInfo
 from ebbtide.store.owner import Ownership
 from ebbtide.store.slices import Slices
@@ -69,6 +69,21 @@ class RepositoryContext:
                     if found[commit.commit_id].forgotten_by is not None:
                         found[commit.commit_id].require_intact()
             raise
+
+    @contextmanager
+    def changing(self, mode: LockMode = "share") -> Iterator[Transaction]:
+        """A transaction that changes what is kept, with the repository's row held until its end.
+        Before the block returns, OWNER has moved: a copy of the database from before the change
+        may not collect any more.
+
+        Raises NotFound `repository_not_found`; Refused `storage_foreign`; Failed `storage_error`,
+        also when the change is made and OWNER cannot be written, which it says.
+        """
+        self.ownership.require()
+        with self.metadata.transaction() as tx:
+            tx.lock_repository(self.repository_id, mode)
+            yield tx
+        self.ownership.announce()
 
     def touch_owner(self) -> None:
         """Make sure, before a write, that the storage is this database's.

@@ -110,16 +110,16 @@ def create(
             _require_free(tx, info)
             insert_repository(tx, info)
             _insert_contents(tx, info, commit)
-    except BaseException:
-        with suppress(EbbtideError):
-            storage.delete([tree.address])
-        raise
-    try:
         ownership.claim()
     except BaseException:
-        with metadata.transaction() as tx:
-            delete_new_repository(tx, info.repository_id)
-        storage.delete([tree.address])
+        # The first error is the one to tell. What this cannot clear away is what a crash leaves.
+        with suppress(EbbtideError):
+            with metadata.transaction() as tx:
+                # It may be there though its COMMIT had no answer, or be about to: that is waited
+                # for. Whoever finds it gone, or drops it, may delete its tree.
+                lock_all_repositories(tx)
+                delete_new_repository(tx, info.repository_id)
+            storage.delete([tree.address])
         raise
 
 

@@ -13,6 +13,7 @@ from ebbtide.store.metadata.collections import is_collection_on
 from ebbtide.store.metadata.commits import CommitRecord, is_held, require_commit, write_given_up
 from ebbtide.store.metadata.tags import is_tag_on
 from ebbtide.store.names import check_text
+from ebbtide.store.promises import promised
 
 REASON_BYTES_MAX = 1024
 
@@ -30,7 +31,7 @@ def give_up(context: RepositoryContext, commit_id: str, reason: str) -> CommitRe
         # Exclusively: whoever publishes a commit has looked at this one among what it rests on.
         tx.lock_repository(repository_id, "exclusive")
         require_commit(tx, repository_id, commit_id)
-        gone_before = tx.now() - context.trash_time
+        gone_before = tx.now() - promised(tx, context.settings).trash_time
         if (
             is_branch_on(tx, repository_id, commit_id, gone_before=gone_before)
             or is_tag_on(tx, repository_id, commit_id, gone_before=gone_before)

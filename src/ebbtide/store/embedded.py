@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -48,6 +48,7 @@ from ebbtide.store.metadata.tokens import insert_signing_key
 from ebbtide.store.names import REPOSITORY_LENGTH_MAX, check_ref_name, check_repository_name
 from ebbtide.store.owner import Ownership
 from ebbtide.store.projects import no_project
+from ebbtide.store.promises import promise, promised, times_of
 from ebbtide.store.repository import Repository
 from ebbtide.store.secrets import SecretBox, make_key_file
 from ebbtide.store.sessions import Sessions
@@ -68,7 +69,7 @@ class Store:
         self.settings = settings
         self.metadata = metadata
         self.store_id = store_id
-        self.catalog = Catalog(metadata, trash_time=settings.trash_time)
+        self.catalog = Catalog(metadata, trash_time=settings.trash_time, announce=self._announce)
         box = SecretBox(directory, settings)
         self.keys = AccessKeys(metadata, box)
         self.sessions = Sessions(metadata, self.keys, box, ttl=settings.session_ttl)
@@ -99,6 +100,7 @@ class Store:
                     raise Conflict("store_exists", f"there is a store {_shown(directory)} already")
                 store_id = new_id()
                 insert_store(tx, store_id)
+                promise(tx, times_of(settings))
                 insert_signing_key(tx, SigningKey.generate())
             make_key_file(directory, settings)
         return cls(directory=directory, settings=settings, metadata=metadata, store_id=store_id)
@@ -111,7 +113,8 @@ class Store:
         settings: Settings | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Open a store that is there.
+        """Open a store that is there. How long its promises last it knows itself, whatever the
+        settings say: see `promise`.
 
         Raises NotFound `store_not_found`, Failed `schema_outdated` or `database_error`, Refused
         `unknown_format_version`.
@@ -122,6 +125,7 @@ class Store:
             check_schema(metadata.engine)
             with metadata.snapshot() as tx:
                 store_id = read_store_id(tx)
+                settings = promised(tx, settings)
             if store_id is None:
                 raise _not_found(directory)
         return cls(directory=directory, settings=settings, metadata=metadata, store_id=store_id)
@@ -144,6 +148,16 @@ class Store:
             upgrade_schema(metadata.engine)
         metadata.close()
         return cls.open(directory, settings=settings, clock=clock)
+
+    def promise(self, times: Mapping[str, timedelta]) -> None:
+        """Set how long the store's promises last, by the names of settings (`lease_ttl`,
+        `trash_time`, `upload_ttl`, `prepare_ttl`): for whoever opens it from now on, and at once
+        for every process that deletes. A shorter trash time holds for what is in the trash, too.
+
+        Raises InvalidInput `invalid_argument`, `invalid_setting`.
+        """
+        with self.metadata.transaction() as tx:
+            promise(tx, times)
 
     @property
     def clock(self) -> Clock:
@@ -184,6 +198,9 @@ class Store:
             if info is None:
                 raise no_repository(tx, name, trash_time=self.settings.trash_time)
         return self._opened(info)
+
+    def _announce(self, info: RepositoryInfo) -> None:
+        self._opened(info).context.ownership.announce()
 
     def _opened(self, info: RepositoryInfo) -> Repository:
         with self._lock:

@@ -26,6 +26,7 @@ from ebbtide.store.collecting import read_roots
 from ebbtide.store.content.layout import COLLECTOR_PREFIX
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.preparing import Uncommitted
+from ebbtide.store.promises import promised
 
 EXPORTS_PREFIX: Final = f"{COLLECTOR_PREFIX}exports/"
 COMMITS_FILE: Final = "commits.csv"
@@ -101,11 +102,12 @@ class Exports:
             context.touch_owner()
             self._drop_old()
         with context.metadata.snapshot() as tx:
+            settings = promised(tx, context.settings)
             roots = read_roots(
                 tx,
                 context.repository_id,
-                lease_ttl=context.settings.lease_ttl,
-                trash_time=context.trash_time,
+                lease_ttl=settings.lease_ttl,
+                trash_time=settings.trash_time,
             )
         active = decide(roots).active
         text = io.StringIO()

@@ -36,9 +36,13 @@ class Lease:
         if row is None or (row.run_epoch, row.run_id) != (self.run_epoch, self.run_id):
             raise Refused(
                 "lease_lost",
-                f"run {self.run_id} lost the repository to another run "
-                f"({row.run_id if row else 'none'}): it deletes nothing more",
+                f"run {self.run_id} lost the repository {_to(row.run_id if row else None)}: it "
+                "deletes nothing more",
             )
+
+
+def _to(run_id: str | None) -> str:
+    return f"to run {run_id}" if run_id else "to another run, which has ended"
 
 
 def running(
@@ -105,21 +109,18 @@ def beat(metadata: Metadata, lease: Lease) -> None:
     """Send a heartbeat. Refused `lease_lost` when another run has taken the repository."""
     with metadata.transaction() as tx:
         lease.check(tx)
-        tx.execute(
-            sa.update(gc_leases)
-            .where(gc_leases.c.repository_id == lease.repository_id)
-            .values(heartbeat_at=tx.now())
-        )
+        # On PostgreSQL another run may take it at this moment: its own heartbeat is no older.
+        tx.execute(sa.update(gc_leases).where(_held_by(lease)).values(heartbeat_at=tx.now()))
 
 
 def release_lease(metadata: Metadata, lease: Lease) -> None:
     """Let the repository go, if this lease still holds it."""
     with metadata.transaction() as tx:
-        tx.execute(
-            sa.update(gc_leases)
-            .where(
-                gc_leases.c.repository_id == lease.repository_id,
-                gc_leases.c.run_epoch == lease.run_epoch,
-            )
-            .values(run_id=None, holder=None)
-        )
+        tx.execute(sa.update(gc_leases).where(_held_by(lease)).values(run_id=None, holder=None))
+
+
+def _held_by(lease: Lease) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        gc_leases.c.repository_id == lease.repository_id,
+        gc_leases.c.run_epoch == lease.run_epoch,
+    )

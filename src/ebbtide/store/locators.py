@@ -1,8 +1,9 @@
 """Locators: signed promises that an object can be read, and used in new content, until some time.
 
-The promise is kept without a record of each: what a ref points at stays a lease longer than it
-points there, and any other commit is leased for as long as its locators last. Source: the Arvados
-wiki, "Expiring collections", on what the time of a signature means.
+The promise is kept without a record of each: a commit, or content of a collection, is leased for as
+long as its locators last, before the first of them is given. That refs and collections name it is
+not enough: what takes the name away may have begun earlier, and ends when nobody knows. Source: the
+Arvados wiki, "Expiring collections", on what the time of a signature means.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
@@ -21,7 +22,7 @@ from ebbtide.store import views
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.branches import find_branch
-from ebbtide.store.metadata.commits import CommitRecord, raise_lease, require_intact_commits
+from ebbtide.store.metadata.commits import CommitRecord, raise_lease, require_still_intact
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
 from ebbtide.store.metadata.repositories import repository_by_id
@@ -35,6 +36,7 @@ from ebbtide.store.uploads import NewObject, write_object
 from ebbtide.store.writes import Writes
 
 PURPOSE: Final = "locator"
+_EVER: Final = datetime.max.replace(tzinfo=UTC)
 SIGNING_MARGIN: Final = timedelta(seconds=2)
 """By which a URL that the storage signs ends before its locator: the storage counts whole seconds,
 from when it signs."""
@@ -125,18 +127,20 @@ class Locators:
                 "not_committed",
                 f"{shown(path)} is only staged on {shown(ref)}: commit it, then ask for a locator",
             )
-        now, ends_at = self._lease(found.commit, ref)
+        with context.metadata.snapshot() as tx:
+            expires_at = self._end_of(tx, ref)
+        ends_at = self.lease(found.commit, ends_at_most=expires_at)
         with context.metadata.snapshot() as tx:
             require_not_purged(tx, context.repository_id, [found.entry.address])
-            return self.signer(tx, now=now, ends_at=ends_at).sign(found.entry)
+            return self.signer(tx, ends_at=ends_at).sign(found.entry)
 
-    def signer(self, tx: Transaction, *, now: datetime, ends_at: datetime) -> Signer:
-        """What signs entries from `now`, a moment ago, to `ends_at` or the end of the repository;
-        the caller has seen to it that the data lasts as long."""
+    def signer(self, tx: Transaction, *, ends_at: datetime) -> Signer:
+        """What signs entries until `ends_at` or the end of the repository; the caller has seen to
+        it that the data lasts as long."""
         info = repository_by_id(tx, self._context.repository_id)
         expires_at = None if info is None else info.expires_at
         return Signer(
-            self._context, read_signing_keys(tx)[0], now, min(ends_at, expires_at or ends_at)
+            self._context, read_signing_keys(tx)[0], tx.now(), min(ends_at, expires_at or ends_at)
         )
 
     def upload(self, data: Content, *, content_type: str | None = None) -> Signed:
@@ -158,9 +162,8 @@ class Locators:
             with context.metadata.transaction() as tx:
                 # From "being written" to "promised" in one step.
                 publish_writes(tx, context.repository_id, [address])
-                now = tx.now()
-                ends_at = now + context.settings.lease_ttl
-                signed = self.signer(tx, now=now, ends_at=ends_at).sign(entry)
+                ends_at = tx.now() + context.settings.lease_ttl
+                signed = self.signer(tx, ends_at=ends_at).sign(entry)
                 insert_token(
                     tx,
                     context.repository_id,
@@ -221,36 +224,36 @@ class Locators:
             pieces = checked(pieces, entry)
         return ReadLocator(locator, pieces)
 
-    def _lease(self, commit: CommitRecord, ref: str) -> tuple[datetime, datetime]:
-        """See to it that the data of a commit stays for a lease; from when to when a locator of it
-        lasts. Raises Gone `commit_expired`."""
+    def lease(self, commit: CommitRecord, *, ends_at_most: datetime | None) -> datetime:
+        """See to it that the data of a commit or content stays for a lease, whatever becomes of
+        what names it; until when what is signed of it may last. Raises Gone `commit_expired`."""
         context = self._context
         repository_id, lasts = context.repository_id, context.settings.lease_ttl
-        name = re.split("[@~^]", ref, maxsplit=1)[0]
+        most = ends_at_most or _EVER
         with context.metadata.snapshot() as tx:
-            branch = find_branch(tx, repository_id, name)
-            tag = None if branch is not None else find_tag(tx, repository_id, name)
-            expires_at = branch.expires_at if branch else tag.expires_at if tag else None
-            now = tx.now()
-            found = require_intact_commits(tx, repository_id, [commit.commit_id])
-            leased_until = found[commit.commit_id].leased_until
-            if (branch is not None and branch.commit_id == commit.commit_id) or (
-                leased_until is not None and leased_until >= now + lasts
-            ):
-                # A branch's own commit is a root, and stays one a lease longer than it is that.
-                return now, min(now + lasts, expires_at or now + lasts)
+            ends_at = min(tx.now() + lasts, most)
+            (found,) = require_still_intact(tx, repository_id, [commit])
+            if found.leased_until is not None and found.leased_until >= ends_at:
+                return ends_at
         with context.metadata.transaction() as tx:
             tx.lock_repository(repository_id)
-            require_intact_commits(tx, repository_id, [commit.commit_id])
-            now = tx.now()
+            require_still_intact(tx, repository_id, [commit])
+            ends_at = min(tx.now() + lasts, most)
             raise_lease(
                 tx,
                 repository_id,
                 commit.commit_id,
-                until=now + lasts,
-                raised_to=now + lasts + lasts / 2,
+                until=ends_at,
+                raised_to=min(tx.now() + lasts + lasts / 2, most),
             )
-            return now, min(now + lasts, expires_at or now + lasts)
+            return ends_at
+
+    def _end_of(self, tx: Transaction, ref: str) -> datetime | None:
+        """When the branch or tag expires by which a revision is named."""
+        repository_id = self._context.repository_id
+        name = re.split("[@~^]", ref, maxsplit=1)[0]
+        found = find_branch(tx, repository_id, name) or find_tag(tx, repository_id, name)
+        return None if found is None else found.expires_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from ebbtide.store.metadata.staged import has_staged
 from ebbtide.store.names import shown
 from ebbtide.store.publishing import CommitDetails, Publication, building, publish
 from ebbtide.store.revisions import resolve
+from ebbtide.wording import counted
 
 CONFLICTS_SHOWN_MAX: Final = 100
 
@@ -189,7 +190,7 @@ def _parent_id(commit: CommitRecord, number: int | None) -> str:
     if not 1 <= number <= count:
         raise InvalidInput(
             "invalid_argument",
-            f"commit {commit.commit_id} has {count} parents: there is no number {number} to go "
+            f"commit {commit.commit_id} has {counted(count, 'parent')}: there is no {number} to go "
             "back to",
         )
     return commit.parent_ids[number - 1]
@@ -210,10 +211,11 @@ def _clean_branch(tx: Transaction, repository_id: str, name: str) -> tuple[Branc
 def _refuse_conflicts(merged: Merged, sides: str) -> None:
     if merged.conflicts:
         paths = merged.conflicts[:CONFLICTS_SHOWN_MAX]
+        count = len(merged.conflicts)
+        told = f"{count:,} paths in different ways, {shown(paths[0])} among them"
         raise Conflict(
             "merge_conflict",
-            f"{sides} changed {len(merged.conflicts)} paths in different ways, {shown(paths[0])} "
-            "among them",
+            f"{sides} changed {told if count > 1 else f'{shown(paths[0])} in different ways'}",
             paths=list(paths),
             conflict_count=len(merged.conflicts),
         )

@@ -43,8 +43,7 @@ class Retention:
         Raises InvalidInput `invalid_policy` or `invalid_duration`.
         """
         parsed = policy if isinstance(policy, Policy) else Policy.parse(policy)
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id)
+        with self._context.changing() as tx:
             write_policy(tx, self._repository_id, parsed.to_mapping())
             now = tx.now()
             # A trashed branch keeps its rule until it is gone.
@@ -72,15 +71,13 @@ class Retention:
         `policy_not_in_days`.
         """
         policy = rules.to_policy()
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             self._require_days(tx)
             write_policy(tx, self._repository_id, policy.to_mapping())
 
     def unset_days(self) -> None:
         """Drop a policy of days. Raises Conflict `policy_not_in_days`."""
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             self._require_days(tx)
             write_policy(tx, self._repository_id, None)
 
@@ -91,8 +88,7 @@ class Retention:
 
     def unset(self) -> None:
         """Drop the policy: without one nothing expires."""
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id)
+        with self._context.changing() as tx:
             write_policy(tx, self._repository_id, None)
 
     def hold(self, ref: str, reason: str) -> Hold:
@@ -101,8 +97,7 @@ class Retention:
         Raises NotFound, Gone `commit_expired`, InvalidInput `invalid_argument`.
         """
         check_text("the reason", reason, bytes_max=REASON_BYTES_MAX)
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id)
+        with self._context.changing() as tx:
             commit = resolve(tx, self._repository_id, ref).commit
             commit.require_intact()
             hold = Hold(commit.commit_id, reason, tx.now())
@@ -111,8 +106,7 @@ class Retention:
 
     def release(self, ref: str) -> None:
         """Lift the hold on the commit that `ref` means. Raises NotFound `hold_not_found`."""
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id)
+        with self._context.changing() as tx:
             commit = resolve(tx, self._repository_id, ref).commit
             if not delete_hold(tx, self._repository_id, commit.commit_id):
                 raise NotFound("hold_not_found", f"there is no hold on commit {commit.commit_id}")

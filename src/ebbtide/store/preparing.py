@@ -35,6 +35,7 @@ from ebbtide.store.metadata.copies import begin_reading, end_reading
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import readings
 from ebbtide.store.metadata.tokens import read_signing_keys, read_verifying_keys
+from ebbtide.store.promises import promised
 from ebbtide.store.signing import sign, verify
 from ebbtide.store.uncommitted import (
     PHASES,
@@ -101,7 +102,8 @@ class Uncommitted:
         next_continuation: str | None = None
         tables = [UNCOMMITTED_SCHEMA.empty_table()]
         with self._metadata.snapshot() as tx:
-            gone_before = self._require_reading(tx, position.reading_id) - self._context.trash_time
+            trash_time = promised(tx, self._context.settings).trash_time
+            gone_before = self._require_reading(tx, position.reading_id) - trash_time
             room = rows_max
             while following is not None and room > 0:
                 read, following = self._read(tx, following, gone_before=gone_before, rows_max=room)

@@ -101,8 +101,7 @@ class Projects:
         check_item_name(name)
         check_text("the description", description, bytes_max=DESCRIPTION_BYTES_MAX)
         check_properties(properties or {})
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             if parent_id is not None:
                 above = self.require_live_in(tx, parent_id)
                 _check_depth(len(above.rows) + 1)
@@ -228,8 +227,7 @@ class Projects:
             check_text("the description", description, bytes_max=DESCRIPTION_BYTES_MAX)
         if properties is not KEEP:
             check_properties(properties)
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             line = self._require_visible(tx, project_id, include_expired=True)
             row = line.rows[0]
             asked = given(
@@ -281,8 +279,7 @@ class Projects:
 
         Raises NotFound `project_not_found`, also for one that is there already.
         """
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             self.require_live_in(tx, project_id)
             update_project(tx, project_id, expires_at=tx.now())
             return self._project(tx, Lineage(tuple(lineage_of(tx, project_id))))

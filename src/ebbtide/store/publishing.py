@@ -152,8 +152,7 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
     """
     repository_id = context.repository_id
     before = publication.branch
-    with context.metadata.transaction() as tx:
-        tx.lock_repository(repository_id)
+    with context.changing() as tx:
         branch = require_branch(tx, repository_id, before.name, lock="exclusive")
         _require_unmoved(branch, before)
         rests_on = require_intact_commits(

@@ -36,6 +36,7 @@ from ebbtide.store.metadata.claims import (
 )
 from ebbtide.store.metadata.engine import Metadata
 from ebbtide.store.metadata.repositories import RepositoryInfo, list_repositories
+from ebbtide.store.promises import promised
 
 BATCH_ADDRESSES: Final = 1000
 PASSES_PER_HOUSEKEEPING: Final = 15
@@ -118,10 +119,12 @@ class Reclaimer:
         return Reclaimed(ended_count=count) if count or found else None
 
     def _housekeep_in(self, info: RepositoryInfo) -> tuple[int, bool]:
-        repository_id, settings = info.repository_id, self._settings
+        repository_id = info.repository_id
         with self._metadata.snapshot() as tx:
-            gone = has_gone_branches(tx, repository_id, trash_time=settings.trash_time)
+            trash_time = promised(tx, self._settings).trash_time
+            gone = has_gone_branches(tx, repository_id, trash_time=trash_time)
         with self._metadata.transaction() as tx:
+            settings = promised(tx, self._settings)
             if gone:
                 tx.lock_repository(repository_id, "exclusive", trashed=True)
                 drop_gone_branches(tx, repository_id, trash_time=settings.trash_time)
@@ -156,12 +159,11 @@ class Reclaimer:
     def _repositories(self) -> list[RepositoryInfo]:
         """Those that are not gone. In one in the trash things come to their end as well."""
         with self._metadata.snapshot() as tx:
-            now = tx.now()
+            now, trash_time = tx.now(), promised(tx, self._settings).trash_time
             return [
                 info
                 for info in list_repositories(tx)
-                if info.state_at(now, trash_time=self._settings.trash_time)
-                is not LifecycleState.GONE
+                if info.state_at(now, trash_time=trash_time) is not LifecycleState.GONE
             ]
 
     def _context_of(self, info: RepositoryInfo) -> RepositoryContext:

@@ -132,8 +132,7 @@ class Refs(ABC, Generic[Row, Found]):
         Raises NotFound `branch_not_found` or `tag_not_found`, Conflict `branch_protected` for the
         default branch.
         """
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             row = self._require(tx, ref, lock="exclusive")
             return self._set_expiry(tx, row, tx.now())
 
@@ -149,8 +148,7 @@ class Refs(ABC, Generic[Row, Found]):
         `ref_ambiguous`, `branch_exists`, `tag_exists`; Gone `commit_expired`; InvalidInput
         `invalid_date`.
         """
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             asked = expiry_asked(expires_at, now=tx.now())
             row = self._require(tx, ref, include_expired=True, lock="exclusive")
             if row.expires_at is None or row.expires_at > tx.now():
@@ -160,8 +158,7 @@ class Refs(ABC, Generic[Row, Found]):
     def restore(self, ref: str, *, ensure_unique_name: bool = False) -> Found:
         """Bring one back from the trash, for good: by its id, or by its name, if no other in the
         trash bears it. Raises as `set_expiry`."""
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             row = self._recoverable(tx, ref, lock="exclusive")
             if row is None:
                 live = self._find_live(tx, ref)

@@ -6,13 +6,14 @@ in one place (`formats/gone.py`). Not for: the files.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from ebbtide.errors import NotFound, Refused
 from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.settings import Settings
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.repositories import (
     RepositoryInfo,
@@ -22,9 +23,7 @@ from ebbtide.store.metadata.repositories import (
 from ebbtide.store.metadata.schema import branches, commits, pending, readings, upload_tokens
 
 
-def require_removable(
-    tx: Transaction, repository_id: str, *, trash_time: timedelta, lease_ttl: timedelta
-) -> None:
+def require_removable(tx: Transaction, repository_id: str, promised: Settings) -> None:
     """Raises Refused `repository_not_gone`, or `repository_in_use` while anything that was given
     out has not ended, saying until when; by the database's now."""
     info = repository_by_id(tx, repository_id)
@@ -32,14 +31,14 @@ def require_removable(
         raise NotFound("repository_not_found", f"no repository has the id {repository_id}")
     now = tx.now()
     if info.expires_at is None or (
-        info.state_at(now, trash_time=trash_time) is not LifecycleState.GONE
+        info.state_at(now, trash_time=promised.trash_time) is not LifecycleState.GONE
     ):
         raise Refused(
             "repository_not_gone",
             f"repository {info.name} ({repository_id}) is not gone: it was brought back, or its "
             "time in the trash is not over",
         )
-    until = _ends(tx, info, info.expires_at + lease_ttl)
+    until = _ends(tx, info, info.expires_at + promised.lease_ttl)
     what = max(until, key=lambda each: until[each])
     if until[what] > now:
         raise Refused(

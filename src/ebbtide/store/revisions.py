@@ -27,6 +27,7 @@ from ebbtide.store.metadata.commits import (
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.tags import find_tag
 from ebbtide.store.names import shown
+from ebbtide.wording import counted
 
 PREFIX_LENGTH_MIN: Final = 6
 STEPS_MAX: Final = 100_000
@@ -106,7 +107,7 @@ def _walk(
             raise NotFound(
                 "commit_not_found",
                 f"{shown(expression)} goes too far: commit {commit.commit_id} has "
-                f"{len(commit.parent_ids)} parents",
+                f"{counted(len(commit.parent_ids), 'parent')}",
             )
         commit = require_commit(tx, repository_id, commit.parent_ids[parent_index])
     return commit

@@ -16,6 +16,7 @@ from ebbtide.store.metadata.tokens import (
     read_signing_keys,
     retire_signing_keys,
 )
+from ebbtide.store.promises import promised
 from ebbtide.store.signing import SigningKey
 
 _EVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -44,21 +45,20 @@ class SigningKeys:
         ended; or `at_once`, for a key that leaked: what it signed is refused from now on."""
         new = SigningKey.generate()
         with self._metadata.transaction() as tx:
-            now = tx.now()
+            now, longest = tx.now(), _longest(promised(tx, self._settings))
             insert_signing_key(tx, new)
-            superseded_before = _EVER if at_once else now - self._longest_promise
+            superseded_before = _EVER if at_once else now - longest
             retired = retire_signing_keys(tx, superseded_before=superseded_before)
             verifying = [key.key_id for key in read_signing_keys(tx) if key.key_id != new.key_id]
         return Rotation(
             key_id=new.key_id,
             retired_ids=tuple(retired),
             verifying_ids=tuple(verifying),
-            retirable_at=now + self._longest_promise if verifying else None,
+            retirable_at=now + longest if verifying else None,
         )
 
-    @property
-    def _longest_promise(self) -> timedelta:
-        """How long the last token that a key signed can be used: a locator, an address to upload
-        to, or the place where a reading of what is uncommitted goes on."""
-        settings = self._settings
-        return max(settings.lease_ttl, settings.upload_ttl, settings.prepare_ttl)
+
+def _longest(promised: Settings) -> timedelta:
+    """How long the last token that a key signed can be used: a locator, an address to upload to, or
+    the place where a reading of what is uncommitted goes on."""
+    return max(promised.lease_ttl, promised.upload_ttl, promised.prepare_ttl)

@@ -45,8 +45,7 @@ class Tags(Refs[TagRow, Tag]):
         `tag_exists`; NotFound; Gone `commit_expired`.
         """
         check_ref_name(name)
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive")
+        with self._context.changing("exclusive") as tx:
             require_free_name(tx, self._repository_id, name)
             commit = resolve(tx, self._repository_id, ref).commit
             commit.require_intact()

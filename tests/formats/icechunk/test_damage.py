@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 import resource
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,15 +19,27 @@ import numpy as np
 import pytest
 import zarr
 
-from ebbtide.formats.icechunk.envelope import FileType, unpack
+from ebbtide.formats.icechunk.envelope import (
+    HEADER_BYTES,
+    PAYLOAD_BYTES_FREE,
+    FileType,
+    pack,
+    payload_limit,
+    unpack,
+)
+from ebbtide.formats.icechunk.flatbuffer import DamagedError
 from ebbtide.formats.icechunk.manifests import manifest_chunks
 from ebbtide.formats.icechunk.repo import parse_repo
 from ebbtide.formats.icechunk.snapshots import Snapshot, read_snapshot
+from ebbtide.formats.icechunk.walk import IcechunkWalk
+from ebbtide.storage import open_storage
 from tests.formats.icechunk.damage import CHANGES, REFUSALS, flips, refused, rewrites, survey
 from tests.support.icechunk import SPEC_VERSIONS, create_repository, virtual_file
 from tests.support.icechunk_files import (
     ID_BYTES,
     MadeManifest,
+    bomb,
+    file_of_blocks,
     files_of,
     plain,
     random_ref,
@@ -157,3 +170,74 @@ class TestRepo:
         for length in range(len(data)):
             with pytest.raises(REFUSALS):
                 parse_repo(data[:length], "")
+
+
+@contextmanager
+def memory_below(limit: int) -> Iterator[None]:
+    """What Python allocates meanwhile is never more."""
+    tracemalloc.start()
+    try:
+        yield
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < limit
+
+
+class TestBombs:
+    """Small files that would unpack to what fills the memory."""
+
+    GIBIBYTE = 2**30
+    MEBIBYTE = 2**20
+
+    @pytest.mark.parametrize("file_type", FileType)
+    @pytest.mark.parametrize("size", [GIBIBYTE, 6 * GIBIBYTE])
+    def test_no_more_is_unpacked_than_such_a_file_may_hold(
+        self, file_type: FileType, size: int
+    ) -> None:
+        data = bomb(file_type, size)
+        limit = payload_limit(len(data) - HEADER_BYTES)
+        assert limit < 200 * self.MEBIBYTE
+        with memory_below(limit + self.MEBIBYTE), pytest.raises(DamagedError, match="unpacks to"):
+            unpack(data, file_type)
+
+    def test_no_more_by_the_second_reader_either(self, tmp_path: Path) -> None:
+        storage = open_storage(str(tmp_path))
+        data = bomb(FileType.SNAPSHOT, self.GIBIBYTE)
+        storage.put("snapshots/A", data)
+        limit = payload_limit(len(data) - HEADER_BYTES)
+        # What it holds grows by an eighth at a time.
+        with memory_below(limit * 5 // 4), pytest.raises(ValueError, match="can't be unpacked"):
+            IcechunkWalk(storage).nodes("snapshots/A")
+
+    @pytest.mark.parametrize("blocks", [1, 511, 512])
+    def test_what_any_file_may_unpack_to(self, blocks: int) -> None:
+        size = blocks * PAYLOAD_BYTES_FREE // 512
+        assert unpack(bomb(FileType.REPO, size), FileType.REPO).payload == bytes(size)
+
+    def test_one_block_more_is_refused(self) -> None:
+        data = bomb(FileType.REPO, PAYLOAD_BYTES_FREE + 1)
+        with pytest.raises(DamagedError, match="unpacks to more than 67,108,864 bytes"):
+            unpack(data, FileType.REPO)
+
+    def test_a_large_file_is_unpacked_whole(self) -> None:
+        """A hundred times its size, as manifests are with zeros in them."""
+        values = random.Random(1)
+        payload = b"".join(bytes(65_000) + values.randbytes(600) for _ in range(1_200))
+        assert len(payload) > PAYLOAD_BYTES_FREE
+        packed = pack(payload, FileType.MANIFEST, writer="test", spec_version=2)
+        assert len(payload) > 80 * len(packed)
+        assert unpack(packed, FileType.MANIFEST).payload == payload
+
+    @pytest.mark.parametrize("frame_bytes", [10, 2_047, 2_048, 2_049, 4_096, 10_000])
+    def test_what_is_cut_short_or_goes_on_is_refused_wherever_it_ends(
+        self, frame_bytes: int
+    ) -> None:
+        """It is unpacked in pieces of 2 KiB first; a frame may end where one of them does."""
+        block = random.Random(1).randbytes(frame_bytes - 9)
+        data = file_of_blocks([block], len(block), 0, FileType.REPO)
+        assert len(data) == HEADER_BYTES + frame_bytes
+        assert unpack(data, FileType.REPO).payload == block
+        for wrong in (data[:-1], data[: HEADER_BYTES + 5], data + b"x", data + data[HEADER_BYTES:]):
+            with pytest.raises(DamagedError):
+                unpack(wrong, FileType.REPO)

@@ -13,7 +13,6 @@ import zarr
 from icechunk import Repository
 
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.icechunk import state
 from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2
 from ebbtide.formats.icechunk.ids import ROOT_ID
 from ebbtide.formats.icechunk.state import (
@@ -22,7 +21,6 @@ from ebbtide.formats.icechunk.state import (
     YOUNG,
     State,
     load_repo,
-    log_addresses,
     may_be_since,
     read_state,
     spec_version,
@@ -152,11 +150,6 @@ class TestHistory:
             repository = open_repository(path)
             for branch in ("main", "qa"):
                 assert [each.id for each in repository.ancestry(branch=branch)][-1] == ROOT_ID
-
-    def test_logs_of_a_snapshot_are_its_own_and_those_it_inherited(self) -> None:
-        history = state.History((), {}, {"A": ("B", "C")})
-        assert log_addresses(history, "A") == ("transactions/A", "transactions/B", "transactions/C")
-        assert log_addresses(history, "D") == ("transactions/D",)
 
 
 class TestYoung:

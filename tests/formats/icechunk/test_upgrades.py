@@ -1,16 +1,22 @@
-"""Repositories that Icechunk upgraded from version 1 to 2: what version 1 had to remember holds."""
+"""Repositories that Icechunk upgraded from version 1 to 2: what version 1 had to remember holds,
+and a client of version 1 that goes on writing is noticed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import zarr
+from icechunk import Repository
 
+from ebbtide.errors import Refused
 from ebbtide.formats.icechunk.ids import ROOT_ID
 from ebbtide.formats.icechunk.state import load_repo
+from ebbtide.gc.steps import Event
 from ebbtide.retention.expiry import ExpiryRequest
 from ebbtide.storage import open_storage
 from tests.support.clock import ManualClock
@@ -191,3 +197,232 @@ class TestUndoing:
         report = lake.collect(quarantine=WEEK)
         assert report.state == "swept", report.error
         return report.run_id
+
+
+@contextmanager
+def old_client(lake: IcechunkLake) -> Iterator[Repository]:
+    """The repository as a client of version 1 has it, which does not know of `repo`."""
+    repo, away = lake.path / "repo", lake.path.with_name("repo-of-version-2")
+    repo.rename(away)
+    try:
+        yield open_repository(lake.path)
+    finally:
+        away.rename(repo)
+
+
+def write(repository: Repository, branch: str = "main", value: int = 99) -> str:
+    """Make a commit; its id."""
+    session = repository.writable_session(branch)
+    zarr.open_group(session.store, mode="a").require_array(
+        "values", shape=(4,), chunks=(1,), dtype="int32"
+    )[...] = value
+    return session.commit("written since")
+
+
+def commit_since(repository: Repository) -> str:
+    return write(repository)
+
+
+def branch_since(repository: Repository) -> str:
+    """On what nothing reaches in version 2 later."""
+    tip = repository.lookup_branch("old")
+    repository.create_branch("since", tip)
+    return tip
+
+
+def tag_since(repository: Repository) -> str:
+    tip = repository.lookup_branch("old")
+    repository.create_tag("since", tip)
+    return tip
+
+
+def reset_since(repository: Repository) -> str:
+    tip = repository.lookup_branch("old")
+    repository.reset_branch("main", tip)
+    return tip
+
+
+class TestMixed:
+    """Refs of version 1 beside the file `repo`."""
+
+    @pytest.fixture
+    def lake(self, tmp_path: Path) -> Lake:
+        """Upgraded, with its old files left, and old."""
+        lake = Lake(tmp_path / "lake")
+        upgrade(lake.path, keeps_old_files=True)
+        lake.age()
+        assert (lake.path / "refs" / "branch.main" / "ref.json").exists()
+        return lake
+
+    def refusal(self, lake: Lake) -> str:
+        """The message with which a run is refused; it changes nothing."""
+        before = listing(lake.path)
+        report = lake.collect()
+        assert report.state == "refused"
+        assert report.error is not None
+        assert report.error["kind"] == "repository_mixed"
+        assert listing(lake.path) == before
+        return report.error["message"]
+
+    def test_files_that_an_upgrade_left_are_no_matter(self, lake: Lake) -> None:
+        """However version 2 goes on, and though it lets go what they point at."""
+        for let_go in (
+            lambda repository: write(repository, "old"),
+            lambda repository: repository.create_tag("tag", ROOT_ID),
+            lambda repository: repository.reset_branch("main", ROOT_ID),
+            lambda repository: repository.delete_branch("old"),
+            write,
+            write,
+        ):
+            let_go(open_repository(lake.path))
+            lake.age()
+            report = lake.collect()
+            assert report.state == "swept", report.error
+        assert not {f"snapshots/{each}" for each in lake.made} & listing(lake.path).keys()
+        assert lake.collect().state == "swept"
+
+    def test_the_copy_that_tells_stays_as_long_as_they_do(self, lake: Lake) -> None:
+        for _ in range(3):
+            write(open_repository(lake.path))
+        lake.age()
+        lake.wait(2 * GRACE)
+        copies = {each for each in listing(lake.path) if each.startswith("overwritten/")}
+        assert len(copies) == 3
+        for _ in range(2):
+            assert lake.collect().state == "swept"
+            (kept,) = copies & listing(lake.path).keys()
+        then = load_repo(open_storage(str(lake.path)), kept)
+        assert next(then.updates).kind == "RepoMigrated"
+        shutil.rmtree(lake.path / "refs")
+        assert lake.collect().state == "swept"
+        assert kept not in listing(lake.path)
+
+    def test_an_upgrade_that_died_while_it_deleted_them(self, lake: Lake) -> None:
+        (lake.path / "refs" / "branch.main" / "ref.json").unlink()
+        assert lake.collect().state == "swept"
+
+    def test_one_that_deleted_them_leaves_nothing_to_compare(self, tmp_path: Path) -> None:
+        lake = Lake(tmp_path / "lake")
+        upgrade(lake.path)
+        assert not [each for each in listing(lake.path) if each.startswith("refs/")]
+        lake.age()
+        assert lake.collect().state == "swept"
+
+    @pytest.mark.parametrize("since", [commit_since, branch_since, tag_since, reset_since])
+    def test_what_an_old_client_wrote_since(
+        self, lake: Lake, since: Callable[[Repository], str]
+    ) -> None:
+        if since is not commit_since:
+            open_repository(lake.path).delete_branch("old")
+        with old_client(lake) as repository:
+            tip = since(repository)
+            reads = read_snapshot(repository, tip)
+        lake.age()
+        message = self.refusal(lake)
+        assert tip in message
+        assert "refs/" in message
+        with old_client(lake) as repository:
+            assert read_snapshot(repository, tip) == reads
+        with pytest.raises(Refused, match="refs of version 1"):
+            self.expire(lake)
+        with pytest.raises(Refused, match="refs of version 1"):
+            lake.format().plan_expiry(self.request(lake))
+
+    def test_a_tag_that_the_upgrade_passed_over(self, tmp_path: Path) -> None:
+        """Icechunk does not find tags of version 1 whose names the directory encodes: it takes them
+        for deleted, and what they keep is in no list of version 2."""
+        lake = Lake(tmp_path / "lake")
+        repository = open_repository(lake.path)
+        repository.create_tag("für später", lake.made[2])
+        repository.create_tag("for later", lake.made[1])
+        repository.delete_branch("old")
+        upgraded = upgrade(lake.path, keeps_old_files=True)
+        assert upgraded.list_tags() == {"for later"}
+        lake.age()
+        message = self.refusal(lake)
+        assert f"tag für später at snapshot {lake.made[2]}" in message
+        assert "for later" not in message
+
+    def test_it_ends_where_the_message_says(self, lake: Lake) -> None:
+        with old_client(lake) as repository:
+            tip = write(repository)
+        lake.age()
+        assert f"delete everything under file://{lake.path}/refs/" in self.refusal(lake)
+        shutil.rmtree(lake.path / "refs")
+        report = lake.collect()
+        assert report.state == "swept", report.error
+        assert f"snapshots/{tip}" in candidates(report)
+
+    def test_what_an_old_client_did_to_what_is_reached_is_no_matter(self, lake: Lake) -> None:
+        """While it is: a reset that only version 1 knows of becomes one when version 2 moves on."""
+        with old_client(lake) as repository:
+            repository.reset_branch("main", lake.made[1])
+        lake.age()
+        assert lake.collect().state == "swept"
+        open_repository(lake.path).delete_branch("old")
+        lake.age()
+        assert lake.made[1] in self.refusal(lake)
+
+    @pytest.mark.parametrize("step", ["check", "forget"])
+    def test_a_write_between_plan_and_sweep(self, lake: Lake, step: str) -> None:
+        """Before the sweep looks again, and just before it drops anything."""
+        open_repository(lake.path).delete_branch("old")
+        lake.age()
+        planned = lake.collector().plan()
+        assert candidates(planned)
+        before = listing(lake.path)
+        made: list[str] = []
+
+        def write_once(begun: str, event: Event) -> None:
+            if (begun, event) == (step, "start") and not made:
+                with old_client(lake) as repository:
+                    made.append(write(repository, "old"))
+
+        report = lake.collector(observer=write_once).sweep(planned.run_id)
+        assert made
+        assert report.state == "refused"
+        assert report.error is not None
+        assert report.error["kind"] == "repository_mixed"
+        assert before.keys() <= listing(lake.path).keys()
+
+    def test_an_undo_goes_on(self, lake: Lake) -> None:
+        open_repository(lake.path).delete_branch("old")
+        lake.age()
+        run_id = lake.collect(quarantine=WEEK).run_id
+        assert f"snapshots/{lake.made[2]}" not in listing(lake.path)
+        with old_client(lake) as repository:
+            write(repository)
+        assert lake.collector().undo(run_id).state == "undone"
+        assert f"snapshots/{lake.made[2]}" in listing(lake.path)
+
+    def test_a_repository_that_was_never_upgraded(self, lake: Lake, tmp_path: Path) -> None:
+        """Somebody made one of version 1 where there was one of version 2 already."""
+        other = IcechunkLake(tmp_path / "other")
+        create_repository(other.path, 2)
+        shutil.copytree(lake.path / "refs", other.path / "refs")
+        shutil.copytree(lake.path / "snapshots", other.path / "snapshots", dirs_exist_ok=True)
+        other.age()
+        report = other.collect()
+        assert report.error is not None
+        assert report.error["kind"] == "repository_mixed"
+        assert "it tells of no upgrade" in report.error["message"]
+
+    def test_without_the_copy_that_tells_only_what_is_reached_is_no_matter(
+        self, lake: Lake
+    ) -> None:
+        write(open_repository(lake.path))
+        for each in (lake.path / "overwritten").iterdir():
+            each.unlink()
+        lake.age()
+        assert lake.collect().state == "swept"
+        open_repository(lake.path).delete_branch("old")
+        lake.age()
+        assert lake.made[2] in self.refusal(lake)
+
+    def request(self, lake: Lake) -> ExpiryRequest:
+        rule = {"keep_last": 1}
+        now = lake.format().now()
+        return ExpiryRequest.of(now=now, sessions=timedelta(0), rule=rule, unsafe=True)
+
+    def expire(self, lake: Lake) -> None:
+        lake.format().expire(self.request(lake))

@@ -20,7 +20,20 @@ SPEC_VERSIONS: Final = (1, 2)
 LEVEL: Final = 3
 """How hard to compress: what Icechunk does by default."""
 
+PAYLOAD_BYTES_MAX: Final = 2**31
+"""No FlatBuffer is larger: its offsets have 31 bits."""
+
+PAYLOAD_BYTES_FREE: Final = 64 * 2**20
+"""What any file may unpack to."""
+
+EXPANSION_MAX: Final = 1_000
+"""How many times its own size a file may unpack to beyond that. Tables with ids hardly shrink to a
+tenth; what shrinks most are chunks of zeros that lie in a manifest: to a 70th where they have the
+512 bytes that Icechunk allows unless told otherwise."""
+
 _NONE, _ZSTD = 0, 1
+_ZSTD_EXPANSION: Final = 2**15
+"""How many bytes zstd makes of one, at the most: 128 KiB of a block of four."""
 
 
 class FileType(IntEnum):
@@ -68,12 +81,28 @@ def pack(payload: bytes, file_type: FileType, *, writer: str, spec_version: int)
     return header + zstandard.ZstdCompressor(level=LEVEL).compress(payload)
 
 
+def payload_limit(packed_bytes: int) -> int:
+    """How much a file of so many bytes may unpack to: a small one that would fill the memory was
+    not written by Icechunk."""
+    return min(max(PAYLOAD_BYTES_FREE, EXPANSION_MAX * packed_bytes), PAYLOAD_BYTES_MAX)
+
+
 def _expand(packed: bytes) -> bytes:
+    """Unpack piece by piece, each so small that the limit is not passed by more than a block."""
     expander = zstandard.ZstdDecompressor().decompressobj()
+    limit = payload_limit(len(packed))
+    pieces: list[bytes] = []
+    position = size = 0
     try:
-        payload = expander.decompress(packed)
+        while position < len(packed) and not expander.eof:
+            end = position + max(1, (limit - size) // _ZSTD_EXPANSION)
+            pieces.append(expander.decompress(packed[position:end]))
+            size += len(pieces[-1])
+            position = end
+            if size > limit:
+                raise DamagedError(f"it unpacks to more than {limit:,} bytes")
     except zstandard.ZstdError as error:
         raise DamagedError(f"it cannot be unpacked: {error}") from error
-    if not expander.eof or expander.unused_data:
+    if not expander.eof or expander.unused_data or position < len(packed):
         raise DamagedError("it is cut short, or has something behind its end")
-    return payload
+    return b"".join(pieces)

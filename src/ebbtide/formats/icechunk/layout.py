@@ -66,12 +66,12 @@ class IcechunkLayout:
     def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
         """Each directory at the top is a unit of listing; our own is left out.
 
-        Chunks lie all in one. There are no slices.
+        Chunks lie all in one, more than memory holds. There are no slices.
         """
         items = [ListingItem("", recursive=False)]
         for top in storage.list_prefixes():
             if top == CHUNKS_PREFIX:
-                items += in_shares(storage, top, cores=cores, sized=slices.sized)
+                items += in_shares(storage, top, cores=cores, sized=slices.sized, streamed=True)
             elif top != SYSTEM_PREFIX:
                 items.append(ListingItem(top, recursive=True))
         return Listing(items)

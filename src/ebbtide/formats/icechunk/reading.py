@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from ebbtide.formats.base import PROTECTED_SCHEMA, Protector
+from ebbtide.formats.icechunk.logs import companions, loose_logs
 from ebbtide.formats.icechunk.reopening import BACK
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX
-from ebbtide.formats.icechunk.state import State, log_addresses
+from ebbtide.formats.icechunk.state import State
 from ebbtide.formats.roots import RootTables
 from ebbtide.model import Commit
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
+
+_BACKUP: Final = "a backup within the grace, or of the operations log"
+_LOOSE: Final = (
+    "a log that a snapshot inherited is not there, and this may be the one that is meant"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,8 @@ class IcechunkReading:
         """What is live is all that refs reach, and what is held: for a grace, or until the time of
         what an undo brought back is over."""
         history = self.state.history
-        back = {name: end for name, end in self.back.items() if name in self.state.unreachable}
-        held = {**self.state.held, **dict.fromkeys(back, BACK)}
+        back = self._back()
+        held = self._held()
         ends = {name: (at or self.now) + self.grace for name, at in self.state.held_since.items()}
         ends |= {name: max(end, ends.get(name, end)) for name, end in back.items()}
         reached = history.reached()
@@ -59,24 +65,37 @@ class IcechunkReading:
             stub_ids=frozenset(),
             tree_checksums={commit.tree_id: "" for commit in commits},
             policy=Policy.parse(policy),
-            companions={c.commit_id: log_addresses(history, c.commit_id) for c in commits},
+            companions=companions(
+                self.state, [commit.commit_id for commit in commits], reached | held.keys()
+            ),
             lenient_trees=frozenset(self.state.unreachable),
             holds_end=ends,
         )
+
+    def _back(self) -> dict[str, datetime]:
+        """What an undo brought back, and nothing reaches, with the time at which its hold ends."""
+        return {name: end for name, end in self.back.items() if name in self.state.unreachable}
+
+    def _held(self) -> dict[str, str]:
+        """The unreachable snapshots that stay, each with the reason."""
+        return {**self.state.held, **dict.fromkeys(self._back(), BACK)}
 
     def root_tables(self) -> RootTables:
         """The same: the file that has them was read whole."""
         return RootTables.of(self.roots())
 
     def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
-        """The backups that stay: young ones, and those in which the operations log goes on."""
+        """The backups that stay: young ones, and those in which the operations log goes on. Also
+        all transaction logs, while nobody can tell which of them is needed."""
         del among  # they are few
         backups = [f"{BACKUPS_PREFIX}{name}" for name in sorted(self.state.backups)]
+        logs = loose_logs(self.state, self.state.history.reached() | self._held().keys())
+        count = len(backups) + len(logs)
         columns: list[Any] = [
-            backups,
-            ["a backup within the grace, or of the operations log"] * len(backups),
-            [None] * len(backups),
-            [None] * len(backups),
+            backups + logs,
+            [_BACKUP] * len(backups) + [_LOOSE] * len(logs),
+            [None] * count,
+            [None] * count,
         ]
         yield pa.table(columns, schema=PROTECTED_SCHEMA)
 

@@ -99,6 +99,11 @@ def _folders(storage: Storage, kind: RefKind, name: str) -> list[str]:
     return [each for each in folders if storage.head(f"{each}{_FILE}") is not None]
 
 
+def files_of(storage: Storage, ref: Ref) -> list[str]:
+    """The addresses of a ref's files: one, unless a copy of it has another spelling."""
+    return [f"{folder}{_FILE}" for folder in _folders(storage, ref.kind, ref.name)]
+
+
 def _read_ref(storage: Storage, address: str) -> Iterator[Ref]:
     """The ref of a file; none when the file went away since it was listed."""
     folder = address.removeprefix(REFS_PREFIX).removesuffix(_FILE)

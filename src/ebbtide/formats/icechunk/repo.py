@@ -34,6 +34,8 @@ UPDATES_MAX: Final = 1000
 """Entries of the operations log in one file, unless the repository's configuration says more."""
 
 MAIN: Final = "main"
+MIGRATED: Final = "RepoMigrated"
+"""The kind of an entry of the operations log: an upgrade from version 1."""
 _ONLINE: Final = 0
 NO_PARENT: Final = -1
 _MICROS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)

@@ -28,6 +28,7 @@ from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2, write_record
 from ebbtide.formats.icechunk.guards import RefsGuard, RepoGuard, changed, check_unreached
 from ebbtide.formats.icechunk.layout import IcechunkLayout, is_directory
 from ebbtide.formats.icechunk.lease import hold_storage
+from ebbtide.formats.icechunk.mixed import check_unmixed
 from ebbtide.formats.icechunk.reading import IcechunkReading
 from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, check_spelling
 from ebbtide.formats.icechunk.reopening import listable, read_holds, records_of, write_holds
@@ -149,6 +150,7 @@ class IcechunkRepository:
 
     def _read(self, cutoff: datetime) -> IcechunkReading:
         now = self.now()
+        copy = self._check_unmixed()
         state = read_state(
             self.storage,
             cutoff=cutoff,
@@ -156,12 +158,18 @@ class IcechunkRepository:
             first_seen=self._first_seen(),
             expiry=self._expiry,
         )
+        if copy is not None:
+            state = state.with_backup(copy)
         self._known = state.history
         self._backups = state.backups
         self._old_backups = bool(state.old_backups)
         self._unreachable = state.unreachable
         back = read_holds(self.storage, now)
         return IcechunkReading(state, now, now - cutoff, self._closed, back)
+
+    def _check_unmixed(self) -> str | None:
+        """Of version 2: see `check_unmixed`."""
+        return None if self.spec_version == 1 else check_unmixed(self.storage)
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
@@ -215,7 +223,9 @@ class IcechunkRepository:
 
     def plan_expiry(self, request: ExpiryRequest) -> tuple[History, Expiry]:
         """What a request comes to now, and the history that it was judged by. InvalidInput
-        `invalid_policy` for a rule that spells a branch as its folder is called."""
+        `invalid_policy` for a rule that spells a branch as its folder is called. Refused
+        `repository_mixed`."""
+        self._check_unmixed()
         file = None if self.spec_version == 1 else load_repo(self.storage)
         return self._plan_expiry(request, file)
 
@@ -223,12 +233,13 @@ class IcechunkRepository:
         """Carry a request out; what was done, and the history as it was before.
 
         Refused `run_in_progress` beside a collection or another expiry, `repository_readonly`,
-        `repository_changed`. Version 1 may be left half done then: each edit is complete in
-        itself, and doing it again finishes it.
+        `repository_changed`, `repository_mixed`. Version 1 may be left half done then: each edit is
+        complete in itself, and doing it again finishes it.
         """
         expire_id = descending_id(self.now())
         with self.hold(expire_id, deletes=True) as hold:
             for _ in range(WRITE_ATTEMPTS):
+                self._check_unmixed()
                 file = self._load()
                 history, expiry = self._plan_expiry(request, file)
                 if expiry.is_empty:
@@ -290,12 +301,18 @@ class IcechunkRepository:
         """Version 2: drop the snapshots from the list in `repo`, and the names of backups if some
         are about to go; from then on nobody can make a ref or commit on them.
 
-        Refused `repository_changed` when a ref, or a new snapshot, needs one of them by now.
-        Version 1 has no list; `guard` watches over its refs.
+        Refused `repository_changed` when a ref, or a new snapshot, needs one of them by now, or
+        when a client of version 1 has written. Version 1 has no list; `guard` watches over its
+        refs.
         """
         del run_id
         if self.spec_version == 1:
             return
+        try:
+            self._check_unmixed()
+        except Refused as error:
+            # The sweep goes back to its fence then, which refuses before anything has changed.
+            raise changed(error.message) from error
 
         def edit_of(file: RepoFile) -> Edit | None:
             self._check_unneeded(file, frozenset(commit_ids))

@@ -27,6 +27,7 @@ from ebbtide.formats.icechunk.layout import LOGS_PREFIX, SNAPSHOTS_PREFIX, load_
 from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, read_refs
 from ebbtide.formats.icechunk.repo import (
     BACKUPS_PREFIX,
+    MIGRATED,
     REPO_ADDRESS,
     RepoFile,
     Update,
@@ -34,6 +35,7 @@ from ebbtide.formats.icechunk.repo import (
     logs_between,
     parse_repo,
 )
+from ebbtide.formats.icechunk.rooted import check_clean
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.decision import reachable
 from ebbtide.retention.expiry import Expiry
@@ -74,7 +76,8 @@ class State:
     for a grace from `held_since` on, where None is now at the latest; what no plan has seen yet is
     not in it. `backups` are the names of the copies in
     `overwritten/` that stay, `old_backups` those of the others; `unreachable` all that no ref
-    reaches, with the dates of their files."""
+    reaches, with the dates of their files. `logs` are the transaction logs that are there;
+    `inherits` is true in version 2, where a snapshot inherits those of ancestors that go."""
 
     history: History
     held: Mapping[str, str]
@@ -82,10 +85,19 @@ class State:
     backups: frozenset[str]
     old_backups: Set[str]
     unreachable: Mapping[str, datetime]
+    logs: Set[str]
+    inherits: bool
+
+    def with_backup(self, name: str) -> State:
+        """The same, but that a copy in `overwritten/` stays, too."""
+        backups, others = self.backups | {name}, self.old_backups - {name}
+        return replace(self, backups=backups, old_backups=others)
 
 
 def spec_version(storage: Storage) -> int:
-    """Which version of the format a repository has. NotFound `repository_not_found`."""
+    """Which version of the format a repository has. NotFound `repository_not_found`; Refused
+    `repository_rooted`."""
+    check_clean(storage, (REPO_ADDRESS, MAIN_ADDRESS))
     if storage.head(REPO_ADDRESS) is not None:
         return 2
     if storage.head(MAIN_ADDRESS) is not None:
@@ -128,8 +140,8 @@ def read_state(
     }
     held: dict[str, str] = {}
     since: dict[str, datetime | None] = {}
-    copies = _copies(storage)
-    backups = frozenset(name for name, date in copies.items() if may_be_since(date, cutoff))
+    copy_dates = copies(storage)
+    backups = frozenset(name for name, date in copy_dates.items() if may_be_since(date, cutoff))
     recent = None if quiet or repo is None else _recent(storage, repo, cutoff, backups)
     # What no ref reaches, and nothing says since when.
     undated = () if quiet or (recent is not None and recent.upgraded_at is None) else unreachable
@@ -149,7 +161,17 @@ def read_state(
         since[name] = None if seen is None else max(date, seen)
     if repo is not None:
         backups |= frozenset(_chain(storage, repo))
-    return State(history, held, since, backups, copies.keys() - backups, unreachable)
+    return State(
+        history,
+        held,
+        since,
+        backups,
+        copy_dates.keys() - backups,
+        unreachable,
+        # After refs: a commit writes its log before anything refers to it.
+        logs=_files(storage, LOGS_PREFIX).keys(),
+        inherits=repo is not None,
+    )
 
 
 def load_repo(storage: Storage, address: str = REPO_ADDRESS) -> RepoFile:
@@ -187,11 +209,6 @@ def expired_history(history: History, expiry: Expiry, *, inherits: bool) -> Hist
     return History(kept, commits, logs)
 
 
-def log_addresses(history: History, snapshot_id: str) -> tuple[str, ...]:
-    """The transaction logs of a snapshot: its own, and those that it inherited."""
-    return tuple(f"{LOGS_PREFIX}{i}" for i in (snapshot_id, *history.logs.get(snapshot_id, ())))
-
-
 def may_be_since(date: datetime, cutoff: datetime) -> bool:
     """Whether a file of this date may have been written at or after the cutoff: a date in whole
     seconds may stand for any instant of that second."""
@@ -204,15 +221,18 @@ def _latest(date: datetime) -> datetime:
 
 def snapshot_files(storage: Storage) -> dict[str, datetime]:
     """The dates of all snapshots' files, by id."""
+    return _files(storage, SNAPSHOTS_PREFIX)
+
+
+def _files(storage: Storage, prefix: str) -> dict[str, datetime]:
+    """The dates of all files under `prefix` whose names are ids, by id."""
     found: dict[str, datetime] = {}
-    for batch in storage.list(SNAPSHOTS_PREFIX):
+    for batch in storage.list(prefix):
         addresses, dates = batch.column("address"), batch.column("last_modified")
-        mask = pc.match_substring_regex(addresses, rf"\A{SNAPSHOTS_PREFIX}{ID_PATTERN}\z")
+        mask = pc.match_substring_regex(addresses, rf"\A{prefix}{ID_PATTERN}\z")
         names = texts(addresses.filter(mask))
         days = instants(dates.filter(mask))
-        found |= dict(
-            zip((name.removeprefix(SNAPSHOTS_PREFIX) for name in names), days, strict=True)
-        )
+        found |= dict(zip((name.removeprefix(prefix) for name in names), days, strict=True))
     return found
 
 
@@ -279,12 +299,13 @@ def _recent(storage: Storage, repo: RepoFile, cutoff: datetime, young: frozenset
     tips: set[str] = set()
     before_expiry = False
     upgraded_at: datetime | None = None
-    for number, update in enumerate(_log(storage, repo)):
+    for number, update in enumerate(operations(storage, repo)):
         if before_expiry or (number and update.at < cutoff):
-            histories.append(history_of(_copy_of(storage, update, young)))
+            _, file = copy_of(storage, update, young)
+            histories.append(history_of(file))
         if update.at < cutoff:
             break
-        if update.kind == "RepoMigrated":
+        if update.kind == MIGRATED:
             # The entries before it were made up by the upgrade: there are no copies of their time.
             upgraded_at = update.at
             break
@@ -300,8 +321,9 @@ def _recent(storage: Storage, repo: RepoFile, cutoff: datetime, young: frozenset
     return _Recent(frozenset(found), logs, upgraded_at)
 
 
-def _log(storage: Storage, repo: RepoFile) -> Iterator[Update]:
-    """The operations log, the newest entry first, over all files that it goes on in."""
+def operations(storage: Storage, repo: RepoFile) -> Iterator[Update]:
+    """The operations log, the newest entry first, over all files that it goes on in. Refused
+    `missing_backup` where one of them is gone."""
     yield from repo.updates
     name = repo.previous
     while name is not None:
@@ -315,20 +337,21 @@ def _log(storage: Storage, repo: RepoFile) -> Iterator[Update]:
         name = file.previous
 
 
-def _copy_of(storage: Storage, update: Update, young: frozenset[str]) -> RepoFile:
-    """The copy of `repo` whose newest entry is this one. Refused `missing_backup`.
+def copy_of(storage: Storage, update: Update, names: Set[str]) -> tuple[str, RepoFile]:
+    """The copy of `repo` whose newest entry is this one, among those of these names, and its name.
+    Refused `missing_backup`.
 
     Whoever made the next change copied the file before: that is the first copy made after.
     """
     named = [] if update.backup is None else [update.backup]
-    dated = sorted((time, name) for name in young if (time := backup_time(name)) is not None)
+    dated = sorted((time, name) for name in names if (time := backup_time(name)) is not None)
     later = [name for time, name in dated if time >= update.at - _PRECISION]
     for name in (*named, *later[:COPIES_TRIED]):
         with suppress(NotFound):
             found = load_repo(storage, f"{BACKUPS_PREFIX}{name}")
             newest = next(found.updates)
             if (newest.at, newest.kind) == (update.at, update.kind):
-                return found
+                return name, found
     raise _missing(storage, update.backup)
 
 
@@ -341,7 +364,7 @@ def _missing(storage: Storage, name: str | None) -> Refused:
     )
 
 
-def _copies(storage: Storage) -> dict[str, datetime]:
+def copies(storage: Storage) -> dict[str, datetime]:
     """The copies of what was overwritten, by name, each with the latest date that it may have.
 
     Their names tell when they were made. Their files may be older: in a directory a copy is a

@@ -21,6 +21,10 @@ from ebbtide.storage import Storage
 _MAGIC: Final = "ICE🧊CHUNK".encode()
 _HEADER_BYTES: Final = 39
 _IS_PACKED: Final = 1
+_PIECE_BYTES: Final = 2**20
+_UNPACKED_FREE: Final = 64 * 2**20
+_EXPANSION_MAX: Final = 1_000
+"""What is large, and was packed closer, is no file of Icechunk's."""
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _ID_BYTES: Final = 12
 
@@ -68,10 +72,21 @@ class IcechunkWalk:
         payload = data[_HEADER_BYTES:]
         if data[_HEADER_BYTES - 1] == _IS_PACKED:
             try:
-                payload = zstandard.ZstdDecompressor().decompressobj().decompress(payload)
-            except zstandard.ZstdError as error:
+                payload = _unpacked(payload)
+            except (zstandard.ZstdError, ValueError) as error:
                 raise ValueError(f"{address} can't be unpacked: {error}") from error
         return Table(payload, int.from_bytes(payload[:4], "little"))
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """What is in a frame of zstd. ValueError where that is more than a file of Icechunk's holds."""
+    found = bytearray()
+    with zstandard.ZstdDecompressor().stream_reader(packed) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            found += piece
+            if len(found) > max(_UNPACKED_FREE, _EXPANSION_MAX * len(packed)):
+                raise ValueError(f"there are more than {len(found) - len(piece):,} bytes in it")
+    return bytes(found)
 
 
 def _manifests(snapshot: Table) -> Iterator[bytes]:

@@ -26,6 +26,7 @@ from ebbtide.model import EPOCH
 from ebbtide.server.pages.charts import Bar, bars
 from ebbtide.server.pages.last_holders import LastHolders, find_last_holders
 from ebbtide.store.repository import Repository
+from ebbtide.wording import counted
 
 SCANNED_MAX: Final = 2_000_000
 """Rows that one search goes through before it says where it goes on."""
@@ -206,7 +207,7 @@ def _largest(places: Counter[str], sizes: Counter[str]) -> list[tuple[str, int, 
     others = [place for place in sizes if place not in shown]
     if others:
         total = sum(sizes[place] for place in others)
-        rows.append((f"{len(others):,} others", sum(places[place] for place in others), total))
+        rows.append((counted(len(others), "other"), sum(places[place] for place in others), total))
     return rows
 
 

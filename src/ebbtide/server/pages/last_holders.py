@@ -28,6 +28,7 @@ from ebbtide.store.content.ranges import RangeInfo, read_range_columns
 from ebbtide.store.content.trees import Tree, read_tree
 from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.repository import Repository
+from ebbtide.wording import counted
 
 OBJECTS_MAX: Final = 1_000_000
 """Candidates above which nothing is read: they are held in memory."""
@@ -152,7 +153,9 @@ class _Held:
         shown, others = rows[:BARS_SHOWN], rows[BARS_SHOWN:]
         if others:
             total = sum(size for _, _, size in others)
-            shown.append((f"{len(others):,} others", sum(count for _, count, _ in others), total))
+            shown.append(
+                (counted(len(others), "other"), sum(count for _, count, _ in others), total)
+            )
         if files[0]:
             shown.append((rest, int(files[0]), int(sizes[0])))
         return shown

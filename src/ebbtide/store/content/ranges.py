@@ -14,6 +14,7 @@ from ebbtide.storage import Storage
 from ebbtide.store.content import files
 from ebbtide.store.content.entries import ENTRY_SCHEMA, Entry, from_table, to_table
 from ebbtide.store.content.layout import range_address
+from ebbtide.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,9 @@ def read_range_columns(
 def _check_count(table: pa.Table, address: str, entry_count: int) -> None:
     if table.num_rows != entry_count or entry_count < 1:
         raise files.corrupt(
-            "node", address, f"it holds {table.num_rows} entries, its tree says {entry_count}"
+            "node",
+            address,
+            f"it holds {counted(table.num_rows, 'entry', 'entries')}, its tree says {entry_count}",
         )
 
 

@@ -141,8 +141,9 @@ def require_intact_commits(
 
 def require_still_intact(
     tx: Transaction, repository_id: str, records: Sequence[CommitRecord]
-) -> None:
-    """As `require_intact_commits`, of commits and contents that were there a while ago.
+) -> list[CommitRecord]:
+    """As `require_intact_commits`, of commits and contents that were there a while ago: each as it
+    is now.
 
     Raises Gone `commit_expired`.
     """
@@ -151,6 +152,7 @@ def require_still_intact(
         if commit.commit_id not in found:
             raise no_content(commit.commit_id)
         found[commit.commit_id].require_intact()
+    return [found[commit.commit_id] for commit in records]
 
 
 def no_content(commit_id: str) -> Gone:

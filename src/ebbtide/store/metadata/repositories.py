@@ -78,10 +78,14 @@ def update_repository(
 
 
 def delete_new_repository(tx: Transaction, repository_id: str) -> None:
-    """Drop a repository that was just made, and has no rows but those of its making."""
+    """Drop a repository that was just made, if it is there, and has no rows but those of its
+    making."""
+    mine = repositories.c.repository_id == repository_id
+    # Whoever is adding to it is waited for: no row of theirs may be left behind.
+    tx.execute(sa.select(repositories.c.repository_id).where(mine).with_for_update())
     for table in (owner_epochs, branches, commits):
         tx.execute(sa.delete(table).where(table.c.repository_id == repository_id))
-    tx.execute(sa.delete(repositories).where(repositories.c.repository_id == repository_id))
+    tx.execute(sa.delete(repositories).where(mine))
 
 
 def lock_all_repositories(tx: Transaction, mode: LockMode = "exclusive") -> None:

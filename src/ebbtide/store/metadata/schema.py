@@ -87,6 +87,13 @@ store_info = _table(
     sa.Column("created_at", Timestamp, nullable=False),
 )
 
+promised_times = _table(
+    "promised_times",
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("microseconds", sa.BigInteger, nullable=False),
+)
+"""How long the store promises things for, by the name of the setting: see `store/promises.py`."""
+
 repositories = _table(
     "repositories",
     sa.Column("repository_id", sa.Text, primary_key=True),
@@ -108,9 +115,11 @@ owner_epochs = _table(
     _repository_id(),
     sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("nonce", sa.Text, nullable=False),
+    sa.Column("seen_epoch", sa.BigInteger, nullable=False),
     sa.Column("recorded_at", Timestamp, nullable=False),
 )
-"""The pairs that this database wrote, or was about to write, to `_ebbtide/OWNER`."""
+"""The pairs that this database wrote, or was about to write, to `_ebbtide/OWNER`, and which epoch
+was there when each was drawn."""
 
 branches = _table(
     "branches",

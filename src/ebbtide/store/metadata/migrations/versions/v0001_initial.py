@@ -39,6 +39,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("store_id", name=op.f("pk_store_info")),
     )
     op.create_table(
+        "promised_times",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("microseconds", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_promised_times")),
+    )
+    op.create_table(
         "branches",
         sa.Column("repository_id", sa.Text(), nullable=False),
         sa.Column("branch_id", sa.Text(), nullable=False),
@@ -128,6 +134,7 @@ def upgrade() -> None:
         sa.Column("repository_id", sa.Text(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("nonce", sa.Text(), nullable=False),
+        sa.Column("seen_epoch", sa.BigInteger(), nullable=False),
         sa.Column("recorded_at", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
             ["repository_id"],

@@ -1,0 +1,199 @@
+"""Repositories of all kinds, written by Icechunk: what a plan names is what Icechunk deletes.
+
+Where the two differ, each difference is one of those that docs/icechunk.md names, and is checked.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import zarr
+from icechunk import IcechunkError
+
+from ebbtide.errors import Conflict
+from ebbtide.formats.icechunk.ids import ROOT_ID
+from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX
+from ebbtide.ids import new_id
+from ebbtide.storage import open_storage
+from tests.support.clock import wait_for_next_second
+from tests.support.icechunk import (
+    SPEC_VERSIONS,
+    Place,
+    build_random,
+    collect_with_icechunk,
+    contents,
+    copy_repository,
+    create_repository,
+    listing,
+    open_repository,
+    upgrade,
+)
+from tests.support.icechunk_kinds import KINDS, HistoryOfAnyKind, is_encoded
+from tests.support.icechunk_lake import GRACE, IcechunkLake, candidates
+from tests.support.randomized import randomized
+
+pytestmark = pytest.mark.skipif(2 not in SPEC_VERSIONS, reason="writes no version 2")
+
+AT_ONCE = timedelta(microseconds=1)
+NOT_FOUND = "ref not found|name too long"
+ENCODED_NAMES = ("forschung-müller", "50%", "🧊" * 15)
+
+
+@randomized("Icechunk repositories of all kinds")
+def test_the_plan_names_what_icechunk_deletes(tmp_path: Path, seed: int) -> None:
+    check(tmp_path, tmp_path / "lake", seed)
+
+
+@randomized("Icechunk repositories of all kinds on S3")
+def test_on_s3_as_well(s3_url: str, tmp_path: Path, seed: int) -> None:
+    check(tmp_path, f"{s3_url}/{new_id()}", seed)
+
+
+def check(tmp_path: Path, place: Place, seed: int) -> None:
+    """Make one, plan, compare, sweep, and read all again."""
+    choices = random.Random(seed)
+    history = HistoryOfAnyKind(place, choices, choices.choice(KINDS))
+    for _ in range(choices.randint(5, 25)):
+        history.step()
+    history.finish()
+    lake = IcechunkLake(tmp_path / "lake", url=str(place))
+    if isinstance(place, Path):
+        lake.age()
+    else:
+        wait_for_next_second()  # after it, all that was written before is old
+    refs = history.refs()
+    expected = deleted_by_icechunk(place, history)
+    before, sizes = contents(place, refs), listing(place)
+    grace = GRACE if isinstance(place, Path) else AT_ONCE
+
+    report = lake.collector(grace=grace).plan()
+
+    assert report.state == "planned", report.error
+    planned = candidates(report)
+    assert all(sizes[address] == size for address, size in planned.items())
+    assert {each for each in planned if not each.startswith(BACKUPS_PREFIX)} == expected
+    if not replaces(place):
+        return
+    swept = lake.collector(grace=grace).sweep(report.run_id)
+    assert swept.state == "swept", swept.error
+    assert swept.counts["deleted"].objects == len(planned)
+    assert not listing(place).keys() & planned.keys()
+    assert listing(place).keys() >= sizes.keys() - planned.keys()
+    assert contents(place, refs) == before
+    assert not deleted_by_icechunk(place, history)
+
+
+def replaces(place: Place) -> bool:
+    """Whether a run can hold the repository twice: the gateway of Ceph 16 refuses all writes on a
+    condition that names a version."""
+    storage = open_storage(str(place))
+    storage.put("_ebbtide/probe", b"1")
+    _, version = storage.get_versioned("_ebbtide/probe")
+    try:
+        storage.replace("_ebbtide/probe", b"2", version=version)
+    except Conflict:
+        assert isinstance(place, str)
+        return False
+    return True
+
+
+def deleted_by_icechunk(place: Place, history: HistoryOfAnyKind) -> frozenset[str]:
+    """What Icechunk's own collection deletes in a copy.
+
+    In a directory it does not find branches and tags of version 1 whose names are encoded there: it
+    fails over a branch, and takes a tag for deleted. So refs of the copy get plain names first.
+    """
+    copy: Place = f"{place}-{new_id()}" if isinstance(place, str) else place.with_name(new_id())
+    copy_repository(place, copy)
+    if not history.collectable:
+        assert isinstance(copy, Path)
+        check_that_icechunk_cannot(copy, history)
+        give_plain_names(copy)
+    return collect_with_icechunk(copy).deleted
+
+
+def check_that_icechunk_cannot(path: Path, history: HistoryOfAnyKind) -> None:
+    """It fails over a branch, and deletes what a tag keeps."""
+    other = path.with_name(new_id())
+    copy_repository(path, other)
+    if any(is_encoded(name) for name in history.branches()):
+        with pytest.raises(IcechunkError, match=NOT_FOUND):
+            collect_with_icechunk(other)
+        return
+    plain = path.with_name(new_id())
+    copy_repository(path, plain)
+    give_plain_names(plain)
+    assert collect_with_icechunk(other).deleted >= collect_with_icechunk(plain).deleted
+
+
+def give_plain_names(path: Path) -> None:
+    """Rename what has an encoded name."""
+    for number, folder in enumerate(sorted((path / "refs").iterdir())):
+        kind, _, name = folder.name.partition(".")
+        if "%" in name:
+            folder.rename(folder.with_name(f"{kind}.plain-{number}"))
+
+
+class TestDifferences:
+    """Each point in which the two differ, by itself."""
+
+    @pytest.fixture
+    def lake(self, tmp_path: Path) -> IcechunkLake:
+        """A repository of version 1 in which only a ref with an encoded name has a commit."""
+        lake = IcechunkLake(tmp_path / "lake")
+        repository = create_repository(lake.path, 1)
+        session = repository.writable_session("main")
+        zarr.open_group(session.store, mode="a").create_array(
+            "a", shape=(4,), chunks=(2,), dtype="float64", compressors=None
+        )[...] = 7
+        self.made = session.commit("of the ref alone")
+        repository.reset_branch("main", ROOT_ID)
+        return lake
+
+    def keeps_all(self, lake: IcechunkLake) -> None:
+        """A run of Ebbtide's deletes nothing."""
+        lake.age()
+        report = lake.collect()
+        assert report.state == "swept", report.error
+        assert candidates(report) == {}
+
+    @pytest.mark.parametrize("name", ENCODED_NAMES)
+    def test_a_tag_whose_name_a_directory_encodes(self, lake: IcechunkLake, name: str) -> None:
+        repository = open_repository(lake.path)
+        repository.create_tag(name, self.made)
+        assert repository.list_tags() == set()
+        self.keeps_all(lake)
+        deleted = collect_with_icechunk(lake.path).deleted
+        assert {f"snapshots/{self.made}", f"transactions/{self.made}"} < deleted
+        assert [each for each in deleted if each.startswith("chunks/")]
+
+    @pytest.mark.parametrize("name", ENCODED_NAMES)
+    def test_a_branch_whose_name_a_directory_encodes(self, lake: IcechunkLake, name: str) -> None:
+        open_repository(lake.path).create_branch(name, self.made)
+        self.keeps_all(lake)
+        for asks in (
+            lambda: collect_with_icechunk(lake.path),
+            lambda: open_repository(lake.path).expire_snapshots(datetime.now(UTC)),
+            lambda: upgrade(lake.path),
+        ):
+            with pytest.raises(IcechunkError, match=NOT_FOUND):
+                asks()
+        assert "repo" not in listing(lake.path)
+
+    @pytest.mark.parametrize("version", SPEC_VERSIONS)
+    def test_a_chunk_that_is_lost(self, tmp_path: Path, version: int) -> None:
+        lake = IcechunkLake(tmp_path / "lake")
+        build_random(lake.path, 3, version)
+        lake.age()
+        planned = candidates(lake.collector().plan())
+        live = [each for each in listing(lake.path) if each.startswith("chunks/")]
+        (lake.path / sorted(set(live) - planned.keys())[0]).unlink()
+        report = lake.collector().plan()
+        assert report.state == "refused"
+        assert report.error is not None
+        assert report.error["kind"] == "missing_object"
+        theirs = {each for each in planned if not each.startswith(BACKUPS_PREFIX)}
+        assert collect_with_icechunk(lake.path).deleted == theirs

@@ -1,0 +1,60 @@
+"""Repositories at the root of a bucket whose keys begin with a slash: what a run says of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ebbtide.errors import NotFound, Refused
+from ebbtide.formats.icechunk.rooted import check_clean
+from ebbtide.formats.icechunk.state import spec_version
+from ebbtide.ids import new_id
+from ebbtide.storage import RemoteStorage, Storage, open_storage
+from tests.support.ceph import make_bucket
+from tests.support.stray import put_key
+
+ANCHORS = ("repo", "refs/branch.main/ref.json")
+
+
+@pytest.fixture
+def bucket(s3_url: str) -> Storage:
+    """A new one, empty."""
+    del s3_url  # its server and its variables
+    name = f"rooted-{new_id()[:20]}"
+    make_bucket(name, os.environ)
+    return open_storage(f"s3://{name}")
+
+
+@pytest.mark.parametrize("anchor", ANCHORS)
+def test_one_is_refused_in_words_that_fit(bucket: Storage, anchor: str) -> None:
+    put_key(bucket.url, f"/{anchor}")
+    with pytest.raises(Refused) as error:
+        spec_version(bucket)
+    assert error.value.kind == "repository_rooted"
+    assert f"(/{anchor})" in error.value.message
+    assert f"icechunk:{bucket.url}/" in error.value.message
+
+
+def test_beside_one_that_can_be_read_it_is_refused_too(bucket: Storage) -> None:
+    """Icechunk opens neither: nobody can tell which of the two its clients write to."""
+    bucket.put("repo", b"of the one")
+    assert spec_version(bucket) == 2
+    put_key(bucket.url, "/repo")
+    with pytest.raises(Refused):
+        spec_version(bucket)
+
+
+def test_a_bucket_without_any(bucket: Storage) -> None:
+    put_key(bucket.url, "/repo-of-something-else")
+    with pytest.raises(NotFound):
+        spec_version(bucket)
+
+
+def test_what_has_a_prefix_is_not_asked() -> None:
+    """Nor is a directory: neither can have such keys."""
+    nowhere = {"endpoint": "http://127.0.0.1:9", "allow_http": "true", "region": "x"}
+    storage = open_storage("s3://bucket/prefix", nowhere)
+    assert isinstance(storage, RemoteStorage)
+    check_clean(storage, ANCHORS)
+    check_clean(open_storage("/nowhere"), ANCHORS)

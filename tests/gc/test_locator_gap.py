@@ -1,0 +1,146 @@
+"""A locator that is given while the transaction that takes its object's name away is open.
+
+What such a transaction writes down about the past is dated when it is written, not when it counts:
+the locator is younger, and lasts longer than any promise that is reckoned from there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.store.contents import ContentChange, Files, Located
+from ebbtide.store.locators import Signed
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.schema import branches, collections, commits, reflog
+from ebbtide.store.repository import Repository
+from ebbtide.store.uploads import NewObject
+from tests.support.boundaries import HeldMetadata, SteppingMetadata
+from tests.support.world import World
+
+LEASE: Final = timedelta(hours=1)
+HELD: Final = LEASE / 2
+"""How long the transaction stays open until the locator is asked for."""
+SECOND: Final = timedelta(seconds=1)
+WAIT_SECONDS_MAX: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an object loses its name, how a locator of it is asked for, and by what a transaction
+    can be told that takes the name away."""
+
+    lose: Callable[[Repository, str], object]
+    sign: Callable[[Repository, str], Signed]
+    is_lost: sa.Select[tuple[object]]
+
+
+def _commit_without(lake: Repository, _collection_id: str) -> object:
+    lake.objects.delete("main", "a")
+    return lake.commits.commit("main", "without")
+
+
+def _sign_in_collection(lake: Repository, collection_id: str) -> Signed:
+    (signed,) = lake.collections.locators(collection_id).entries
+    return signed
+
+
+WAYS: Final = {
+    "commit": Way(
+        _commit_without,
+        lambda lake, _: lake.locators.sign_path("main@", "a"),
+        sa.select(commits.c.commit_id).where(commits.c.message == "without"),
+    ),
+    "branch deleted": Way(
+        lambda lake, _: lake.branches.delete("side"),
+        lambda lake, _: lake.locators.sign_path("side@", "s"),
+        sa.select(branches.c.name).where(branches.c.expires_at.is_not(None)),
+    ),
+    "collection replaced": Way(
+        lambda lake, collection_id: lake.collections.update(
+            collection_id, ContentChange(replaces=True)
+        ),
+        _sign_in_collection,
+        sa.select(reflog.c.commit_id).where(reflog.c.kind == "collection"),
+    ),
+    "collection deleted": Way(
+        lambda lake, collection_id: lake.collections.delete(collection_id),
+        _sign_in_collection,
+        sa.select(collections.c.name).where(collections.c.expires_at.is_not(None)),
+    ),
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, settings={"lease_ttl": LEASE})
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_it_lasts_until_its_end(world: World, way: Way) -> None:
+    lake = world.lake
+    project_id = lake.projects.create("project").project_id
+    world.save("main", days_ago=30, put=["a"])
+    lake.branches.create("side", "main")
+    world.save("side", days_ago=20, put=["s"], delete=["a"])
+    change = ContentChange([Files([NewObject("file", b"collected")])])
+    collection_id = lake.collections.create(project_id, "old", change).collection_id
+    world.keep(default={"keep_last": 1})
+    world.clock.advance(2 * LEASE)
+
+    signed = sign_while_it_is_lost(world, way, collection_id)
+
+    world.clock.now = signed.expires_at - SECOND
+    report = world.collect(grace=SECOND, unsafe=True, allow_share=True)
+    assert report.state == "swept"
+    made = lake.collections.create(
+        project_id, "saved", ContentChange([Located({"file": signed.locator})])
+    )
+    saved = b"".join(lake.collections.open(made.collection_id, "file").stream())
+    assert saved in (b"a", b"s", b"collected")
+    world.collect(grace=SECOND, unsafe=True, allow_share=True)
+    assert b"".join(lake.collections.open(made.collection_id, "file").stream()) == saved
+
+
+def sign_while_it_is_lost(world: World, way: Way, collection_id: str) -> Signed:
+    """The locator that was asked for between the write of what takes the name away, and the end of
+    that transaction."""
+    found: list[Signed] = []
+    waits = threading.Event()
+
+    def sign() -> None:
+        # Who wants to write has to wait for the open transaction; who only reads has not.
+        metadata = SteppingMetadata(
+            world.lake.context.metadata, lambda step: waits.set() if step == "transaction" else None
+        )
+        try:
+            found.append(way.sign(of(world, metadata), collection_id))
+        finally:
+            waits.set()
+
+    signer = threading.Thread(target=sign, daemon=True)
+
+    def hold(tx: Transaction) -> None:
+        if signer.ident is None and tx.execute(way.is_lost).first() is not None:
+            world.clock.advance(HELD)
+            signer.start()
+            assert waits.wait(WAIT_SECONDS_MAX)
+
+    way.lose(of(world, HeldMetadata(world.lake.context.metadata, hold)), collection_id)
+    signer.join(WAIT_SECONDS_MAX)
+    (signed,) = found
+    return signed
+
+
+def of(world: World, metadata: HeldMetadata | SteppingMetadata) -> Repository:
+    """The repository through another view of its database."""
+    return Repository(replace(world.lake.context, metadata=metadata))

@@ -1,0 +1,73 @@
+"""The run's lease: who holds a repository, and what whoever lost it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import Refused
+from ebbtide.store.leases import Lease, beat, release_lease, take_lease
+from ebbtide.store.metadata.engine import Transaction
+from ebbtide.store.metadata.schema import gc_leases
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+
+TTL = timedelta(seconds=30)
+
+
+def take(repository: Repository, run_id: str) -> Lease:
+    return take_lease(
+        repository.context.metadata,
+        repository_id=repository.info.repository_id,
+        run_id=run_id,
+        lease_ttl=TTL,
+    )
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_who_lost_it_is_told_to_whom(
+    repository: Repository, clock: ManualClock, has_ended: bool
+) -> None:
+    metadata = repository.context.metadata
+    lost = take(repository, "first")
+    clock.advance(TTL)
+    taken = take(repository, "second")
+    if has_ended:
+        release_lease(metadata, taken)
+    with pytest.raises(Refused) as caught:
+        beat(metadata, lost)
+    to = "to another run, which has ended" if has_ended else "to run second"
+    assert caught.value.message == (f"run first lost the repository {to}: it deletes nothing more")
+
+
+@dataclass(frozen=True, slots=True)
+class Outrun(Lease):
+    """A lease that another run takes just after it was looked at."""
+
+    repository: Repository
+    clock: ManualClock
+
+    def check(self, tx: Transaction) -> None:
+        """As its own."""
+        Lease.check(self, tx)
+        self.clock.advance(TTL)
+        take(self.repository, "second")
+        self.clock.advance(-TTL)
+
+
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
+def test_a_late_heartbeat_is_not_that_of_the_next_run(
+    repository: Repository, clock: ManualClock
+) -> None:
+    first = take(repository, "first")
+    began = clock.now
+    beat(
+        repository.context.metadata,
+        Outrun(first.repository_id, first.run_id, first.run_epoch, repository, clock),
+    )
+    with repository.context.metadata.snapshot() as tx:
+        row = tx.execute(sa.select(gc_leases)).one()
+    assert (row.run_id, row.heartbeat_at) == ("second", began + TTL)

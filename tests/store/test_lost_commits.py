@@ -1,0 +1,462 @@
+"""A transaction's COMMIT is lost, before it took effect or after: nothing that is needed goes, and
+once all times have passed nothing is left over that nobody needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.storage import Storage
+from ebbtide.store.content.entries import is_external
+from ebbtide.store.content.layout import range_address
+from ebbtide.store.content.ranges import RangeInfo, read_range
+from ebbtide.store.content.trees import read_tree
+from ebbtide.store.contents import Located
+from ebbtide.store.metadata.commits import find_commits
+from ebbtide.store.metadata.schema import (
+    commits,
+    copies,
+    dropped_tokens,
+    gc_runs,
+    pending,
+    purged,
+    purges,
+    readings,
+    released,
+    upload_tokens,
+)
+from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.repository import Repository
+from ebbtide.store.uploads import NewObject, OnlyIf
+from tests.support.collections import of, of_files, put_collection
+from tests.support.gone import files, let_go, remover
+from tests.support.lost import Loser, Moment
+from tests.support.purging import SECRET_KEY, purge
+from tests.support.randomized import randomized
+from tests.support.reachable import ROUNDS, staged_live
+from tests.support.world import DAY, World, aged
+
+HOUR: Final = timedelta(hours=1)
+SETTINGS: Final[dict[str, Any]] = {
+    "lease_ttl": HOUR,
+    "trash_time": timedelta(days=7),
+    "range_entries_target": 2,
+    # It writes, too: which COMMIT is lost would be a matter of time.
+    "run_heartbeat": timedelta(hours=1),
+    "run_lease_ttl": timedelta(hours=3),
+    "secret_key": SECRET_KEY,
+}
+ENDING: Final = (copies, dropped_tokens, pending, readings, released, upload_tokens)
+"""Tables whose rows all end."""
+COMMITS_MAX: Final = 40
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A repository, and the same one by way of the store whose COMMITs may be lost."""
+
+    world: World
+    loser: Loser
+
+    @property
+    def ours(self) -> Repository:
+        """Loses nothing."""
+        return self.world.lake
+
+    @property
+    def theirs(self) -> Repository:
+        """Of which a COMMIT may be lost."""
+        return aged(self.loser.store.repository("lake"))
+
+    def collector(self, **options: Any) -> Collector:
+        """Of theirs."""
+        chosen: dict[str, Any] = {"grace": HOUR, "mode": "clean"} | options
+        return Collector(
+            EmbeddedRepository(self.theirs.context, store_id=self.loser.store.store_id),
+            engine=self.world.engine,
+            options=RunOptions.of(self.world.settings, **chosen),
+        )
+
+    def save(self, *paths: str, branch: str = "main") -> str:
+        """Commit files whose content is their name, and nothing that was staged before."""
+        self.ours.commits.reset(branch)
+        for path in paths:
+            self.ours.objects.put(branch, path, path.encode())
+        return self.ours.commits.commit(branch, " ".join(paths)).commit_id
+
+    def garbage(self, name: str) -> None:
+        """Commits that are let go, with files of their own, and files that no commit ever had."""
+        for each in ("old", "new"):
+            self.save(f"{name}/{each}", name)
+        self.ours.objects.delete("main", f"{name}/old")
+        self.ours.commits.commit("main", "without")
+        self.ours.objects.put("main", f"{name}/dropped", b"dropped")
+        self.ours.objects.delete("main", f"{name}/dropped")
+        self.world.clock.advance(3 * DAY)
+
+
+Operation = Callable[[Lake, str], Work]
+"""Prepares what is to be done once, under a name that nothing else has; and what that is."""
+
+
+def put(lake: Lake, name: str) -> Work:
+    """A file."""
+    return lambda: lake.theirs.objects.put("main", name, b"1")
+
+
+def put_over(lake: Lake, name: str) -> Work:
+    """In the place of a staged one."""
+    lake.ours.objects.put("main", name, b"1")
+    return lambda: lake.theirs.objects.put("main", name, b"2")
+
+
+def put_if_absent(lake: Lake, name: str) -> Work:
+    """On a condition."""
+    return lambda: lake.theirs.objects.put("main", name, b"1", only_if=OnlyIf())
+
+
+def put_many(lake: Lake, name: str) -> Work:
+    """Two batches, with a path that comes twice."""
+    paths = [f"{name}/{number}" for number in range(11)] + [f"{name}/3"]
+    return lambda: lake.theirs.objects.put_many(
+        "main", [NewObject(path, path.encode()) for path in paths]
+    )
+
+
+def copy(lake: Lake, name: str) -> Work:
+    """Of what is committed."""
+    lake.save(name)
+    return lambda: lake.theirs.objects.copy("main", f"{name}/copy", "main", name)
+
+
+def copy_staged(lake: Lake, name: str) -> Work:
+    """Two paths with one address."""
+    lake.ours.objects.put("main", name, b"1")
+    return lambda: lake.theirs.objects.copy("main", f"{name}/copy", "main", name)
+
+
+def move(lake: Lake, name: str) -> Work:
+    """Of what is committed."""
+    lake.save(name)
+    return lambda: lake.theirs.objects.move("main", f"{name}/moved", name)
+
+
+def delete(lake: Lake, name: str) -> Work:
+    """Of what is only staged."""
+    lake.ours.objects.put("main", name, b"1")
+    return lambda: lake.theirs.objects.delete("main", name)
+
+
+def reset(lake: Lake, name: str) -> Work:
+    """Of a branch."""
+    lake.ours.objects.put("main", name, b"1")
+    return lambda: lake.theirs.commits.reset("main")
+
+
+def link(lake: Lake, name: str) -> Work:
+    """Of an upload past the program."""
+    given = lake.ours.addresses.get("main", name)
+    lake.ours.storage.put(given.address, b"1")
+    return lambda: lake.theirs.addresses.link("main", name, given.token)
+
+
+def stage(lake: Lake, name: str) -> Work:
+    """An import: what lies elsewhere."""
+    return lambda: lake.theirs.addresses.stage("main", name, f"s3://elsewhere/{name}", size_bytes=1)
+
+
+def commit(lake: Lake, name: str) -> Work:
+    """Several ranges."""
+    lake.ours.commits.reset("main")
+    for number in range(5):
+        lake.ours.objects.put("main", f"{name}/{number}", b"1")
+    return lambda: lake.theirs.commits.commit("main", name)
+
+
+def merge(lake: Lake, name: str) -> Work:
+    """Both sides have changes."""
+    lake.ours.branches.create(name, "main")
+    lake.save(f"{name}/theirs", f"{name}/too", branch=name)
+    lake.save(f"{name}/ours")
+    return lambda: lake.theirs.commits.merge(name, "main")
+
+
+def revert(lake: Lake, name: str) -> Work:
+    """Of the newest commit."""
+    lake.save(f"{name}/1", f"{name}/2")
+    return lambda: lake.theirs.commits.revert("main", "main")
+
+
+def upload_locator(lake: Lake, name: str) -> Work:
+    """An object that nothing refers to yet."""
+    return lambda: lake.theirs.locators.upload(name.encode())
+
+
+def create_collection(lake: Lake, name: str) -> Work:
+    """Of files and an upload."""
+    project = lake.ours.projects.create(name).project_id
+    signed = lake.ours.locators.upload(name.encode())
+    change = of(of_files({"a": b"1", "b": b"2"}), Located({"c": signed.locator}))
+    return lambda: lake.theirs.collections.create(project, name, change)
+
+
+def update_collection(lake: Lake, name: str) -> Work:
+    """With the earlier version kept."""
+    project = lake.ours.projects.create(name).project_id
+    made = put_collection(lake.ours, project, name, {"a": b"1", "b": b"2"})
+    change = of(of_files({"b": b"3", "c": b"4"}))
+    return lambda: lake.theirs.collections.update(made.collection_id, change, keep_version=True)
+
+
+def plan(lake: Lake, name: str) -> Work:
+    """Whose files stay for a while."""
+    lake.garbage(name)
+    return lake.collector().plan
+
+
+def sweep(lake: Lake, name: str) -> Work:
+    """Of a plan."""
+    lake.garbage(name)
+    assert lake.world.collector().plan().state == "planned"
+    return lake.collector().sweep
+
+
+def sweep_aside(lake: Lake, name: str) -> Work:
+    """What goes is moved aside."""
+    lake.garbage(name)
+    assert lake.world.collector().plan().state == "planned"
+    return lake.collector(quarantine=7 * DAY).sweep
+
+
+def undo(lake: Lake, name: str) -> Work:
+    """Of a run that moved aside."""
+    lake.garbage(name)
+    run_id = lake.world.collect(quarantine=7 * DAY).run_id
+    return lambda: lake.collector().undo(run_id)
+
+
+def purge_run(lake: Lake, name: str) -> Work:
+    """Deletes for good what a run moved aside."""
+    lake.garbage(name)
+    run_id = lake.world.collect(quarantine=7 * DAY).run_id
+    return lambda: lake.collector().purge(run_id)
+
+
+def purge_path(lake: Lake, name: str) -> Work:
+    """From all of history."""
+    lake.save(name, f"{name}/kept")
+    return lambda: purge(lake.loser.store, f"main:{name}", all_history=True)
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    put,
+    put_over,
+    put_if_absent,
+    put_many,
+    copy,
+    copy_staged,
+    move,
+    delete,
+    reset,
+    link,
+    stage,
+    commit,
+    merge,
+    revert,
+    upload_locator,
+    create_collection,
+    update_collection,
+    plan,
+    sweep,
+    sweep_aside,
+    undo,
+    purge_run,
+    purge_path,
+)
+
+
+@pytest.fixture
+def lake(database_url: str, tmp_path: Path) -> Iterator[Lake]:
+    """A repository that keeps a day."""
+    made = open_lake(database_url, tmp_path)
+    with Loser.of(made.store) as loser:
+        yield Lake(made, loser)
+    made.close()
+
+
+def open_lake(database_url: str, directory: Path) -> World:
+    world = World(directory, settings=SETTINGS | {"database_url": database_url})
+    world.keep(default="1d")
+    return world
+
+
+@pytest.mark.twins
+@pytest.mark.drawn("operations whose COMMIT is lost")
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_nothing_is_lost_and_nothing_is_left(lake: Lake, operation: Operation) -> None:
+    tries = 0
+    for moment in lake.loser.moments:
+        for nth in range(COMMITS_MAX):
+            work = operation(lake, f"{moment}{nth}")
+            is_lost = lake.loser.lose(nth, moment, work)
+            check_whole(lake.world)
+            # What is held stays so until it is given up.
+            lake.world.clock.advance(lake.world.settings.run_lease_ttl)
+            if not is_lost:
+                tries += nth
+                break
+        else:
+            raise AssertionError("it has no end")
+    assert tries
+    check_settled(lake.world)
+
+
+@randomized("lost commits")
+def test_one_after_the_other(seed: int, tmp_path: Path) -> None:
+    chance = Random(seed)
+    world = open_lake(f"sqlite:///{tmp_path / 'metadata.db'}", tmp_path)
+    with Loser.of(world.store) as loser:
+        lake = Lake(world, loser)
+        for number in range(chance.randint(1, 8)):
+            work = chance.choice(OPERATIONS)(lake, str(number))
+            moment: Moment = chance.choice(loser.moments)
+            loser.lose(chance.randrange(6), moment, work)
+            check_whole(world)
+            world.clock.advance(chance.choice((HOUR, DAY)) + world.settings.run_lease_ttl)
+    check_settled(world)
+    world.close()
+
+
+def check_whole(world: World) -> None:
+    """Nobody lacks anything."""
+    lacking = needed(world) - files(world)
+    assert not lacking, f"needed, and not there: {sorted(lacking)}"
+
+
+def check_settled(world: World) -> None:
+    """Once all times have passed, and runs were made, there is what is needed and what the
+    collector has to keep, and nothing else."""
+    for _ in range(ROUNDS):
+        world.clock.advance(world.settings.run_retention + DAY)
+        Reclaimer(world.store).once()
+        run = world.collect()
+        assert run.state == "swept", run.error
+    check_whole(world)
+    left = files(world) - needed(world)
+    kept = tuple(records(world, run.run_id))
+    over = {address for address in left if not address.startswith(kept)}
+    assert not over, f"left over: {sorted(over)}"
+    with world.store.metadata.snapshot() as tx:
+        for table in ENDING:
+            assert not tx.execute(sa.select(table)).all(), table.name
+
+
+def needed(world: World) -> set[str]:
+    """What somebody refers to."""
+    context = world.lake.context
+    found = {"_ebbtide/OWNER"} | {a for a in staged_live(world.lake) if not is_external(a)}
+    with context.metadata.snapshot() as tx:
+        ids = tx.execute(sa.select(commits.c.commit_id)).scalars().all()
+        known = find_commits(tx, context.repository_id, ids)
+    for record in known.values():
+        if record.forgotten_by is not None:
+            continue
+        tree = read_tree(context.storage, *record.require_tree())
+        found.add(tree.address)
+        for info in tree.ranges:
+            found.add(range_address(info.range_id))
+            if record.is_intact:
+                found |= addresses_of(context.storage, info)
+    return found - deleted_for_good(world)
+
+
+@cache
+def addresses_of(storage: Storage, info: RangeInfo) -> frozenset[str]:
+    """The objects of a range, which never changes."""
+    addresses = (entry.address for entry in read_range(storage, info))
+    return frozenset(address for address in addresses if not is_external(address))
+
+
+def deleted_for_good(world: World) -> set[str]:
+    """What was deleted for good."""
+    with world.store.metadata.snapshot() as tx:
+        return set(tx.execute(sa.select(purged.c.address)).scalars())
+
+
+def records(world: World, run_id: str) -> Iterator[str]:
+    """Where the collector, and purges, keep what they say they do: of the last run alone."""
+    yield from ("_ebbtide/gc/EPOCH", "_ebbtide/gc/index/1/")
+    with world.store.metadata.snapshot() as tx:
+        assert tx.execute(sa.select(gc_runs.c.run_id)).scalars().all() == [run_id]
+        yield f"_ebbtide/gc/runs/{run_id}/"
+        for purge_id in tx.execute(sa.select(purges.c.purge_id)).scalars():
+            yield f"_ebbtide/purges/{purge_id}/"
+
+
+def test_files_of_a_run_that_is_off_the_record_go_in_time(lake: Lake) -> None:
+    world = lake.world
+    lake.save("a")
+    runs = world.root / "_ebbtide" / "gc" / "runs"
+    run_id = world.collect().run_id
+    world.format().drop_run(run_id)
+    (runs / "notes").mkdir()
+    (runs / "notes" / "mine").write_text("nobody's run")
+    for days, there in ((world.settings.run_retention - DAY, True), (2 * DAY, False)):
+        world.clock.advance(days)
+        assert world.collect().state == "swept"
+        assert (runs / run_id).exists() is there
+    assert (runs / "notes" / "mine").exists()
+
+
+@pytest.mark.twins
+def test_a_repository_is_made_or_it_is_not(lake: Lake) -> None:
+    world, store = lake.world, lake.loser.store
+    for moment in lake.loser.moments:
+        for nth in range(COMMITS_MAX):
+            name = f"{moment}{nth}"
+            is_lost = lake.loser.lose(nth, moment, lambda: store.create_repository(name))  # noqa: B023
+            root = world.root.parent / name
+            if any(each.info.name == name for each in world.store.catalog.list()):
+                made = aged(world.store.repository(name))
+            else:
+                assert not [each for each in root.rglob("*") if each.is_file()]
+                made = aged(world.store.create_repository(name))
+            made.objects.put("main", "a", b"1")
+            made.commits.commit("main", "first")
+            assert made.objects.get("main", "a") == b"1"
+            if not is_lost:
+                break
+        else:
+            raise AssertionError("it has no end")
+
+
+@pytest.mark.twins
+def test_a_gone_repository_is_collected_whole(lake: Lake) -> None:
+    world, store = lake.world, lake.loser.store
+    lake.save("a", "b")
+    assert world.collect().state == "swept"
+    repository_id = let_go(world)
+    for nth in range(COMMITS_MAX):
+        for moment in lake.loser.moments:
+            if store.catalog.find_gone(repository_id) is None:
+                break
+            lake.loser.lose(nth, moment, lambda: remover(store, repository_id).run())
+            world.clock.advance(world.settings.run_lease_ttl)
+        else:
+            continue
+        break
+    assert files(world) == {"_ebbtide/OWNER"}
