@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Failed
 from ebbtide.store.metadata.engine import Metadata, Transaction, open_engine, sqlite_url
-from tests.simulation.scheduler import ANY, CALL, READ, Scheduler
+from tests.simulation.scheduler import ANY, CALL, LOCK_WAIT, READ, Scheduler
 from tests.support.clock import ManualClock
 
 
@@ -86,7 +86,9 @@ class SimulatedMetadata(Metadata):
         """See `Metadata.transaction`."""
         database, scheduler = self._database, self._database.scheduler
         _require(scheduler.point("begin", allowed=READ))
-        scheduler.wait_for("the writer before it", lambda: database.writer is None)
+        scheduler.wait_for(
+            "the writer before it", lambda: database.writer is None, longest=LOCK_WAIT
+        )
         database.writer = scheduler.current
         lost = None
         try:

@@ -27,6 +27,9 @@ TICK: Final = timedelta(milliseconds=1)
 LOCK_WAIT: Final = timedelta(seconds=30)
 """As long as a database keeps a writer waiting."""
 
+STUCK_SECONDS: Final = 600.0
+"""Of real time: more than a step takes on the busiest machine."""
+
 Fault = Literal["sleep", "kill", "fail", "lose", "part", "die"]
 """What happens at a point. `sleep`: the process is suspended. `kill`: it is gone before the call,
 `die` behind it. `fail`: the call has no effect and fails. `lose`: it has its effect, and fails all
@@ -248,7 +251,9 @@ class Scheduler:
         task.is_dead = True
         raise Died
 
-    def wait_for(self, text: str, is_ready: Callable[[], bool]) -> None:
+    def wait_for(
+        self, text: str, is_ready: Callable[[], bool], *, longest: timedelta = timedelta.max
+    ) -> None:
         """Let others go on until it is ready; Failed `database_error` where that takes too long."""
         task = self.current
         if task is None or is_ready():
@@ -258,7 +263,7 @@ class Scheduler:
         task.waiting_for = is_ready
         self._hand_over(task)
         task.waiting_for = None
-        if not is_ready() or self.clock.now - since > LOCK_WAIT:
+        if not is_ready() or self.clock.now - since > longest:
             raise Failed("database_error", f"waited too long for {text}")
 
     def _hand_over(self, task: Task) -> None:
@@ -321,4 +326,5 @@ class Scheduler:
 
     def _pass_on(self, task: Task) -> None:
         task.go.release()
-        self._baton.acquire()
+        if not self._baton.acquire(timeout=STUCK_SECONDS):
+            raise RuntimeError(f"{task.label} waits for something that is no point")

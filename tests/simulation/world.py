@@ -33,7 +33,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.removing import Remover
 from ebbtide.purge import scanning
 from ebbtide.settings import Settings
-from ebbtide.store import contents, uploads
+from ebbtide.store import contents, owner, uploads
 from ebbtide.store.embedded import Store
 from ebbtide.store.metadata.migrate import upgrade_schema
 from ebbtide.store.metadata.repositories import insert_store
@@ -213,6 +213,26 @@ class _InPlace:
         """Nothing to end."""
 
 
+class _Lock:
+    """A lock between threads of a process that others go on beside."""
+
+    def __init__(self, scheduler: Callable[[], Scheduler]) -> None:
+        self._scheduler = scheduler
+        self._is_taken = False
+
+    def __enter__(self) -> None:
+        self._scheduler().wait_for("a lock", lambda: not self._is_taken)
+        self._is_taken = True
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._is_taken = False
+
+
 class _NoHeart:
     """A heartbeat that is never due: between two points hardly any time passes, and who sleeps
     sends none."""
@@ -244,6 +264,7 @@ def open_world(directory: Path) -> Iterator[World]:
             embedded, "threading", SimpleNamespace(Event=threading.Event, Thread=_NoHeart)
         )
         patch.setattr(tempfile, "tempdir", str(directory))
+        patch.setattr(owner, "Lock", lambda: _Lock(lambda: made[0].scheduler))
         world = World(directory)
         made.append(world)
         with opened_in_memory({BUCKET: world.bucket}):
