@@ -68,6 +68,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "undone sweeps": seeds(12, long=500, share=1.3),
     "decisions": seeds(40, long=2_000),
     "questions": seeds(20, long=1_000),
+    "simulated histories": seeds(100, long=300_000, share=20.0),
     "subtractions": seeds(3, long=100),
     "keys in large numbers": seeds(1, long=100),
     "trees": seeds(30, long=1_000),

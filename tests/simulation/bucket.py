@@ -1,0 +1,174 @@
+"""A bucket in memory whose calls are points of a history.
+
+Not a point: reading what never changes once it is written, and that only its writer knows of.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from ebbtide.storage import Content, DeleteOutcome, ObjectInfo
+from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX
+from tests.simulation.scheduler import ANY, BATCH, READ, Scheduler
+from tests.support.memory import Bucket, MemoryStorage
+
+LAKE_PREFIX: Final = "lake/"
+CONTENT: Final = (DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX)
+RUNS: Final = "_ebbtide/gc/runs/"
+TOLD: Final = ("deleted", "intended", "quarantine", "fence.json", "report.json", "plan.json")
+"""Files of a run that others than the run itself read."""
+
+_Answer = TypeVar("_Answer")
+
+
+def is_noticed(address: str) -> bool:
+    """Whether others may care when it is written or read."""
+    if address.startswith(CONTENT):
+        return False
+    if address.startswith(RUNS):
+        parts = address.split("/")
+        return len(parts) > 4 and parts[4] in TOLD
+    return not address.startswith("_ebbtide/gc/index/")
+
+
+@dataclass(slots=True)
+class SimulatedBucket(Bucket):
+    """Gives out storages whose calls are points, and plain ones."""
+
+    scheduler: Scheduler = field(kw_only=True)
+
+    def storage(self, url: str) -> MemoryStorage:
+        """As the processes of the history see it."""
+        plain = self.plain(url)
+        return SimulatedStorage(plain.url, self, plain.prefix)
+
+    def plain(self, url: str) -> MemoryStorage:
+        """One whose calls nobody disturbs."""
+        return Bucket.storage(self, url)
+
+
+class SimulatedStorage(MemoryStorage):
+    """The objects of a bucket, as a process of the history sees them."""
+
+    @property
+    def _plain(self) -> MemoryStorage:
+        return MemoryStorage(self.url, self.bucket, self.prefix)
+
+    def _shown(self, address: str) -> str:
+        """Where an address is in the repository, whatever part of it this storage is of."""
+        return f"{self.prefix}{address}".removeprefix(LAKE_PREFIX)
+
+    @property
+    def _scheduler(self) -> Scheduler:
+        assert isinstance(self.bucket, SimulatedBucket)
+        return self.bucket.scheduler
+
+    def get(self, address: str) -> bytes:
+        """See `Storage.get`."""
+        return self._read("get", address, lambda: self._plain.get(address))
+
+    def get_versioned(self, address: str) -> tuple[bytes, str]:
+        """See `Storage.get_versioned`."""
+        return self._read("get", address, lambda: self._plain.get_versioned(address))
+
+    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """See `Storage.stream`. Others may delete it before its first byte."""
+        return self._scheduler.call(
+            f"stream {self._shown(address)}",
+            lambda: self._plain.stream(address, start=start, end=end),
+            allowed=READ,
+            effect=False,
+        )
+
+    def put(
+        self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
+    ) -> None:
+        """See `Storage.put`."""
+        self._scheduler.call(
+            f"put {self._shown(address)}",
+            lambda: self._plain.put(address, data, create_only=create_only, durable=durable),
+            effect=is_noticed(self._shown(address)),
+        )
+
+    def replace(self, address: str, data: bytes, *, version: str) -> str:
+        """See `Storage.replace`."""
+        return self._scheduler.call(
+            f"replace {self._shown(address)}",
+            lambda: self._plain.replace(address, data, version=version),
+        )
+
+    def head(self, address: str) -> ObjectInfo | None:
+        """See `Storage.head`."""
+        return self._read("head", address, lambda: self._plain.head(address))
+
+    def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
+        """See `Storage.sizes`."""
+        self._scheduler.point(f"sizes of {len(addresses)}")
+        return self._plain.sizes(addresses)
+
+    def list(
+        self,
+        prefix: str = "",
+        *,
+        recursive: bool = True,
+        share: tuple[int, int] = (0, 1),
+        sized: bool = True,
+        streamed: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Storage.list`. Much may happen before what it said is used."""
+        del streamed
+        found = [*self._plain.list(prefix, recursive=recursive, share=share, sized=sized)]
+        self._scheduler.call(
+            f"list {self._shown(prefix)}", lambda: None, allowed=READ, effect=False
+        )
+        yield from found
+
+    def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.delete`."""
+        plain = self._plain
+        return self._batch("delete", addresses, lambda place: plain.delete([addresses[place]]))
+
+    def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.move`."""
+        plain = self._plain
+        sources = [source for source, _ in moves]
+        return self._batch("move", sources, lambda place: plain.move([moves[place]]))
+
+    def _batch(
+        self,
+        method: str,
+        addresses: Sequence[str],
+        take: Callable[[int], builtins.list[DeleteOutcome]],
+    ) -> builtins.list[DeleteOutcome]:
+        """One by one. Each part of a batch may fail by itself, and the process sleep between
+        two."""
+        outcomes: builtins.list[DeleteOutcome] = []
+        scheduler, count = self._scheduler, len(addresses)
+        failed, lost = count, False
+        for place, address in enumerate(addresses):
+            text = f"{method} {place + 1} of {count}: {self._shown(address)}"
+            fault = scheduler.point(text, allowed=ANY if place else BATCH, effect=True)
+            if fault in ("fail", "part"):
+                failed = 0 if fault == "fail" else count // 2
+            lost = lost or fault == "lose"
+            if place >= failed:
+                outcomes.append(DeleteOutcome(address, "failed", "made to fail"))
+                continue
+            outcomes += take(place)
+            if fault == "die":
+                scheduler.die()
+        if lost:
+            return [DeleteOutcome(each, "failed", "its answer was lost") for each in addresses]
+        return outcomes
+
+    def _read(self, method: str, address: str, work: Callable[[], _Answer]) -> _Answer:
+        shown = self._shown(address)
+        if not is_noticed(shown):
+            self._scheduler.require_alive()
+            return work()
+        return self._scheduler.call(f"{method} {shown}", work, allowed=READ, effect=False)

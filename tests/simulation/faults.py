@@ -1,0 +1,78 @@
+"""Defects that the simulation finds: each takes something out of the real code again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from itertools import chain
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import Conflict
+from ebbtide.gc import undoing
+from ebbtide.storage import Storage
+from ebbtide.store import owner
+from ebbtide.store.locators import Locators
+from ebbtide.store.metadata.commits import CommitRecord
+from ebbtide.store.metadata.schema import branches
+from ebbtide.store.owner import OWNER_ADDRESS, OwnerFile, Ownership
+
+Patch = tuple[object, str, Any]
+"""Of what, which name, and what takes its place."""
+
+
+def _write(
+    storage: Storage,
+    content: OwnerFile,
+    version: str,
+    *,
+    alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> str:
+    """Writes OWNER over whatever is there."""
+    del alone
+    while True:
+        try:
+            return storage.replace(OWNER_ADDRESS, owner._encode(content), version=version)
+        except Conflict:
+            _, version = storage.get_versioned(OWNER_ADDRESS)
+
+
+_lease = Locators.lease
+
+
+def _no_lease_of_heads(
+    locators: Locators, commit: CommitRecord, *, ends_at_most: datetime | None
+) -> datetime:
+    """Leases no commit that a branch points at."""
+    context = locators._context
+    is_head = (branches.c.repository_id == context.repository_id) & (
+        branches.c.commit_id == commit.commit_id
+    )
+    with context.metadata.snapshot() as tx:
+        if tx.execute(sa.select(branches.c.name).where(is_head)).first() is None:
+            return _lease(locators, commit, ends_at_most=ends_at_most)
+        ends_at = tx.now() + context.settings.lease_ttl
+        return ends_at if ends_at_most is None else min(ends_at, ends_at_most)
+
+
+FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
+    "an undo that reads no intents": ((undoing, "unsettled", lambda _folder: []),),
+    "a locator of a head that rests on the reflog": ((Locators, "lease", _no_lease_of_heads),),
+    "OWNER that moves once a minute": (
+        (Ownership, "announce", lambda _self: None),
+        (Ownership, "require", Ownership.touch),
+    ),
+    "OWNER is written over whatever is there": ((owner, "_write", _write),),
+}
+
+
+@contextmanager
+def made(*faults: str) -> Iterator[None]:
+    """In the block the code has these faults."""
+    with pytest.MonkeyPatch.context() as patch:
+        for target, name, replacement in chain.from_iterable(FAULTS[each] for each in faults):
+            patch.setattr(target, name, replacement)
+        yield

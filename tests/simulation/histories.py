@@ -1,0 +1,231 @@
+"""Histories, as a seed draws them, and smaller ones.
+
+A history begins in one of some bases, which are histories without disturbances themselves, and is a
+list of steps: how much time passes, who does what, and what disturbs it. A step begins when the one
+before it has ended or sleeps. All of it follows from the seed. Not for: carrying them out
+(`simulation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from random import Random
+from typing import Final
+
+from tests.simulation.scheduler import Disturbance, Fault
+from tests.simulation.world import LEASE, RUN_LEASE
+
+BASES: Final = 8
+STEPS: Final = (1, 2, 2, 2, 3, 3, 3, 4, 4, 6)
+MINUTE: Final = timedelta(minutes=1)
+
+DELAYS: Final[tuple[timedelta, ...]] = (
+    *(timedelta(0),) * 8,
+    timedelta(seconds=1),
+    RUN_LEASE + timedelta(seconds=1),
+    LEASE * 0.4,
+    LEASE * 0.8,
+    LEASE + MINUTE,
+    LEASE * 3 + MINUTE,
+)
+SLEEPS: Final[tuple[timedelta, ...]] = (
+    *(timedelta(0),) * 3,
+    *(RUN_LEASE + timedelta(seconds=1),) * 2,
+    *(LEASE * 0.5,) * 2,
+    *(LEASE + MINUTE,) * 2,
+    LEASE * 3 + MINUTE,
+)
+SLICES: Final = (1, 1, 1, 1, 2, 2, 3, 5)
+FAULTS: Final[tuple[Fault, ...]] = (*("sleep",) * 12, "kill", "kill", "die", "fail", "lose", "part")
+DISTURBANCES: Final = (0, 1, 1, 1, 1, 1, 2, 2, 2, 3)
+
+Words = Mapping[str, Mapping[str, int]]
+"""What kinds of points a kind of step has, and about how many of each."""
+
+THEMES: Final[Mapping[tuple[str, ...], int]] = {
+    ("stage", "upload"): 2,
+    ("stage", "reclaim"): 2,
+    ("branch", "delete branch", "restore branch"): 3,
+    ("tag", "hold"): 2,
+    ("policy",): 2,
+    ("merge", "branch"): 2,
+    ("sign", "collect files"): 4,
+    ("upload located", "collect files"): 2,
+    ("collect files", "change collection"): 3,
+    ("run aside", "undo"): 5,
+    ("plan", "sweep", "undo"): 4,
+    ("run aside", "purge aside", "undo"): 2,
+    ("run aside", "purge", "undo"): 2,
+    ("run",): 2,
+    ("purge whole", "resume purge", "create repository"): 3,
+    ("delete repository", "restore repository", "remove", "create repository"): 2,
+    ("copy database", "copied run"): 3,
+}
+"""Kinds of steps that have to do with each other, and how often they are chosen."""
+
+
+TOURS: Final[Mapping[int, tuple[str, ...]]] = {
+    0: ("upload", "stage", "stage", "save", "branch", "save", "merge", "tag", "hold"),
+    1: ("sign", "collect files", "change collection", "change collection", "upload located"),
+    2: ("policy", "plan", "sweep", "save", "undo", "undo", "run", "purge"),
+    3: (
+        "run aside",
+        "purge aside",
+        "run aside",
+        "undo",
+        "reclaim",
+        "branch",
+        "delete branch",
+        "restore branch",
+    ),
+    4: ("save", "copy database", "copied run"),
+    7: ("purge whole", "resume purge", "create repository"),
+    6: ("delete repository", "restore repository", "delete repository", "save", "save", "remove"),
+}
+"""From some bases, histories that go through all kinds of steps, to see what points these have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happens next. `process` 0 and 1 are servers, any other is a process of its own. With
+    `until_end` it happens a moment before the first of all that was promised may end."""
+
+    name: str
+    number: int
+    numbers: tuple[int, ...]
+    delay: timedelta
+    process: int
+    disturbances: tuple[Disturbance, ...] = ()
+    until_end: bool = False
+
+    def __str__(self) -> str:
+        disturbed = "".join(f"; {each}" for each in self.disturbances)
+        when = "just before something ends" if self.until_end else f"{self.delay} later"
+        return f"{self.name} {self.numbers}, {when}{disturbed}"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What happens, from a base on; whether in the end all is collected and looked through."""
+
+    base: int
+    steps: tuple[Step, ...]
+    settles: bool = False
+
+
+def draw(seed: int, words: Words) -> History:
+    """The history of a seed, where steps have points with these words."""
+    random = Random(f"history {seed}")
+    # A few kinds at a time meet more often than all of them would.
+    themes = random.choices([*THEMES], [*THEMES.values()], k=random.choice((1, 1, 1, 1, 2, 3)))
+    chosen = ["save", *(name for theme in themes for name in theme)]
+    count = random.choice(STEPS)
+    steps = [_step(random, number, random.choice(chosen)) for number in range(1, count + 1)]
+    for _ in range(random.choice(DISTURBANCES)):
+        place = random.randrange(count)
+        disturbance = _disturbance(random, words.get(steps[place].name, {}))
+        known = steps[place].disturbances
+        steps[place] = replace(steps[place], disturbances=(*known, disturbance))
+    # Nothing is lost before somebody deletes.
+    steps.append(_last(random, count + 1, chosen))
+    return History(random.randrange(BASES), tuple(steps), settles=random.random() < 0.1)
+
+
+def _step(random: Random, number: int, name: str) -> Step:
+    numbers = tuple(random.randrange(60) for _ in range(4))
+    return Step(name, number, numbers, random.choice(DELAYS), random.choice((0, 0, 0, 1, 2)))
+
+
+def _last(random: Random, number: int, chosen: Sequence[str]) -> Step:
+    name = "copied run" if "copied run" in chosen else random.choice(("run", "run", "reclaim"))
+    delay = random.choice((timedelta(0), LEASE + MINUTE, LEASE + MINUTE, LEASE * 3 + MINUTE))
+    step = replace(_step(random, number, name), delay=delay, process=2)
+    return replace(step, until_end=random.random() < 0.4)
+
+
+def _disturbance(random: Random, counts: Mapping[str, int]) -> Disturbance:
+    words = sorted(counts) or ["read"]
+    word = random.choices(words, [_weight(word) for word in words])[0]
+    count = counts.get(word, 1)
+    # The last of a kind is often the one that others have waited for.
+    at = count - 1 if random.random() < 0.4 else random.randrange(count)
+    return Disturbance(
+        random.choice(FAULTS),
+        word,
+        at,
+        random.choice(SLICES),
+        random.choice(SLEEPS),
+    )
+
+
+def _weight(word: str) -> int:
+    """What cannot be taken back weighs most, and then what others see."""
+    if word.startswith(("delete", "move")):
+        return 12
+    if word in ("commit", "replace OWNER"):
+        return 6
+    if word.endswith(("OWNER", "EPOCH", "intended", "deleted", "quarantines")):
+        return 3
+    return 2 if word.startswith(("put", "list", "begin", "INSERT", "UPDATE")) else 1
+
+
+def draw_base(number: int) -> History:
+    """How a base comes about: some commits, and perhaps a branch, a collection, a run."""
+    random = Random(f"base {number}")
+    names = ["policy", "save", "save"]
+    more = ["branch", "save", "run", "collect files", "tag", "stage", "hold", "plan", "sign", "run"]
+    names += random.sample(more, random.randint(0, 4))
+    steps = [_step(random, place - 100, name) for place, name in enumerate(names)]
+    first = Step("create repository", -200, (0,), LEASE, 0)
+    late = Step("save", -1, (0, 1, number % 4, 0), LEASE * 2, 0)
+    return History(-1, (first, *steps, late))
+
+
+def draw_tour(base: int, names: Sequence[str]) -> History:
+    """A history of these steps, which nothing disturbs."""
+    random = Random(f"tour {base}")
+    steps = [_step(random, number, name) for number, name in enumerate(names, start=1)]
+    return History(base, tuple(replace(step, delay=LEASE, process=2) for step in steps))
+
+
+def shrink(fails: Callable[[History], bool], history: History) -> History:
+    """A history that fails, from which nothing more can be taken away so that it still does."""
+    smaller = True
+    while smaller:
+        smaller = False
+        for tried in _simpler(history):
+            if fails(tried):
+                history, smaller = tried, True
+                break
+    return history
+
+
+def _simpler(history: History) -> Iterator[History]:
+    steps = history.steps
+    for place in reversed(range(len(steps))):
+        yield replace(history, steps=steps[:place] + steps[place + 1 :])
+    if history.settles:
+        yield replace(history, settles=False)
+    for place, step in enumerate(steps):
+        for changed in _simpler_steps(step):
+            yield replace(history, steps=(*steps[:place], changed, *steps[place + 1 :]))
+
+
+def _simpler_steps(step: Step) -> Iterator[Step]:
+    for number in range(len(step.disturbances)):
+        others = step.disturbances[:number] + step.disturbances[number + 1 :]
+        yield replace(step, disturbances=others)
+    if step.until_end:
+        yield replace(step, until_end=False)
+    elif step.delay:
+        yield replace(step, delay=timedelta(0))
+    for number, each in enumerate(step.disturbances):
+        before, after = step.disturbances[:number], step.disturbances[number + 1 :]
+        if each.lasts:
+            calmer = replace(each, lasts=timedelta(0))
+            yield replace(step, disturbances=(*before, calmer, *after))
+        if each.slices > 1:
+            shorter = replace(each, slices=1)
+            yield replace(step, disturbances=(*before, shorter, *after))

@@ -1,0 +1,535 @@
+"""The vocabulary of histories: what clients, runs and administrators do, each with what its answer
+promises.
+
+An operation takes its chances from the numbers of its step, by what is known when it begins, so
+that a history from which others were taken away still means something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from ebbtide.errors import NotFound
+from ebbtide.gc.plan import Plan
+from ebbtide.gc.report import RunReport
+from ebbtide.purge.purger import Purges
+from ebbtide.store.contents import ContentChange, FromRef, Located
+from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.repository import Repository
+from tests.simulation.knowledge import Checker, Given, Known, Violation
+from tests.simulation.world import LAKE, QUARANTINE, TRASH, URL, Process, World
+from tests.support.purging import request
+
+PATHS: Final = ("a", "b", "c")
+ROOT: Final = f"{URL}/{LAKE}"
+POLICIES: Final[tuple[dict[str, Any] | None, ...]] = (
+    *({"default": {"keep_last": 1}},) * 5,
+    {"default": {"keep_last": 2}},
+    {"default": {"keep_within": "3h"}},
+    None,
+)
+
+_Item = TypeVar("_Item")
+
+
+class Nothing(Exception):
+    """There is nothing that the operation could be done to."""
+
+
+@dataclass(slots=True)
+class Act:
+    """An operation under way: where, by which process, and the numbers of its step."""
+
+    world: World
+    known: Known
+    process: Process
+    number: int
+    numbers: tuple[int, ...]
+
+    @property
+    def checker(self) -> Checker:
+        return Checker(self.world, self.known)
+
+    def pick(self, choices: Sequence[_Item], place: int = 0) -> _Item:
+        """One of the choices; Nothing where there are none."""
+        if not choices:
+            raise Nothing
+        return choices[self.numbers[place] % len(choices)]
+
+    def newest(self, choices: Sequence[_Item], place: int = 0) -> _Item:
+        """One of the choices, more likely a late one."""
+        if not choices:
+            raise Nothing
+        number = self.numbers[place] % 6
+        return choices[-1 - (0 if number < 3 else number % len(choices))]
+
+    def points_at(self, lake: Repository, name: str, commit_id: str) -> None:
+        """An answer said that a ref points at a commit."""
+        repository_id = lake.info.repository_id
+        content = self.checker.content_of(repository_id, commit_id)
+        if commit_id not in self.known.commits:
+            self.known.commits.append(commit_id)
+        if content is not None:
+            self.known.points_at(name, self.number, repository_id, content.keys)
+
+    def begin(self, name: str) -> None:
+        """This may give or take back a promise."""
+        self.known.begin(name, self.number, self.world.clock.now)
+
+    def moving(self, name: str) -> None:
+        """This may move a ref."""
+        self.known.moving(name, self.number, self.world.clock.now)
+
+    def lessen(self, name: str) -> None:
+        """This may move a ref to the trash."""
+        self.begin(name)
+        self.known.lessen(name, self.world.clock.now + TRASH)
+
+    def take_back(self, name: str) -> None:
+        """This may end a promise."""
+        self.begin(name)
+        self.known.promises.pop(name, None)
+
+
+Operation = Callable[[Act], object]
+
+
+# Clients
+
+
+def save(act: Act) -> object:
+    """Write one file or two, delete one perhaps, and commit."""
+    lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
+    name = f"branch {branch}"
+    act.moving(name)
+    for offset in range(1 + act.numbers[1] % 2):
+        path = PATHS[(act.numbers[2] + offset) % len(PATHS)]
+        lake.objects.put(branch, path, f"{path} of {act.number}".encode())
+    if act.numbers[3] % 3 == 0:
+        with suppress(NotFound):
+            lake.objects.delete(branch, PATHS[(act.numbers[2] + 2) % len(PATHS)])
+    commit = lake.commits.commit(branch, f"step {act.number}")
+    act.points_at(lake, name, commit.commit_id)
+    return commit.commit_id
+
+
+def stage(act: Act) -> object:
+    """Write a file, copy or move it, and leave that uncommitted; or reset."""
+    lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
+    path, other = act.pick(PATHS, 1), act.pick(PATHS, 2)
+    kind = act.numbers[3] % 5
+    if kind == 0:
+        return lake.objects.copy(branch, other, branch, path)
+    if kind == 1:
+        return lake.objects.move(branch, other, path)
+    if kind == 2:
+        lake.commits.reset(branch)
+        return None
+    return lake.objects.put(branch, path, f"{path} of {act.number}".encode())
+
+
+def upload(act: Act) -> object:
+    """Upload past the store, and link."""
+    lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
+    path = act.pick(PATHS, 1)
+    given = lake.addresses.get(branch, path)
+    lake.storage.put(given.address, f"{path} of {act.number}".encode())
+    return lake.addresses.link(branch, path, given.token)
+
+
+def branch(act: Act) -> object:
+    """Make a branch of a branch or of any commit."""
+    lake, name = act.process.lake(), f"branch-{act.number}"
+    source = act.pick([*act.known.branches, *act.known.commits], 0)
+    act.begin(f"branch {name}")
+    made = lake.branches.create(name, source)
+    act.known.branches.append(name)
+    act.points_at(lake, f"branch {name}", made.commit_id)
+    return made.commit_id
+
+
+def delete_branch(act: Act) -> object:
+    """Put a branch in the trash."""
+    lake, name = act.process.lake(), act.newest(act.known.branches[1:], 0)
+    act.lessen(f"branch {name}")
+    act.known.branches.remove(name)
+    act.known.trashed.append(name)
+    return lake.branches.delete(name)
+
+
+def restore_branch(act: Act) -> object:
+    """Bring a branch back."""
+    lake, name = act.process.lake(), act.newest(act.known.trashed, 0)
+    act.begin(f"branch {name}")
+    found = lake.branches.restore(name)
+    act.known.trashed.remove(name)
+    act.known.branches.append(name)
+    act.points_at(lake, f"branch {name}", found.commit_id)
+    return found.commit_id
+
+
+def tag(act: Act) -> object:
+    """Tag a branch or a commit, or delete a tag."""
+    lake = act.process.lake()
+    if act.known.tags and act.numbers[1] % 3 == 0:
+        name = act.newest(act.known.tags, 0)
+        act.lessen(f"tag {name}")
+        act.known.tags.remove(name)
+        return lake.tags.delete(name)
+    name = f"tag-{act.number}"
+    act.begin(f"tag {name}")
+    made = lake.tags.create(name, act.pick([*act.known.branches, *act.known.commits], 0))
+    act.known.tags.append(name)
+    act.points_at(lake, f"tag {name}", made.commit_id)
+    return made.commit_id
+
+
+def hold(act: Act) -> object:
+    """Hold a commit, or release one."""
+    lake = act.process.lake()
+    if act.known.held and act.numbers[1] % 3 == 0:
+        commit_id = act.newest(act.known.held, 0)
+        act.take_back(f"hold on {commit_id}")
+        act.known.held.remove(commit_id)
+        lake.retention.release(commit_id)
+        return commit_id
+    commit_id = act.newest(act.known.commits, 0)
+    act.begin(f"hold on {commit_id}")
+    found = lake.retention.hold(commit_id, "simulated")
+    act.points_at(lake, f"hold on {found.commit_id}", found.commit_id)
+    act.known.held.append(found.commit_id)
+    return found.commit_id
+
+
+def policy(act: Act) -> object:
+    """Set or unset the policy."""
+    lake, chosen = act.process.lake(), act.pick(POLICIES, 0)
+    if chosen is not None:
+        return lake.retention.set(chosen)
+    lake.retention.unset()
+    return None
+
+
+def merge(act: Act) -> object:
+    """Merge one branch into another, or revert a commit."""
+    lake = act.process.lake()
+    source, target = act.newest(act.known.branches, 0), act.pick(act.known.branches, 1)
+    name = f"branch {target}"
+    act.moving(name)
+    if act.numbers[2] % 2:
+        made = lake.commits.merge(source, target, strategy="source-wins")
+    else:
+        made = lake.commits.revert(target, act.newest(act.known.commits, 3))
+    act.points_at(lake, name, made.commit_id)
+    return made.commit_id
+
+
+def sign(act: Act) -> object:
+    """Have a locator of what a branch or commit has."""
+    lake = act.process.lake()
+    commits = act.known.commits[-3:] if act.numbers[2] % 3 == 0 else []
+    ref = act.pick(commits or [f"{each}@" for each in act.known.branches], 0)
+    path = act.pick([entry.path for entry in lake.objects.walk(ref)], 1)
+    signed = lake.locators.sign_path(ref, path)
+    key = f"{LAKE}/{signed.entry.address}"
+    name = f"locator {len(act.known.locators)} of {path} at {ref} until {signed.expires_at}"
+    act.known.promise(name, lake.info.repository_id, [key], signed.expires_at)
+    act.known.locators.append(Given(signed.locator, path, signed.expires_at))
+    return f"{key} until {signed.expires_at}"
+
+
+def upload_located(act: Act) -> object:
+    """Write an object of which nothing but its locator knows."""
+    lake = act.process.lake()
+    signed = lake.locators.upload(f"located of {act.number}".encode())
+    key = f"{LAKE}/{signed.entry.address}"
+    name = f"locator {len(act.known.locators)} of an upload until {signed.expires_at}"
+    act.known.promise(name, lake.info.repository_id, [key], signed.expires_at)
+    act.known.locators.append(Given(signed.locator, "object", signed.expires_at))
+    return key
+
+
+def collect_files(act: Act) -> object:
+    """Make a collection of a locator, or of a branch."""
+    lake = act.process.lake()
+    good = [each for each in act.known.locators if each.until > act.world.clock.now]
+    if good and act.numbers[1] % 4:
+        given = act.newest(good, 0)
+        change = ContentChange([Located({given.path: given.token})])
+    else:
+        change = ContentChange([FromRef(act.pick(act.known.branches, 0))])
+    project_id = lake.projects.create(f"project-{act.number}").project_id
+    made = lake.collections.create(project_id, "collection", change)
+    act.begin(f"collection {made.collection_id}")
+    act.known.collections.append(made.collection_id)
+    _collected(act, lake, made.collection_id)
+    return made.collection_id
+
+
+def change_collection(act: Act) -> object:
+    """Update a collection, delete it, or bring it back."""
+    lake, collection_id = act.process.lake(), act.newest(act.known.collections, 0)
+    name = f"collection {collection_id}"
+    kind = act.numbers[1] % 3
+    if kind == 0:
+        act.lessen(name)
+        return lake.collections.delete(collection_id)
+    if kind == 1:
+        act.begin(name)
+        answer = lake.collections.restore(collection_id)
+    else:
+        act.moving(name)
+        change = ContentChange([FromRef(act.pick(act.known.branches, 2))], replaces=True)
+        answer = lake.collections.update(collection_id, change)
+    _collected(act, lake, collection_id)
+    return answer.version
+
+
+def _collected(act: Act, lake: Repository, collection_id: str) -> None:
+    (content_id,) = act.world.database.plain.execute(
+        "SELECT content_id FROM collections WHERE collection_id = ?", (collection_id,)
+    ).fetchone()
+    content = act.checker.content_of(lake.info.repository_id, content_id)
+    if content is not None:
+        name = f"collection {collection_id}"
+        act.known.points_at(name, act.number, lake.info.repository_id, content.keys)
+
+
+# Runs
+
+
+def _chosen(act: Act) -> dict[str, Any]:
+    aside: timedelta | None = (None, QUARANTINE)[act.numbers[0] % 2]
+    return {"quarantine": aside, "mode": ("clean", "auto")[act.numbers[1] % 2]}
+
+
+def run(act: Act) -> object:
+    """Plan and sweep."""
+    options = _chosen(act)
+
+    def known(plan: Plan) -> bool:
+        act.known.runs.append(plan.run_id)
+        _note_aside(act, plan.run_id, options)
+        return True
+
+    return _swept(act, act.process.collector(**options).run(known))
+
+
+def plan(act: Act) -> object:
+    """Plan alone."""
+    report = act.process.collector(**_chosen(act)).plan()
+    if report.state == "planned":
+        act.known.runs.append(report.run_id)
+    return _told(report)
+
+
+def sweep(act: Act) -> object:
+    """Sweep a plan that is there, perhaps again."""
+    run_id, options = act.newest(act.known.runs, 2), _chosen(act)
+    _note_aside(act, run_id, options)
+    return _swept(act, act.process.collector(**options).sweep(run_id))
+
+
+def run_aside(act: Act) -> object:
+    """Plan, and move aside."""
+    act.numbers = (1, *act.numbers[1:])
+    return run(act)
+
+
+def _note_aside(act: Act, run_id: str, options: Mapping[str, Any]) -> None:
+    act.begin(f"quarantine of {run_id}")
+    if options["quarantine"] is not None and run_id not in act.known.aside:
+        act.known.aside.append(run_id)
+
+
+def undo(act: Act) -> object:
+    """Undo a run."""
+    run_id = act.newest(act.known.aside, 2)
+    act.take_back(f"quarantine of {run_id}")
+    return _told(act.process.collector().undo(run_id))
+
+
+def purge_aside(act: Act) -> object:
+    """Delete for good what a run has aside."""
+    run_id = act.newest(act.known.aside, 2)
+    act.take_back(f"quarantine of {run_id}")
+    return _told(act.process.collector().purge(run_id))
+
+
+def _swept(act: Act, report: RunReport) -> str:
+    """What a run has aside stays until its time."""
+    held = report.quarantine or {}
+    name = f"quarantine of {report.run_id}"
+    is_sure = report.state == "swept" and held.get("state") == "held"
+    # Who undoes it, or sweeps it too, may have been faster than the answer.
+    if is_sure and act.known.since(name, act.number) is None:
+        start = f"{LAKE}/_ebbtide/gc/runs/{report.run_id}/quarantine/"
+        keys = [key for key in act.world.bucket.objects if key.startswith(start)]
+        until = datetime.fromisoformat(held["until"])
+        lake = act.process.lake()
+        act.known.promise(name, lake.info.repository_id, keys, until)
+    return _told(report)
+
+
+def _told(report: RunReport) -> str:
+    require_no_defect((report.error or {}).get("kind", ""), str(report.error))
+    error = "" if report.error is None else f", {report.error}"
+    return f"{report.run_id} {report.state}{error}"
+
+
+def require_no_defect(kind: str, message: str) -> None:
+    """Raises Violation where something broke in a way that no error is meant for."""
+    if kind == "task_failed":
+        raise Violation("defect", message)
+
+
+def _lake_id(act: Act) -> str:
+    return act.process.lake().info.repository_id
+
+
+def reclaim(act: Act) -> object:
+    """One pass of a server's reclaimer."""
+    return Reclaimer(act.process.store).once()
+
+
+# Administrators
+
+
+def purge(act: Act) -> object:
+    """Purge a path wherever it is."""
+    ref, path = act.pick(act.known.branches, 0), act.pick(PATHS, 1)
+    act.known.purged_paths.add(path)
+    purges = Purges(act.process.store)
+    row = purges.begin(LAKE, request(f"{ref}:{path}", all_history=True))
+    act.known.purges.append(row.purge_id)
+    return purges.carry_out(row.purge_id).row.state
+
+
+def purge_whole(act: Act) -> object:
+    """Purge the repository."""
+    act.known.lessen_all(_lake_id(act), act.world.clock.now)
+    purges = Purges(act.process.store)
+    row = purges.begin(LAKE, request(repository=True))
+    act.known.purges.append(row.purge_id)
+    return purges.carry_out(row.purge_id).row.state
+
+
+def resume_purge(act: Act) -> object:
+    """Go on with a purge."""
+    purges = Purges(act.process.store)
+    return purges.carry_out(act.newest(act.known.purges, 0)).row.state
+
+
+def delete_repository(act: Act) -> object:
+    """Put the repository in the trash."""
+    act.known.lessen_all(_lake_id(act), act.world.clock.now + TRASH)
+    return act.process.store.catalog.delete(LAKE).state
+
+
+def restore_repository(act: Act) -> object:
+    """Bring it back."""
+    return act.process.store.catalog.restore(LAKE).state
+
+
+def remove(act: Act) -> object:
+    """Collect a repository that is gone."""
+    remover = act.process.remover()
+    if remover is None:
+        raise Nothing
+    return _told(remover.run())
+
+
+def create_repository(act: Act) -> object:
+    """Make another repository in the place of one that ended."""
+    if act.known.repositories:
+        raise Nothing
+    act.begin("branch main")
+    made = act.process.store.create_repository(LAKE, storage_url=ROOT)
+    fresh = Known()
+    for name in ("branches", "trashed", "tags", "commits", "held", "collections", "runs", "aside"):
+        setattr(act.known, name, getattr(fresh, name))
+    act.known.repositories.append(made.info.repository_id)
+    found = made.branches.get("main")
+    act.points_at(made, "branch main", found.commit_id)
+    return made.info.repository_id
+
+
+# A copy of the database
+
+
+def copy_database(act: Act) -> object:
+    """Take a copy, as a backup does."""
+    act.world.copy_database()
+    act.world.has_copy = True
+    return None
+
+
+def copied_run(act: Act) -> object:
+    """A run over the copy, on the same storage."""
+    if not act.world.has_copy:
+        raise Nothing
+    act.known.copied_run = True
+    other = Process(act.world, act.world.copied)
+    return _told(other.collector(**_chosen(act)).run())
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "save": save,
+    "stage": stage,
+    "upload": upload,
+    "branch": branch,
+    "delete branch": delete_branch,
+    "restore branch": restore_branch,
+    "tag": tag,
+    "hold": hold,
+    "policy": policy,
+    "merge": merge,
+    "sign": sign,
+    "upload located": upload_located,
+    "collect files": collect_files,
+    "change collection": change_collection,
+    "run": run,
+    "run aside": run_aside,
+    "plan": plan,
+    "sweep": sweep,
+    "undo": undo,
+    "purge aside": purge_aside,
+    "reclaim": reclaim,
+    "purge": purge,
+    "purge whole": purge_whole,
+    "resume purge": resume_purge,
+    "delete repository": delete_repository,
+    "restore repository": restore_repository,
+    "remove": remove,
+    "create repository": create_repository,
+    "copy database": copy_database,
+    "copied run": copied_run,
+}
+
+
+INSTEAD: Final[Mapping[str, str]] = {
+    "delete branch": "branch",
+    "restore branch": "branch",
+    "change collection": "collect files",
+    "collect files": "sign",
+    "sweep": "run aside",
+    "undo": "run aside",
+    "purge aside": "run aside",
+    "resume purge": "purge whole",
+    "create repository": "purge whole",
+    "remove": "delete repository",
+    "copied run": "copy database",
+}
+"""What is done in place of an operation for which there is nothing to do yet; a save for others."""
+
+
+def perform(name: str, act: Act) -> object:
+    """Do it, or what it needs first. Raises EbbtideError."""
+    try:
+        return OPERATIONS[name](act)
+    except Nothing:
+        return OPERATIONS[INSTEAD.get(name, "save")](act)

@@ -1,0 +1,274 @@
+"""What a history happens in: a clock, a bucket, a database and its copy, and processes over them.
+
+One world serves all histories of a process, one after the other: it is brought back to a state that
+was remembered. Nothing in it depends on the time of the day, on the order of hashes, or on threads
+that the scheduler does not know.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace, TracebackType
+from typing import Any, Final, Self
+
+import pytest
+
+from ebbtide.formats import embedded
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.formats.gone import GoneRepository
+from ebbtide.gc import outcomes, protected
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.removing import Remover
+from ebbtide.purge import scanning
+from ebbtide.settings import Settings
+from ebbtide.store import contents, owner, uploads
+from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.migrate import upgrade_schema
+from ebbtide.store.metadata.repositories import insert_store
+from ebbtide.store.metadata.tokens import insert_signing_key
+from ebbtide.store.promises import promise, times_of
+from ebbtide.store.repository import Repository
+from ebbtide.store.signing import SigningKey
+from tests.simulation.bucket import SimulatedBucket
+from tests.simulation.database import Database, SimulatedMetadata
+from tests.simulation.scheduler import Scheduler, Task
+from tests.support.memory import Stored, opened_in_memory
+from tests.support.memory_world import ONE_TASK, TruthfulClock
+from tests.support.purging import SECRET_KEY
+
+START: Final = datetime(2030, 1, 1, tzinfo=UTC)
+BUCKET: Final = "simulated"
+URL: Final = f"s3://{BUCKET}"
+STORE_ID: Final = "5" * 32
+LAKE: Final = "lake"
+
+HOUR: Final = timedelta(hours=1)
+LEASE: Final = HOUR
+TRASH: Final = 2 * HOUR
+QUARANTINE: Final = 3 * HOUR
+RUN_LEASE: Final = timedelta(seconds=30)
+SETTLED: Final = timedelta(days=2)
+"""Longer than anything lasts."""
+
+SETTINGS: Final = Settings(
+    storage_url=URL,
+    secret_key=SECRET_KEY,
+    lease_ttl=LEASE,
+    trash_time=TRASH,
+    write_ttl=3 * HOUR,
+    upload_ttl=HOUR,
+    prepare_ttl=2 * HOUR,
+    reclaim_claim_ttl=timedelta(minutes=10),
+    run_lease_ttl=RUN_LEASE,
+    run_heartbeat=timedelta(seconds=10),
+    share_max=1.0,
+    range_entries_target=2,
+)
+OPTIONS: Final = replace(
+    RunOptions.of(SETTINGS, grace=LEASE, patience=timedelta(0), sizes="all"), undo_hold=TRASH
+)
+
+
+class Process:
+    """One process over a database: what it remembers of one call it has at the next."""
+
+    def __init__(self, world: World, database: Database) -> None:
+        self.world = world
+        metadata = SimulatedMetadata(database, world.clock)
+        self.store = Store(directory=None, settings=SETTINGS, metadata=metadata, store_id=STORE_ID)
+
+    def lake(self) -> Repository:
+        """The repository."""
+        return self.store.repository(LAKE)
+
+    def collector(self, **options: Any) -> Collector:
+        """Its collector."""
+        form = EmbeddedRepository(self.lake().context, store_id=STORE_ID)
+        return Collector(form, engine=ONE_TASK, options=replace(OPTIONS, **options))
+
+    def remover(self) -> Remover | None:
+        """The collector of the one that is gone, if there is one."""
+        gone = self.store.catalog.gone()
+        if not gone:
+            return None
+        form = GoneRepository(self.store.context_of(gone[0].info), store_id=STORE_ID)
+        return Remover(form, engine=ONE_TASK, options=OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a world was at an instant."""
+
+    now: datetime
+    objects: dict[str, Stored]
+    database: sqlite3.Connection
+
+
+class World:
+    """The world of the histories of one process. Made by `open_world`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = TruthfulClock(START)
+        self.scheduler = Scheduler(self.clock, _nothing)
+        self.bucket = SimulatedBucket(BUCKET, self.clock.host_now, scheduler=self.scheduler)
+        self.database = Database(directory / "store.db", self.scheduler)
+        self.copied = Database(directory / "copy.db", self.scheduler)
+        self.servers: list[Process] = []
+        self.outside = Random(0)
+        self.has_copy = False
+        self._copies: list[sqlite3.Connection] = []
+        upgrade_schema(self.database.engine)
+        with SimulatedMetadata(self.database, self.clock).transaction() as tx:
+            insert_store(tx, STORE_ID)
+            promise(tx, times_of(SETTINGS))
+            insert_signing_key(tx, SigningKey("k" * 32, b"k" * 32))
+        self.empty = self.remember()
+
+    def remember(self) -> State:
+        """What it is now."""
+        copied = self.database.copy()
+        self._copies.append(copied)
+        return State(self.clock.now, dict(self.bucket.objects), copied)
+
+    def begin(self, state: State, after_slice: Callable[[Task], None]) -> Scheduler:
+        """Bring back a state, for a history with servers that have just been started."""
+        self.clock.now = state.now
+        self.bucket.objects = dict(state.objects)
+        self.bucket.numbers = count(1)
+        self.database.bring_back(state.database)
+        self.outside = Random(0)
+        self.has_copy = False
+        scheduler = Scheduler(self.clock, after_slice)
+        self.scheduler = self.bucket.scheduler = scheduler
+        self.database.scheduler = self.copied.scheduler = scheduler
+        self.servers = [Process(self, self.database) for _ in range(2)]
+        return scheduler
+
+    def copy_database(self) -> None:
+        """What a backup has of this instant."""
+        with_now = self.database.copy()
+        self.copied.bring_back(with_now)
+        with_now.close()
+
+    def close(self) -> None:
+        """Close the databases."""
+        self.database.close()
+        self.copied.close()
+        for copied in self._copies:
+            copied.close()
+
+    def token(self, length: int) -> bytes:
+        """Random bytes, of each task its own: they do not depend on who came before."""
+        task = self.scheduler.current
+        return (self.outside if task is None else task.ids).randbytes(length)
+
+
+def _nothing(_task: Task) -> None:
+    """Nobody looks."""
+
+
+class _InPlace:
+    """Does what others do in threads at once."""
+
+    def __init__(self, *_arguments: Any, **_options: Any) -> None:
+        """Takes what a pool takes."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        """Nothing is left to do."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
+        """See `Executor.submit`."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments, **options))
+        except Exception as error:  # noqa: BLE001  it goes where the answer would
+            future.set_exception(error)
+        return future
+
+    def map(self, function: Callable[..., Any], *items: Iterable[Any]) -> Iterator[Any]:
+        """See `Executor.map`."""
+        return iter([function(*each) for each in zip(*items, strict=True)])
+
+    def shutdown(self, **_options: Any) -> None:
+        """Nothing to end."""
+
+
+class _Lock:
+    """A lock between threads of a process that others go on beside."""
+
+    def __init__(self, scheduler: Callable[[], Scheduler]) -> None:
+        self._scheduler = scheduler
+        self._is_taken = False
+
+    def __enter__(self) -> None:
+        self._scheduler().wait_for("a lock", lambda: not self._is_taken)
+        self._is_taken = True
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._is_taken = False
+
+
+class _NoHeart:
+    """A heartbeat that is never due: between two points hardly any time passes, and who sleeps
+    sends none."""
+
+    def __init__(self, **_options: Any) -> None:
+        """Takes what a thread takes."""
+
+    def start(self) -> None:
+        """Nothing begins."""
+
+    def join(self) -> None:
+        """Nothing ends."""
+
+
+@contextmanager
+def open_world(directory: Path) -> Iterator[World]:
+    """A world with its databases in a directory, best one in memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        made: list[World] = []
+
+        def token(length: int = 32) -> bytes:
+            return made[0].token(length) if made else bytes(length)
+
+        patch.setattr(secrets, "token_bytes", token)
+        patch.setattr(secrets, "token_hex", lambda length=32: token(length).hex())
+        for module in (contents, outcomes, protected, scanning, uploads):
+            patch.setattr(module, "ThreadPoolExecutor", _InPlace)
+        patch.setattr(
+            embedded, "threading", SimpleNamespace(Event=threading.Event, Thread=_NoHeart)
+        )
+        patch.setattr(tempfile, "tempdir", str(directory))
+        patch.setattr(owner, "Lock", lambda: _Lock(lambda: made[0].scheduler))
+        world = World(directory)
+        made.append(world)
+        with opened_in_memory({BUCKET: world.bucket}):
+            try:
+                yield world
+            finally:
+                world.close()
