@@ -139,6 +139,7 @@ KINDS: Final[Mapping[str, str]] = {
     "incomplete": "some deletions failed: sweep again",
     "interrupted": "Ctrl-C or SIGTERM ended it before its end",
     "internal": "a defect in this program",
+    "disk_full": "a disk, or a quota on it, that has no room left",
 }
 
 
@@ -229,3 +230,13 @@ class Incomplete(EbbtideError):
 
     exit_code = ExitCode.INCOMPLETE
     http_status = 500
+
+
+def disk_full(disk: str, reason: str) -> Failed:
+    """The error for a disk without room, on which a program that frees some cannot work either."""
+    return Failed(
+        "disk_full",
+        f"{disk} is full ({reason}): what was begun there is undone, or goes on when it is asked "
+        "for again. A run needs some room to make more: free a MiB by other means first, as 'When "
+        "a disk is full' in docs/operations.md says",
+    )
