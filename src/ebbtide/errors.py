@@ -142,6 +142,7 @@ KINDS: Final[Mapping[str, str]] = {
     "answer_lost": "what a command answers could not be written to stdout",
     "interrupted": "Ctrl-C or SIGTERM ended it before its end",
     "internal": "a defect in this program",
+    "disk_full": "a disk, or a quota on it, that has no room left",
 }
 
 
@@ -232,3 +233,13 @@ class Incomplete(EbbtideError):
 
     exit_code = ExitCode.INCOMPLETE
     http_status = 500
+
+
+def disk_full(disk: str, reason: str) -> Failed:
+    """The error for a disk without room, on which a program that frees some cannot work either."""
+    return Failed(
+        "disk_full",
+        f"{disk} is full ({reason}): what was begun there is undone, or goes on when it is asked "
+        "for again. A run needs some room to make more: free a MiB by other means first, as 'When "
+        "a disk is full' in docs/operations.md says",
+    )

@@ -82,6 +82,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "listings": seeds(10, long=1_000, share=0.5),
     "damaged trees": seeds(2, long=200, share=0.5),
     "lost commits": seeds(3, long=300),
+    "full disks": seeds(6, long=300, share=0.5),
     "turns of threads": seeds(1, long=50, share=0.2),
     "selections": examples(500, long=20_000, share=2.0),
     "selections from even histories": seeds(2_000, long=100_000, share=1.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -74,7 +74,9 @@ class _Hold:
     def stop(self) -> None:
         self._ended.set()
         self._thread.join()
-        release_lease(self._metadata, self.lease)
+        # A lease that cannot be given back ends by itself: the run is as done as it was.
+        with suppress(EbbtideError):
+            release_lease(self._metadata, self.lease)
 
     def _keep(self) -> None:
         while not self._ended.wait(self._interval_seconds):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from ebbtide.errors import EbbtideError, Incomplete, InvalidInput, NotFound, Refused
+from ebbtide.errors import EbbtideError, Failed, Incomplete, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import RUNS_PREFIX, RepositoryFormat, RunHold
 from ebbtide.gc.aside import Aside
 from ebbtide.gc.engine import Engine
@@ -34,7 +35,7 @@ from ebbtide.gc.runs import (
     announce_epoch,
 )
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
-from ebbtide.gc.sweep import Sweep, Swept
+from ebbtide.gc.sweep import Sweep, Swept, incomplete, nothing_deleted
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify
 from ebbtide.gc.whatif import Alternative, WhatIf, what_if
@@ -47,6 +48,19 @@ Work = Callable[[str, RunFolder, RunHold], RunReport]
 
 Confirm = Callable[[Plan], bool]
 """Asked between plan and sweep; False stops there."""
+
+
+@contextmanager
+def _without_rest(folder: RunFolder) -> Iterator[None]:
+    """Takes back what was written of a plan that came to a full disk: of no use to anybody, it
+    would take the little room that there is from the next."""
+    try:
+        yield
+    except Failed as error:
+        if error.kind == "disk_full":
+            with suppress(EbbtideError):
+                folder.delete()
+        raise
 
 
 def always(_plan: Plan) -> bool:
@@ -137,10 +151,13 @@ class Collector:
         nothing is written to it; nor ever by a plan whose files go elsewhere."""
         storage = self._repository.storage
         try:
-            with self._repository.hold(run_id, deletes=deletes) as hold:
-                self._repository.check_storage()
-                if deletes or self._options.run_dir is None:
-                    announce_epoch(storage, run_epoch=hold.run_epoch, run_id=run_id)
+            with ExitStack() as until_done:
+                with nothing_deleted():
+                    holding = self._repository.hold(run_id, deletes=deletes)
+                    hold = until_done.enter_context(holding)
+                    self._repository.check_storage()
+                    if deletes or self._options.run_dir is None:
+                        announce_epoch(storage, run_epoch=hold.run_epoch, run_id=run_id)
                 return work(run_id, folder, hold)
         except Refused as error:
             return self._refused(run_id, folder, error, {})
@@ -161,16 +178,18 @@ class Collector:
     ) -> RunReport:
         steps = Steps(hold, self._observer)
         try:
-            plan = self._make_plan(run_id, folder, steps, given)
+            with nothing_deleted(), _without_rest(folder):
+                plan = self._make_plan(run_id, folder, steps, given)
         except Refused as error:
             report = self._refused(run_id, folder, error, steps.seconds())
             self._finish(folder, report)
             return report
-        checksum = write_plan(folder, plan)
         report = planned_report(plan, run_path=folder.path, allow_share=self._options.allow_share)
-        self._repository.record_run(
-            run_id, state=report.state, run_path=folder.path, plan_checksum=checksum
-        )
+        with nothing_deleted(), _without_rest(folder):
+            checksum = write_plan(folder, plan)
+            self._repository.record_run(
+                run_id, state=report.state, run_path=folder.path, plan_checksum=checksum
+            )
         return report
 
     def _make_plan(
@@ -246,9 +265,17 @@ class Collector:
         del hold
         until, seconds = self._aside.until(plan.run_id), steps.seconds()
         report = swept_report(plan, swept, run_path=folder.path, seconds=seconds, until=until)
-        self._finish(folder, report)
-        self._end_quarantines(plan, steps)
-        self._drop_old_runs()
+        try:
+            folder.put_json(REPORT_FILE, report.to_json())
+        except Failed as error:
+            raise incomplete(error) from error
+        try:
+            self._record(report)
+            self._end_quarantines(plan, steps)
+            self._drop_old_runs()
+        except Failed as error:
+            text = f"run {plan.run_id} is {report.state}, and its report written; but afterwards"
+            raise Failed(error.kind, f"{text} {error.message}") from error
         return report
 
     def _end_quarantines(self, plan: Plan, steps: Steps) -> None:
@@ -432,4 +459,7 @@ class Collector:
 
     def _finish(self, folder: RunFolder, report: RunReport) -> None:
         folder.put_json(REPORT_FILE, report.to_json())
+        self._record(report)
+
+    def _record(self, report: RunReport) -> None:
         self._repository.record_run(report.run_id, state=report.state, run_path=report.run_path)

@@ -9,7 +9,7 @@ that a crash leaves garbage and never a pointer into nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -69,6 +69,19 @@ class Sweep:
 
         Incomplete when it was stopped later: what was deleted until then is on record.
         """
+        with nothing_deleted():
+            fenced, todo, aside = self._prepare()
+        try:
+            untried = self._delete(todo, aside=aside)
+            with self.steps("count"):
+                outcomes = tally(self.engine, self.folder, self._answers)
+        except (Refused, Failed) as error:
+            raise incomplete(error) from error
+        return Swept(outcomes, len(fenced.forgettable | fenced.forgotten), untried)
+
+    def _prepare(self) -> tuple[Fenced, list[Part], bool]:
+        """All that comes before the first delete: what was closed, what to delete, and whether it
+        is moved aside. Raises as `execute`."""
         self.engine.expect(rows_of(self.plan.candidates))
         with self.steps("check"):
             self._check_state()
@@ -95,7 +108,7 @@ class Sweep:
                         records = self.repository.records(fenced.forgettable)
                         keep_records(self.folder, self.hold.run_epoch, records)
                     self.repository.forget(self.hold, self.plan.run_id, fenced.forgettable)
-                break
+                return fenced, todo, aside
             except (Refused, Failed) as error:
                 if error.kind != "repository_changed":
                     raise incomplete(error) from error
@@ -103,22 +116,17 @@ class Sweep:
                 self._lift(is_first=is_first)
                 if attempt == ATTEMPTS:
                     raise
-        try:
-            untried = self._delete(todo, aside=aside)
-            with self.steps("count"):
-                outcomes = tally(self.engine, self.folder, self._answers)
-        except (Refused, Failed) as error:
-            raise incomplete(error) from error
-        return Swept(outcomes, len(fenced.forgettable | fenced.forgotten), untried)
+        raise AssertionError("the last attempt ends it")
 
     def _lift(self, *, is_first: bool) -> None:
         """Open again what this attempt closed, since it deleted nothing.
 
         Only that: what an earlier attempt closed may have been let go since, by it or by another
         run. And only while the lease is held: whoever took it may be deleting behind the same
-        fence.
+        fence. Where it cannot be done, the next sweep of the run goes on from there; the first
+        error is the one to tell.
         """
-        with suppress(Refused):
+        with suppress(EbbtideError):
             self.repository.lift(self.hold, self.plan.run_id, self._closed)
             if is_first:
                 self.folder.storage.delete([self.folder.address(FENCE_FILE)])
@@ -268,6 +276,17 @@ def check_parts(engine: Engine, folder: RunFolder, parts: Sequence[Part]) -> Non
                 answer.failed(error)
 
     engine.run(split(parts, tasks=engine.task_count), work)
+
+
+@contextmanager
+def nothing_deleted() -> Iterator[None]:
+    """Says so of a block that comes to a full disk: who frees some wants to know."""
+    try:
+        yield
+    except Failed as error:
+        if error.kind != "disk_full":
+            raise
+        raise Failed(error.kind, f"{error.message}. The run deleted nothing") from error
 
 
 def incomplete(error: EbbtideError) -> Incomplete:

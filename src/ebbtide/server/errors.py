@@ -145,6 +145,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "answer_lost",
         "java_not_found",
     ),
+    507: ("disk_full",),
 }
 STATUS: Final[Mapping[str, int]] = {
     kind: status for status, kinds in STATUSES.items() for kind in kinds

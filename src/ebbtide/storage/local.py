@@ -20,7 +20,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
+from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound, disk_full
 from ebbtide.model import EPOCH
 from ebbtide.storage import base, directories
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Outcome
@@ -33,6 +33,7 @@ a regular expression; object_store's own local storage names its files alike."""
 
 _TEMPORARY: Final = re.compile(f".*{TEMPORARY_SUFFIX}", re.DOTALL)
 _KEEP_DEPTH: Final = 1
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +340,8 @@ def _translated(address: str, *, reading: bool = False) -> Iterator[None]:
     except FileNotFoundError:
         raise _not_found(address) from None
     except OSError as error:
+        if error.errno in _FULL:
+            raise disk_full(f"the disk of {address}", str(error)) from error
         raise Failed(
             "storage_error",
             f"the file system answered with an error on {address}: {error}",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,12 +24,14 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from ebbtide.clock import Clock
-from ebbtide.errors import Failed, InvalidInput, NotFound
+from ebbtide.errors import Failed, InvalidInput, NotFound, disk_full
 from ebbtide.store.metadata.lanes import LANES, Lane, in_turn, open_lanes
 from ebbtide.store.metadata.schema import repositories, store_info
 from ebbtide.store.metadata.turns import Turns
 
 LOCK_TIMEOUT_SECONDS: Final = 30
+ROOM_BYTES_MIN: Final = 1 << 20
+"""With less on its disk SQLite cannot be sure to work at all."""
 FILE_MODE: Final = 0o600
 MAPPED_BYTES_MAX: Final = 1 << 40
 """As much of a file as SQLite was built to map: 2 GB, where nothing else was said."""
@@ -38,6 +41,8 @@ BEGIN_OPTION: Final = "ebbtide_begin"
 """Execution option of a connection: how a transaction on SQLite begins."""
 
 _Item = TypeVar("_Item")
+_DISK_FULL: Final = "53100"
+"""Appendix A, "PostgreSQL Error Codes", of PostgreSQL's documentation."""
 _READ_ONLY: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 LockMode = Literal["share", "exclusive"]
@@ -186,7 +191,7 @@ class Metadata:
 
     @contextmanager
     def _begin(self, sqlite: str, postgresql: str | None) -> Iterator[Transaction]:
-        with translated_errors(), self.engine.connect() as connection:
+        with translated_errors(self.engine), self.engine.connect() as connection:
             connection = connection.execution_options(**{BEGIN_OPTION: sqlite})
             with connection.begin():
                 if postgresql is not None and connection.dialect.name == "postgresql":
@@ -235,14 +240,28 @@ def _keep(connection: sa.Connection, cache_size: int) -> None:  # of SQLite
 
 
 @contextmanager
-def translated_errors() -> Iterator[None]:
-    """SQLAlchemy's errors as Failed `database_error`: statement, values and URL stay out."""
+def translated_errors(engine: sa.Engine) -> Iterator[None]:
+    """SQLAlchemy's errors as Failed `database_error`, or `disk_full`: statement, values and URL
+    stay out."""
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
         # SQLite's own errors: those of the settings that each connection begins with.
-        reason = _first_line(getattr(error, "orig", None) or error)
-        raise _failed(reason) from error
+        cause = getattr(error, "orig", None) or error
+        if _is_full(cause, database_file(engine)):
+            raise disk_full("the disk of the metadata database", _first_line(cause)) from error
+        raise _failed(_first_line(cause)) from error
+
+
+def _is_full(error: BaseException, file: Path | None) -> bool:
+    """Whether a database has no room. SQLite says so of its file and its log; of the file of
+    memory that its processes share it says that the disk fails, whatever the reason."""
+    if not isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlstate", None) == _DISK_FULL
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest tells what it was doing
+    if code != sqlite3.SQLITE_IOERR or file is None:
+        return code == sqlite3.SQLITE_FULL
+    return shutil.disk_usage(file.parent).free < ROOM_BYTES_MIN
 
 
 def _failed(reason: str) -> Failed:

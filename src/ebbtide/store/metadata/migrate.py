@@ -32,7 +32,7 @@ def upgrade_schema(engine: sa.Engine) -> None:
     from alembic import command
 
     config = _config()
-    with translated_errors(), engine.connect() as connection:
+    with translated_errors(engine), engine.connect() as connection:
         connection = connection.execution_options(**{BEGIN_OPTION: "BEGIN IMMEDIATE"})
         with connection.begin():
             _refuse_newer(connection)
@@ -46,7 +46,7 @@ def check_schema(engine: sa.Engine) -> None:
     Raises Refused `unknown_format_version` when they are newer, and Failed `schema_outdated`,
     naming the command that upgrades, when they are older.
     """
-    with translated_errors(), engine.connect() as connection:
+    with translated_errors(engine), engine.connect() as connection:
         current = _refuse_newer(connection)
     if current != _head():
         raise Failed(
@@ -58,7 +58,7 @@ def check_schema(engine: sa.Engine) -> None:
 
 def has_schema(engine: sa.Engine) -> bool:
     """Whether the database holds a version of our tables at all."""
-    with translated_errors(), engine.connect() as connection:
+    with translated_errors(engine), engine.connect() as connection:
         return _revision(connection) is not None
 
 
