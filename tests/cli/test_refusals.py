@@ -105,14 +105,16 @@ def check(calls: Calls, words: list[str], what: str, chances: Random) -> None:
     assert result.code in (0, 1, 2, 3, 4), what
     if result.code == 0:
         return
-    assert result.err, what
+    # Of what verifies, the differences are the answer.
+    assert result.err or "verify" in words, what
     assert len(result.err) < 3000, what
     if as_json and result.out:
         check_document(result, what)
     for named in QUOTED.findall(result.err):
         check_named(named, what)
-    assert without_runs(world.view()) == without_runs(before), what
-    assert data <= world.data() or result.code == 4, what
+    if result.code != 4:
+        assert without_runs(world.view()) == without_runs(before), what
+        assert data <= world.data(), what
 
 
 def _fixed(call: Call) -> list[str]:

@@ -32,6 +32,8 @@ def save(pieces: Iterable[bytes], target: Path) -> None:
                 file.write(piece)
         partial.replace(target)
     except OSError as error:
+        if error.errno is None:
+            raise
         # A full disk gives no name at all, and the other one is nobody's.
         raise OSError(error.errno, error.strerror, str(target)) from error
     finally:

@@ -16,7 +16,7 @@ from ebbtide.cli.command import Cli, RepositoryArgument, command, group
 from ebbtide.cli.interrupting import command_line, share_text
 from ebbtide.cli.summary import made_by
 from ebbtide.cli.text import count_text, date_text, one_line, size_text
-from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
+from ebbtide.errors import EbbtideError, ExitCode, Failed, Incomplete, InvalidInput, Refused
 from ebbtide.escaping import escaped
 
 if TYPE_CHECKING:
@@ -162,17 +162,24 @@ def _resumable(cli: Cli, purges: Purges, purge_id: str) -> Iterator[None]:
     """Names the way on where what broke left something to resume: to run the purge again would not
     find what is closed."""
     from ebbtide.purge.purger import ENDED
+    from ebbtide.store.metadata.purges import CLOSED
 
     try:
         yield
-    except Failed as error:
-        is_over = False
+    except (Failed, Refused) as error:
+        state = ""
         with suppress(EbbtideError):
-            is_over = purges.find(purge_id).state in ENDED
-        if is_over:
+            state = purges.find(purge_id).state
+        way = f"Go on with: {command_line(cli.context, ('purge', 'resume'), (purge_id,))}"
+        if state in CLOSED:
+            raise Incomplete(
+                "incomplete",
+                f"the purge was stopped: {error.message}. What is named is closed, and the rest of "
+                f"it goes when the purge does. {way}",
+            ) from error
+        if isinstance(error, Refused) or state in ENDED:
             raise
-        way = command_line(cli.context, ("purge", "resume"), (purge_id,))
-        raise Failed(error.kind, f"{error.message}. Go on with: {way}", **error.details) from error
+        raise Failed(error.kind, f"{error.message}. {way}", **error.details) from error
 
 
 def _carry_out(cli: Cli, purges: Purges, found: PurgeReport, *, meant: str | None) -> None:
