@@ -43,6 +43,10 @@ NO_DOCUMENT: Final = ("fs cat", "fs get lake dirty", "collection get lake p/c so
 """What writes bytes to stdout."""
 
 
+# What an interrupt leaves open ends with a process, which here goes on.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
 @dataclass(frozen=True)
 class Normal:
     """A call that nothing befell: what there was before it, and after it."""
