@@ -35,7 +35,7 @@ SLEEPS: Final[tuple[timedelta, ...]] = (
     *(RUN_LEASE + timedelta(seconds=1),) * 2,
     *(LEASE * 0.5,) * 2,
     *(LEASE + MINUTE,) * 2,
-    LEASE * 3 + MINUTE,
+    LEASE * 2 + MINUTE,
 )
 SLICES: Final = (1, 1, 1, 1, 2, 2, 3, 5)
 FAULTS: Final[tuple[Fault, ...]] = (*("sleep",) * 12, "kill", "kill", "die", "fail", "lose", "part")
@@ -51,7 +51,8 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
     ("tag", "hold"): 2,
     ("policy",): 2,
     ("merge", "branch"): 2,
-    ("sign", "collect files"): 6,
+    ("sign",): 6,
+    ("sign", "collect files"): 4,
     ("upload located", "collect files"): 2,
     ("collect files", "change collection"): 3,
     ("run aside", "undo"): 5,
