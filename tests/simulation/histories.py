@@ -35,11 +35,11 @@ SLEEPS: Final[tuple[timedelta, ...]] = (
     *(RUN_LEASE + timedelta(seconds=1),) * 2,
     *(LEASE * 0.5,) * 2,
     *(LEASE + MINUTE,) * 2,
-    LEASE * 3 + MINUTE,
+    LEASE * 2 + MINUTE,
 )
 SLICES: Final = (1, 1, 1, 1, 2, 2, 3, 5)
 FAULTS: Final[tuple[Fault, ...]] = (*("sleep",) * 12, "kill", "kill", "die", "fail", "lose", "part")
-DISTURBANCES: Final = (0, 1, 1, 1, 1, 1, 2, 2, 2, 3)
+DISTURBANCES: Final = (1, 1, 1, 1, 1, 2, 2, 2, 3)
 
 Words = Mapping[str, Mapping[str, int]]
 """What kinds of points a kind of step has, and about how many of each."""
@@ -51,6 +51,7 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
     ("tag", "hold"): 2,
     ("policy",): 2,
     ("merge", "branch"): 2,
+    ("sign",): 6,
     ("sign", "collect files"): 4,
     ("upload located", "collect files"): 2,
     ("collect files", "change collection"): 3,
@@ -59,7 +60,7 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
     ("run aside", "purge aside", "undo"): 2,
     ("run aside", "purge", "undo"): 2,
     ("run",): 2,
-    ("purge whole", "resume purge", "create repository"): 3,
+    ("purge whole", "resume purge", "create repository"): 5,
     ("delete repository", "restore repository", "remove", "create repository"): 2,
     ("copy database", "copied run"): 3,
 }
@@ -165,7 +166,7 @@ def _weight(word: str) -> int:
     if word.startswith(("delete", "move")):
         return 12
     if word in ("commit", "replace OWNER"):
-        return 6
+        return 9
     if word.endswith(("OWNER", "EPOCH", "intended", "deleted", "quarantines")):
         return 3
     return 2 if word.startswith(("put", "list", "begin", "INSERT", "UPDATE")) else 1

@@ -71,12 +71,14 @@ KNOWN: Final[dict[str, tuple[History, str]]] = {
         history(
             7,
             step("policy"),
+            step("save", 0, 0, 0, 1),
             step(
                 "save",
                 0,
                 0,
                 0,
                 1,
+                later=LEASE * 2,
                 disturbed=Disturbance("sleep", "UPDATE branches", 1, 1, LEASE * 0.7),
             ),
             step("sign", 0, 0, 1),
