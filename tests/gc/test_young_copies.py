@@ -50,6 +50,7 @@ CHANGES: Final[dict[str, Callable[[Before], object]]] = {
     "branch that stays": lambda now: now.lake.branches.set_expiry("expiring", None),
     "tag": lambda now: now.lake.tags.create("rescue", now.old),
     "tag restored": lambda now: now.lake.tags.restore("trashed-tag"),
+    "locator": lambda now: now.lake.locators.sign_path(now.old, "one"),
     "hold": lambda now: now.lake.retention.hold(now.old, "needed"),
     "policy": lambda now: now.lake.retention.set({"default": "keep"}),
     "no policy": lambda now: now.lake.retention.unset(),

@@ -58,9 +58,20 @@ def _no_lease_of_heads(
         return ends_at if ends_at_most is None else min(ends_at, ends_at_most)
 
 
+def _lease_without_a_trace(
+    locators: Locators, commit: CommitRecord, *, ends_at_most: datetime | None
+) -> datetime:
+    """Leases a commit, and does not say so in OWNER."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("require", "announce"):
+            patch.setattr(Ownership, name, lambda _self: None)
+        return _lease(locators, commit, ends_at_most=ends_at_most)
+
+
 FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
     "an undo that reads no intents": ((undoing, "unsettled", lambda _folder: []),),
     "a locator of a head that rests on the reflog": ((Locators, "lease", _no_lease_of_heads),),
+    "a locator that leaves no trace": ((Locators, "lease", _lease_without_a_trace),),
     "OWNER that moves once a minute": (
         (Ownership, "announce", lambda _self: None),
         (Ownership, "require", Ownership.touch),

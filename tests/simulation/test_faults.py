@@ -86,6 +86,23 @@ KNOWN: Final[dict[str, tuple[History, str]]] = {
         ),
         "promise",
     ),
+    "a locator that leaves no trace": (
+        history(
+            2,
+            step("copy database", process=2),
+            step(
+                "sign",
+                31,
+                37,
+                33,
+                42,
+                later=MINUTE * 48,
+                disturbed=Disturbance("sleep", "end", 3, 2, LEASE + MINUTE),
+            ),
+            step("copied run", 20, 24, 39, 8),
+        ),
+        "promise",
+    ),
     "OWNER that moves once a minute": (
         history(
             7,

@@ -104,10 +104,10 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "Icechunk ids": seeds(2, long=100, share=0.3),
     "Icechunk files made by hand": seeds(150, long=5_000, share=0.3),
     "damaged Icechunk files": seeds(3, long=200, share=0.7),
-    "steps of commands, by chance": seeds(25, long=2_000),
-    "steps of routes, by chance": seeds(20, long=2_000),
-    "refusals of commands, by chance": seeds(20, long=2_000),
-    "refusals of routes, by chance": seeds(15, long=2_000),
+    "steps of commands, by chance": seeds(12, long=2_000),
+    "steps of routes, by chance": seeds(10, long=2_000),
+    "refusals of commands, by chance": seeds(10, long=2_000),
+    "refusals of routes, by chance": seeds(8, long=2_000),
     "damaged Icechunk repositories": seeds(6, long=200, share=0.5),
 }
 """By what is tried. Tests of one kind may share a volume; each has all of it."""

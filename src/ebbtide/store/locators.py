@@ -226,7 +226,8 @@ class Locators:
 
     def lease(self, commit: CommitRecord, *, ends_at_most: datetime | None) -> datetime:
         """See to it that the data of a commit or content stays for a lease, whatever becomes of
-        what names it; until when what is signed of it may last. Raises Gone `commit_expired`."""
+        what names it; until when what is signed of it may last. Raises Gone `commit_expired`,
+        Refused `storage_foreign`, Failed `storage_error`."""
         context = self._context
         repository_id, lasts = context.repository_id, context.settings.lease_ttl
         most = ends_at_most or _EVER
@@ -235,8 +236,7 @@ class Locators:
             (found,) = require_still_intact(tx, repository_id, [commit])
             if found.leased_until is not None and found.leased_until >= ends_at:
                 return ends_at
-        with context.metadata.transaction() as tx:
-            tx.lock_repository(repository_id)
+        with context.changing() as tx:
             require_still_intact(tx, repository_id, [commit])
             ends_at = min(tx.now() + lasts, most)
             raise_lease(
