@@ -169,6 +169,10 @@ _PLACES: Final = {
         _changes("init {work}/fresh", "store_exists", in_repository=None),
         _changes("init {store} --upgrade", in_repository=None),
     ),
+    "promises": (
+        _reads("promises", in_repository=None),
+        _changes("promises --trash-time 1d --upload-ttl 2h --yes", in_repository=None),
+    ),
     "repo create": (
         _changes("repo create fresh --expires-in 3d", "repository_exists", in_repository=None),
         _changes(

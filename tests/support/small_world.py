@@ -7,7 +7,6 @@ All of it lies below one directory, whose place never changes: a run's record na
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
@@ -16,13 +15,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
 import icechunk
 import zarr
 
-from ebbtide.settings import Settings
 from ebbtide.storage import LocalStorage
 from ebbtide.store.content.layout import tree_address
 from ebbtide.store.content.reading import iterate_entries
@@ -354,14 +351,15 @@ def _fill_collections(world: SmallWorld, do: Do) -> None:
         "work": str(world.work),
     }
     # The rest of the store's life has no leases; what was given out before lasts all the same.
-    with patch.dict(os.environ, EBBTIDE_LEASE_TTL="1d"):
-        locators = do("collection", "locators", "lake", "p/d")
+    do("promises", "--lease-ttl", "1d")
+    locators = do("collection", "locators", "lake", "p/d")
     (world.work / "locators.json").write_text(json.dumps(locators))
-    with Store.open(world.store, settings=Settings(lease_ttl=timedelta(days=1))) as store:
+    with Store.open(world.store) as store:
         lake = store.repository("lake")
         world.names["task"] = lake.exports.begin()
         lake.exports.carry_out(world.names["task"])
         world.names["locator"] = lake.locators.sign_path("main", "a").locator
+    do("promises", "--lease-ttl", "0s", "--yes")
 
 
 def _fill_trash(world: SmallWorld, do: Do) -> None:

@@ -23,7 +23,10 @@ _PATIENCE_SECONDS: Final = 600.0
 """How long to go back to a storage that is too busy for one and the same call."""
 _FAILURES_MAX: Final = 12
 """Of calls in a row. One key that fails among a thousand takes ten at most to be found."""
-_PROBES: Final = 4
+_PROBES: Final = 12
+"""Keys of each part that are tried by themselves before nothing more is asked for."""
+_PROBES_FIRST: Final = 2
+"""The same, of either half, when no call has been answered yet."""
 _NOT_IMPLEMENTED: Final = ("NotImplemented", "status code: 501")
 
 
@@ -118,24 +121,26 @@ class _Batch:
             failures += 1
             if is_whole or failures >= _FAILURES_MAX:
                 failures = 0
-                if self._do_all_fail():
-                    self._record(self._left(), outcome, text)
+                if self._do_all_fail(waiting, _PROBES_FIRST if is_whole else _PROBES):
+                    self._record(self._left(self.addresses), outcome, text)
         return self.outcomes
 
-    def _do_all_fail(self) -> bool:
-        """Whether some of those that are left, chosen by chance, fail each by itself."""
-        left = self._left()
-        for address in random.sample(left, min(_PROBES, len(left))):
-            outcome, text = self._try([address], tries=1)
-            if clients.is_throttled(text):
-                return False
-            self._record([address], outcome, text)
-            if outcome != "failed":
-                return False
+    def _do_all_fail(self, parts: Iterable[Sequence[str]], probes: int) -> bool:
+        """Whether so many keys of each part that waits, chosen by chance, fail each by itself. Of
+        each part, since keys that fail lie beside each other often: those far from them may not."""
+        for part in list(parts):
+            left = self._left(part)
+            for address in random.sample(left, min(probes, len(left))):
+                outcome, text = self._try([address], tries=1)
+                if clients.is_throttled(text):
+                    return False
+                self._record([address], outcome, text)
+                if outcome != "failed":
+                    return False
         return True
 
-    def _left(self) -> list[str]:
-        return [each for each in self.addresses if each not in self.outcomes]
+    def _left(self, addresses: Iterable[str]) -> list[str]:
+        return [each for each in addresses if each not in self.outcomes]
 
     def _try(self, addresses: Sequence[str], *, tries: int) -> tuple[Outcome, str | None]:
         """What a call says of all the addresses together."""
