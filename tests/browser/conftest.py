@@ -26,7 +26,7 @@ from tests.support.server import Server, new_server
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
-WAIT_MILLISECONDS = 20_000
+WAIT_MILLISECONDS = 60_000
 Theme = Literal["light", "dark"]
 THEMES: tuple[Theme, ...] = ("light", "dark")
 PHONE: ViewportSize = {"width": 360, "height": 740}
