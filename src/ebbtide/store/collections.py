@@ -145,9 +145,7 @@ class Collections(CollectionReader):
             replication_desired=replication_desired,
         )
         _check_asked(asked)
-        mode: LockMode = "share"
-        if not isinstance(expires_at, Unchanged) or {"name", "project_id"} & set(asked):
-            mode = "exclusive"
+        mode: LockMode = "exclusive" if _renames(asked, expires_at) else "share"
         if content is None:
             with self._context.changing(mode) as tx:
                 return self._update(
@@ -230,7 +228,7 @@ class Collections(CollectionReader):
     ) -> Collection:
         """Change one collection, in the transaction that makes the changes visible. The repository
         is locked, exclusively if it may come to lie or be listed elsewhere."""
-        renames = not isinstance(expires_at, Unchanged) or bool({"name", "project_id"} & set(asked))
+        renames = _renames(asked, expires_at)
         seen = self._locked(tx, collection_id, include_expired=True)
         row, now = seen.row, tx.now()
         changes = {*asked, *(["content"] if built else []), *(["version"] if keep_version else [])}
@@ -393,6 +391,11 @@ class Collections(CollectionReader):
 
 def _as_version(row: CollectionRow) -> VersionRow:
     return VersionRow(**{name: getattr(row, name) for name in VersionRow.__dataclass_fields__})
+
+
+def _renames(asked: Mapping[str, Any], expires_at: datetime | Keep | None) -> bool:
+    """Whether a collection may come to lie, or be listed, under another name or place."""
+    return not isinstance(expires_at, Unchanged) or bool({"name", "project_id"} & set(asked))
 
 
 def _check_asked(asked: Mapping[str, Any]) -> None:  # values by the columns' names
