@@ -39,7 +39,7 @@ def listed(folder: RunFolder, rng: random.Random, count: int) -> tuple[list[Part
     judged: set[str] = set()
     for number in range(count):
         rows = []
-        for _ in range(rng.randrange(ROWS)):
+        for _ in range(rng.randint(1, ROWS)):
             address = f"data/{rng.randrange(ROWS)}"
             target = rng.choice([None, None, f"data/{rng.randrange(ROWS)}"])
             judged.add(target or address)

@@ -253,7 +253,7 @@ def test_two_runs_at_a_time(server: Server, repo: lakefs.Repository) -> None:
             assert len(http.get(place(repo, "gc/runs")).json()["results"]) == 1
         else:
             ended(http, repo, second.json()["run_id"])
-        assert run["state"] == "swept"
+        assert run["state"] == "swept", run
 
 
 def test_a_run_outlives_no_server(tmp_path: Path) -> None:
