@@ -85,10 +85,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = randomized.not_drawn({item: drawn_from(item) for item in items})
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
-    # The longest are among the randomized ones: whatever begins last should be short. A long run
-    # divides what the others leave of its time.
+    # Whatever begins last should be short: those that one process has to do begin first, and the
+    # longest of the others are among the randomized ones. A long run divides what others leave of
+    # its time.
     is_long = config.getoption("long") is not None
-    items.sort(key=lambda item: (chances[item] is None) != is_long)
+    items.sort(
+        key=lambda item: (
+            not any(map(item.get_closest_marker, ONE_PROCESS)),
+            (chances[item] is None) != is_long,
+        )
+    )
 
 
 def drawn_from(item: pytest.Item) -> str | None:

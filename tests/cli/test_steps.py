@@ -44,7 +44,10 @@ NO_DOCUMENT: Final = ("fs cat", "fs get lake dirty", "collection get lake p/c so
 
 
 # What an interrupt leaves open ends with a process, which here goes on.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.xdist_group("steps of commands"),
+]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import pytest
 from scripts.lib.docs_hooks import OUTSIDE, ROOT, turned
 from tests.support.site import Shown, build
 
+pytestmark = pytest.mark.xdist_group("site")  # which is built once
+
 DOCS = ROOT / "docs"
 
 

@@ -19,6 +19,8 @@ LEFT_OUT: Final = {
     # It starts a process for each request that it understands.
     ("POST", "/repositories/{repository}/gc/runs"),
 }
+pytestmark = pytest.mark.xdist_group("fuzz")  # with a description that is read once
+
 NAMES: Final = {
     "branch": "main",
     "ref": "main",

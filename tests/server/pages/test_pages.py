@@ -23,6 +23,8 @@ from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
 from tests.support.clock import ManualClock
 from tests.support.lake import HOSTILE, NAME, collector_of, fill_lake
 
+pytestmark = pytest.mark.xdist_group("pages")  # which share a lake
+
 
 def text_of(page: str) -> str:
     """What a page says, without its markup."""
