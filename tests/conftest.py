@@ -27,6 +27,7 @@ from tests.support.databases import PostgresDatabases, SqliteDatabases, new_data
 from tests.support.postgres import find_postgres, start_postgres
 from tests.support.requirements import require_or_skip
 from tests.support.services import Services, shared
+from tests.support.statements import compiled_once
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 KINDS: Final = ("sqlite", "postgres")
@@ -139,6 +140,13 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="ebbtide-test-", dir=disk) as directory:
         yield Path(directory)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements() -> Iterator[None]:
+    """Compiled once for all tests of a process."""
+    with compiled_once():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ def environment() -> dict[str, str]:
     return kept | {"PATH": f"{Path(sys.executable).parent}:{kept['PATH']}"}
 
 
+@pytest.mark.drawn("documents that are followed")
 def test_the_demo(tmp_path: Path) -> None:
     """It compares what it kept byte for byte, and fails where anything differs."""
     done = subprocess.run(
@@ -72,6 +73,7 @@ def test_the_tour_in_the_readme(tmp_path: Path) -> None:
     assert "has expired: collector run" in errors[0]
 
 
+@pytest.mark.drawn("documents that are followed")
 def test_start_here(tmp_path: Path) -> None:
     """All but the set-up, and what is done in a browser. Its grace, and the wait for that, is two
     seconds here."""

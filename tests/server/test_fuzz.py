@@ -42,6 +42,7 @@ ASKED: Final = sorted(set(ROLES) - LEFT_OUT)
 
 
 @pytest.mark.parametrize(("method", "path"), ASKED, ids=[" ".join(each) for each in ASKED])
+@pytest.mark.drawn("routes asked at random")
 @pytest.mark.filterwarnings("ignore")
 @randomized(REQUESTS)
 def test_nothing_is_a_defect(plain: Server, schema: Any, method: str, path: str) -> None:

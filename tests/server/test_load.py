@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 CLIENTS: Final = (4, 6, 10)
 """How many there may be."""
 ROWS_MAX: Final = 10_000
-CAME_BACK_MIN: Final = 3
+CAME_BACK_MIN: Final = 2
 """Files that were needed again between plan and sweep, for which a sweep looks a second time."""
 RUN: Final = {"unsafe": True, "allow_share": True}
 

@@ -64,7 +64,12 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
     ("delete repository", "restore repository", "remove", "create repository"): 2,
     ("copy database", "copied run"): 3,
 }
-"""Kinds of steps that have to do with each other, and how often they are chosen."""
+"""Kinds of steps that have to do with each other, in the order in which people take them, and how
+often they are chosen."""
+
+IN_ORDER: Final = 0.5
+"""How many histories follow that order; in the others any step comes at any time."""
+TWICE: Final = 0.25
 
 
 TOURS: Final[Mapping[int, tuple[str, ...]]] = {
@@ -122,8 +127,12 @@ def draw(seed: int, words: Words) -> History:
     # A few kinds at a time meet more often than all of them would.
     themes = random.choices([*THEMES], [*THEMES.values()], k=random.choice((1, 1, 1, 1, 2, 3)))
     chosen = ["save", *(name for theme in themes for name in theme)]
-    count = random.choice(STEPS)
-    steps = [_step(random, number, random.choice(chosen)) for number in range(1, count + 1)]
+    if random.random() < IN_ORDER:
+        names = _in_order(random, themes)
+    else:
+        names = [random.choice(chosen) for _ in range(random.choice(STEPS))]
+    count = len(names)
+    steps = [_step(random, number, name) for number, name in enumerate(names, start=1)]
     for _ in range(random.choice(DISTURBANCES)):
         place = random.randrange(count)
         disturbance = _disturbance(random, words.get(steps[place].name, {}))
@@ -132,6 +141,20 @@ def draw(seed: int, words: Words) -> History:
     # Nothing is lost before somebody deletes.
     steps.append(_last(random, count + 1, chosen))
     return History(random.randrange(BASES), tuple(steps), settles=random.random() < 0.1)
+
+
+def _in_order(random: Random, themes: Sequence[tuple[str, ...]]) -> list[str]:
+    """The kinds of steps of themes, each theme from its beginning, some of them twice; perhaps with
+    something saved in between."""
+    names = [
+        name
+        for theme in themes[:2]
+        for name in theme[: random.randint(1, len(theme))]
+        for _ in range(1 + (random.random() < TWICE))
+    ]
+    if random.random() < 0.5:
+        names.insert(random.randint(0, len(names)), "save")
+    return names
 
 
 def _step(random: Random, number: int, name: str) -> Step:
