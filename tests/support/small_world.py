@@ -134,6 +134,16 @@ class SmallWorld:
         with closing(sqlite3.connect(self.database)) as connection, connection:
             connection.execute(statement, values)
 
+    def stopped_purges(self, reason: str) -> list[str]:
+        """The ids of purges, asked for with that reason, that somebody has to go on with."""
+        with closing(sqlite3.connect(self.database)) as connection:
+            found = connection.execute(
+                "SELECT purge_id FROM purges WHERE state IN ('planned', 'deleting', 'incomplete')"
+                " AND json_extract(request, '$.reason') = ?",
+                (reason,),
+            ).fetchall()
+        return [purge_id for (purge_id,) in found]
+
     def view(self) -> View:
         """What the store says, without ids and dates."""
         if not self.database.exists():

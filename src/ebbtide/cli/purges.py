@@ -199,6 +199,8 @@ def _carry_out(cli: Cli, purges: Purges, found: PurgeReport, *, meant: str | Non
 @command(app, "list")
 def list_all(cli: Cli, repository: RepositoryArgument) -> None:
     """List the purges of a repository, also of one that is no more."""
+    from ebbtide.purge.request import asked_by
+
     found = _purges(cli).list(repository)
 
     def show() -> None:
@@ -209,7 +211,7 @@ def list_all(cli: Cli, repository: RepositoryArgument) -> None:
                     row.purge_id,
                     date_text(row.started_at),
                     row.state,
-                    _by(row.request["who"]),
+                    asked_by(row.request["who"]),
                     one_line(row.request["reason"]),
                 ]
                 for row in found
@@ -298,12 +300,6 @@ def _who() -> dict[str, str]:
     return {"user": user, "host": socket.gethostname()}
 
 
-def _by(who: dict[str, str]) -> str:
-    if "user" in who:
-        return f"{who['user']}@{who.get('host', '')}"
-    return f"{who.get('name', '')} ({who.get('access_key_id', '')})".strip()
-
-
 def _document(purges: Purges, found: PurgeReport, *, limit: int) -> dict[str, Any]:
     document = found.to_json()
     if limit:
@@ -332,12 +328,14 @@ EXIT_CODES = {
 
 
 def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
+    from ebbtide.purge.request import asked_by
+
     row, plan, output = found.row, found.plan, cli.output
     document = found.to_json()
     fields = [
         ("purge", f"{row.purge_id} {row.state}"),
         ("repository", row.repository_name),
-        ("asked for by", _by(row.request["who"])),
+        ("asked for by", asked_by(row.request["who"])),
         ("reason", one_line(row.request["reason"])),
         ("started", date_text(row.started_at)),
         ("closed", date_text(row.closed_at)),

@@ -104,6 +104,13 @@ class Request:
         )
 
 
+def asked_by(who: Mapping[str, str]) -> str:
+    """Who asked for a purge, for people: a user of a machine, or whoever has an access key."""
+    if "user" in who:
+        return f"{who['user']}@{who.get('host', '')}"
+    return f"{who.get('name', '')} ({who.get('access_key_id', '')})".strip()
+
+
 def require_confirmed(repository_name: str, confirmation: str) -> None:
     """Raises InvalidInput `invalid_argument` unless the repository's name was typed in."""
     if confirmation != repository_name:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from ebbtide.cli.text import age_text, count_text, date_text, known_size_text, one_line, short_id
 from ebbtide.escaping import escaped_lines
 from ebbtide.model import EPOCH
+from ebbtide.purge.request import asked_by
 from ebbtide.server.pages.assets import assets
 from ebbtide.server.pages.guarding import ROOT
 
@@ -72,6 +73,7 @@ def environment() -> Environment:
         "line": one_line,
         "seconds": seconds_text,
         "when": when,
+        "asked_by": asked_by,
     }
     made.globals |= {"link": link, "left": left_text, "asset": _asset_url}
     return made
