@@ -20,6 +20,8 @@ from tests.support.faulty import SharedFaultyStorage, with_storage
 from tests.support.histories import PlannedWorld, Template, kept_contents
 from tests.support.randomized import randomized
 
+LAST_WRITES = 6
+
 
 class Disk:
     """Full from the `room`-th write on, counted from 0, be it a file or a transaction; None never
@@ -115,14 +117,29 @@ def test_a_sweep_goes_on_once_there_is_room(
     template: Template, swept: tuple[dict[str, bytes], int], tmp_path: Path, seed: int
 ) -> None:
     """Wherever it came to the end of the disk."""
+    fill_up(template, swept, tmp_path, room=Random(seed).randrange(swept[1]))
+
+
+@pytest.mark.parametrize("from_end", range(1, LAST_WRITES + 1))
+def test_nor_do_its_last_writes_fit(
+    template: Template, swept: tuple[dict[str, bytes], int], tmp_path: Path, from_end: int
+) -> None:
+    """Its report among them."""
+    fill_up(template, swept, tmp_path, room=swept[1] - from_end)
+
+
+def fill_up(
+    template: Template, swept: tuple[dict[str, bytes], int], directory: Path, *, room: int
+) -> None:
+    """A sweep comes to the end of the disk behind so many writes, and goes on later."""
     left, writes = swept
-    world, disk = PlannedWorld(template, tmp_path), Disk()
+    world, disk = PlannedWorld(template, directory), Disk()
     world.lake = on_disk(world.lake, disk)
     before = listing(world.root)
-    disk.room = Random(seed).randrange(writes)
+    disk.room = room
     found = attempt(world)
     # To give the lease back is the last write: nobody misses it.
-    is_done = check(world, found, before) if disk.room < writes - 1 else True
+    is_done = check(world, found, before) if room < writes - 1 else True
     assert not is_done or isinstance(found, Failed) or found.state == "swept"
     disk.room = None
     if not is_done:
