@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,8 @@ from ebbtide.ids import new_id
 from ebbtide.storage import LISTING_SCHEMA, RemoteStorage, Storage, clients, keys, open_storage
 from tests.support.stray import STRAY, put_key
 
+KEYS_PER_PAGE = 1000
+"""Of S3."""
 PLAIN = ("a/c", "é b+c", "folder/x", "last", "seed/x")
 
 
@@ -24,10 +27,12 @@ def storage(s3_url: str, request: pytest.FixtureRequest) -> Storage:
     return storage
 
 
-def found(storage: Storage, prefix: str = "", *, recursive: bool = True) -> dict[str, bool]:
+def found(
+    storage: Storage, prefix: str = "", *, recursive: bool = True, streamed: bool = False
+) -> dict[str, bool]:
     """What is listed, and whether it is regular; nothing is listed twice."""
     rows: list[tuple[str, bool]] = []
-    for batch in storage.list(prefix, recursive=recursive):
+    for batch in storage.list(prefix, recursive=recursive, streamed=streamed):
         assert batch.schema.equals(LISTING_SCHEMA)
         batch.validate(full=True)
         assert batch.column("size_bytes").to_pylist() == [5] * batch.num_rows
@@ -53,6 +58,18 @@ def test_stray_keys_are_listed_and_not_regular(storage: Storage) -> None:
     expected = dict.fromkeys(STRAY, False) | dict.fromkeys(PLAIN, True)
     assert found(storage) == expected
     assert walked(storage) == expected
+
+
+def test_a_stray_key_behind_the_first_page(s3_url: str) -> None:
+    """A listing that has begun goes on behind what it has."""
+    storage = open_storage(f"{s3_url}/{new_id()}")
+    names = [f"a/{number:04}" for number in range(KEYS_PER_PAGE + 1)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: storage.put(name, b"plain"), names))
+    put_key(storage.url, "b//x")
+    expected = dict.fromkeys(names, True) | {"b//x": False}
+    assert found(storage, streamed=True) == expected
+    assert found(storage) == expected
 
 
 @pytest.mark.parametrize("key", STRAY)
