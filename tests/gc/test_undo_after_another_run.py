@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.errors import Gone
+from ebbtide.ids import new_id
+from ebbtide.store.collecting import lift_tombstones
 from tests.support.world import DAY, World
 
 
@@ -28,3 +30,17 @@ def test_what_an_earlier_run_closed_stays_closed(world: World) -> None:
         world.lake.branches.create("again", old)
     assert undone.quarantine is not None
     assert undone.quarantine["closed_commits"] == 1
+
+
+def test_a_run_opens_what_it_closed_itself_alone(world: World) -> None:
+    """In the transaction that opens it, whatever was read before."""
+    world.keep(default="3d")
+    old = world.save("main", days_ago=30, put=["a"])
+    world.save("main", days_ago=20, put=["b"], delete=["a"])
+    world.save("main", days_ago=1, put=["c"])
+    closed_by = world.collect().run_id
+    context = world.lake.context
+    for run_id, left in ((new_id(), closed_by), (closed_by, None)):
+        with context.metadata.transaction() as tx:
+            lift_tombstones(tx, context.repository_id, [old], run_id=run_id)
+        assert world.lake.commits.get(old).tombstoned_by == left

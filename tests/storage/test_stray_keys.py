@@ -11,7 +11,15 @@ from obstore.exceptions import InvalidPathError
 
 from ebbtide.errors import Failed
 from ebbtide.ids import new_id
-from ebbtide.storage import LISTING_SCHEMA, RemoteStorage, Storage, clients, keys, open_storage
+from ebbtide.storage import (
+    LISTING_SCHEMA,
+    RemoteStorage,
+    Storage,
+    base,
+    clients,
+    keys,
+    open_storage,
+)
 from tests.support.stray import STRAY, put_key
 
 KEYS_PER_PAGE = 1000
@@ -60,8 +68,9 @@ def test_stray_keys_are_listed_and_not_regular(storage: Storage) -> None:
     assert walked(storage) == expected
 
 
-def test_a_stray_key_behind_the_first_page(s3_url: str) -> None:
+def test_a_stray_key_behind_the_first_page(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing that has begun goes on behind what it has."""
+    monkeypatch.setattr(base, "LISTING_ROWS_MAX", KEYS_PER_PAGE // 2)
     storage = open_storage(f"{s3_url}/{new_id()}")
     names = [f"a/{number:04}" for number in range(KEYS_PER_PAGE + 1)]
     with ThreadPoolExecutor(8) as pool:
