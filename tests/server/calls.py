@@ -44,15 +44,16 @@ class Asked:
         return f"{self.method} {self.url}"
 
 
-def _get(url: str, *, in_repository: str | None = "lake", method: str = "GET") -> Asked:
+def get(url: str, *, in_repository: str | None = "lake", method: str = "GET") -> Asked:
+    """A call that only reads."""
     return Asked(method, url, reads=True, in_repository=in_repository)
 
 
 def _head(url: str) -> Asked:
-    return _get(url, method="HEAD")
+    return get(url, method="HEAD")
 
 
-def _send(
+def send(
     method: str,
     url: str,
     body: Body | bytes | None = None,
@@ -60,6 +61,7 @@ def _send(
     adds: str = "",
     in_repository: str | None = "lake",
 ) -> Asked:
+    """A call that changes something: see `Asked`."""
     content = json.dumps(body).encode() if isinstance(body, dict) else body
     return Asked(
         method,
@@ -84,18 +86,18 @@ _PLANNED: Final = "/repositories/planned/gc/runs"
 _SHORT: Final = {"grace": "1s", "unsafe": True, "allow_share": True}
 
 _SERVER: Final = (
-    _get("/healthcheck", in_repository=None),
-    _get("/setup_lakefs", in_repository=None),
-    _get("/config", in_repository=None),
-    _get("/config/version", in_repository=None),
-    _get("/config/storage", in_repository=None),
-    _get("/config/garbage-collection", in_repository=None),
-    _get("/user", in_repository=None),
-    _get("/metrics", in_repository=None),
-    _get("/openapi.json", in_repository=None),
-    _send("POST", "/signing-keys/rotate", {}, adds="signing_keys", in_repository=None),
-    _get("/repositories?include_expired=true", in_repository=None),
-    _send(
+    get("/healthcheck", in_repository=None),
+    get("/setup_lakefs", in_repository=None),
+    get("/config", in_repository=None),
+    get("/config/version", in_repository=None),
+    get("/config/storage", in_repository=None),
+    get("/config/garbage-collection", in_repository=None),
+    get("/user", in_repository=None),
+    get("/metrics", in_repository=None),
+    get("/openapi.json", in_repository=None),
+    send("POST", "/signing-keys/rotate", {}, adds="signing_keys", in_repository=None),
+    get("/repositories?include_expired=true", in_repository=None),
+    send(
         "POST",
         "/repositories",
         {"name": "fresh", "storage_namespace": "local://fresh"},
@@ -103,10 +105,10 @@ _SERVER: Final = (
         "root_not_empty",
         in_repository=None,
     ),
-    _get(_R),
-    _send("DELETE", _R, None, "repository_not_found", "trashed"),
-    _send("PATCH", _R, _DATE),
-    _send(
+    get(_R),
+    send("DELETE", _R, None, "repository_not_found", "trashed"),
+    send("PATCH", _R, _DATE),
+    send(
         "POST",
         "/repositories/binned/restore",
         {},
@@ -114,113 +116,113 @@ _SERVER: Final = (
         "repository_exists",
         in_repository=None,
     ),
-    _get(f"{_R}/metadata"),
+    get(f"{_R}/metadata"),
 )
 
 _REFS: Final = (
-    _get(f"{_B}?include_expired=true"),
-    _send("POST", _B, {"name": "new", "source": "main"}, "branch_exists"),
-    _get(f"{_B}/dev"),
-    _send("PUT", _D, {"type": "reset"}),
-    _send("PUT", _D, {"type": "object", "path": "staged"}),
-    _send("DELETE", f"{_B}/dev", None, "branch_not_found", "trashed"),
-    _send("PATCH", f"{_B}/dev", _DATE),
-    _send("POST", f"{_B}/branch-bin/restore", {}, "trashed", "branch_exists"),
-    _send("POST", f"{_D}/commits", {"message": "m"}, "nothing_to_commit"),
-    _send("POST", f"{_B}/main/revert", {"ref": "<head>"}, "nothing_to_commit"),
-    _send("POST", f"{_B}/main/cherry-pick", {"ref": "dev"}, "nothing_to_merge"),
-    _get(f"{_D}/diff"),
-    _get(f"{_R}/tags?include_expired=true"),
-    _send("POST", f"{_R}/tags", {"id": "new", "ref": "main"}, "tag_exists"),
-    _get(f"{_R}/tags/v1"),
-    _send("DELETE", f"{_R}/tags/v1", None, "tag_not_found", "trashed"),
-    _send("PATCH", f"{_R}/tags/v1", _DATE),
-    _send("POST", f"{_R}/tags/tag-bin/restore", {}, "trashed", "tag_exists"),
-    _get(f"{_R}/commits/main"),
-    _get(f"{_R}/refs/main/commits"),
-    _get(f"{_R}/refs/main/diff/dev"),
-    _get(f"{_R}/refs/dev/merge/main"),
-    _send("POST", f"{_R}/refs/dev/merge/main", {}, "nothing_to_merge"),
+    get(f"{_B}?include_expired=true"),
+    send("POST", _B, {"name": "new", "source": "main"}, "branch_exists"),
+    get(f"{_B}/dev"),
+    send("PUT", _D, {"type": "reset"}),
+    send("PUT", _D, {"type": "object", "path": "staged"}),
+    send("DELETE", f"{_B}/dev", None, "branch_not_found", "trashed"),
+    send("PATCH", f"{_B}/dev", _DATE),
+    send("POST", f"{_B}/branch-bin/restore", {}, "trashed", "branch_exists"),
+    send("POST", f"{_D}/commits", {"message": "m"}, "nothing_to_commit"),
+    send("POST", f"{_B}/main/revert", {"ref": "<head>"}, "nothing_to_commit"),
+    send("POST", f"{_B}/main/cherry-pick", {"ref": "dev"}, "nothing_to_merge"),
+    get(f"{_D}/diff"),
+    get(f"{_R}/tags?include_expired=true"),
+    send("POST", f"{_R}/tags", {"id": "new", "ref": "main"}, "tag_exists"),
+    get(f"{_R}/tags/v1"),
+    send("DELETE", f"{_R}/tags/v1", None, "tag_not_found", "trashed"),
+    send("PATCH", f"{_R}/tags/v1", _DATE),
+    send("POST", f"{_R}/tags/tag-bin/restore", {}, "trashed", "tag_exists"),
+    get(f"{_R}/commits/main"),
+    get(f"{_R}/refs/main/commits"),
+    get(f"{_R}/refs/main/diff/dev"),
+    get(f"{_R}/refs/dev/merge/main"),
+    send("POST", f"{_R}/refs/dev/merge/main", {}, "nothing_to_merge"),
 )
 
 _OBJECTS: Final = (
-    _send("POST", f"{_D}/objects?path=new", b"new"),
-    _send(
+    send("POST", f"{_D}/objects?path=new", b"new"),
+    send(
         "PUT",
         f"{_D}/objects?path=away",
         {"physical_address": "s3://elsewhere/key", "checksum": "", "size_bytes": 3},
     ),
-    _send("DELETE", f"{_D}/objects?path=a", None, "object_not_found"),
-    _send("POST", f"{_D}/objects/delete", {"paths": ["a", "b"]}),
-    _send("POST", f"{_D}/objects/copy?dest_path=copy", {"src_path": "a"}),
-    _send("POST", f"{_D}/objects/move?dest_path=moved", {"src_path": "a"}, "object_not_found"),
-    _send("GET", f"{_D}/staging/backing?path=new", adds="upload_tokens"),
-    _send(
+    send("DELETE", f"{_D}/objects?path=a", None, "object_not_found"),
+    send("POST", f"{_D}/objects/delete", {"paths": ["a", "b"]}),
+    send("POST", f"{_D}/objects/copy?dest_path=copy", {"src_path": "a"}),
+    send("POST", f"{_D}/objects/move?dest_path=moved", {"src_path": "a"}, "object_not_found"),
+    send("GET", f"{_D}/staging/backing?path=new", adds="upload_tokens"),
+    send(
         "PUT",
         f"{_D}/staging/backing?path=linked",
         {"staging": {"physical_address": "<linked>"}, "checksum": "", "size_bytes": 40},
         "token_used",
     ),
-    _get(f"{_R}/refs/main/objects?path=a"),
+    get(f"{_R}/refs/main/objects?path=a"),
     _head(f"{_R}/refs/main/objects?path=a"),
-    _get(f"{_R}/refs/main/objects/stat?path=a"),
-    _get(f"{_R}/refs/dirty/objects/ls"),
-    _send("POST", f"{_R}/locators?ref=main&path=a"),
-    _send("POST", f"{_R}/uploads", b"new", adds="upload_tokens"),
-    _get("/locators/{locator}"),
+    get(f"{_R}/refs/main/objects/stat?path=a"),
+    get(f"{_R}/refs/dirty/objects/ls"),
+    send("POST", f"{_R}/locators?ref=main&path=a"),
+    send("POST", f"{_R}/uploads", b"new", adds="upload_tokens"),
+    get("/locators/{locator}"),
     _head("/locators/{locator}"),
 )
 
 _PLACES: Final = (
-    _get("/projects?repository=lake&include_expired=true"),
-    _send("POST", "/projects", {"repository": "lake", "name": "new"}, "project_exists"),
-    _get(_P),
-    _send("PATCH", _P, {"description": "new"}),
-    _send("DELETE", _P, None, "project_not_found", "trashed"),
-    _send("POST", "/projects/{binned_project}/restore", {}, "trashed", "project_exists"),
-    _get("/collections?project_id={project}&include_expired=true"),
-    _send(
+    get("/projects?repository=lake&include_expired=true"),
+    send("POST", "/projects", {"repository": "lake", "name": "new"}, "project_exists"),
+    get(_P),
+    send("PATCH", _P, {"description": "new"}),
+    send("DELETE", _P, None, "project_not_found", "trashed"),
+    send("POST", "/projects/{binned_project}/restore", {}, "trashed", "project_exists"),
+    get("/collections?project_id={project}&include_expired=true"),
+    send(
         "POST",
         "/collections",
         {"project_id": "<project>", "name": "new", "from_ref": {"ref": "main"}},
         "collection_exists",
     ),
-    _get(_C),
-    _send("PATCH", _C, {"description": "new"}),
-    _send("PATCH", _C, {"from_ref": {"ref": "main"}, "replaces": True}),
-    _send("DELETE", _C, None, "collection_not_found", "trashed"),
-    _send("POST", "/collections/{binned_collection}/restore", {}, "trashed", "collection_exists"),
-    _get(f"{_C}/versions"),
-    _send("DELETE", f"{_C}/versions/1", None, "version_not_found"),
-    _get(f"{_C}/files?locators=true"),
-    _send("PUT", f"{_C}/files?path=new", b"new"),
-    _send("DELETE", f"{_C}/files?path=source", None, "object_not_found"),
-    _get(f"{_C}/files/content?path=source"),
+    get(_C),
+    send("PATCH", _C, {"description": "new"}),
+    send("PATCH", _C, {"from_ref": {"ref": "main"}, "replaces": True}),
+    send("DELETE", _C, None, "collection_not_found", "trashed"),
+    send("POST", "/collections/{binned_collection}/restore", {}, "trashed", "collection_exists"),
+    get(f"{_C}/versions"),
+    send("DELETE", f"{_C}/versions/1", None, "version_not_found"),
+    get(f"{_C}/files?locators=true"),
+    send("PUT", f"{_C}/files?path=new", b"new"),
+    send("DELETE", f"{_C}/files?path=source", None, "object_not_found"),
+    get(f"{_C}/files/content?path=source"),
     _head(f"{_C}/files/content?path=source"),
-    _get(f"{_C}/diff?other={{other_collection}}"),
+    get(f"{_C}/diff?other={{other_collection}}"),
 )
 
 _COLLECTING: Final = (
-    _get(_DAYS, in_repository="days"),
-    _send("PUT", _DAYS, {"default_retention_days": 9, "branches": []}, in_repository="days"),
-    _send("DELETE", _DAYS, None, in_repository="days"),
-    _get(f"{_R}/settings/retention"),
-    _send("PUT", f"{_R}/settings/retention", {"policy": {"default": "9d"}}),
-    _send("DELETE", f"{_R}/settings/retention", None, "policy_not_found"),
-    _send("POST", f"{_R}/gc/prepare_commits"),
-    _send("POST", f"{_R}/gc/prepare_commits/async"),
-    _get(f"{_R}/gc/prepare_commits/status?id={{task}}"),
-    _send("POST", f"{_R}/gc/prepare_uncommited", {}),
-    _send("POST", f"{_R}/gc/runs", _SHORT, adds="gc_runs"),
-    _send("POST", f"{_R}/gc/runs", {**_SHORT, "dry_run": True}, adds="gc_runs"),
-    _send("POST", _PLANNED, {**_SHORT, "sweep": "<plan>"}, "plan_used", in_repository="planned"),
-    _send("POST", f"{_SWEPT}/undo", {}, "not_quarantined", "plan_used", in_repository="swept"),
-    _send("POST", f"{_SWEPT}/purge", None, "not_quarantined", in_repository="swept"),
-    _get("/repositories/swept/gc/runs", in_repository="swept"),
-    _get(_SWEPT, in_repository="swept"),
-    _get(f"{_R}/explain?ref=main&path=a"),
-    _get(f"{_R}/explain?commit={{first}}"),
-    _send(
+    get(_DAYS, in_repository="days"),
+    send("PUT", _DAYS, {"default_retention_days": 9, "branches": []}, in_repository="days"),
+    send("DELETE", _DAYS, None, in_repository="days"),
+    get(f"{_R}/settings/retention"),
+    send("PUT", f"{_R}/settings/retention", {"policy": {"default": "9d"}}),
+    send("DELETE", f"{_R}/settings/retention", None, "policy_not_found"),
+    send("POST", f"{_R}/gc/prepare_commits"),
+    send("POST", f"{_R}/gc/prepare_commits/async"),
+    get(f"{_R}/gc/prepare_commits/status?id={{task}}"),
+    send("POST", f"{_R}/gc/prepare_uncommited", {}),
+    send("POST", f"{_R}/gc/runs", _SHORT, adds="gc_runs"),
+    send("POST", f"{_R}/gc/runs", {**_SHORT, "dry_run": True}, adds="gc_runs"),
+    send("POST", _PLANNED, {**_SHORT, "sweep": "<plan>"}, "plan_used", in_repository="planned"),
+    send("POST", f"{_SWEPT}/undo", {}, "not_quarantined", "plan_used", in_repository="swept"),
+    send("POST", f"{_SWEPT}/purge", None, "not_quarantined", in_repository="swept"),
+    get("/repositories/swept/gc/runs", in_repository="swept"),
+    get(_SWEPT, in_repository="swept"),
+    get(f"{_R}/explain?ref=main&path=a"),
+    get(f"{_R}/explain?commit={{first}}"),
+    send(
         "POST",
         f"{_R}/purges",
         {
@@ -232,7 +234,7 @@ _COLLECTING: Final = (
         "purged",
         adds="purges",
     ),
-    _send(
+    send(
         "POST",
         "/repositories/swept/purges",
         {"reason": "whole", "repository": True, "confirmation": "swept"},
@@ -240,10 +242,10 @@ _COLLECTING: Final = (
         adds="purges",
         in_repository="swept",
     ),
-    _get(f"{_R}/purges"),
-    _get(f"{_R}/purges/{{done}}"),
-    _send("POST", f"{_R}/purges/{{purge}}/resume", {"confirmation": "lake"}, "purge_ended"),
-    _get(f"{_R}/purges/{{done}}/verify"),
+    get(f"{_R}/purges"),
+    get(f"{_R}/purges/{{done}}"),
+    send("POST", f"{_R}/purges/{{purge}}/resume", {"confirmation": "lake"}, "purge_ended"),
+    get(f"{_R}/purges/{{done}}/verify"),
 )
 
 ASKED: Final = (*_SERVER, *_REFS, *_OBJECTS, *_PLACES, *_COLLECTING)

@@ -7,28 +7,15 @@ What stands in braces is a name of that world. What is sent are the fields of a 
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
-from tests.server.calls import Asked
-
-
-def _page(url: str, *, in_repository: str | None = "lake") -> Asked:
-    return Asked("GET", url, reads=True, in_repository=in_repository)
+from tests.server.calls import Asked, get, send
 
 
 def _form(
     url: str, *done: str, adds: str = "", in_repository: str | None = "lake", **fields: str
 ) -> Asked:
-    content = json.dumps(fields).encode()
-    return Asked(
-        "POST",
-        url,
-        content,
-        frozenset(done),
-        frozenset(adds.split()),
-        in_repository=in_repository,
-    )
+    return send("POST", url, fields, *done, adds=adds, in_repository=in_repository)
 
 
 _R: Final = "/repositories/lake"
@@ -38,42 +25,42 @@ _PLANNED: Final = "/repositories/planned/runs/{plan}"
 _POLICY: Final = '{"default": "9d"}'
 
 ASKED: Final = (
-    _page("/login", in_repository=None),
+    get("/login", in_repository=None),
     _form(
         "/login", in_repository=None, access_key_id="<admin>", secret="<secret>", next="/ui/trash"
     ),
-    _page("/static/{digest}/app.css", in_repository=None),
+    get("/static/{digest}/app.css", in_repository=None),
     _form("/logout", in_repository=None),
-    _page("", in_repository=None),
+    get("", in_repository=None),
     _form("", "repository_exists", "root_not_empty", in_repository=None, name="fresh"),
-    _page("/trash", in_repository=None),
+    get("/trash", in_repository=None),
     _form("/trash/{binned}/restore", "trashed", "repository_exists", in_repository=None),
-    _page(_R),
-    _page(f"{_R}/files"),
-    _page(f"{_R}/files?ref=dirty"),
+    get(_R),
+    get(f"{_R}/files"),
+    get(f"{_R}/files?ref=dirty"),
     _form(f"{_R}/files/upload", branch="dirty", prefix="", file="new"),
     _form(f"{_R}/files/delete", "object_not_found", branch="dirty", prefix="", path="a"),
     _form(f"{_R}/files/commit", "nothing_to_commit", branch="dirty", prefix="", message="m"),
-    _page(f"{_R}/commits"),
-    _page(f"{_R}/commits?at=main"),
-    _page(f"{_R}/explain"),
-    _page(f"{_R}/explain?what=main&path=a"),
-    _page(f"{_R}/refs"),
-    _page(f"{_R}/refs?kind=tag"),
+    get(f"{_R}/commits"),
+    get(f"{_R}/commits?at=main"),
+    get(f"{_R}/explain"),
+    get(f"{_R}/explain?what=main&path=a"),
+    get(f"{_R}/refs"),
+    get(f"{_R}/refs?kind=tag"),
     _form(f"{_R}/refs", "branch_exists", kind="branch", name="new", source="main"),
     _form(f"{_R}/refs", "tag_exists", kind="tag", name="new", source="main"),
     _form(f"{_R}/refs/delete", "branch_not_found", "trashed", kind="branch", name="dev"),
     _form(f"{_R}/refs/delete", "tag_not_found", "trashed", kind="tag", name="v1"),
-    _page(f"{_R}/collections"),
-    _page(f"{_R}/policy"),
+    get(f"{_R}/collections"),
+    get(f"{_R}/policy"),
     _form(f"{_R}/policy", policy=_POLICY),
     _form(f"{_R}/policy", action="try", policy=_POLICY),
     _form(f"{_R}/policy/unset", "policy_not_found"),
     _form(f"{_R}/policy/preview", policy=_POLICY),
-    _page(_RUNS),
+    get(_RUNS),
     _form(_RUNS, adds="gc_runs", action="plan", mode="clean", allow_share="yes"),
     _form(_RUNS, adds="gc_runs", action="run", mode="clean", allow_share="yes"),
-    _page(_SWEPT, in_repository="swept"),
+    get(_SWEPT, in_repository="swept"),
     _form(
         f"{_PLANNED}/sweep",
         "plan_used",
@@ -83,15 +70,15 @@ ASKED: Final = (
     ),
     _form(f"{_SWEPT}/undo", "not_quarantined", "plan_used", in_repository="swept"),
     _form(f"{_SWEPT}/purge", "not_quarantined", in_repository="swept", confirmation="swept"),
-    _page(f"{_SWEPT}/progress", in_repository="swept"),
-    _page(f"{_PLANNED}/candidates", in_repository="planned"),
-    _page(f"{_PLANNED}/charts", in_repository="planned"),
-    _page(f"{_R}/trash"),
+    get(f"{_SWEPT}/progress", in_repository="swept"),
+    get(f"{_PLANNED}/candidates", in_repository="planned"),
+    get(f"{_PLANNED}/charts", in_repository="planned"),
+    get(f"{_R}/trash"),
     _form(f"{_R}/trash/branch/branch-bin/restore", "trashed", "branch_exists"),
     _form(f"{_R}/trash/tag/tag-bin/restore", "trashed", "tag_exists"),
     _form(f"{_R}/trash/project/{{binned_project}}/restore", "trashed", "project_exists"),
     _form(f"{_R}/trash/collection/{{binned_collection}}/restore", "trashed", "collection_exists"),
-    _page(f"{_R}/purges"),
+    get(f"{_R}/purges"),
     _form(
         f"{_R}/purges", adds="purges", action="plan", reason="only planned", paths="dirty:staged"
     ),
@@ -105,8 +92,8 @@ ASKED: Final = (
         paths="dirty:staged",
         confirmation="lake",
     ),
-    _page(f"{_R}/purges/{{done}}"),
-    _page(f"{_R}/purges/{{done}}/progress"),
+    get(f"{_R}/purges/{{done}}"),
+    get(f"{_R}/purges/{{done}}/progress"),
     _form(f"{_R}/purges/{{purge}}/resume", "purge_ended", confirmation="lake"),
 )
 """But for a look, which only whoever began it can see, while the server goes on."""

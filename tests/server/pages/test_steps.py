@@ -21,7 +21,7 @@ from tests.server.calls import Asked
 from tests.server.pages.calls import ASKED, UNASKED
 from tests.server.pages.conftest import ORIGIN
 from tests.server.test_refusals import STATES, try_state
-from tests.server.test_steps import Requests, faults_of, try_one
+from tests.server.test_steps import Requests, faults_of, try_by_chance, try_one
 from tests.support.program import in_world, made_world
 from tests.support.randomized import randomized
 
@@ -100,11 +100,7 @@ def test_each_step_of_a_page(visits: Visits, asked: Asked) -> None:
 @randomized("steps of pages, by chance")
 def test_a_step_of_a_page(visits: Visits, seed: int) -> None:
     """One of them."""
-    chances = Random(seed)
-    asked = chances.choice(ASKED)
-    found = faults_of(visits, asked)
-    if found:
-        try_one(visits, asked, chances.choice(found))
+    try_by_chance(visits, ASKED, seed)
 
 
 FOUND: Final = ("/repositories/lake/purges", "/repositories/lake/purges/{done}")
