@@ -18,8 +18,8 @@ system's caches are emptied, if the program may do that. Figures go to `benchmar
 those of earlier runs of other kinds.
 
 With `--peers` each clean run is compared with what `benchmarks.peers` has, or with those of them
-that are named: the method in common use, on the same store, before the run; DuckDB on what the run
-read; obstore deleting the same files in a loop. What a peer deletes is put back.
+that are named: the method in common use, on the same store, before the run; obstore deleting the
+same files in a loop. What a peer deletes is put back. The join by itself is in `benchmarks.join`.
 
 With `--sizes all` the runs ask for size and date of every file, however many there are, with
 `candidates` for those of what could go alone; their figures stand beside the others.
@@ -204,9 +204,7 @@ def show(figures: Figures, limit: float | None) -> None:
     )
 
 
-PEERS: Final = ("duckdb", "deletes", "common")
-LEFT: Final = {"duckdb": "left", "common": "deleted"}
-"""What each says of how many files it found to be of no use."""
+PEERS: Final = ("deletes", "common")
 
 
 def peer(*arguments: object) -> dict[str, Any]:
@@ -232,16 +230,10 @@ def delete_again(history: History, numbers: set[int], directory: Path, lake: Rep
 def ratios(figures: Figures) -> dict[str, float]:
     """How a run compares with its peers. Ends the program if one found other things to delete."""
     found, count = figures.peers, figures.report["deleted_count"]
-    if len({found[p][left] for p, left in LEFT.items() if p in found} | {count}) > 1:
-        sys.exit(f"the peers do not agree: {found}")
+    if "common" in found and found["common"]["deleted"] != count:
+        sys.exit(f"the method in common use found other things: {found}")
     spent = figures.report["seconds"]
     result = {}
-    if "duckdb" in found:
-        limit = found["duckdb"]["seconds"]["subtract"]
-        mark = spent["mark"] + spent["subtract"]
-        result["mark / duckdb"] = spent["mark"] / limit
-        result["mark and subtract / duckdb"] = mark / limit
-        result["reach, mark and subtract / duckdb"] = (mark + spent["reach"]) / limit
     if "deletes" in found:
         own = sum(s for step, s in spent.items() if step.startswith("sweep: delete"))
         result["rate of deletes / obstore's"] = found["deletes"]["seconds"]["delete"] / own
@@ -305,8 +297,6 @@ def measure(
                 figures = plan_by_inventory(kind, history, useless, directory, lake)
             save(history, directory)
             show(figures, limit)
-            if "duckdb" in peers_now:
-                found["duckdb"] = peer("duckdb", directory, figures.report["run_id"])
             if "deletes" in peers_now:
                 found["deletes"] = delete_again(history, useless, directory, lake)
             if found:

@@ -44,7 +44,6 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import PartRows, checked
 from ebbtide.gc.plan import write_plan
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.workers import Workers
 from ebbtide.ids import descending_id, new_id
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
@@ -131,7 +130,7 @@ def _fill(lake: Repository, count: int) -> None:
 def _plan(store: Store, lake: Repository, count: int) -> str:
     """A plan that names so many files, as a run would have written it; its run."""
     form = EmbeddedRepository(lake.context, store_id=store.store_id)
-    engine = LocalEngine(_no_session, workers=Workers(1))
+    engine = LocalEngine()
     collector = Collector(form, engine=engine, options=RunOptions.of(store.settings))
     plan = collector.plan_of(collector.plan().run_id)
     run_id = descending_id(datetime.now(UTC))

@@ -1,7 +1,6 @@
 """What the bottom-line case is measured against, each as a program of its own.
 
     python -m benchmarks.peers common STORE        the method in common use; deletes
-    python -m benchmarks.peers duckdb STORE RUN    DuckDB's subtraction of the files that a run read
     python -m benchmarks.peers deletes DIR NAMES   obstore deleting files of a directory in a loop
 
 The method in common use is written for the comparison from published descriptions: Spark reads
@@ -21,14 +20,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 from obstore.store import LocalStore
 
-from ebbtide.arrow import counts, texts
-from ebbtide.formats.base import RUNS_PREFIX
+from ebbtide.arrow import counts
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.decided import trees_of
 from ebbtide.gc.session import build_session
@@ -151,40 +148,6 @@ def _listing(storage: Storage, cutoff: datetime) -> Callable[[str], Iterator[pa.
     return read
 
 
-def limit(directory: Path, run_id: str) -> dict[str, Any]:
-    """DuckDB subtracting what a run read: the parts of its inventory, less the addresses in the
-    ranges that it kept, and what was protected."""
-    root = directory / "storage" / "lake"
-    folder = root / RUNS_PREFIX / run_id
-    listed = [str(p) for p in (folder / "inventory").glob("part-*.parquet")]
-    listed = [each for each in listed if not each.endswith("-pointers.parquet")]
-    kept = [str(p) for p in (folder / "uncommitted").glob("*.parquet")]
-    parts = list((folder / "live").glob("nodes-all-*.parquet"))
-    parts = parts or list((folder / "live").glob("nodes-*.parquet"))
-    live = sorted(
-        {
-            str(root / range_address(node_id))
-            for part in parts
-            for node_id in texts(pq.read_table(part, columns=["node_id"]).column("node_id"))
-        }
-    )
-    steps = Steps()
-    with duckdb.connect() as connection, steps("subtract"):
-        row = connection.execute(
-            """
-            SELECT count(*) FROM read_parquet($listed) AS i
-            ANTI JOIN (
-                SELECT address FROM read_parquet($live)
-                UNION ALL SELECT address FROM read_parquet($kept)
-            ) USING (address)
-            WHERE i.kind = 'object'
-            """,
-            {"listed": listed, "live": live, "kept": kept},
-        ).fetchone()
-    assert row is not None
-    return {"seconds": steps.seconds, "left": row[0], "ranges": len(live)}
-
-
 def deletes(directory: Path, listed: Path) -> dict[str, Any]:
     """obstore deleting files of a directory whose names are the lines of another file, a thousand
     at a time, once all were looked at."""
@@ -202,15 +165,13 @@ def deletes(directory: Path, listed: Path) -> dict[str, Any]:
 def main() -> None:
     """Do what is asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["common", "duckdb", "deletes"])
+    parser.add_argument("what", choices=["common", "deletes"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("more", nargs="?", default="")
     given = parser.parse_args()
     started = time.monotonic()
     if given.what == "common":
         found = common(given.directory)
-    elif given.what == "duckdb":
-        found = limit(given.directory, given.more)
     else:
         found = deletes(given.directory, Path(given.more))
     print(json.dumps(found | {"total_seconds": round(time.monotonic() - started, 2)}))

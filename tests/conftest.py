@@ -36,6 +36,10 @@ ONE_PROCESS: Final = ("spark", "browser")
 """Markers of tests that share what only one process of a run has."""
 SERVICES: Final = pytest.StashKey[Services]()
 
+# Programs that tests start find it here: a JVM for each of them would take minutes. Tests of Spark
+# name a master.
+os.environ["EBBTIDE_SPARK_MASTER"] = "none"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of this project's tests; `scripts/test` passes them on."""

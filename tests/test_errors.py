@@ -25,6 +25,8 @@ TOLD = {
     # A purge keeps its refusal as a record, of which the command makes exit code 3.
     ("Refused", "purge_in_use"),
     ("Refused", "purge_held"),
+    # The command line tells an interrupt so.
+    ("Failed", "interrupted"),
     # Any other exception, wherever it was caught last.
     (DEFECT, "internal"),
 }

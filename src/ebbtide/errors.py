@@ -134,7 +134,7 @@ KINDS: Final[Mapping[str, str]] = {
     "spark_error": "the Spark job failed",
     "archive_failed": "the archive for Spark's executors could not be written",
     "task_failed": "a step of a run met what it did not expect",
-    "worker_died": "the system ended a worker process of a run",
+    "worker_died": "the process of a run ended before it said how",
     "java_not_found": "no Java that Spark can run on",
     "secret_key_missing": "no key at hand by which the secrets of access keys are encrypted",
     "secret_key_wrong": "another key than that by which the secrets were encrypted",

@@ -18,6 +18,8 @@ from ebbtide.durations import format_duration, parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 
 ENV_PREFIX: Final = "EBBTIDE_"
+NO_SPARK: Final = "none"
+"""What stands in place of a master for runs in the process alone."""
 _SHOWN_MAX: Final = 60
 _PROMISED: Final = " Counts when a store is made; later, `ebbtide promises` changes it."
 
@@ -79,12 +81,14 @@ class Settings(BaseSettings):
         repr=False,
     )
     spark_master: str = Field(
-        "auto",
-        description="Spark master that collector runs use; `auto`: worker processes of this "
-        "machine, and Spark on it for what is too much for one process.",
+        "local[*]",
+        description="Spark master that collector runs use; `none`: no Spark, but this process "
+        "alone, for repositories of some hundred thousand files.",
     )
-    workers: int | None = Field(
-        None, ge=1, description="Worker processes of collector runs; without it, one per core."
+    spark_conf: str = Field(
+        "",
+        description="Settings of Spark's own, `spark.name=value`, separated by line ends or by the "
+        "comma before the next; `--conf` comes before them, `spark-defaults.conf` after.",
     )
     spark_driver_memory: str = Field("2g", description="Memory of Spark's driver.")
     spark_archive: str | None = Field(
@@ -169,6 +173,10 @@ class Settings(BaseSettings):
         description="Of which files a run asks a directory for size and date: of all, or, several "
         "times as fast, of those alone that could go (`candidates`). `auto`: of all, up to a "
         "million files.",
+    )
+    server_spark_idle: Duration = Field(
+        timedelta(minutes=10),
+        description="How long a server keeps Spark's JVM after the last run, for the next.",
     )
     server_threads: int = Field(
         32, ge=1, description="Requests that one server works on at a time."

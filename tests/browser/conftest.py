@@ -61,7 +61,7 @@ def lake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose store has the lake, with one run that planned and one that swept."""
     directory: Path = tmp_path_factory.mktemp("pages") / "store"
     server = new_server(directory, EBBTIDE_RECLAIM="false").start()
-    settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0))
+    settings = Settings(reclaim=False, spark_master="none", lease_ttl=timedelta(0))
     with Store.open(directory, settings=settings) as store:
         collect(store, fill_lake(store))
         store.create_repository("empty")

@@ -77,7 +77,7 @@ def ebbtide(
     for name in [name for name in os.environ if name.startswith("EBBTIDE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("EBBTIDE_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("EBBTIDE_WORKERS", "1")
+    monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "none")
 
     def invoke(*arguments: str | Path, code: int = 0) -> Result:
         capfd.readouterr()

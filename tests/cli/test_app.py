@@ -53,15 +53,6 @@ def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
     assert failed.stderr.startswith("error: there is no repository 'nothing'")
 
 
-def test_workers_that_are_still_starting_end_quietly(lake_template: Path) -> None:
-    """A command that is refused while they do."""
-    settings = {"EBBTIDE_STORE": str(lake_template), "EBBTIDE_WORKERS": "2"}
-    for _ in range(3):
-        failed = program("gc", "plan", "nothing", "--mode", "fast", **settings)
-        assert failed.returncode == 1
-        assert failed.stderr.count("\n") == 1, failed.stderr
-
-
 def test_a_reader_that_has_seen_enough_is_no_error(lake: Ebbtide, tmp_path: Path) -> None:
     """`ebbtide … | head -1` ends without a word on stderr."""
     script = f"set -o pipefail; {sys.executable} -m ebbtide.cli.reference | head -1"

@@ -223,10 +223,10 @@ def test_sizes_of_candidates_alone(
 
 
 def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to install; and without a master none is needed."""
+    """The message says what to install; and without Spark none is needed."""
     monkeypatch.setattr("ebbtide.gc.session._candidates", list)
     # A test before this one may have left its session.
-    monkeypatch.setattr("ebbtide.gc.session.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.setattr("ebbtide.gc.session._is_active", lambda: False)
     found = lake("gc", "plan", "lake", "--master", "local[1]", "--json", code=1)
     assert found.error_kind == "java_not_found"
     lake("gc", "plan", "lake")
@@ -235,26 +235,33 @@ def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.spark
 def test_a_run_on_spark(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a master is named, by option or setting."""
-    asked: list[str] = []
+    asked: list[tuple[str, dict[str, str]]] = []
 
-    def build(*, master: str, **_: str) -> SparkSession:
-        asked.append(master)
-        return shared_session()
+    session = shared_session()
 
-    monkeypatch.setattr("ebbtide.gc.session.build_session", build)
-    lake("gc", "plan", "lake", *SHORT, "--master", "spark://one")
+    class Shared:
+        """What is launched here."""
+
+        def session(self) -> SparkSession:
+            """That of all tests."""
+            return session
+
+    def launch(*, master: str, conf: dict[str, str], **_: object) -> Shared:
+        asked.append((master, conf))
+        return Shared()
+
+    monkeypatch.setattr("ebbtide.gc.session.launch", launch)
+    monkeypatch.setattr("ebbtide.cli.collecting.atexit.register", lambda _ended: None)
+    monkeypatch.setenv("EBBTIDE_SPARK_CONF", "spark.a=1,spark.b=2")
+    conf = ("--conf", "spark.b=3", "--conf", "spark.c=4")
+    lake("gc", "plan", "lake", *SHORT, "--master", "spark://one", *conf)
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "spark://two")
     found = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
     assert (found["state"], found["deleted_count"]) == ("swept", 1)
-    assert set(asked) == {"spark://one", "spark://two"}
-    assert lake("fs", "cat", "lake", expired, "a", code=1).err
-
-
-def test_worker_processes(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default, on a machine of several cores."""
-    monkeypatch.setenv("EBBTIDE_WORKERS", "2")
-    found = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
-    assert (found["state"], found["deleted_count"]) == ("swept", 1)
+    first, *others = asked
+    assert first == ("spark://one", {"spark.a": "1", "spark.b": "3", "spark.c": "4"})
+    assert others == [("spark://two", {"spark.a": "1", "spark.b": "2"})]
+    assert re.fullmatch(r"Spark [\d.]+ on local\[2\]", found["engine"])
     assert lake("fs", "cat", "lake", expired, "a", code=1).err
 
 

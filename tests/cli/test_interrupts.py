@@ -67,10 +67,12 @@ def store(
 
 
 def environment(store: Path) -> dict[str, str]:
-    """Of the program in a process of its own, with two workers."""
+    """Of the program in a process of its own, without Spark."""
     return os.environ | {
         "EBBTIDE_STORE": str(store),
-        "EBBTIDE_WORKERS": "2",
+        "EBBTIDE_SPARK_MASTER": "none",
+        # A first JVM would write an archive of its classes for a while.
+        "XDG_CACHE_HOME": os.devnull,
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
 
@@ -139,7 +141,7 @@ def check_outcome(lake: Ebbtide, *, aside: bool = False, exactly: bool = True) -
     return str(run["run_id"])
 
 
-@pytest.mark.parametrize("step", ["list", "reach", "subtract"])
+@pytest.mark.parametrize("step", ["list", "read", "subtract"])
 def test_a_plan(lake: Ebbtide, store: Path, step: str) -> None:
     """There is none then, and nothing went; the next is not held up."""
     command = ("gc", "run", "lake", *SHORT, "--yes", "--store", str(store))
@@ -161,7 +163,8 @@ def test_while_spark_starts(lake: Ebbtide, store: Path) -> None:
     process.send_signal(signal.SIGINT)
     found = ended(process, store)
     assert (found.returncode, found.stdout) == (INTERRUPTED, "")
-    assert "while starting Spark" in found.stderr
+    told = ("Interrupted while starting Spark", "Interrupted before it began")
+    assert found.stderr.startswith(told)
     assert lake("gc", "runs", "lake", "--json").document["runs"] == []
 
 
@@ -193,7 +196,7 @@ def test_a_sweep_before_it_deletes(lake: Ebbtide, store: Path, moment: str) -> N
 def test_a_sweep_that_deletes(
     lake: Ebbtide, store: Path, command: str, when: str, options: tuple[str, ...], how: str
 ) -> None:
-    """In the command's own process and in workers: what went is on record, all of it, and the
+    """What went is on record, all of it, and the
     command that is named does the rest."""
     if command == "sweep":
         lake("gc", "plan", "lake", *SHORT)

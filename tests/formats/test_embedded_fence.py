@@ -10,8 +10,8 @@ import pytest
 from ebbtide.errors import Gone
 from ebbtide.formats.base import Fencing
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.formats.roots import RootTables
 from ebbtide.ids import new_id
+from ebbtide.retention.decision import Roots
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.conftest import START
@@ -49,7 +49,7 @@ def test_what_rests_on_a_commit_waits_for_the_fence(
     with ThreadPoolExecutor(1) as pool, form.hold(run_id, deletes=True) as hold:
         begun: list[Future[object]] = []
 
-        def choose(_tables: RootTables) -> Fencing:
+        def choose(_roots: Roots) -> Fencing:
             begun.append(pool.submit(OPERATIONS[name], repository))
             assert waits_for_a_lock(store.metadata, begun[0])
             return Fencing(tombstone=[commit])

@@ -1,29 +1,21 @@
-"""Deciding in another process: the same as here, and nothing is left behind."""
+"""Deciding for a plan, at the fence, and behind it: against the definitions."""
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from ebbtide.arrow import texts
-from ebbtide.errors import Failed, InvalidInput, Refused
-from ebbtide.formats.roots import COMMIT_ROWS_AT_ONCE, RootTables
-from ebbtide.gc import deciding
+from ebbtide.errors import InvalidInput, Refused
 from ebbtide.gc.decided import decided, trees_of
 from ebbtide.gc.deciding import (
     decide_at_fence,
     decide_behind,
     decide_plan,
     released_since,
-    spooled,
 )
-from ebbtide.gc.engine import Engine
 from ebbtide.gc.mark import MarkedTrees
 from ebbtide.gc.parts import ADDRESS_SCHEMA, read_rows
 from ebbtide.gc.planned_commits import read_commits
@@ -35,32 +27,13 @@ from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots, decide
 from ebbtide.storage import open_storage
 from tests.retention import histories
-from tests.support.engines import ENGINES, on_engines
 from tests.support.randomized import randomized
-
-LOCAL = on_engines("inline", "workers")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    """On a disk, where worker processes find it."""
+    """Of a run."""
     return RunFolder.inside(open_storage(str(tmp_path / "lake")), new_id())
-
-
-@pytest.fixture(autouse=True, scope="module")
-def workers() -> None:
-    """They run: alone a process does what is asked of them itself."""
-    ENGINES["workers"].expect(None)
-
-
-@pytest.fixture(autouse=True)
-def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where files of this machine go for a while: none is left there."""
-    place = tmp_path / "spools"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    yield place
-    assert not list(place.iterdir())
 
 
 def some_roots(seed: int) -> Roots:
@@ -101,14 +74,12 @@ def later(roots: Roots, rng: random.Random) -> Roots:
     )
 
 
-@LOCAL
 @randomized("decisions")
-def test_a_plan_is_the_same(folder: RunFolder, engine: Engine, seed: int) -> None:
+def test_a_plan_is_the_same(folder: RunFolder, seed: int) -> None:
     roots = some_roots(seed)
     expected = decided(folder, roots)
     read = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
-    with spooled(RootTables.of(roots)) as spool:
-        found = decide_plan(engine, read, spool, listed_count=0)
+    found = decide_plan(read, roots, listed_count=0)
     assert found == expected
     marked = trees_of(roots, decide(roots))
     rows = read_rows(read, found.trees.trees, TREES_SCHEMA).to_pylist()
@@ -121,9 +92,8 @@ def test_a_plan_is_the_same(folder: RunFolder, engine: Engine, seed: int) -> Non
     assert set(texts(companions.column("address"))) == marked.companions
 
 
-@LOCAL
 @randomized("decisions")
-def test_the_fence_and_what_follows(folder: RunFolder, engine: Engine, seed: int) -> None:
+def test_the_fence_and_what_follows(folder: RunFolder, seed: int) -> None:
     """Against the definitions, by sets."""
     rng = random.Random(seed)
     before = some_roots(seed)
@@ -132,8 +102,7 @@ def test_the_fence_and_what_follows(folder: RunFolder, engine: Engine, seed: int
     marked = trees_of(before, kept)
     now = later(before, rng)
     decision = decide(now)
-    with spooled(RootTables.of(now)) as spool:
-        fenced = decide_at_fence(engine, folder, spool, planned.commits, listed_count=0)
+    fenced = decide_at_fence(folder, now, planned.commits, listed_count=0)
     was_expired = {c.commit_id for c in before.commits} - set(kept.active)
     closed = {c.commit_id for c in now.commits if c.tombstoned}
     assert fenced.closed == (was_expired & decision.expired) - closed
@@ -144,8 +113,7 @@ def test_the_fence_and_what_follows(folder: RunFolder, engine: Engine, seed: int
     assert fenced.unread.trees.data == trees_of(now, decision).data - marked.data
 
     last = later(now, rng)
-    with spooled(RootTables.of(last)) as spool:
-        behind = decide_behind(engine, folder, spool, planned.commits, fenced.unread)
+    behind = decide_behind(folder, last, planned.commits, fenced.unread)
     still_open = {
         c.tree_id for c in last.commits if not c.tombstoned and c.tree_id in last.tree_checksums
     }
@@ -162,16 +130,15 @@ def check_unread(trees: MarkedTrees, checksums: object, marked: MarkedTrees, now
     assert checksums == {tree: now.tree_checksums[tree] for tree in trees.recorded}
 
 
-@LOCAL
 @randomized("decisions")
-def test_what_was_released(folder: RunFolder, engine: Engine, seed: int) -> None:
+def test_what_was_released(folder: RunFolder, seed: int) -> None:
     before = some_roots(seed)
     planned = decided(folder, before)
     now = later(before, random.Random(seed))
     other = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
     trees = decided(other, now).trees
     held = read_commits(folder, planned.commits)
-    found = released_since(engine, other, trees, earlier=(folder, planned.commits))
+    found = released_since(other, trees, earlier=(folder, planned.commits))
     data = trees_of(now, decide(now)).data
     made = {tree for tree in now.tree_checksums if tree not in held.trees}
     gone = (held.data_trees | made) - data
@@ -179,67 +146,18 @@ def test_what_was_released(folder: RunFolder, engine: Engine, seed: int) -> None
     assert found.unknown_count == len(gone - now.tree_checksums.keys())
 
 
-def test_many_commits_come_some_at_a_time() -> None:
-    commits = tuple(
-        Commit(f"c{n}", (f"c{n - 1}",) if n else (), histories.NOW, f"t{n}")
-        for n in range(2 * COMMIT_ROWS_AT_ONCE + 7)
-    )
-    roots = Roots(histories.NOW, (), commits, frozenset(), {c.tree_id: "" for c in commits}, None)
-    tables = list(RootTables.of(roots).tables)
-    assert [table.num_rows for table in tables] == [COMMIT_ROWS_AT_ONCE, COMMIT_ROWS_AT_ONCE, 7]
-    with spooled(RootTables.of(roots)) as read:
-        assert read.roots() == roots
-        assert not read.head.commits
-
-
-def test_it_is_another_process() -> None:
-    """Where there are workers, or every process would hold what one should."""
-    assert ENGINES["workers"].call(os.getpid) != os.getpid()
-    assert ENGINES["inline"].call(os.getpid) == os.getpid()
-
-
-@LOCAL
-def test_errors_come_back_as_they_are(folder: RunFolder, engine: Engine) -> None:
+def test_errors_come_back_as_they_are(folder: RunFolder) -> None:
     """With all that they say, and without anything written."""
     roots = some_roots(1)
     empty = Roots(roots.now, roots.refs, (), frozenset(), {}, None)
-    with spooled(RootTables.of(empty)) as read, pytest.raises(Refused) as refused:
-        decide_plan(engine, folder, read, listed_count=1)
+    with pytest.raises(Refused) as refused:
+        decide_plan(folder, empty, listed_count=1)
     assert refused.value.kind == "zero_commits"
     twice = Roots(roots.now, (), (*roots.commits, roots.commits[0]), frozenset({"gone"}), {}, None)
-    with spooled(RootTables.of(twice)) as read, pytest.raises(InvalidInput) as invalid:
-        decide_plan(engine, folder, read, listed_count=0)
+    with pytest.raises(InvalidInput) as invalid:
+        decide_plan(folder, twice, listed_count=0)
     assert invalid.value.kind == "invalid_argument"
-    with spooled(RootTables.of(roots)) as read, pytest.raises(Refused) as foreign:
-        decide_at_fence(engine, folder, read, None, listed_count=0)
+    with pytest.raises(Refused) as foreign:
+        decide_at_fence(folder, roots, None, listed_count=0)
     assert foreign.value.kind == "plan_foreign"
     assert not list(folder.storage.list(folder.prefix))
-
-
-def test_a_reading_that_breaks_off_leaves_nothing() -> None:
-    def broken() -> Iterator[pa.Table]:
-        yield from RootTables.of(some_roots(1)).tables
-        raise Failed("database_error", "it went away")
-
-    tables = RootTables(some_roots(1), broken())
-    with pytest.raises(Failed, match="it went away"), spooled(tables):
-        pytest.fail("it was not read whole")
-
-
-def test_no_room_for_a_while(spools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to do."""
-    monkeypatch.setattr(tempfile, "tempdir", str(spools / "nowhere"))
-    with pytest.raises(Failed) as failed, spooled(RootTables.of(some_roots(1))):
-        pytest.fail("there is nowhere to write to")
-    assert failed.value.kind == "task_failed"
-    assert "TMPDIR" in failed.value.message
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As above, and what was made is gone again."""
-    monkeypatch.setattr(deciding, "SPOOL_FILE", "/dev/full")
-    roots = some_roots(1)
-    with pytest.raises(Failed) as failed, spooled(RootTables.of(roots)):
-        pytest.fail("there is no room")
-    assert "TMPDIR" in failed.value.message

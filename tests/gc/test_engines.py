@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ebbtide.errors import EbbtideError, Failed, NotFound, Refused
-from ebbtide.gc.engine import Engine, LocalEngine
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import PartRows
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.workers import Workers
 from tests.support.copies import listing
 from tests.support.engines import ENGINES, on_engines, shared_session
 from tests.support.histories import PlannedWorld, Template
 from tests.support.icechunk_lake import candidates
 
 ROOT = Path(__file__).parents[2]
-PARENT = """
-import time
-from ebbtide.gc.workers import Workers
-
-if __name__ == "__main__":
-    workers = Workers(2)
-    print(*sorted(set(workers.call(__import__("os").getpid, [()] * 40))), flush=True)
-    time.sleep(600)
-"""
+JOBS_MAX = 12
 
 Work = Callable[[int, int, PartRows], None]
 
@@ -120,29 +105,6 @@ def test_steps_together(engine: Engine) -> None:
     assert engine.run_together(([], count)) == []
 
 
-@pytest.mark.parametrize("name", ["inline", "workers"])
-def test_beside_a_block(name: str) -> None:
-    """In another thread where there are more cores than one; else when it is asked for."""
-    engine = ENGINES[name]
-    threads: list[int] = []
-
-    def work() -> str:
-        threads.append(threading.get_ident())
-        return "done"
-
-    with engine.beside(work) as result:
-        assert name == "workers" or not threads
-        assert result() == "done"
-    assert len(threads) == 1
-    assert (threads == [threading.get_ident()]) == (name == "inline")
-
-    def broken() -> None:
-        raise NotFound("object_not_found", "it is gone")
-
-    with engine.beside(broken) as result_of_none, pytest.raises(NotFound, match="it is gone"):
-        result_of_none()
-
-
 def test_what_a_step_did_not_expect() -> None:
     """An error of the step itself, and one of Python's."""
 
@@ -153,104 +115,31 @@ def test_what_a_step_did_not_expect() -> None:
 
         return work
 
-    for name in ("inline", "workers"):
-        with pytest.raises(Failed) as failed:
-            ENGINES[name].run([0, 1], fail(ValueError("odd")))
-        assert failed.value.kind == "task_failed"
-        assert "ValueError: odd" in failed.value.message
-        lost = Failed("storage_error", "no answer")
-        with pytest.raises(EbbtideError) as told:
-            ENGINES[name].run([0, 1], fail(lost))
-        assert (told.value.kind, told.value.message) == ("storage_error", "no answer")
-
-
-def test_few_rows_start_no_workers() -> None:
-    """Many do, and those that run are used."""
-    workers = Workers(2)
-    engine = LocalEngine(shared_session, workers=workers, alone_rows_max=10)
-
-    def work(_number: int, _task: int, answer: PartRows) -> None:
-        answer.counted(1, bytes_total=0, group=str(os.getpid()))
-
-    def in_this_process() -> bool:
-        return {part.group for part in engine.run([0] * 4, work)} == {str(os.getpid())}
-
-    engine.expect(10)
-    assert (engine.cores, engine.task_count, in_this_process()) == (1, 1, True)
-    assert not workers.started
-    engine.expect(11)
-    assert (engine.cores, in_this_process()) == (2, False)
-    engine.expect(0)
-    assert (engine.cores, in_this_process()) == (2, False)
-    others = Workers(2)
-    LocalEngine(shared_session, workers=others).expect(None)
-    assert others.started
-
-
-class Sent:
-    """Knows how often it was pickled, and each copy in how many places it was loaded."""
-
-    def __init__(self) -> None:
-        self.times = 0
-
-    def __getstate__(self) -> dict[str, int]:
-        self.times += 1
-        return dict(self.__dict__)
-
-
-def test_what_tasks_have_in_common_goes_to_workers_once() -> None:
-    engine = LocalEngine(shared_session, workers=Workers(2), alone_rows_max=-1)
-    sent = Sent()
-
-    def work(_number: int, _task: int, answer: PartRows) -> None:
-        answer.counted(sent.times, bytes_total=0, group=f"{os.getpid()} {id(sent)}")
-
-    parts = engine.run(list(range(20)), work)
-    assert sent.times == 1
-    assert len(parts) == 20
-    assert len({part.group for part in parts}) <= 2, "a copy for each worker"
-
-
-def test_one_task_goes_where_the_others_went() -> None:
-    """What it holds is not to stay with the driver; but no worker is started for it."""
-    workers = Workers(2)
-    engine = LocalEngine(shared_session, workers=workers, alone_rows_max=-1)
-
-    def work(_number: int, _task: int, answer: PartRows) -> None:
-        answer.counted(1, bytes_total=0, group=str(os.getpid()))
-
-    assert [part.group for part in engine.run([0], work)] == [str(os.getpid())]
-    assert not workers.started
-    workers.start()
-    assert [part.group for part in engine.run([0], work)] != [str(os.getpid())]
-    assert engine.run([], work) == []
-
-
-def test_a_worker_that_the_system_ends() -> None:
-    """The step fails, and the next one finds new workers."""
-    engine = LocalEngine(shared_session, workers=Workers(2))
-
-    def work(_number: int, task: int, answer: PartRows) -> None:
-        if task:
-            os.kill(os.getpid(), signal.SIGKILL)
-        answer.counted(1, bytes_total=0, group="done")
-
+    engine = ENGINES["inline"]
     with pytest.raises(Failed) as failed:
-        engine.run([0, 1], work)
-    assert failed.value.kind == "worker_died"
-    assert len(engine.run([0, 0], work)) == 2
+        engine.run([0, 1], fail(ValueError("odd")))
+    assert failed.value.kind == "task_failed"
+    assert "ValueError: odd" in failed.value.message
+    lost = Failed("storage_error", "no answer")
+    with pytest.raises(EbbtideError) as told:
+        engine.run([0, 1], fail(lost))
+    assert (told.value.kind, told.value.message) == ("storage_error", "no answer")
 
 
-def test_workers_end_with_their_parent(tmp_path: Path) -> None:
-    """Even when nothing can tell them."""
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT)
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as parent:
-        assert parent.stdout is not None
-        workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
-        assert workers
-        parent.kill()
-    _, alive = psutil.wait_procs(workers, timeout=60)
-    assert not alive
+@pytest.mark.spark
+def test_a_small_run_is_few_jobs(template: Template, tmp_path: Path) -> None:
+    """Each costs a tenth of a second and more. They are named after the run and its steps."""
+    world = PlannedWorld(template, tmp_path)
+    world.engine = ENGINES["spark"]
+    planned = world.collector(mode="clean").plan()
+    swept = world.collector().sweep(planned.run_id)
+    assert swept.state == "swept"
+    assert swept.counts["deleted"].objects > 0
+    tracker = shared_session().sparkContext.statusTracker()
+    jobs = list(tracker.getJobIdsForGroup(planned.run_id))
+    assert 4 <= len(jobs) <= JOBS_MAX
+    described = shared_session().sparkContext.getLocalProperty("spark.job.description")
+    assert described == f"ebbtide {planned.run_id}: count"
+    assert swept.engine is not None
+    assert swept.engine.startswith("Spark ")
+    world.close()

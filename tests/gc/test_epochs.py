@@ -51,4 +51,4 @@ def test_a_hold_that_was_replaced_deletes_nothing(
 
 def test_the_hold_that_the_storage_names_deletes(planned: PlannedWorld) -> None:
     announce_epoch(planned.lake.storage, run_epoch=EPOCH, run_id=planned.run_id)
-    assert any(part.group.startswith("deleted ") for part in delete_candidates(planned))
+    assert any(part.relation == "deleted" for part in delete_candidates(planned))

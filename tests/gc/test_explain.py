@@ -584,7 +584,7 @@ def test_it_changes_nothing(world: World) -> None:
     assert world.files("") == before
 
 
-@on_engines("inline", "workers")
+@on_engines("inline")
 @randomized("explained stores")
 @examples("explained stores")
 @given(

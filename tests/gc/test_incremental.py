@@ -403,7 +403,7 @@ def test_the_same_storage_as_after_clean_runs(tmp_path: Path, seed: int) -> None
     check_twins(tmp_path, seed, INLINE)
 
 
-@on_engines("workers", "spark")
+@on_engines("spark")
 @randomized("incremental twins by other engines")
 def test_the_same_by_other_engines(tmp_path: Path, engine: Engine, seed: int) -> None:
     """Not where no process may hold anything: all runs are clean there."""

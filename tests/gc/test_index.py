@@ -21,12 +21,10 @@ from ebbtide.gc import indexed, keys, nodes
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.index import Index
 from ebbtide.gc.keys import (
-    SIEVE_AT_ONCE,
+    SET_AT_ONCE,
     KeySet,
-    Sieve,
     first_of_each_address,
     keys_of,
-    once,
 )
 from ebbtide.gc.report import RunReport
 from tests.support.engines import on_engines
@@ -107,13 +105,20 @@ def test_a_node_is_read_once(world: World, read: list[str], mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["clean", "incremental"])
-def test_nodes_that_fill_several_parts_are_told_apart(
-    world: World, read: list[str], monkeypatch: pytest.MonkeyPatch, mode: str
+@pytest.mark.parametrize("were_few", [True, False])
+def test_many_are_divided_into_buckets(
+    world: World, read: list[str], monkeypatch: pytest.MonkeyPatch, mode: str, were_few: bool
 ) -> None:
-    """By what a part is of all of them."""
-    monkeypatch.setattr(nodes, "NODES_PER_PART", 3)
+    """Each task reads the parts of its own; what was written for few is found, and divided."""
+    monkeypatch.setattr(index_module, "BUCKETS", 4)
+    monkeypatch.setattr(index_module, "SMALL_MAX", 2)
+    many = index_module.MANY_POINTERS
+    if not were_few:
+        monkeypatch.setattr(index_module, "MANY_POINTERS", 1)
     fill(world)
-    for number in range(4):
+    for number in range(9):
+        if number == 5:
+            monkeypatch.setattr(index_module, "MANY_POINTERS", 1)
         swept(world, mode)
         known = {*world.lake.context.tree_of(world.lake.commits.get("main")).ranges}
         write(world, 5 * number)
@@ -123,6 +128,29 @@ def test_nodes_that_fill_several_parts_are_told_apart(
         assert {*read} >= {each.range_id for each in new}
         assert len(read) == len(new) + 1
         read.clear()
+    buckets = {part.bucket for part in index_module.parts_in(world.lake.storage)}
+    assert len(buckets - {index_module.LOOSE}) > 1
+    monkeypatch.setattr(index_module, "MANY_POINTERS", many)
+    swept(world, mode)
+    assert not read
+
+
+def test_parts_of_no_bucket_are_dropped_once_they_are_divided(
+    world: World, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(world)
+    for number in range(4):
+        write(world, number)
+        swept(world)
+    monkeypatch.setattr(index_module, "MANY_POINTERS", 1)
+    monkeypatch.setattr(index_module, "SMALL_MAX", 1)
+    read.clear()
+    swept(world)
+    parts = list(index_module.parts_in(world.lake.storage))
+    assert parts
+    assert index_module.LOOSE not in {part.bucket for part in parts}
+    swept(world)
+    assert not read
 
 
 def test_it_is_read_but_not_written_for_a_plan_elsewhere(
@@ -137,6 +165,19 @@ def test_it_is_read_but_not_written_for_a_plan_elsewhere(
     assert report.state == "planned"
     assert 0 < len(read) < seen
     assert index_files(world) == before
+
+
+def test_what_a_run_releases_is_no_use_of_it(world: World, read: list[str]) -> None:
+    """What it knows of trees that stay is not dropped because others were asked about."""
+    fill(world)
+    for number in range(12):
+        write(world, number)
+    swept(world)
+    world.clock.advance(timedelta(hours=50))
+    assert 0 < swept(world, "incremental").commits["expired"] < 5
+    read.clear()
+    swept(world)
+    assert not read
 
 
 # What it does not trust
@@ -282,7 +323,7 @@ def test_a_run_that_dies_between_writing_and_dropping(
 # That it changes nothing else
 
 
-@on_engines("workers", "spark")
+@on_engines("inline", "spark")
 def test_the_same_plan_with_and_without_it(world: World, engine: Engine) -> None:
     world.engine = engine
     fill(world)
@@ -315,20 +356,6 @@ def test_addresses_with_one_key_keep_garbage(world: World, monkeypatch: pytest.M
 KEYS = st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1), max_size=20)
 
 
-@randomized("properties of values")
-@examples("properties of values")
-@given(arrays=st.lists(KEYS, max_size=4), asked=KEYS, questions=st.none() | st.integers(0, 100))
-def test_a_set_of_keys_is_a_set(
-    arrays: list[list[int]], asked: list[int], questions: int | None
-) -> None:
-    given_arrays = [once(np.array(array, np.int64)) for array in arrays]
-    found = KeySet(given_arrays, questions=questions)
-    expected = {key for array in arrays for key in array}
-    assert found.has(np.array(asked, np.int64)).tolist() == [key in expected for key in asked]
-    if questions is None:
-        assert len(found) == len(expected)
-
-
 ROWS = st.lists(st.sampled_from(["a", "b", "c", "a.part", "b.part", "b.more", "d"]), max_size=30)
 
 
@@ -348,26 +375,26 @@ def test_rows_are_told_apart_by_their_addresses(addresses: list[str], pieces: in
 @randomized("properties of values")
 @examples("properties of values")
 @given(few=KEYS, many=KEYS)
-def test_a_sieve_lets_what_is_among_some_through(few: list[int], many: list[int]) -> None:
-    found = Sieve(np.array(few, np.int64)).among(np.array(many, np.int64))
+def test_what_of_many_keys_is_in_a_set(few: list[int], many: list[int]) -> None:
+    found = KeySet(np.array(few, np.int64)).among(np.array(many, np.int64))
     assert found.tolist() == [key for key in many if key in few]
 
 
 @pytest.mark.parametrize("bit", range(63))
-def test_a_sieve_is_exact_where_all_bits_but_one_are_the_same(bit: int) -> None:
+def test_a_set_is_exact_where_all_bits_but_one_are_the_same(bit: int) -> None:
     few = np.array([5, 5 << 40], np.int64)
-    assert Sieve(few).among(few ^ (1 << bit)).tolist() == []
+    assert KeySet(few).among(few ^ (1 << bit)).tolist() == []
 
 
-@pytest.mark.parametrize("count", [0, 1, SIEVE_AT_ONCE, SIEVE_AT_ONCE + 1, 3 * SIEVE_AT_ONCE])
+@pytest.mark.parametrize("count", [0, 1, SET_AT_ONCE, SET_AT_ONCE + 1, 3 * SET_AT_ONCE])
 @randomized("keys in large numbers")
-def test_a_sieve_goes_through_keys_some_at_a_time(count: int, seed: int) -> None:
+def test_a_set_goes_through_keys_some_at_a_time(count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     many = rng.integers(-(2**63), 2**63 - 1, count, dtype=np.int64)
-    sieve = Sieve(np.concatenate([many[:: SIEVE_AT_ONCE - 1], many[-2:]]))
-    expected = sorted({*range(0, count, SIEVE_AT_ONCE - 1), *range(max(0, count - 2), count)})
-    assert sieve.places(many).tolist() == expected
-    assert sieve.has(many).nonzero()[0].tolist() == expected
+    found = KeySet(np.concatenate([many[:: SET_AT_ONCE - 1], many[-2:]]))
+    expected = sorted({*range(0, count, SET_AT_ONCE - 1), *range(max(0, count - 2), count)})
+    assert found.places(many).tolist() == expected
+    assert found.has(many).nonzero()[0].tolist() == expected
 
 
 def test_keys_are_those_of_the_published_algorithm() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from ebbtide.arrow import first_of_each, numbered, texts
 from ebbtide.formats.base import NODES_SCHEMA
-from ebbtide.gc.index import IndexPart, dealt
 from ebbtide.gc.indexed import (
     KEYED_SCHEMA,
     TREES_SCHEMA,
@@ -23,8 +22,8 @@ from ebbtide.gc.indexed import (
     keyed,
     keys_in,
 )
-from ebbtide.gc.keys import Sieve
-from ebbtide.gc.nodes import MARKED_NODES, each_once
+from ebbtide.gc.keys import KeySet
+from ebbtide.gc.trees import FLAGGED, each_once
 from tests.support.randomized import examples, randomized
 
 Node = tuple[str, str, int]
@@ -38,6 +37,7 @@ NODES = st.tuples(
 TREES = st.tuples(
     st.text("tree", max_size=3), st.text("sum", max_size=3), st.lists(NODES), st.integers(0, 9)
 )
+FLAGS = st.tuples(st.booleans(), st.booleans())
 KEY = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
 KEYED = st.lists(st.tuples(st.lists(KEY, max_size=4), st.booleans()))
 CHOICES = st.lists(st.tuples(TREES, st.booleans()), max_size=6)
@@ -122,8 +122,8 @@ def test_keys_of_neighbours_come_together(
     expected = [key for keys, wanted in rows if wanted for key in keys]
     assert [key for keys in found for key in keys.tolist()] == expected
     assert key_counts(table).tolist() == [len(keys) for keys, _ in rows]
-    sieve = Sieve(np.array(others, np.int64))
-    few = [key for keys in keys_in(table, chosen, among=sieve) for key in keys.tolist()]
+    among = KeySet(np.array(others, np.int64))
+    few = [key for keys in keys_in(table, chosen, among=among) for key in keys.tolist()]
     assert few == [key for key in expected if key in others]
     flags = [[wanted for _, wanted in part] for part in parts]
     assert len(found) == sum(b > a for part in flags for a, b in pairwise([False, *part]))
@@ -137,22 +137,25 @@ def _without_first(parts: list[Any]) -> list[Any]:
 
 @randomized("properties of values")
 @examples("properties of values")
-@given(parts=st.lists(st.lists(st.tuples(NODES, st.booleans()), max_size=8), max_size=4))
-def test_each_node_once(parts: list[list[tuple[Node, bool]]]) -> None:
-    """One id with two checksums is two nodes. Required is what one row says so of."""
-    expected: dict[Node, bool] = {}
+@given(parts=st.lists(st.lists(st.tuples(NODES, FLAGS), max_size=8), max_size=4))
+def test_each_node_once(parts: list[list[tuple[Node, tuple[bool, bool]]]]) -> None:
+    """One id with two checksums is two nodes. A flag is what one row says so of."""
+    expected: dict[Node, tuple[bool, bool]] = {}
     tables = []
     for part in parts:
-        required = pa.array([flag for _, flag in part], pa.bool_())
         table = nodes_table([node for node, _ in part])
-        tables.append(table.append_column(MARKED_NODES.field("required"), required))
-        for node, flag in part:
-            expected[node] = expected.get(node, False) or flag
+        for place, name in enumerate(("data", "required")):
+            flags = pa.array([each[place] for _, each in part], pa.bool_())
+            table = table.append_column(FLAGGED.field(name), flags)
+        tables.append(table)
+        for node, (data, required) in part:
+            known = expected.get(node, (False, False))
+            expected[node] = known[0] or data, known[1] or required
     found = each_once(tables)
-    assert found.schema.equals(MARKED_NODES)
+    assert found.schema.equals(FLAGGED)
     assert found.num_rows == len(expected)
-    flags = found.column("required")
-    assert dict(zip(nodes_of(found), flags.to_pylist(), strict=True)) == expected
+    both = zip(*(found.column(name).to_pylist() for name in ("data", "required")), strict=True)
+    assert dict(zip(nodes_of(found), both, strict=True)) == expected
 
 
 @randomized("properties of values")
@@ -166,16 +169,3 @@ def test_texts_are_numbered_as_they_come(words: list[str], pieces: int) -> None:
     assert numbers.tolist() == [order.index(text) for text in whole]
     firsts = [text not in whole[:place] for place, text in enumerate(whole)]
     assert first_of_each(numbers).tolist() == firsts
-
-
-@randomized("properties of values")
-@examples("properties of values")
-@given(sizes=st.lists(st.integers(0, 1000)), tasks=st.integers(1, 5))
-def test_parts_are_dealt_evenly(sizes: list[int], tasks: int) -> None:
-    """No task has more than another by more than the largest part."""
-    parts = [IndexPart(f"{number}", size) for number, size in enumerate(sizes)]
-    hands = dealt(parts, tasks=tasks)
-    assert sorted(name for hand in hands for name in hand) == sorted(part.name for part in parts)
-    assert len(hands) == min(tasks, len(parts))
-    totals = [sum(sizes[int(name)] for name in hand) for hand in hands]
-    assert not totals or max(totals) - min(totals) <= max(sizes)

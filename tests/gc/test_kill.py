@@ -66,7 +66,6 @@ def in_session(session: int) -> list[psutil.Process]:
     return found
 
 
-OF_WORKERS = pytest.mark.drawn("kills of workers")
 ON_SPARK = pytest.mark.drawn("programs on Spark")
 
 
@@ -137,8 +136,6 @@ def test_killed_sweep_is_finished_by_the_next(
     [
         ("fence", "inline"),
         ("delete range", "inline"),
-        pytest.param("fence", "workers", marks=OF_WORKERS),
-        pytest.param("delete range", "workers", marks=OF_WORKERS),
         pytest.param("delete range", "spark", marks=ON_SPARK),
         pytest.param("fence", "joins", marks=ON_SPARK),
     ],
@@ -155,10 +152,10 @@ def test_killed_sweep_is_finished_by_a_new_run(
 @pytest.mark.parametrize(
     ("kind", "moment", "engine"),
     [
-        pytest.param("range", "before", "workers", marks=OF_WORKERS),
-        pytest.param("range", "after", "workers", marks=OF_WORKERS),
-        pytest.param("object", "before", "workers", marks=OF_WORKERS),
-        pytest.param("object", "after", "workers", marks=OF_WORKERS),
+        ("range", "before", "inline"),
+        ("range", "after", "inline"),
+        ("object", "before", "inline"),
+        ("object", "after", "inline"),
         pytest.param("range", "after", "spark", marks=ON_SPARK),
         pytest.param("object", "before", "spark", marks=ON_SPARK),
     ],

@@ -41,7 +41,7 @@ POINTS: Final[list[Point]] = [
     "before the run",
     ("list", "end"),
     ("read", "end"),
-    ("mark", "end"),
+    ("subtract", "end"),
     "planned",
     ("fence", "end"),
     ("recheck", "end"),

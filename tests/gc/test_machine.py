@@ -38,7 +38,7 @@ ACTS_BEFORE_PLAN = 8
 LEASE = timedelta(hours=1)
 TRASH = timedelta(days=1)
 
-PLAN_POINTS: list[tuple[str, Event]] = [("list", "end"), ("read", "end"), ("mark", "end")]
+PLAN_POINTS: list[tuple[str, Event]] = [("list", "end"), ("read", "end"), ("subtract", "end")]
 SWEEP_POINTS: list[tuple[str, Event]] = [
     ("fence", "start"),
     ("fence", "end"),

@@ -9,8 +9,7 @@ import pytest
 
 from ebbtide.errors import Refused
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.keys import rows_of
-from ebbtide.gc.mark import MarkedTrees, mark
+from ebbtide.gc.mark import Mark, MarkedTrees, write_trees
 from ebbtide.gc.places import Place
 from ebbtide.gc.runs import RunFolder
 from tests.support.engines import INLINE
@@ -38,7 +37,8 @@ def test_trees_that_may_be_missing(world: World) -> None:
     def live(name: str, *, lenient: frozenset[str]) -> int:
         place = Place(storage, layout, RunFolder.inside(storage, "0" * 32), name)
         marked = MarkedTrees(recorded=trees, data=trees, lenient=lenient)
-        return rows_of(mark(INLINE, place, trees=marked, checksums=roots.tree_checksums).live)
+        known = write_trees(place.folder, place.prefixed("known"), marked, roots.tree_checksums)
+        return Mark.of(INLINE, place, known).live().collect().num_rows
 
     whole = live("whole", lenient=frozenset())
     storage.delete([layout.tree_address(lost)])

@@ -15,15 +15,16 @@ import pytest
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Refused
-from ebbtide.gc import candidates, inventory, keys
+from ebbtide.gc import inventory, keys
+from ebbtide.gc import subtract as subtraction
 from ebbtide.gc.candidates import Subtracted
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.frames import Frame
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.lookup import look_up
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.subtract import subtract
+from ebbtide.gc.subtract import flagged, placed, subtract, unlisted
 from ebbtide.storage import ObjectInfo, Storage, open_storage
 from ebbtide.storage.base import sizes_of
 from tests.support.engines import ENGINES, INLINE, on_engines
@@ -79,18 +80,26 @@ class Relations:
         rows = [(r[0], None, None, *r[3:]) if r[0] in self.named else r for r in self.rows]
         columns = [list(column) for column in zip(*rows, strict=True)]
         inventory = self.write("inventory", keyed(pa.table(columns, schema=INVENTORY_SCHEMA)))
-        given = candidates.Relations(
+        kinds = ("tree", "object", "temporary")
+        listed = [row for row in rows if row[3] in kinds]
+        sizes = [row[1] for row in listed]
+        given = subtraction.Relations(
             folder=self.folder,
             storage=cast("Storage", Objects({row[0]: row for row in self.rows}, self.gone)),
             inventory=inventory,
-            live=self.write("live", pa.table([live], schema=ADDRESS_SCHEMA)),
-            required=[],
+            listed=Count(len(listed), sum(s or 0 for s in sizes), None not in sizes),
+            live=self.keys("live", live),
             protected=self.write("kept", pa.table([protected], schema=ADDRESS_SCHEMA)),
-            kinds=("tree", "object", "temporary"),
+            kinds=kinds,
             cutoff=CUTOFF,
             purged=self.write("purged", pa.table([purged or []], schema=ADDRESS_SCHEMA)),
         )
         return subtract(self.engine, given)
+
+    def keys(self, name: str, addresses: list[str]) -> Frame:
+        """Their keys, as a frame with a column `key`."""
+        parts = self.write(name, pa.table([addresses], schema=ADDRESS_SCHEMA))
+        return flagged(self.engine, self.folder, parts, name).select("judged").named("key")
 
     def write(self, name: str, table: pa.Table) -> list[Part]:
         """Two parts, the first rows and the rest."""
@@ -244,7 +253,7 @@ def test_what_was_purged_goes_by_its_address_and_not_by_its_key(
         return np.zeros(len(addresses), np.int64)
 
     if engine is INLINE:
-        for module in (inventory, keys):
+        for module in (inventory, keys, subtraction):
             monkeypatch.setattr(module, "keys_of", one_key)
     relations = Relations(tmp_path, engine)
     for name in ("gone", "live", "young"):
@@ -291,26 +300,48 @@ def test_nothing_live_or_protected(tmp_path: Path, engine: Engine) -> None:
     assert found.counts["candidate"] == Count(1, 7)
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_what_must_be_there_is_looked_for(tmp_path: Path, missing: bool) -> None:
-    relations = Relations(tmp_path)
+@both
+@pytest.mark.parametrize("missing", [[], ["lost"], ["lost", "gone"]])
+def test_what_must_be_there_is_looked_for(
+    tmp_path: Path, engine: Engine, missing: list[str]
+) -> None:
+    relations = Relations(tmp_path, engine)
     for name in ("a", "b", "c", "garbage"):
         relations.listed(name)
-    required = ["a", "b", "c", "a", *(["lost"] if missing else [])]
+    relations.listed("lost#1", kind="temporary", target="lost")
     columns = [list(column) for column in zip(*relations.rows, strict=True)]
-    answer = PartRows()
-    live = pa.table([required], schema=ADDRESS_SCHEMA)
-    answer.wrote(relations.folder, "live.parquet", live, group="trees")
-    given = candidates.Relations(
+    given = subtraction.Relations(
         folder=relations.folder,
         storage=relations.folder.storage,
         inventory=relations.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA)),
-        live=answer.parts(),
-        required=answer.parts(),
+        listed=Count(),
+        live=None,
         protected=[],
-        kinds=("object",),
+        kinds=("object", "temporary"),
         cutoff=CUTOFF,
     )
-    found = look_up(INLINE, given)
-    assert found.all_listed != missing
-    assert found.counts["candidate"] == Count(1, 7)
+    required = relations.keys("required", ["a", "b", "c", "a", *missing])
+    found = unlisted(engine, given, required)
+    assert found.tolist() == sorted(keys.keys_of(pa.array(missing, pa.string())).tolist())
+
+
+@both
+@randomized("subtractions")
+def test_places_are_those_of_the_rows(tmp_path: Path, engine: Engine, seed: int) -> None:
+    """Whatever order they come in."""
+    choices = random.Random(seed)
+    relations = Relations(tmp_path, engine)
+    for number in range(choices.randrange(1, 30)):
+        relations.listed(f"file {number}", kind=choices.choice(["object", "foreign"]))
+    columns = [list(column) for column in zip(*relations.rows, strict=True)]
+    parts = relations.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA))
+    found = placed(engine, relations.folder, parts, kinds=("object",)).collect().to_pylist()
+    named = {}
+    for place in found:
+        part = parts[place["part"]]
+        table = read_part(relations.folder, part.name or "")
+        named[place["judged"]] = table.slice(place["row"], 1)
+    expected = [row[0] for row in relations.rows if row[3] == "object"]
+    assert sorted(texts(each.column("address"))[0] for each in named.values()) == sorted(expected)
+    for key, row in named.items():
+        assert keys.keys_of(row.column("address")).tolist() == [key]

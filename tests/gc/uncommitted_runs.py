@@ -31,7 +31,7 @@ PLAN_POINTS: Final[list[Point]] = [
     WITHIN_LISTING,
     ("list", "end"),
     ("read", "end"),
-    ("mark", "end"),
+    ("subtract", "end"),
 ]
 SWEEP_POINTS: Final[list[Point]] = [
     ("fence", "start"),

@@ -11,9 +11,28 @@ from hypothesis import strategies as st
 from ebbtide.model import Commit, Ref
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
-from ebbtide.retention.rows import with_commits, without_commits
+from ebbtide.retention.rows import CommitRow, micros_since_epoch, with_commits
 from tests.retention import histories
 from tests.support.randomized import examples, randomized
+
+
+def rows_of(roots: Roots) -> list[CommitRow]:
+    """Commits, and stubs behind them, one by one."""
+    commits = [
+        (
+            commit.commit_id,
+            " ".join(commit.parent_ids),
+            micros_since_epoch(commit.created_at),
+            commit.tree_id,
+            roots.tree_checksums.get(commit.tree_id),
+            None if commit.leased_until is None else micros_since_epoch(commit.leased_until),
+            int(commit.tombstoned),
+            int(commit.is_content),
+            0,
+        )
+        for commit in roots.commits
+    ]
+    return commits + [(name, "", 0, "", None, None, 1, 0, 1) for name in sorted(roots.stub_ids)]
 
 
 @randomized("properties of values")
@@ -43,8 +62,7 @@ def test_rows_say_all_of_a_commit(
         lenient_trees=frozenset({"a"}),
         companions={"a": ("b",)},
     )
-    head, rows = without_commits(roots)
-    assert not (head.commits or head.stub_ids or head.tree_checksums)
-    back = with_commits(head, rows)
+    head = replace(roots, commits=(), stub_ids=frozenset(), tree_checksums={})
+    back = with_commits(head, rows_of(roots))
     assert back == roots
     assert {each.created_at.tzinfo for each in back.commits} == {UTC}

@@ -44,8 +44,9 @@ from ebbtide.store.signing import SigningKey
 from tests.simulation.bucket import SimulatedBucket
 from tests.simulation.database import Database, SimulatedMetadata
 from tests.simulation.scheduler import Scheduler, Task
+from tests.support.engines import INLINE
 from tests.support.memory import Stored, opened_in_memory
-from tests.support.memory_world import ONE_TASK, TruthfulClock
+from tests.support.memory_world import TruthfulClock
 from tests.support.purging import SECRET_KEY
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
@@ -96,7 +97,7 @@ class Process:
     def collector(self, **options: Any) -> Collector:
         """Its collector."""
         form = EmbeddedRepository(self.lake().context, store_id=STORE_ID)
-        return Collector(form, engine=ONE_TASK, options=replace(OPTIONS, **options))
+        return Collector(form, engine=INLINE, options=replace(OPTIONS, **options))
 
     def remover(self) -> Remover | None:
         """The collector of the one that is gone, if there is one."""
@@ -104,7 +105,7 @@ class Process:
         if not gone:
             return None
         form = GoneRepository(self.store.context_of(gone[0].info), store_id=STORE_ID)
-        return Remover(form, engine=ONE_TASK, options=OPTIONS)
+        return Remover(form, engine=INLINE, options=OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -640,7 +640,7 @@ def test_a_record_protects_while_a_reading_needs_it(world: World) -> None:
     assert world.files() == set()
 
 
-STEPS = ("check", "list", "read", "mark", "subtract", "fence", "recheck", "forget", "delete object")
+STEPS = ("check", "list", "read", "subtract", "fence", "recheck", "forget", "delete object")
 BEFORE, AFTER = "before the run", "after the run"
 POINTS = (BEFORE, *STEPS, AFTER)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,15 +11,19 @@ from pyspark.sql import SparkSession
 from ebbtide.gc.engine import Engine, LocalEngine
 from ebbtide.gc.session import build_session
 from ebbtide.gc.spark import SparkEngine
-from ebbtide.gc.workers import Workers
 
 
 def shared_session() -> SparkSession:
     """The one session of a test run, for many jobs over a handful of files each.
 
     Compiling takes longer there than running: queries are interpreted, and the JVM optimizes
-    little. What they compute is the same.
+    little. What they compute is the same. No archive of classes is made for it.
     """
+    with patch("ebbtide.gc.jvm._cache_home", lambda: None):
+        return _session()
+
+
+def _session() -> SparkSession:
     return build_session(
         master="local[2]",
         driver_memory="1g",
@@ -31,19 +36,16 @@ def shared_session() -> SparkSession:
     )
 
 
-INLINE: Final = LocalEngine(shared_session, workers=Workers(1))
+INLINE: Final = LocalEngine()
 """In the test's own process: quick, and what is patched there is patched for the tasks too."""
-
-WORKERS: Final = LocalEngine(shared_session, workers=Workers(2), alone_rows_max=-1)
 
 SPARK: Final = SparkEngine(shared_session)
 
-JOINS: Final = SparkEngine(shared_session, held_max=-1, keys_held_max=-1)
-"""As if no process could hold anything: whatever can be exchanged on Spark is."""
+JOINS: Final = SparkEngine(shared_session, held_max=-1)
+"""As if no process could hold anything."""
 
 ENGINES: Final[dict[str, Engine]] = {
     "inline": INLINE,
-    "workers": WORKERS,
     "spark": SPARK,
     "joins": JOINS,
 }

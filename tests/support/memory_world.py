@@ -18,8 +18,6 @@ from typing import Any, Final
 import pytest
 
 from ebbtide import ids
-from ebbtide.gc.engine import LocalEngine
-from ebbtide.gc.workers import Workers
 from ebbtide.settings import Settings
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS, PURGES_PREFIX
@@ -30,23 +28,11 @@ from ebbtide.store.owner import Ownership
 from ebbtide.store.repository import Repository
 from ebbtide.store.slices import Slices
 from tests.support.clock import ManualClock
-from tests.support.engines import shared_session
+from tests.support.engines import INLINE
 from tests.support.memory import Bucket, opened_in_memory
 from tests.support.world import START, World
 
 BUCKET: Final = "clocked"
-
-
-class OneTask(LocalEngine):
-    """Does each step as one task: with few files, more tasks only read the same again."""
-
-    @property
-    def task_count(self) -> int:
-        """One."""
-        return 1
-
-
-ONE_TASK: Final = OneTask(shared_session, workers=Workers(1))
 
 
 class TruthfulClock(ManualClock):
@@ -119,7 +105,7 @@ def open_place(directory: Path) -> Iterator[Place]:
 class MemoryWorld(World):
     """A store with an empty repository, `lake`; what was in the place before is gone."""
 
-    engine = ONE_TASK
+    engine = INLINE
 
     def __init__(
         self,

@@ -142,6 +142,10 @@ def new_server(directory: Path, **settings: str) -> Server:
     return Server(
         directory,
         kept
-        | {"EBBTIDE_STORE": str(directory), "EBBTIDE_WORKERS": "1", "EBBTIDE_LEASE_TTL": "0s"}
+        | {
+            "EBBTIDE_STORE": str(directory),
+            "EBBTIDE_SPARK_MASTER": "none",
+            "EBBTIDE_LEASE_TTL": "0s",
+        }
         | settings,
     )

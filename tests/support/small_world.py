@@ -34,7 +34,7 @@ Do = Callable[..., Any]
 View = Mapping[str, list[tuple[Any, ...]]]
 
 ENVIRONMENT: Final = {
-    "EBBTIDE_WORKERS": "1",
+    "EBBTIDE_SPARK_MASTER": "none",
     "EBBTIDE_LEASE_TTL": "0s",
     "EBBTIDE_SHARE_MAX": "1",
     "USER": "tester",

@@ -70,6 +70,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "questions": seeds(20, long=1_000),
     "simulated histories": seeds(34, long=300_000, share=20.0),
     "subtractions": seeds(2, long=100),
+    "frames": seeds(2, long=200),
     "keys in large numbers": seeds(1, long=100),
     "trees": seeds(15, long=1_000),
     "operations on a repository": examples(8, long=600, share=3.0),
@@ -116,7 +117,6 @@ VOLUMES: Final[Mapping[str, Volume]] = {
 
 DRAWN: Final[Mapping[str, int]] = {
     "programs on Spark": 1,
-    "kills of workers": 1,
     "kills of removals": 3,
     "engines on Spark": 3,
     "databases under load": 1,

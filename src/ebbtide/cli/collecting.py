@@ -1,15 +1,13 @@
-"""A collector for one command, and what it works with: worker processes, or Spark."""
+"""A collector for one command, and what it works with: Spark, or this process alone."""
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import atexit
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import IO, TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from ebbtide import interrupts
 from ebbtide.cli.command import Cli
@@ -17,6 +15,8 @@ from ebbtide.cli.progress import StepProgress
 from ebbtide.cli.text import parse_date
 from ebbtide.durations import parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.imports import allow_pandas
+from ebbtide.settings import NO_SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,21 +25,18 @@ if TYPE_CHECKING:
     from ebbtide.formats.icechunk.repository import IcechunkRepository
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engine import Engine
+    from ebbtide.gc.session import Launched
     from ebbtide.retention.expiry import Expiry
     from ebbtide.settings import Settings
 
-
-AUTO_MASTER: Final = "auto"
-LOCAL_MASTER: Final = "local[*]"
-"""Spark inside one process of this machine."""
 
 ASKED: Final = "asked"
 NO_QUARANTINE: Final = "none"
 ASKED_PERIOD: Final = timedelta(days=7)
 """How long is kept what somebody was asked about."""
 
-LARGE_DATABASE_BYTES: Final = 128 * 2**20
-"""Some million files, or a hundred thousand commits."""
+SMALL_DATABASE_BYTES: Final = 32 * 2**20
+"""Some hundred thousand files, or ten thousand commits."""
 
 ICECHUNK: Final = "icechunk:"
 """What stands before the place of an Icechunk repository."""
@@ -71,16 +68,17 @@ def open_collector(
     inventory_date: str | None = None,
     quarantine: str | None = None,
     reading: bool = False,
+    conf: Sequence[str] = (),
+    starting: bool = False,
 ) -> Run:
     """The collector of a repository, with the options of a command; `reading` is for commands that
-    only look at runs. A `quarantine` of ASKED is for repositories whose runs can be undone. Starts
-    worker processes at most, where they are needed for sure: Spark, and others, when they are
-    needed."""
+    only look at runs. A `quarantine` of ASKED is for repositories whose runs can be undone. `conf`
+    and `starting` are for `make_engine`."""
     progress = cli.progress
     cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
-    # Whether others need workers at all is not known yet.
-    sure = mode == "clean" or is_icechunk(repository) or _is_large(cli)
-    engine = make_engine(cli.settings, master, progress, starting=sure and not reading)
+    chosen = NO_SPARK if reading else master
+    short = not is_icechunk(repository) and _is_small(cli)
+    engine = make_engine(cli.settings, chosen, progress, conf=conf, starting=starting, short=short)
 
     from ebbtide.formats.gone import GoneRepository
     from ebbtide.gc.collector import Collector
@@ -128,17 +126,17 @@ def open_collector(
     return Run(collector, progress, options.quarantine)
 
 
-def _is_large(cli: Cli) -> bool:
-    """Whether the store's SQLite file tells of more than one process goes through."""
+def _is_small(cli: Cli) -> bool:
+    """Whether the store's SQLite file tells of a run of seconds, for which the JVM need not compile
+    much."""
     from ebbtide.store.completing import DATABASE_FILE
 
     directory = cli.directory or cli.settings.store
-    if directory is None:
-        return False
     try:
-        return (directory / DATABASE_FILE).stat().st_size > LARGE_DATABASE_BYTES
+        size = 0 if directory is None else (directory / DATABASE_FILE).stat().st_size
     except OSError:
         return False
+    return 0 < size < SMALL_DATABASE_BYTES
 
 
 def _period(found: RepositoryFormat, quarantine: str | None) -> timedelta | None:
@@ -183,80 +181,100 @@ def open_icechunk(
 
 
 def make_engine(
-    settings: Settings, master: str | None, progress: StepProgress, *, starting: bool = True
+    settings: Settings,
+    master: str | None,
+    progress: StepProgress,
+    *,
+    conf: Sequence[str] = (),
+    starting: bool = False,
+    short: bool = False,
 ) -> Engine:
-    """What runs work with: Spark where a master is named, else worker processes of this machine,
-    which are `starting` while the rest is loading."""
-    from ebbtide.processes import was_submitted
+    """What runs work with: Spark on a master, the settings' unless one is named; or this process
+    alone, for NO_SPARK. `conf` are settings of Spark's, as texts. Spark starts when it is needed
+    first, or, where it is `starting`, its JVM does now, while the rest loads; `short` as
+    `gc.session.launch` has it."""
+    from ebbtide.processes import collect_seldom, was_submitted
 
+    collect_seldom()
     chosen = master or settings.spark_master
-    if chosen == AUTO_MASTER and not was_submitted():
-        from ebbtide.gc.workers import Workers
-
-        workers = Workers(settings.workers)
-        if starting:
-            workers.start()
-        _set_up()
-
+    engine: Engine
+    if chosen == NO_SPARK and not was_submitted():
         from ebbtide.gc.engine import LocalEngine
 
-        progress.watch(workers.meter)
-        return LocalEngine(lambda: _start_spark(settings, LOCAL_MASTER, progress), workers=workers)
+        engine = LocalEngine()
+    else:
+        spark = _Spark(settings, chosen, progress, conf, short=short)
+        if starting:
+            spark.launch()
 
-    _set_up()
+        from ebbtide.gc.spark import SparkEngine
 
-    from ebbtide.gc.spark import SparkEngine
-
-    return SparkEngine(lambda: _start_spark(settings, chosen, progress))
-
-
-def _set_up() -> None:
-    """This process, which holds little, and looks at many rows."""
-    from ebbtide.memory import hold_little, load_arrow_lightly
-    from ebbtide.processes import collect_seldom
-
-    load_arrow_lightly()
-    hold_little()
-    collect_seldom()
+        engine = SparkEngine(spark.session)
+    progress.watch(engine.meter)
+    return engine
 
 
-def _start_spark(settings: Settings, master: str, progress: StepProgress) -> SparkSession:
-    from ebbtide.gc.session import build_session
+class _Spark:
+    """Spark for one command. It ends with this process."""
 
-    progress("start", "start")
-    with tempfile.TemporaryFile("w+") as log:
-        try:
-            with _stderr_of_children(log):
-                session = build_session(
-                    master=master,
-                    driver_memory=settings.spark_driver_memory,
-                    archive=settings.spark_archive,
-                )
-        except EbbtideError:
-            progress.pause()
-            log.seek(0)
-            sys.stderr.write(log.read())
-            raise
-        finally:
-            if interrupts.is_installed():
-                # Spark has a handler of its own for Ctrl-C, which knows no second time.
-                interrupts.install()
-    progress("start", "end")
-    return session
+    def __init__(
+        self,
+        settings: Settings,
+        master: str,
+        progress: StepProgress,
+        conf: Sequence[str],
+        *,
+        short: bool,
+    ) -> None:
+        from ebbtide.gc.session import read_pairs, read_text
 
+        self._settings = settings
+        self._master = master
+        self._progress = progress
+        self._conf = read_text(settings.spark_conf) | read_pairs(conf)
+        self._short = short
+        self._launched: Launched | None = None
+        self._session: SparkSession | None = None
 
-@contextmanager
-def _stderr_of_children(file: IO[str]) -> Iterator[None]:
-    """What is started in the block writes its stderr into `file`, for as long as it lives.
+    def launch(self) -> Launched:
+        """Start the JVM, once. Failed `java_not_found`."""
+        if self._launched is None:
+            from ebbtide.gc import session
 
-    Spark's log would otherwise be written over everything else on the terminal; what it has to
-    say of a run comes to us as an exception.
-    """
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+            self._launched = session.launch(
+                master=self._master,
+                driver_memory=self._settings.spark_driver_memory,
+                archive=self._settings.spark_archive,
+                conf=self._conf,
+                short=self._short,
+            )
+            atexit.register(self._end)
+        return self._launched
+
+    def session(self) -> SparkSession:
+        """The session, once its JVM answers. Failed as `Launched.session`."""
+        if self._session is None:
+            self._progress("start", "start")
+            launched = self.launch()
+            # Meanwhile: whoever hands Spark a function of Arrow's has pandas loaded.
+            allow_pandas()
+            import_module("pandas")
+            try:
+                self._session = launched.session()
+            except EbbtideError:
+                self._progress.pause()
+                raise
+            finally:
+                if interrupts.is_installed():
+                    # Spark has a handler of its own for Ctrl-C, which knows no second time.
+                    interrupts.install()
+            self._progress("start", "end")
+        return self._session
+
+    def _end(self) -> None:
+        from ebbtide.gc import session
+
+        if self._session is not None:
+            session.end(self._session)
+        elif self._launched is not None:
+            self._launched.close()

@@ -85,7 +85,8 @@ def _open(
     cli: Cli, repository: str, *, limit: int, grace: str | None, run_dir: str | None
 ) -> Explainer:
     from ebbtide.formats.embedded import EmbeddedRepository
-    from ebbtide.gc.explaining.explainer import Explainer, explaining_engine
+    from ebbtide.gc.engine import LocalEngine
+    from ebbtide.gc.explaining.explainer import Explainer
     from ebbtide.gc.options import RunOptions
 
     found: RepositoryFormat
@@ -98,7 +99,7 @@ def _open(
         found = EmbeddedRepository(context, store_id=cli.store.store_id)
     asked = None if grace is None else parse_duration(grace)
     options = RunOptions.of(settings, sessions=sessions, grace=asked)
-    engine = explaining_engine(settings.workers)
+    engine = LocalEngine()
     cli.progress.watch(engine.meter)
     return Explainer(found, engine=engine, grace=options.grace, limit=limit)
 

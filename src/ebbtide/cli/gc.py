@@ -72,7 +72,18 @@ MasterOption = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Spark master, such as local[*]; without it, EBBTIDE_SPARK_MASTER.",
+        help="Spark master, such as local[4]; none: this process alone. Without it, "
+        "EBBTIDE_SPARK_MASTER.",
+        show_default=False,
+    ),
+]
+
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        metavar="NAME=VALUE",
+        help="A setting of Spark's own; may be given more than once.",
         show_default=False,
     ),
 ]
@@ -147,6 +158,7 @@ def plan(
     inventory: InventoryOption = None,
     inventory_date: InventoryDateOption = None,
     master: MasterOption = None,
+    conf: ConfOption = None,
     yes: Annotated[
         bool,
         typer.Option("--yes", "-y", help="A plan asks nothing; for scripts that say it anyway."),
@@ -167,6 +179,8 @@ def plan(
         inventory=inventory,
         inventory_date=inventory_date,
         master=master,
+        conf=conf or (),
+        starting=True,
     )
     cli.when_interrupted(lambda: planning_told(run.progress))
     with run.progress:
@@ -227,6 +241,7 @@ def sweep(
     run_dir: RunDirOption = None,
     quarantine: QuarantineOption = None,
     master: MasterOption = None,
+    conf: ConfOption = None,
     yes: YesOption = False,
 ) -> None:
     """Carry a plan out: delete what it names, less what came back to life since.
@@ -244,6 +259,8 @@ def sweep(
         run_dir=run_dir,
         quarantine=quarantine or (None if yes else ASKED),
         master=master,
+        conf=conf or (),
+        starting=True,
     )
     run_id = run_id or run.collector.newest_unswept()
     # Who says --yes has seen the plan: 'gc plan' and 'gc show' show it.
@@ -272,6 +289,7 @@ def run_both(
     inventory_date: InventoryDateOption = None,
     quarantine: QuarantineOption = None,
     master: MasterOption = None,
+    conf: ConfOption = None,
     yes: YesOption = False,
 ) -> None:
     """Plan, show the figures, ask, sweep."""
@@ -290,6 +308,8 @@ def run_both(
         inventory_date=inventory_date,
         quarantine=quarantine or (None if yes else ASKED),
         master=master,
+        conf=conf or (),
+        starting=True,
     )
 
     def agreed(plan: Plan) -> bool:

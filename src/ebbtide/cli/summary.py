@@ -12,6 +12,7 @@ from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.text import count_text, date_text, size_text, time_text
 from ebbtide.escaping import escaped
 from ebbtide.ids import instant_of
+from ebbtide.settings import NO_SPARK
 
 if TYPE_CHECKING:
     from ebbtide.gc.counts import Count
@@ -49,6 +50,8 @@ def show_summary(cli: Cli, report: RunReport) -> None:
         pairs.append(("error", f"{report.error['kind']}: {report.error['message']}"))
     if report.run_path:
         pairs.append(("files", report.run_path))
+    if report.engine not in (None, NO_SPARK):
+        pairs.append(("worked on", report.engine))
     show_block(cli, pairs + _ways_on(cli, report))
 
 

@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from ebbtide.arrow import Column, make_schema
-from ebbtide.formats.roots import RootTables
 from ebbtide.retention.decision import Roots
 from ebbtide.storage import Storage
 
@@ -246,9 +245,6 @@ class Reading(Protocol):
     def roots(self) -> Roots:
         """Refs, commits, policy and the time."""
 
-    def root_tables(self) -> RootTables:
-        """The same for who does not hold commits. They are read before anything else is asked."""
-
     def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
         """The relation `protected` (PROTECTED_SCHEMA) in batches; what is not `among` some
         addresses, of which there are AMONG_MAX at most, may be left out, and so may `created_at`
@@ -377,7 +373,7 @@ class RepositoryFormat(Protocol):
         self,
         hold: RunHold,
         run_id: str,
-        choose: Callable[[RootTables], Fencing],
+        choose: Callable[[Roots], Fencing],
         *,
         cutoff: datetime,
     ) -> None:

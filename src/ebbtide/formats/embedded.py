@@ -13,8 +13,8 @@ from ebbtide.formats.base import Clocks, Fencing, Guard, Identity, RunHold, ungu
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
-from ebbtide.formats.roots import RootTables
 from ebbtide.ids import latest_id
+from ebbtide.retention.decision import Roots
 from ebbtide.store.collecting import (
     delete_run,
     drop_ended,
@@ -219,7 +219,7 @@ class EmbeddedRepository:
         self,
         hold: RunHold,
         run_id: str,
-        choose: Callable[[RootTables], Fencing],
+        choose: Callable[[Roots], Fencing],
         *,
         cutoff: datetime,
     ) -> None:
@@ -230,7 +230,7 @@ class EmbeddedRepository:
             self._check_held(tx, hold)
             settings = promised(tx, self._context.settings)
             reading = EmbeddedReading(tx, self._repository_id, settings, tx.now())
-            chosen = choose(reading.root_tables())
+            chosen = choose(reading.roots())
             set_tombstones(tx, self._repository_id, chosen.tombstone, run_id=run_id)
             drop_ended(
                 tx,

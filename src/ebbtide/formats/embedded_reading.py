@@ -9,10 +9,9 @@ from datetime import datetime
 import pyarrow as pa
 
 from ebbtide.formats.base import LetGo, Protector, PurgedAddress
-from ebbtide.formats.roots import RootTables, commit_table
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
-from ebbtide.store.collecting import read_root_rows, read_roots
+from ebbtide.store.collecting import read_roots
 from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.purges import find_purge, find_purged, pages_of_closed
@@ -44,16 +43,6 @@ class EmbeddedReading:
             lease_ttl=self.promised.lease_ttl,
             trash_time=self.promised.trash_time,
         )
-
-    def root_tables(self) -> RootTables:
-        """The same, commits as they come."""
-        head, batches = read_root_rows(
-            self.tx,
-            self.repository_id,
-            lease_ttl=self.promised.lease_ttl,
-            trash_time=self.promised.trash_time,
-        )
-        return RootTables(head, map(commit_table, batches))
 
     def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
         """What is staged, written, promised or copied; with `among`, of these addresses alone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,10 +15,9 @@ from ebbtide.arrow import split_by
 from ebbtide.errors import Refused
 from ebbtide.gc.counts import Count
 from ebbtide.gc.inventory import INVENTORY_SCHEMA, check_keys
-from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows
+from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
-from ebbtide.storage import Storage
 
 CANDIDATE_SCHEMA: Final = INVENTORY_SCHEMA
 """Candidates keep every column of the inventory."""
@@ -52,65 +51,31 @@ def latest_micros(last_modified: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dty
     return np.where(micros % 1_000_000 == 0, micros + 999_999, micros)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relations:
-    """What a subtraction is of: parts in `folder` of what was listed in the storage, is live, and
-    is protected. What was listed without size and date, and does not stay, is looked at.
-
-    Of the live, `required` must be among the listed, or be there all the same. Of the listed, those
-    of `kinds` and older than `cutoff` may go. What stays without being live, in slices that sort
-    behind `closed_after`, the next run will not list: it is remembered.
-
-    Of what is protected and is not `untraced`, the format tells when it is dropped: it is settled.
-
-    `purged` (parts of ADDRESS_SCHEMA) may go however young and whatever refers to it. Addresses,
-    not keys: two that have one key must not go for each other."""
-
-    folder: RunFolder
-    storage: Storage
-    inventory: list[Part]
-    live: list[Part]
-    required: list[Part]
-    protected: list[Part]
-    kinds: tuple[str, ...]
-    cutoff: datetime
-    closed_after: str | None = None
-    untraced: list[Part] = field(default_factory=list)
-    purged: list[Part] = field(default_factory=list)
-
-    def read_purged(self) -> pa.ChunkedArray[Any]:
-        """The purged addresses. Refused `plan_corrupt`."""
-        return read_rows(self.folder, self.purged, ADDRESS_SCHEMA).column("address")
-
-
 @dataclass(frozen=True, slots=True)
 class Subtracted:
     """The candidates as parts (CANDIDATE_SCHEMA, one kind each), what is remembered as parts of the
     same schema with the key by which each row is judged, what of it is settled apart from the
-    others, and the counts of each class.
-
-    `all_listed` is true where everything required was seen among what was listed.
-    """
+    others, and the counts of each class."""
 
     candidates: tuple[Part, ...]
     remaining: tuple[Part, ...]
     settled: tuple[Part, ...]
     counts: dict[str, Count]
-    all_listed: bool
 
 
+CANDIDATES: Final = "candidates"
 REMAINING: Final = "remaining"
-"""The group of parts of what is remembered, and looked at by the next run."""
+"""The relation of what is remembered, and looked at by the next run."""
 SETTLED: Final = "settled"
-"""The group of parts of what is remembered, and looked at once it is dropped."""
+"""The relation of what is remembered, and looked at once it is dropped."""
 
 
 def by_use(parts: Iterable[Part]) -> dict[str, tuple[Part, ...]]:
     """The parts that were written, as the fields of Subtracted that they are for."""
-    found: dict[str, list[Part]] = {"candidates": [], REMAINING: [], SETTLED: []}
+    found: dict[str, list[Part]] = {CANDIDATES: [], REMAINING: [], SETTLED: []}
     for part in parts:
         if part.name is not None:
-            found[part.group if part.group in found else "candidates"].append(part)
+            found[part.relation].append(part)
     return {name: tuple(of_use) for name, of_use in found.items()}
 
 
@@ -124,9 +89,8 @@ class CandidateWriter:
         self._folder = folder
         self._number = number
         self._answer = answer
-        self._gathered: dict[str, list[pa.Table]] = {
-            kind: [] for kind in (*kinds, REMAINING, SETTLED)
-        }
+        relations = [(CANDIDATES, kind) for kind in kinds] + [(REMAINING, ""), (SETTLED, "")]
+        self._gathered: dict[tuple[str, str], list[pa.Table]] = {each: [] for each in relations}
         self._written = dict.fromkeys(self._gathered, 0)
 
     def add(self, table: pa.Table) -> None:
@@ -137,40 +101,47 @@ class CandidateWriter:
             self._answer.failed(error)
             return
         for kind, of_kind in split_by(table.drop_columns("key"), "kind"):
-            self._gather(kind, of_kind)
+            self._gather((CANDIDATES, kind), of_kind)
 
     def remember(self, table: pa.Table) -> None:
         """Take what stays: rows of CANDIDATE_SCHEMA with keys, and `settled`, which says what of it
         is."""
         settled: Any = table.column("settled")
         rows = table.drop_columns("settled")
-        self._gather(SETTLED, rows.filter(settled))
-        self._gather(REMAINING, rows.filter(pc.invert(settled)))
+        self._gather((SETTLED, ""), rows.filter(settled))
+        self._gather((REMAINING, ""), rows.filter(pc.invert(settled)))
 
-    def _gather(self, group: str, table: pa.Table) -> None:
+    def _gather(self, share: tuple[str, str], table: pa.Table) -> None:
         if not table.num_rows:
             return
-        gathered = self._gathered[group]
+        gathered = self._gathered[share]
         gathered.append(table)
         if sum(part.num_rows for part in gathered) >= ROWS_PER_PART:
-            self._flush(group)
+            self._flush(share)
 
     def finish(self) -> None:
         """Write what is left."""
-        for kind, tables in self._gathered.items():
+        for share, tables in self._gathered.items():
             if tables:
-                self._flush(kind)
+                self._flush(share)
 
-    def _flush(self, kind: str) -> None:
-        table = pa.concat_tables(self._gathered[kind])
-        is_remembered = kind in (REMAINING, SETTLED)
-        place = kind if is_remembered else "candidates"
-        if not is_remembered:
+    def _flush(self, share: tuple[str, str]) -> None:
+        (relation, kind), table = share, pa.concat_tables(self._gathered[share])
+        is_candidate = relation == CANDIDATES
+        if is_candidate:
             # What was written together lies together on a disk, and goes faster together.
             table = table.sort_by("last_modified")
         for start in range(0, table.num_rows, ROWS_PER_PART):
-            name = f"{place}/{kind}-{self._number:05d}-{self._written[kind]:03d}.parquet"
+            number = f"{self._number:05d}-{self._written[share]:03d}"
+            name = f"{relation}/{kind or relation}-{number}.parquet"
             piece = table.slice(start, ROWS_PER_PART)
-            self._answer.wrote(self._folder, name, piece, group=kind, durable=not is_remembered)
-            self._written[kind] += 1
-        self._gathered[kind] = []
+            self._answer.wrote(
+                self._folder,
+                name,
+                piece,
+                relation=relation,
+                group=kind or relation,
+                durable=is_candidate,
+            )
+            self._written[share] += 1
+        self._gathered[share] = []

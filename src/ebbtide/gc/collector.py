@@ -130,7 +130,7 @@ class Collector:
     def _undo(
         self, run_id: str, folder: RunFolder, hold: RunHold, *, under: str, sweeps_ended: bool
     ) -> RunReport:
-        plan, steps = self._read_plan(folder, run_id), Steps(hold, self._observer)
+        plan, steps = self._read_plan(folder, run_id), self._steps(hold, run_id)
         is_whole, told = self._aside.undo(
             plan, folder, hold, steps, under=under, sweeps_ended=sweeps_ended
         )
@@ -142,9 +142,12 @@ class Collector:
 
     def _purge(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
         record = self._aside.held(run_id)
-        report = self._aside.purge(record, self.show(run_id), Steps(hold, self._observer))
+        report = self._aside.purge(record, self.show(run_id), self._steps(hold, run_id))
         self._finish(folder, report)
         return report
+
+    def _steps(self, hold: RunHold, run_id: str) -> Steps:
+        return Steps(hold, self._observer, name=partial(self._engine.name_jobs, run_id))
 
     def _held(self, run_id: str, folder: RunFolder, work: Work, *, deletes: bool) -> RunReport:
         """Do `work` while this run holds the repository. Until the storage is known to be ours,
@@ -176,7 +179,7 @@ class Collector:
     def _plan(
         self, run_id: str, folder: RunFolder, hold: RunHold, *, given: GivenInventory | None
     ) -> RunReport:
-        steps = Steps(hold, self._observer)
+        steps = self._steps(hold, run_id)
         try:
             with nothing_deleted(), _without_rest(folder):
                 plan = self._make_plan(run_id, folder, steps, given)
@@ -249,7 +252,7 @@ class Collector:
 
     def _sweep(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
         plan = self._read_plan(folder, run_id)
-        steps = Steps(hold, self._observer)
+        steps = self._steps(hold, run_id)
         try:
             swept = self._attempt(plan, folder, hold, steps).execute()
             return self._conclude(plan, swept, folder, hold, steps)
@@ -264,7 +267,14 @@ class Collector:
     ) -> RunReport:
         del hold
         until, seconds = self._aside.until(plan.run_id), steps.seconds()
-        report = swept_report(plan, swept, run_path=folder.path, seconds=seconds, until=until)
+        report = swept_report(
+            plan,
+            swept,
+            run_path=folder.path,
+            seconds=seconds,
+            engine=self._engine.name,
+            until=until,
+        )
         try:
             folder.put_json(REPORT_FILE, report.to_json())
         except Failed as error:
@@ -378,7 +388,7 @@ class Collector:
         """Check a run's plan, and what is on record of its sweep. Takes no lease. Raises as
         `plan_of`, and as `verifying.verify.verify`."""
         folder = self._folder(run_id)
-        steps = Steps(Unheld(), self._observer)
+        steps = self._steps(Unheld(), run_id)
         plan = self._read_plan(folder, run_id)
         return verify(self._repository, plan, folder, steps=steps, meter=self._engine.meter)
 

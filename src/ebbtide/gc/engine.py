@@ -1,57 +1,42 @@
-"""Where the work of a run is done: in processes of this machine, or on Spark.
+"""What carries out the steps of a run: Spark (`spark`), or this process itself.
 
-A step is a function that is called with tasks, and answers with Parquet parts. That needs no Spark:
-`LocalEngine` hands tasks to worker processes, which are there in half a second. Exchanging rows
-between tasks does need it, once they are too many for one process: `spark()` is for that.
+A step is a function that is called with tasks. It yields rows of a relation (`frame`), or writes
+them as Parquet parts and answers with these (`run`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, Final
 
-from ebbtide.errors import EbbtideError, Failed
-from ebbtide.gc.ahead import AT_ONCE
+import pyarrow as pa
+
+from ebbtide.gc.frames import Batches, Frame, LocalFrame
 from ebbtide.gc.meter import Meter
-from ebbtide.gc.parts import Part, PartRows, checked
-from ebbtide.gc.workers import Workers
-from ebbtide.imports import allow_pandas
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_Result = TypeVar("_Result")
+from ebbtide.gc.parts import PARTS_SCHEMA, Part, PartRows, checked
 
 Work = Callable[[int, Any, PartRows], None]
 """Does one task: called with its number, the task, and the answer to fill."""
 
 TASKS_PER_CORE: Final = 3
+ROWS_PER_TASK_MIN: Final = 50_000
 ADDRESSES_HELD_MAX: Final = 1_000_000
-KEYS_HELD_MAX: Final = 64_000_000
-ALONE_ROWS_MAX: Final = 30_000
 
 
 class Engine(ABC):
-    """Runs steps. `held_max`: addresses that each process can hold, some 50 bytes each.
-    `keys_held_max`: keys of addresses, 8 bytes each and as many again while they are sorted.
-    `meter` counts what tasks do, where they tell."""
+    """Runs steps. `held_max`: addresses that each process can hold, some 50 bytes each. `meter`
+    counts how far a step has come."""
 
-    def __init__(
-        self,
-        session: Callable[[], SparkSession],
-        *,
-        held_max: int = ADDRESSES_HELD_MAX,
-        keys_held_max: int = KEYS_HELD_MAX,
-        meter: Meter | None = None,
-    ) -> None:
-        self._session = session
+    def __init__(self, *, held_max: int = ADDRESSES_HELD_MAX) -> None:
         self.held_max = held_max
-        self.keys_held_max = keys_held_max
-        self.meter = meter or Meter()
+        self.meter = Meter()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What reports call it."""
 
     @property
     @abstractmethod
@@ -64,23 +49,46 @@ class Engine(ABC):
         little."""
         return TASKS_PER_CORE * self.cores
 
+    def tasks_for(self, rows: int) -> int:
+        """How many tasks to make of so many rows: of few, one, since each costs its start."""
+        return min(self.task_count, 1 + rows // ROWS_PER_TASK_MIN)
+
     @property
     def fetches_at_once(self) -> int:
-        """How many files a task may fetch before it works on them. One in a process alone, whose
-        steps keep an order."""
-        return AT_ONCE if self.cores > 1 else 1
+        """How many files a task may fetch before it works on them."""
+        return 1
 
-    def expect(self, rows: int | None) -> None:
-        """Hear how many rows the steps to come go through, more or less; None for any number."""
+    @abstractmethod
+    def frame(
+        self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
+    ) -> Frame:
+        """What a step yields for each task: rows of `schema`. Tasks and step are picklable."""
+
+    def name_jobs(self, run_id: str, step: str) -> None:
+        """Call what comes by its run and step, where somebody may look at it."""
+        del run_id, step
+
+    def expect(self, rows: int) -> None:
+        """Hear how many rows will be exchanged between tasks, more or less."""
         del rows
 
     @abstractmethod
+    def forget(self) -> None:
+        """Let go of what was kept."""
+
     def run(self, tasks: Sequence[Any], work: Work) -> list[Part]:
         """Run `work` for each task; the parts of all answers, in order of name.
 
-        Tasks and `work` may go to other processes: both are picklable. Raises Refused of the first
-        error's kind that a task answered with, and Failed when one did not answer.
+        Raises Refused of the first error's kind that a task answered with, and as `Frame.collect`.
         """
+
+        def step(task: tuple[int, Any]) -> Batches:
+            answer = PartRows()
+            work(*task, answer)
+            yield answer.batch()
+
+        found = self.frame(list(enumerate(tasks)), step, PARTS_SCHEMA)
+        return checked(found.collect().to_pylist())
 
     def run_together(self, *steps: tuple[Sequence[Any], Work]) -> list[Part]:
         """As `run`, of several steps that need nothing of each other: where one has few tasks,
@@ -98,102 +106,36 @@ class Engine(ABC):
 
         return self.run(tasks, work)
 
-    def call(self, function: Callable[[], _Result]) -> _Result:
-        """What `function` returns, which may be called in another process of this machine, so that
-        what it held is not held here. Function and result are picklable. Raises what it raised."""
-        return function()
-
-    @contextmanager
-    def beside(self, function: Callable[[], _Result]) -> Iterator[Callable[[], _Result]]:
-        """Calls `function` while the block runs, in a thread; yields what gives its result, and
-        raises what it raised. In a process alone, whose steps keep an order, that calls it."""
-        if self.cores == 1:
-            yield function
-            return
-        with ThreadPoolExecutor(1) as pool:
-            yield pool.submit(function).result
-
-    def spark(self) -> SparkSession:
-        """A session, started when first asked for. Raises Failed (`java_not_found`,
-        `spark_error`)."""
-        allow_pandas()
-        return self._session()
-
     def holds(self, parts: Iterable[Part]) -> bool:
         """Whether the addresses in `parts` fit into one process."""
         return sum(part.rows for part in parts) <= self.held_max
 
-    def holds_keys(self, parts: Iterable[Part]) -> bool:
-        """Whether the keys of the addresses in `parts` fit into one process."""
-        return sum(part.rows for part in parts) <= self.keys_held_max
-
 
 class LocalEngine(Engine):
-    """Worker processes of this machine; or this process alone, where up to `alone_rows_max` rows
-    are expected and no worker runs yet: starting them costs more than they would save."""
-
-    def __init__(
-        self,
-        session: Callable[[], SparkSession],
-        *,
-        workers: Workers,
-        held_max: int = ADDRESSES_HELD_MAX,
-        keys_held_max: int = KEYS_HELD_MAX,
-        alone_rows_max: int = ALONE_ROWS_MAX,
-    ) -> None:
-        super().__init__(
-            session, held_max=held_max, keys_held_max=keys_held_max, meter=workers.meter
-        )
-        self._workers = workers
-        self._alone_rows_max = alone_rows_max
-        self._few = False
-
-    def expect(self, rows: int | None) -> None:
-        """See `Engine.expect`."""
-        self._few = rows is not None and rows <= self._alone_rows_max
-        if rows is None:
-            self._workers.start()
+    """This process, one task after the other: no Java, no other process, no thread of its own. For
+    tests, and for repositories of some hundred thousand files: it uses one core, and holds in
+    memory what Spark would exchange and spill."""
 
     @property
-    def _alone(self) -> bool:
-        return self._few and not self._workers.started
+    def name(self) -> str:
+        """See `Engine.name`."""
+        return "none"
 
     @property
     def cores(self) -> int:
-        """See `Engine.cores`."""
-        return 1 if self._alone else self._workers.count
+        """One."""
+        return 1
 
     @property
     def task_count(self) -> int:
-        """See `Engine.task_count`."""
-        return 1 if self._alone else super().task_count
+        """One: more tasks would only read the same again."""
+        return 1
 
-    def run(self, tasks: Sequence[Any], work: Work) -> list[Part]:
-        """See `Engine.run`. Failed `task_failed`, `worker_died`."""
-        calls = list(enumerate(tasks))
-        do = partial(answered, work)
-        if self._alone:
-            return checked(row for call in calls for row in do(*call))
-        return checked(row for rows in self._workers.call(do, calls) for row in rows)
+    def forget(self) -> None:
+        """Nothing is kept longer than its frame."""
 
-    def call(self, function: Callable[[], _Result]) -> _Result:
-        """See `Engine.call`. Failed `worker_died`."""
-        if self._alone:
-            return function()
-        result: _Result = self._workers.call(function, [()])[0]
-        return result
-
-
-def answered(work: Work, number: int, task: Any) -> list[dict[str, Any]]:
-    """Rows of PARTS_SCHEMA that `work` answers with. Failed `task_failed` for what it did not
-    expect."""
-    answer = PartRows()
-    try:
-        work(number, task, answer)
-    except EbbtideError:
-        raise
-    except Exception as error:
-        raise Failed(
-            "task_failed", f"a step of the run failed: {type(error).__name__}: {error}"
-        ) from error
-    return answer.rows
+    def frame(
+        self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
+    ) -> LocalFrame:
+        """See `Engine.frame`."""
+        return LocalFrame(schema, lambda: chain.from_iterable(map(step, tasks)))

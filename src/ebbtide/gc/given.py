@@ -37,7 +37,6 @@ from ebbtide.storage import LISTING_SCHEMA, Storage, normalize_url, open_storage
 MANIFEST: Final = ".json"
 ROWS_PER_BATCH: Final = 200_000
 _LANDMARK: Final = "landmark"
-_OUTSIDE: Final = "outside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +167,14 @@ def read_inventory(
         except EbbtideError as error:
             answer.failed(error)
         writer.flush()
-        answer.counted(seen, bytes_total=0, group=_LANDMARK)
+        answer.counted(seen, bytes_total=0, relation=_LANDMARK)
 
     answers = engine.run(given.files, work)
-    seen = sum(part.rows for part in answers if part.group == _LANDMARK)
+    seen = sum(part.rows for part in answers if part.relation == _LANDMARK)
     if seen != 1:
         what = "twice: is it of several days?" if seen else "nowhere: is it of all there is?"
         raise _foreign(f"{given.url} has {landmark} {what}", storage)
-    return [part for part in answers if part.group != _LANDMARK]
+    return [part for part in answers if part.relation != _LANDMARK]
 
 
 def _batches(

@@ -21,17 +21,20 @@ is looked at all that is live or protected is known. Not for: choosing between t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from ebbtide.arrow import make_schema, without
+from ebbtide.arrow import make_schema, rows_in, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.candidates import ROWS_PER_PART, SETTLED
 from ebbtide.gc.deciding import released_since
 from ebbtide.gc.engine import Engine, Work
+from ebbtide.gc.frames import Batches, Frame
+from ebbtide.gc.index import Index
 from ebbtide.gc.inventory import (
     INVENTORY_SCHEMA,
     REMEMBERED,
@@ -45,29 +48,27 @@ from ebbtide.gc.keys import (
     KEYS_SCHEMA,
     KeyArray,
     KeySet,
-    KeyWriter,
-    Sieve,
     first_of_each_address,
+    key_table,
+    keys_in_parts,
     once,
-    read_keys,
     read_keys_in_order,
     rows_of,
-    to_key_parts,
     with_keys,
 )
+from ebbtide.gc.mark import MarkedTrees, write_trees
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
     Part,
     PartRows,
     read_part,
     read_rows,
-    read_tables,
     split,
 )
+from ebbtide.gc.places import Place
 from ebbtide.gc.plan import Plan, Settled
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.trees import KnownTrees
-from ebbtide.storage import Storage
+from ebbtide.gc.trees import FLAGGED, KnownTrees, each_once, tree_nodes
 from ebbtide.wording import counted
 
 REVIVED: Final = "-revived-"
@@ -79,6 +80,7 @@ _RECORD_SCHEMA: Final = make_schema(
 
 
 _DOUBTED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA])
+_KEY_SCHEMA: Final = make_schema(("key", pa.int64()))
 _Step: TypeAlias = "tuple[Sequence[Any], Work]"
 SMALL_MAX: Final = 16
 """How many small parts of what is settled there may be before they are put together."""
@@ -106,12 +108,16 @@ class EarlierRun:
 class Now:
     """What the run that is being planned knows."""
 
-    folder: RunFolder
-    storage: Storage
-    layout: Layout
+    place: Place
     trees: KnownTrees
-    node_parts: list[Part]  # of all data trees
+    nodes: Frame  # TREE_NODES of the trees that stay
     dropped: list[Part]  # with the keys of what the format says was dropped
+    index: Index | None
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's."""
+        return self.place.folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +144,10 @@ def recall(engine: Engine, earlier: EarlierRun, now: Now) -> Recalled:
             _news(engine, doubted + expired, remembered, now.folder),
             _put_together(engine, small, unsettled, now.folder),
         )
-        together = [part for part in written if part.group == SETTLED]
+        together = [part for part in written if part.relation == SETTLED]
         large = [each for each in earlier.plan.settled if each not in small]
         return Recalled(
-            parts=remembered + [part for part in written if part.group != SETTLED],
+            parts=remembered + [part for part in written if part.relation != SETTLED],
             settled=(*large, *(Settled(now.folder.path, part) for part in together)),
             unsettled=unsettled,
         )
@@ -154,19 +160,19 @@ def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     records = [name for name in earlier.folder.names("deleted") if REVIVED in name]
     tasks: list[Part | str] = [*earlier.plan.remaining, *records]
     # A step takes along what its tasks need, not all that is known.
-    folder, layout, before = now.folder, now.layout, earlier.folder
+    folder, layout, before = now.folder, now.place.layout, earlier.folder
     closed_after, cutoff = earlier.closed_after, earlier.plan.cutoff
 
     def work(number: int, task: Part | str, answer: PartRows) -> None:
         name = f"inventory/remembered-{number:05d}.parquet"
         if isinstance(task, Part):
-            answer.copied(folder, name, before, task, group=REMEMBERED)
+            answer.copied(folder, name, before, task, relation=REMEMBERED)
             return
         # What came back to life was older than the earlier cutoff.
         found = read_part(before, task).select(_RECORD_SCHEMA.names)
         addresses: Any = found.column("address").combine_chunks()
         table = _rows(found, addresses, cutoff, found.column("kind"), layout)
-        answer.wrote(folder, name, in_closed_slices(table, closed_after), group="rows")
+        answer.wrote(folder, name, in_closed_slices(table, closed_after), relation="inventory")
 
     return engine.run(tasks, work)
 
@@ -195,11 +201,11 @@ def _doubted(
         raise NeedsCleanRunError("so much was dropped that listing everything is as quick")
     folder, before, unsettled = now.folder, earlier.folder, earlier.plan.unsettled
     closed_after = earlier.closed_after
-    doubts = to_key_parts(engine, folder, [*now.dropped, *expired], name="doubt")
+    doubts = keys_in_parts(folder, [*now.dropped, *expired])
+    settled_no_more = keys_in_parts(before, unsettled)
 
     def work(number: int, task: Sequence[Settled], answer: PartRows) -> None:
-        doubted = Sieve.read(folder, doubts)
-        known = KeySet.read(before, unsettled)
+        doubted, known = KeySet(doubts), KeySet(settled_no_more)
         tables = [_DOUBTED_SCHEMA.empty_table()]
         for settled in task:
             home = RunFolder.at(settled.run_path)
@@ -211,17 +217,13 @@ def _doubted(
                 rows = rows.filter(pa.array(wanted))
                 tables.append(in_closed_slices(rows, closed_after))
         table = pa.concat_tables(tables)
-        answer.wrote(folder, f"doubt/part-{number:05d}.parquet", table, group="rows")
+        answer.wrote(folder, f"doubt/part-{number:05d}.parquet", table, relation="inventory")
 
-    # No more tasks than cores: each has to read all doubts.
-    found = engine.run(split(earlier.plan.settled, tasks=engine.cores), work)
+    rows = rows_of(each.part for each in earlier.plan.settled)
+    found = engine.run(split(earlier.plan.settled, tasks=engine.tasks_for(rows)), work)
     answer = PartRows()
-    writer = KeyWriter("unsettled/keys", folder, answer, group=KEYS)
-    for part in unsettled:
-        writer.add(read_keys(before, part))
-    for part in found:
-        writer.add(read_keys(folder, part))
-    writer.finish()
+    keys = once(np.concatenate([settled_no_more, keys_in_parts(folder, found)]))
+    answer.wrote(folder, "unsettled/keys.parquet", key_table(keys), group=KEYS)
     return found, answer.parts()
 
 
@@ -234,7 +236,7 @@ def _small(settled: Sequence[Settled]) -> list[Settled]:
 def _put_together(
     engine: Engine, small: Sequence[Settled], unsettled: Sequence[Part], folder: RunFolder
 ) -> _Step:
-    """Writes what is settled, and in these parts, in fewer of them (group SETTLED)."""
+    """Writes what is settled, and in these parts, in fewer of them (relation SETTLED)."""
 
     def work(number: int, task: Sequence[Settled], answer: PartRows) -> None:
         known = KeySet.read(folder, unsettled)
@@ -246,7 +248,7 @@ def _put_together(
         table = pa.concat_tables(tables)
         for start in range(0, table.num_rows, ROWS_PER_PART):
             name = f"{SETTLED}/together-{number:05d}-{start // ROWS_PER_PART:03d}.parquet"
-            answer.wrote(folder, name, table.slice(start, ROWS_PER_PART), group=SETTLED)
+            answer.wrote(folder, name, table.slice(start, ROWS_PER_PART), relation=SETTLED)
 
     # Each task may leave a small part again.
     count = _tasks_for(engine, rows_of(each.part for each in small))
@@ -264,15 +266,15 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     lies in slices closed off then: each address as often as nodes have it. Their dates are not
     known: they were there when the earlier run read the metadata."""
     before = (earlier.folder, earlier.plan.commits)
-    released = released_since(engine, now.folder, now.trees, earlier=before)
+    released = released_since(now.folder, now.trees, earlier=before)
     if unknown := released.unknown_count:
         raise NeedsCleanRunError(f"nobody knows any more what {counted(unknown, 'tree')} held")
-    nodes = _nodes_of(engine, released.trees, now)
-    if not nodes:
+    if not released.trees:
         return []
+    nodes = _lost_nodes(engine, released.trees, now)
     if sum(count for _, _, count in nodes) > engine.held_max:
         raise NeedsCleanRunError("so much has expired that listing everything is as quick")
-    folder, layout, storage = now.folder, now.layout, now.storage
+    folder, layout, storage = now.folder, now.place.layout, now.place.storage
     closed_after, read_at = earlier.closed_after, earlier.plan.read_at
 
     def work(number: int, task: Sequence[tuple[str, str, int]], answer: PartRows) -> None:
@@ -289,47 +291,36 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
         rows = _rows(found, addresses, read_at, layout.classify(addresses), layout)
         table = in_closed_slices(rows, closed_after)
         keyed = with_keys(table, judged_by(table))
-        answer.wrote(folder, f"expired/part-{number:05d}.parquet", keyed, group="rows")
+        answer.wrote(folder, f"expired/part-{number:05d}.parquet", keyed, relation="inventory")
 
     return engine.run(split(nodes, tasks=engine.task_count), work)
 
 
-def _nodes_of(
+def _lost_nodes(
     engine: Engine, trees: Sequence[tuple[str, str]], now: Now
 ) -> list[tuple[str, str, int]]:
     """The nodes (rows of NODES_SCHEMA) of released trees, given with their checksums, that no tree
-    has whose data stays."""
-    folder, layout, storage = now.folder, now.layout, now.storage
+    has whose data stays. They are held here: more than a run can hold of what they refer to, and
+    there would be a clean run."""
+    place = replace(now.place, name="expired")
+    released = MarkedTrees(
+        recorded=frozenset(tree_id for tree_id, _ in trees),
+        data=frozenset(tree_id for tree_id, _ in trees),
+    )
+    known = write_trees(place.folder, place.prefixed("released"), released, dict(trees))
+    kept = now.nodes.map(_of_data, _KEY_SCHEMA)
+    # What is released is of no use to the index.
+    index = None if now.index is None else replace(now.index, writable=False)
+    found = tree_nodes(engine, place, known.trees, index).join(kept, "key", "left_anti")
+    each = each_once([found.select(*FLAGGED.names).collect()]).select(NODES_SCHEMA.names)
+    return sorted(row for batch in each.to_batches() for row in rows_in(batch))
 
-    def work(number: int, task: Sequence[tuple[str, str]], answer: PartRows) -> None:
-        tables = [NODES_SCHEMA.empty_table()]
-        for tree_id, checksum in task:
-            try:
-                tables.append(layout.read_tree(storage, tree_id, checksum))
-            except EbbtideError as error:
-                answer.failed(error)
-        table = pa.concat_tables(tables).group_by(NODES_SCHEMA.names).aggregate([])
-        name = f"expired/nodes-{number:05d}.parquet"
-        answer.wrote(folder, name, table.select(NODES_SCHEMA.names), group="nodes")
 
-    if not trees:
-        return []
-    parts = engine.run(split(trees, tasks=engine.task_count), work)
-    if not engine.holds(parts):
-        raise NeedsCleanRunError("so much has expired that listing everything is as quick")
-    kept = now.node_parts
-
-    def subtract(_number: int, task: Sequence[Part], answer: PartRows) -> None:
-        found = read_rows(folder, task, NODES_SCHEMA)
-        for table in read_tables(folder, kept, NODES_SCHEMA):
-            found = without(found, "node_id", table)
-        each = found.group_by(NODES_SCHEMA.names).aggregate([])
-        answer.wrote(folder, "expired/nodes.parquet", each, group="nodes")
-
-    # One task: several trees may have one node.
-    left = read_rows(folder, engine.run([parts], subtract), NODES_SCHEMA)
-    columns = (left.column(name).to_pylist() for name in NODES_SCHEMA.names)
-    return sorted(zip(*columns, strict=True))
+def _of_data(batches: Batches) -> Batches:
+    """The keys of nodes (TREE_NODES) whose data stays."""
+    for batch in batches:
+        chosen = batch.filter(batch.column("data"))
+        yield pa.record_batch([chosen.column("key")], schema=_KEY_SCHEMA)
 
 
 def _news(engine: Engine, parts: list[Part], known: list[Part], folder: RunFolder) -> _Step:
@@ -343,13 +334,13 @@ def _news(engine: Engine, parts: list[Part], known: list[Part], folder: RunFolde
             keys: KeyArray = table.column("key").to_numpy()
             tables.append(table if count == 1 else table.filter(pa.array(keys % count == bucket)))
         found = pa.concat_tables(tables)
-        wanted = KeySet([once(found.column("key").to_numpy())])
+        wanted = KeySet(found.column("key").to_numpy())
         for part in known:
             if wanted.has(judged_keys(folder, part)).any():
                 found = without(found, "address", read_rows(folder, [part], ADDRESS_SCHEMA))
         each = found.filter(pa.array(first_of_each_address(found)))
         for start in range(0, each.num_rows, ROWS_PER_PART):
             name = f"inventory/recalled-{bucket:05d}-{start // ROWS_PER_PART:03d}.parquet"
-            answer.wrote(folder, name, each.slice(start, ROWS_PER_PART), group="rows")
+            answer.wrote(folder, name, each.slice(start, ROWS_PER_PART), relation="inventory")
 
     return range(count), work

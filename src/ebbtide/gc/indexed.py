@@ -24,7 +24,7 @@ from ebbtide.arrow import (
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.candidates import latest_micros
 from ebbtide.gc.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.keys import KeyArray, Sieve, keys_of
+from ebbtide.gc.keys import KeyArray, KeySet, keys_of
 from ebbtide.gc.parts import Part, read_rows
 from ebbtide.gc.runs import RunFolder
 
@@ -251,7 +251,7 @@ def key_counts(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def keys_in(
-    table: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]], *, among: Sieve | None = None
+    table: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]], *, among: KeySet | None = None
 ) -> Iterator[KeyArray]:
     """The keys of the rows (KEYED_SCHEMA) that are chosen, those of neighbours together, as they
     lie in memory: to copy them would take as long as to go through them. Or those of them that are

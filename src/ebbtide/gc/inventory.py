@@ -41,10 +41,10 @@ JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address",
 """What rows are judged by: see `judged_by`."""
 
 POINTERS: Final = "pointers"
-"""The group of parts with files of the layout's `checked_kinds` alone; other parts have none."""
+"""The relation of parts with files of the layout's `checked_kinds` alone; other parts have none."""
 
 REMEMBERED: Final = "remembered"
-"""The group of parts that an earlier run left, as they are."""
+"""The relation of parts that an earlier run left, as they are."""
 
 ROWS_PER_PART: Final = 500_000
 
@@ -112,7 +112,7 @@ def judged_keys(folder: RunFolder, part: Part) -> KeyArray:
     """The key of what each row of a part is judged by. Refused `plan_corrupt`."""
     assert part.name is not None
     columns = ("key", *JUDGED_SCHEMA.names)
-    return _judged_keys(read_part(folder, part.name, part.checksum, columns=columns))
+    return judged_keys_of(read_part(folder, part.name, part.checksum, columns=columns))
 
 
 def read_judged(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -123,7 +123,7 @@ def read_judged(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> 
         columns = list(dict.fromkeys(("key", *JUDGED_SCHEMA.names, *schema.names)))
         table = read_part(folder, part.name, part.checksum, columns=columns)
         rows = table.select(schema.names).cast(schema)
-        yield rows.append_column(KEYS_SCHEMA.field("key"), pa.array(_judged_keys(table)))
+        yield rows.append_column(KEYS_SCHEMA.field("key"), pa.array(judged_keys_of(table)))
 
 
 def check_keys(table: pa.Table) -> None:
@@ -139,7 +139,8 @@ def check_keys(table: pa.Table) -> None:
         )
 
 
-def _judged_keys(table: pa.Table) -> KeyArray:
+def judged_keys_of(table: pa.Table) -> KeyArray:
+    """The key of what each row is judged by: the column `key`, where there is one."""
     if "key" not in table.column_names:
         return keys_of(judged_by(table))
     keys: KeyArray = table.column("key").to_numpy()
@@ -180,9 +181,9 @@ class InventoryWriter:
         points = pc.is_in(table.column("kind"), value_set=self._pointer_kinds)
         stem = f"inventory/{self._stem}-{self._parts:03d}"
         others = table.filter(pc.invert(points))
-        self._answer.wrote(self._folder, f"{stem}.parquet", others, group="rows")
+        self._answer.wrote(self._folder, f"{stem}.parquet", others, relation="inventory")
         pointers = table.filter(points)
-        self._answer.wrote(self._folder, f"{stem}-pointers.parquet", pointers, group=POINTERS)
+        self._answer.wrote(self._folder, f"{stem}-pointers.parquet", pointers, relation=POINTERS)
         counts = table.group_by("kind").aggregate(
             [("address", "count"), ("size_bytes", "sum"), ("size_bytes", "count")]
         )
@@ -191,6 +192,7 @@ class InventoryWriter:
                 row["address_count"],
                 bytes_total=row["size_bytes_sum"] or 0,
                 sized=row["size_bytes_count"] == row["address_count"],
+                relation="kind",
                 group=row["kind"],
             )
         self._tables, self._rows, self._parts = [], 0, self._parts + 1

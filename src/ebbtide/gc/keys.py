@@ -11,7 +11,7 @@ The hash is XXH3 of the address in UTF-8, with seed 0 (https://xxhash.com, its s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from ebbtide.arrow import first_of_each, make_schema, numbered
-from ebbtide.gc.engine import Engine
-from ebbtide.gc.parts import Part, PartRows, opened_part
+from ebbtide.gc.parts import Part, opened_part
 from ebbtide.gc.runs import RunFolder
 
 KEYS_SCHEMA: Final = make_schema(
@@ -35,18 +34,13 @@ KEYS: Final = "keys"
 KeyArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 """Keys, in any order unless it is said."""
 
-KEYS_PER_PART: Final = 4_000_000
-SIEVE_PLACES_PER_KEY: Final = 4
+SET_PLACES_PER_KEY: Final = 4
 """At least, and up to twice as many: more would not stay in the processor's cache."""
-SIEVE_BITS_MAX: Final = 25
+SET_BITS_MAX: Final = 25
 """A byte each, and that twice: 64 MB."""
-SIEVE_AT_ONCE: Final = 1 << 15
+SET_AT_ONCE: Final = 1 << 15
 """Keys that are looked at together: what is made of them stays in the processor's cache."""
-_HIGH_BITS: Final = 64 - SIEVE_BITS_MAX
-MANY_FOR_EACH: Final = 8
-"""So many more questions than a set has keys are not put in order first."""
-MERGE_FROM_SHARE: Final = 1 / 16
-"""From how many questions on, for each key of a set, the set is merged into one array."""
+_HIGH_BITS: Final = 64 - SET_BITS_MAX
 
 
 def keys_of(addresses: pa.Array[Any] | pa.ChunkedArray[Any]) -> KeyArray:
@@ -63,47 +57,6 @@ def once(keys: KeyArray) -> KeyArray:
         return ordered
     found: KeyArray = ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
     return found
-
-
-class KeySet:
-    """A set of keys, as ascending arrays."""
-
-    def __init__(self, arrays: Iterable[KeyArray], *, questions: int | None = None) -> None:
-        """`questions`: how many keys will be looked for, more or less. Few are looked for in each
-        array; for many, and where nobody says, it is worth the time to make one array of all."""
-        self._arrays = [array for array in arrays if len(array)]
-        self._sieve: Sieve | None = None
-        few = len(self) * MERGE_FROM_SHARE
-        if len(self._arrays) > 1 and (questions is None or questions > few):
-            self._arrays = [once(np.concatenate(self._arrays))]
-
-    @classmethod
-    def read(
-        cls, folder: RunFolder, parts: Iterable[Part], *, questions: int | None = None
-    ) -> KeySet:
-        """The keys of parts with a column `key` or `address`. Refused `plan_corrupt`."""
-        return cls((read_keys(folder, part) for part in parts), questions=questions)
-
-    def __len__(self) -> int:
-        """How many there are; where `questions` were few, those twice that are in two arrays."""
-        return sum(len(array) for array in self._arrays)
-
-    def has(self, keys: KeyArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """For each of `keys` whether it is in the set."""
-        if len(self) * MANY_FOR_EACH < len(keys):
-            if self._sieve is None:
-                self._sieve = Sieve(np.concatenate([np.empty(0, np.int64), *self._arrays]))
-            return self._sieve.has(keys)
-        order = np.argsort(keys)
-        ordered = keys[order]  # neighbours are near each other in memory
-        found = np.zeros(len(keys), np.bool_)
-        for array in self._arrays:
-            places = np.searchsorted(array, ordered)
-            places[places == len(array)] = 0
-            found |= array[places] == ordered
-        answer = np.empty_like(found)
-        answer[order] = found
-        return answer
 
 
 def read_keys(folder: RunFolder, part: Part) -> KeyArray:
@@ -141,14 +94,14 @@ def first_of_each_address(table: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]
     return is_first if pc.all(same).as_py() else first_of_each(numbered(addresses))
 
 
-class Sieve:
-    """Tells which of many keys are among some, in one pass without ordering the many: by some of
-    their lowest bits, the few that are left by some of their highest, then by all."""
+class KeySet:
+    """A set of keys. Which of many others are in it, it tells in one pass without ordering them: by
+    some of their lowest bits, the few that are left by some of their highest, then by all."""
 
     def __init__(self, keys: KeyArray) -> None:
-        """`keys`: the some, in any order."""
+        """Of keys in any order, some of them twice perhaps."""
         self._keys = keys = once(keys)
-        bits = min(max(len(keys) * SIEVE_PLACES_PER_KEY, 1 << 16).bit_length(), SIEVE_BITS_MAX)
+        bits = min(max(len(keys) * SET_PLACES_PER_KEY, 1 << 16).bit_length(), SET_BITS_MAX)
         self._mask = np.int64((1 << bits) - 1)
         self._low = np.zeros(1 << bits, np.bool_)
         self._low[keys & self._mask] = True
@@ -156,16 +109,15 @@ class Sieve:
         self._high[(keys >> _HIGH_BITS) & self._mask] = True
 
     @classmethod
-    def read(cls, folder: RunFolder, parts: Iterable[Part]) -> Sieve:
+    def read(cls, folder: RunFolder, parts: Iterable[Part]) -> KeySet:
         """Of the keys of parts. Refused `plan_corrupt`."""
-        none = np.empty(0, np.int64)
-        return cls(np.concatenate([none, *(read_keys(folder, part) for part in parts)]))
+        return cls(keys_in_parts(folder, parts))
 
     def places(self, keys: KeyArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Where in `keys` those are that are among them, ascending."""
+        """Where in `keys` those are that are in the set, ascending."""
         likely = [np.empty(0, np.int64)]
-        for start in range(0, len(keys), SIEVE_AT_ONCE):
-            some = keys[start : start + SIEVE_AT_ONCE]
+        for start in range(0, len(keys), SET_AT_ONCE):
+            some = keys[start : start + SET_AT_ONCE]
             likely.append(start + np.flatnonzero(self._low[some & self._mask]))
         found: np.ndarray[Any, np.dtype[np.int64]] = np.concatenate(likely)
         found = found[self._high[(keys[found] >> _HIGH_BITS) & self._mask]]
@@ -177,75 +129,26 @@ class Sieve:
         return found
 
     def has(self, keys: KeyArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """For each of `keys` whether it is among them."""
+        """For each of `keys` whether it is in the set."""
         found = np.zeros(len(keys), np.bool_)
         found[self.places(keys)] = True
         return found
 
     def among(self, keys: KeyArray) -> KeyArray:
-        """Those of `keys` that are, in their order."""
+        """Those of `keys` that are in the set, in their order."""
         found: KeyArray = keys[self.places(keys)]
         return found
 
 
-class KeyWriter:
-    """Gathers keys into parts of KEYS_SCHEMA, `<stem>-000.parquet` and so on."""
-
-    def __init__(
-        self,
-        stem: str,
-        folder: RunFolder,
-        answer: PartRows,
-        *,
-        group: str,
-        sieve: Sieve | None = None,
-    ) -> None:
-        """With a `sieve`, what is not among its keys is left out."""
-        self._sieve = sieve
-        self._stem = stem
-        self._folder = folder
-        self._answer = answer
-        self._group = group
-        self._arrays: list[KeyArray] = []
-        self._count = 0
-        self._parts = 0
-
-    def add(self, keys: KeyArray) -> None:
-        """Take keys, in any order."""
-        if self._sieve is not None:
-            keys = self._sieve.among(keys)
-        self._arrays.append(keys)
-        self._count += len(keys)
-        if self._count >= KEYS_PER_PART:
-            self.finish()
-
-    def finish(self) -> None:
-        """Write what is left."""
-        if not self._count:
-            return
-        name = f"{self._stem}-{self._parts:03d}.parquet"
-        keys = once(np.concatenate(self._arrays))
-        self._answer.wrote(self._folder, name, key_table(keys), group=self._group)
-        self._arrays, self._count, self._parts = [], 0, self._parts + 1
+def keys_in_parts(folder: RunFolder, parts: Iterable[Part]) -> KeyArray:
+    """The keys of parts together, ascending, each once. Refused `plan_corrupt`."""
+    none = np.empty(0, np.int64)
+    return once(np.concatenate([none, *(read_keys(folder, part) for part in parts)]))
 
 
 def key_table(keys: KeyArray) -> pa.Table:
     """Keys as a table of KEYS_SCHEMA."""
     return pa.table([pa.array(keys)], schema=KEYS_SCHEMA)
-
-
-def to_key_parts(
-    engine: Engine, folder: RunFolder, parts: Sequence[Part], *, name: str
-) -> list[Part]:
-    """Parts of KEYS_SCHEMA for parts with a column `key` or `address`."""
-    known = [part for part in parts if part.group == KEYS]
-    others = [part for part in parts if part.group != KEYS]
-
-    def work(number: int, part: Part, answer: PartRows) -> None:
-        table = key_table(read_keys(folder, part))
-        answer.wrote(folder, f"{name}/keys-{number:05d}.parquet", table, group=KEYS)
-
-    return known + engine.run(others, work)
 
 
 def rows_of(parts: Iterable[Part]) -> int:

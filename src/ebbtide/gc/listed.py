@@ -98,7 +98,7 @@ class Listing:
         return is_open and total.objects <= SIZED_FILES_MAX
 
     def _listed(self, answers: list[Part], cutoff: datetime) -> Listed:
-        kinds = total_by_group(part for part in answers if part.name is None)
+        kinds = total_by_group(part for part in answers if part.relation == "kind")
         collected = self.repository.layout.delete_order
         return Listed(
             parts=[part for part in answers if part.name is not None],

@@ -1,28 +1,30 @@
-"""The mark: from commits to trees, to nodes, to the addresses that are live.
+"""The mark: the relation `live`, from trees over nodes to the addresses that stay.
 
 Two depths. Of a commit whose data stays, all that its tree refers to is live. Of one whose record
 alone stays, its tree and nodes are live as files, and the nodes are not read. What the address
 index knows is not read from its own file again.
-
-Parts: `<name>/trees-*` (addresses of trees and nodes), `<name>/nodes-*` (node ids),
-`<name>/addresses-*` or `<name>/keys-*` (what the nodes refer to).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import pyarrow as pa
 
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.frames import Batches, Frame
 from ebbtide.gc.index import Index
-from ebbtide.gc.nodes import REQUIRED, distinct_nodes, read_nodes
-from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows
+from ebbtide.gc.keys import KeyArray, keys_of
+from ebbtide.gc.nodes import LIVE_SCHEMA, addresses_among, node_addresses
+from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.places import Place
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.trees import TREES_SCHEMA, KnownTrees, read_trees
+from ebbtide.gc.trees import TREES_SCHEMA, KnownTrees, tree_nodes
+
+REQUIRED: Final = "required"
+"""The group of parts of companions that must be on the storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def write_trees(
     ]
     trees, companions = PartRows(), PartRows()
     table = pa.table(columns, schema=TREES_SCHEMA)
-    trees.wrote(folder, f"{prefix}trees.parquet", table, group="trees")
+    trees.wrote(folder, f"{prefix}trees.parquet", table, relation="trees")
     required = marked.required & marked.companions
     _write_addresses(folder, f"{prefix}companions", companions, marked.companions - required)
     if required:  # most formats have none, and need not look for any
@@ -70,65 +72,83 @@ def _write_addresses(
     answer: PartRows,
     addresses: Iterable[str],
     *,
-    group: str = "companions",
+    group: str = "",
 ) -> None:
     table = pa.table([sorted(addresses)], schema=ADDRESS_SCHEMA)
-    answer.wrote(folder, f"{name}.parquet", table, group=group)
+    answer.wrote(folder, f"{name}.parquet", table, relation="live", group=group)
+
+
+def required_of(live: Frame) -> Frame:
+    """Of LIVE_SCHEMA the rows of what must be on the storage."""
+
+    def required(batches: Batches) -> Batches:
+        for batch in batches:
+            yield batch.filter(batch.column("required"))
+
+    return live.map(required, LIVE_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """`live`: parts (ADDRESS_SCHEMA) of the addresses of trees, nodes and what goes with them; of
-    the group REQUIRED where those must be on the storage.
-    `nodes`: parts (NODES_SCHEMA and more) of the nodes whose addresses are live, each once."""
+class Mark:
+    """The mark of some trees. Its relations are made anew whenever they are asked for, but for
+    those that are kept."""
 
-    live: list[Part]
-    nodes: list[Part]
+    engine: Engine
+    place: Place
+    trees: KnownTrees
+    nodes: Frame
+    index: Index | None = None
 
+    @classmethod
+    def of(
+        cls, engine: Engine, place: Place, trees: KnownTrees, *, index: Index | None = None
+    ) -> Mark:
+        """Of trees that were written. With an `index`, what that lacks is added to it."""
+        return cls(engine, place, trees, tree_nodes(engine, place, trees.trees, index), index)
 
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """`live`: parts of all that is live, of addresses (ADDRESS_SCHEMA) or keys (KEYS_SCHEMA).
-    `required`: those of them whose addresses must be on the storage, of formats without checksums.
-    """
+    def live(self, asked: KeyArray | None = None) -> Frame:
+        """LIVE_SCHEMA. Where some keys are `asked` for, others may be left out. Raises as
+        `tree_nodes` and `node_addresses`."""
+        engine, place = self.engine, self.place
+        folder, layout = place.folder, place.layout
 
-    live: list[Part]
-    required: list[Part]
+        def own(part: Part) -> Batches:
+            assert part.name is not None
+            table = read_part(folder, part.name, part.checksum)
+            if part.relation == "trees":
+                ids = table.filter(table.column("recorded")).column("tree_id")
+                keys = keys_of(layout.tree_addresses(ids))
+            else:
+                keys = keys_of(table.column("address"))
+            flags = pa.repeat(pa.scalar(part.group == REQUIRED), len(keys))
+            yield pa.record_batch([pa.array(keys), flags], schema=LIVE_SCHEMA)
 
+        of_nodes = node_addresses(engine, place, self.nodes, self.index, asked)
+        written = [*self.trees.trees, *self.trees.companions]
+        return engine.frame(written, own, LIVE_SCHEMA).union(of_nodes) if written else of_nodes
 
-def mark(
-    engine: Engine, place: Place, *, trees: MarkedTrees, checksums: Mapping[str, str]
-) -> Marked:
-    """Read `trees`, and the nodes of those whose data stays, from their own files. Raises as the
-    two steps that it consists of."""
-    known = write_trees(place.folder, place.prefixed("known"), trees, checksums)
-    return mark_reached(engine, place, reach(engine, place, known))
+    def addresses(self, keys: KeyArray) -> Frame:
+        """The addresses (ADDRESS_SCHEMA) that have one of some required keys, some of them twice
+        perhaps."""
+        folder = self.place.folder
 
+        def of_companions(part: Part) -> Batches:
+            assert part.name is not None
+            table = read_part(folder, part.name, part.checksum)
+            is_asked = pa.array([key in wanted for key in keys_of(table.column("address"))])
+            yield from table.filter(is_asked).select(ADDRESS_SCHEMA.names).to_batches()
 
-def reach(
-    engine: Engine, place: Place, trees: KnownTrees, *, index: Index | None = None
-) -> Reached:
-    """Read the trees that stay. Refused by the first thing unread. With an `index`, what it lacks
-    is added to it."""
-    answers = read_trees(engine, place, trees, index)
-    tree_parts = [part for part in answers if part.group == "trees"]
-    nodes = distinct_nodes(engine, place, [part for part in answers if part.group == "nodes"])
-    return Reached(tree_parts + trees.companions, nodes)
+        wanted = frozenset(keys.tolist())
+        of_nodes = addresses_among(self.engine, self.place, self.nodes, keys)
+        required = [part for part in self.trees.companions if part.group == REQUIRED]
+        return self.engine.frame(required, of_companions, ADDRESS_SCHEMA).union(of_nodes)
 
+    def kept(self) -> Mark:
+        """The same, whose nodes are found once."""
+        return replace(self, nodes=self.nodes.kept())
 
-def mark_reached(
-    engine: Engine,
-    place: Place,
-    reached: Reached,
-    *,
-    index: Index | None = None,
-    asked: list[Part] | None = None,
-) -> Marked:
-    """Read the nodes of what was reached. Refused by the first thing unread.
-
-    With an `index`, what it lacks is added to it, and what the nodes refer to are keys: those that
-    are `asked` for (parts of KEYS_SCHEMA), if anything is.
-    """
-    parts = read_nodes(engine, place, reached.nodes, index, asked)
-    live = reached.live + parts
-    return Marked(live, [part for part in live if part.group == REQUIRED])
+    def done(self) -> None:
+        """Whatever was asked for is read: what the index has in buckets is dropped from where it
+        was in none."""
+        if self.index is not None and self.index.scattered:
+            self.index.drop(self.index.scattered)

@@ -1,22 +1,14 @@
-"""How far a step of a run has come: one count, to which every process that works on it adds.
+"""How far a step of a run has come: one count, which whoever works on it adds to.
 
 Tasks call `advance`, which costs nothing to speak of; who shows the count reads it now and then.
-Worker processes each have a cell of shared memory for it, and one more tells them to stop. What
-Spark's executors count stays with them.
+What Spark's executors count stays with them: `spark` reads how many tasks have ended.
 """
 
 from __future__ import annotations
 
 import time
-from ctypes import c_int64
 from dataclasses import dataclass
-from multiprocessing import get_context
-from typing import Any, Final
-
-from ebbtide.errors import Failed
-
-_STOP: Final = 0
-"""The cell that says whether to stop; the others are of one process each."""
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +36,17 @@ class Reading:
 
 
 class _Own:
-    """What this process has counted, and where others see it."""
+    """What this process has counted."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.cells: Any = None  # shared memory, of which ctypes tells no type
-        self.cell = 0
+    count = 0
 
 
 _own: Final = _Own()
 
 
 def advance(count: int) -> None:
-    """Count so many more as done. Failed `interrupted` in a worker process that is to stop."""
-    if _own.cells is None:
-        _own.count += count
-        return
-    _own.cells[_own.cell] += count
-    check_wanted()
-
-
-def check_wanted() -> None:
-    """Failed `interrupted` in a worker process that is to stop: called where a task can end."""
-    if _own.cells is not None and _own.cells[_STOP]:
-        raise Failed("interrupted", "the run was interrupted")
+    """Count so many more as done."""
+    _own.count += count
 
 
 class Meter:
@@ -80,43 +59,18 @@ class Meter:
         self._is_about = False
         self._before = 0
         self._started = 0.0
-        self._cells: Any = None  # as above
 
     def begin(
         self, unit: str, total: int | None = None, *, is_about: bool = False, done: int = 0
     ) -> None:
         """Count anew, `unit` by `unit`, from those that are `done` already."""
         self._unit, self._total, self._is_about = unit, total, is_about
-        self._before = self._counted() - done
+        self._before = _own.count - done
         self._started = time.monotonic()
         self.begun += 1
 
     def reading(self) -> Reading:
         """How far it has come since `begin`."""
         seconds = time.monotonic() - self._started
-        done = self._counted() - self._before
+        done = _own.count - self._before
         return Reading(self._unit, done, self._total, self._is_about, seconds)
-
-    def share(self, count: int) -> tuple[Any, Any]:
-        """What `count` new processes are given to `join` with; those before are gone."""
-        spawn = get_context("spawn")
-        known = self._counted()
-        self._cells = spawn.RawArray(c_int64, 1 + count)
-        self._before -= known - self._counted()
-        return self._cells, spawn.Value("i", 0)
-
-    def stop(self) -> None:
-        """Tell the processes to end where they can."""
-        if self._cells is not None:
-            self._cells[_STOP] = 1
-
-    def _counted(self) -> int:
-        return _own.count + (0 if self._cells is None else sum(self._cells[_STOP + 1 :]))
-
-
-def join(cells: Any, joined: Any) -> None:
-    """In a worker process, once: count where the parent sees it."""
-    with joined.get_lock():
-        joined.value += 1
-        _own.cell = joined.value
-    _own.cells = cells

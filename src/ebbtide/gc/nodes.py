@@ -1,27 +1,25 @@
-"""Nodes of the mark: what they refer to, which is live.
+"""The relation `node_addresses`: what nodes refer to, by keys.
 
 Each node is read once in a run, and with an index once in its life, though many trees have it.
-Without an index a node's addresses go into parts as they are, with one they become keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ebbtide.arrow import first_of_each, make_schema
+from ebbtide.arrow import make_schema
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA
 from ebbtide.gc.ahead import fetched
 from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.index import KEYS_PER_PART, Index, count_use, dealt, outworn
+from ebbtide.gc.frames import Batches, Frame
+from ebbtide.gc.index import KEYS_PER_PART, Index
 from ebbtide.gc.indexed import (
     KEYED_SCHEMA,
     WantedNodes,
@@ -29,154 +27,217 @@ from ebbtide.gc.indexed import (
     keyed,
     keys_in,
     known_nodes,
-    numbered_nodes,
 )
-from ebbtide.gc.keys import KEYS, KeyArray, KeyWriter, Sieve, keys_of, once, rows_of
-from ebbtide.gc.meter import advance
-from ebbtide.gc.parts import (
-    ADDRESS_SCHEMA,
-    Part,
-    PartRows,
-    read_part,
-    read_rows,
-    read_tables,
-    split,
-)
+from ebbtide.gc.keys import KeyArray, KeySet, keys_of, once
+from ebbtide.gc.parts import ADDRESS_SCHEMA
 from ebbtide.gc.places import Place
-from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.trees import FLAGGED, TREE_NODES, by_bucket, each_once
 
-MARKED_NODES: Final = pa.schema([*NODES_SCHEMA, pa.field("required", pa.bool_())])
-_Node = tuple[str, str, int, bool]
-"""A row of MARKED_NODES."""
-
-REQUIRED: Final = "addresses"
-"""The group of parts with what nodes refer to, but for nodes that may be missing."""
+LIVE_SCHEMA: Final = make_schema(("key", pa.int64()), ("required", pa.bool_()))
+"""The key of an address that stays, and whether it must be on the storage."""
 
 MISSING_NODE: Final = "missing_node"
-NODES_PER_TASK_MIN: Final = 64
-NODES_PER_PART: Final = 500_000
-NODES_PER_BUCKET_MIN: Final = 50_000
-ADDRESSES_PER_PART: Final = 1_000_000
-_FOUND: Final = "found"
-"""The group of parts that say which of the nodes, by their number, the index knows."""
-_FOUND_SCHEMA: Final = make_schema(("place", pa.int32()))
+KEYS_PER_BATCH: Final = 1_000_000
+_Node = tuple[str, str, int, bool]
+"""A node and whether it may not be missing."""
 
 
-def distinct_nodes(engine: Engine, place: Place, parts: Sequence[Part]) -> list[Part]:
-    """The nodes of all parts (MARKED_NODES) together, each once."""
-    if len(parts) < 2:
-        return list(parts)
-    rows = rows_of(parts)
-    # Each task reads all of them.
-    count = max(1 + rows // NODES_PER_PART, min(engine.cores, rows // NODES_PER_BUCKET_MIN))
-
-    def work(number: int, bucket: int, answer: PartRows) -> None:
-        once_each = each_once(list(_in_bucket(place, parts, bucket, count)))
-        name = place.named(f"nodes-all-{number:05d}")
-        answer.wrote(place.folder, name, once_each, group="nodes")
-
-    return engine.run(range(count), work)
-
-
-def _in_bucket(place: Place, parts: Sequence[Part], bucket: int, count: int) -> Iterator[pa.Table]:
-    """Of each part the nodes that belong to a bucket, by their ids."""
-    for table in read_tables(place.folder, parts, MARKED_NODES):
-        if count == 1:
-            yield table
-        else:
-            yield table.filter(pa.array(keys_of(table.column("node_id")) % count == bucket))
-
-
-def read_nodes(
+def node_addresses(
     engine: Engine,
     place: Place,
-    nodes: list[Part],
+    nodes: Frame,
     index: Index | None,
-    asked: list[Part] | None = None,
-) -> list[Part]:
-    """Parts of what `nodes` (parts of MARKED_NODES) refer to: without an index addresses, of the
-    groups REQUIRED and `lenient`; with one keys, of the group KEYS, those `asked` for alone where
-    that is given (parts of KEYS_SCHEMA)."""
-    if index is None:
-        return _read_from_files(engine, place, nodes, None, None)
-    recalled = _recall(engine, place, nodes, index, asked)
-    found = [part for part in recalled if part.group == _FOUND]
-    others = _without(engine, place, nodes, found) if found else nodes
-    known = [part for part in recalled if part.group == KEYS]
-    return known + _read_from_files(engine, place, others, index, asked)
+    asked: KeyArray | None = None,
+) -> Frame:
+    """LIVE_SCHEMA: of each of `nodes` (TREE_NODES) its own file, and if its data stays what it
+    refers to. With an `index`, what that lacks is added to it. Where some keys are `asked` for,
+    others may be left out. Raises, when it is asked for, Refused by the first node that can't be
+    read."""
+    at_once, spread = engine.fetches_at_once, _spread(engine, index)
+
+    def live(batches: Batches) -> Batches:
+        wanted_keys = None if asked is None else KeySet(asked)
+        table = pa.Table.from_batches(batches, TREE_NODES)
+        for bucket, rows in by_bucket(table, is_divided=spread > 1):
+            each = each_once([rows.select(FLAGGED.names)])
+            writer = _KeyBatches(wanted_keys)
+            yield from writer.add(keys_of(place.layout.node_addresses(each.column("node_id"))))
+            wanted = each.filter(each.column("data"))
+            yield from _read_bucket(place, wanted, index, bucket, writer, at_once=at_once)
+            yield from writer.finish()
+
+    return nodes.gathered(spread, "bucket").map(live, LIVE_SCHEMA)
 
 
-def unknown_nodes(engine: Engine, place: Place, nodes: list[Part], index: Index) -> list[Part]:
-    """Of the nodes (parts of MARKED_NODES) those that the index does not know."""
-    found = [part for part in _recall(engine, place, nodes, index, []) if part.group == _FOUND]
-    return _without(engine, place, nodes, found) if found else nodes
-
-
-def _recall(
-    engine: Engine, place: Place, nodes: list[Part], index: Index, asked: list[Part] | None
-) -> list[Part]:
-    """Parts of keys (group KEYS) of the nodes that the index knows, and of the numbers of these
-    among all nodes, in the order of the parts (_FOUND)."""
-    parts = index.parts("nodes")
+def addresses_among(engine: Engine, place: Place, nodes: Frame, asked: KeyArray) -> Frame:
+    """The addresses (ADDRESS_SCHEMA) with one of some keys that those of `nodes` (TREE_NODES) refer
+    to that may not be missing, read from their own files: each once in a partition."""
     at_once = engine.fetches_at_once
 
-    def work(number: int, task: Sequence[str], answer: PartRows) -> None:
-        wanted = WantedNodes(read_rows(place.folder, nodes, NODES_SCHEMA))
-        stem = f"{place.name}/keys-{number:05d}-known"
-        writer = KeyWriter(stem, place.folder, answer, group=KEYS)
-        sieve = _sieve(place.folder, asked)
+    def addresses(batches: Batches) -> Batches:
+        known = KeySet(asked)
+        each = each_once([pa.Table.from_batches(batches, TREE_NODES).select(FLAGGED.names)])
         found: list[pa.Array[Any]] = []
-        unchanged = index.unchanged()
-        for name, table in index.tables(task, at_once=at_once):
-            places = known_nodes(table, wanted, place.layout, unchanged)
+        wanted = each.filter(pc.and_(each.column("data"), each.column("required")))
+        for _, named in _read(place, wanted, at_once=at_once):
+            found.append(named.filter(pa.array(known.has(keys_of(named)))))
+        column: Any = pa.chunked_array(found, pa.string()).unique()
+        yield pa.record_batch([column], schema=ADDRESS_SCHEMA)
+
+    return nodes.gathered(engine.task_count, "bucket").map(addresses, ADDRESS_SCHEMA)
+
+
+def unknown_nodes(engine: Engine, place: Place, nodes: Frame, index: Index) -> Frame:
+    """Of `nodes` (TREE_NODES) those that the index does not know, each once."""
+    at_once, spread = engine.fetches_at_once, _spread(engine, index)
+
+    def unknown(batches: Batches) -> Batches:
+        table = pa.Table.from_batches(batches, TREE_NODES)
+        for bucket, rows in by_bucket(table, is_divided=spread > 1):
+            wanted = WantedNodes(rows.select(NODES_SCHEMA.names))
+            is_known, unchanged = np.zeros(rows.num_rows, np.bool_), index.unchanged()
+            for _, part in index.tables(index.names("nodes", bucket), at_once=at_once):
+                places = known_nodes(part, wanted, place.layout, unchanged).drop_null()
+                is_known[places.to_numpy()] = True
+            yield from rows.filter(pa.array(~is_known)).to_batches()
+
+    return nodes.gathered(spread, "bucket").map(unknown, TREE_NODES)
+
+
+def _spread(engine: Engine, index: Index | None) -> int:
+    return engine.task_count if index is None else index.spread
+
+
+def _read_bucket(
+    place: Place,
+    wanted: pa.Table,
+    index: Index | None,
+    bucket: int,
+    writer: _KeyBatches,
+    *,
+    at_once: int,
+) -> Batches:
+    """Batches of LIVE_SCHEMA of what the wanted nodes refer to, which are all of a bucket; and keep
+    the index as it should be."""
+    kept = None if index is None else _Kept(index, bucket)
+    anew: Sequence[str] = ()
+    if index is not None and kept is not None:
+        nodes, unchanged = WantedNodes(wanted), index.unchanged()
+        is_known, used = np.zeros(wanted.num_rows, np.bool_), dict[str, tuple[int, int]]()
+        for name, part in index.tables(index.names("nodes", bucket), at_once=at_once):
+            places = known_nodes(part, nodes, place.layout, unchanged)
             known = places.is_valid().to_numpy(zero_copy_only=False)
-            numbers = key_counts(table)
-            count_use(answer, name, int(numbers[known].sum()), int(numbers.sum()))
-            for keys in keys_in(table, known, among=sieve):
-                writer.add(keys)
-            found.append(places.drop_null())
-        writer.finish()
-        known_table = pa.table([pa.chunked_array(found, pa.int32())], schema=_FOUND_SCHEMA)
-        answer.wrote(
-            place.folder, place.named(f"found-nodes-{number:05d}"), known_table, group=_FOUND
-        )
-
-    # No more tasks than cores: each has to read all nodes.
-    answers = engine.run(dealt(parts, tasks=engine.cores), work)
-    if index.writable and (worn := outworn(parts, answers)):
-        _rewrite(engine, place, index, worn, nodes)
-    return [part for part in answers if part.name is not None]
-
-
-def _sieve(folder: RunFolder, asked: Sequence[Part] | None) -> Sieve | None:
-    """Of the keys that are asked for, where any are."""
-    return None if asked is None else _sieve_of(folder, tuple(asked))
+            numbers = key_counts(part)
+            used[name] = int(numbers[known].sum()), int(numbers.sum())
+            for keys in keys_in(part, known, among=writer.asked):
+                yield from writer.take(keys)
+            is_known[places.drop_null().to_numpy()] = True
+        anew = index.anew("nodes", bucket, used)
+        for _, part in index.tables(anew, at_once=at_once):
+            kept.add_table(
+                part.filter(known_nodes(part, nodes, place.layout, unchanged).is_valid())
+            )
+        wanted = wanted.filter(pa.array(~is_known))
+    for node, named in _read(place, wanted, at_once=at_once):
+        keys = once(keys_of(named))
+        yield from writer.add(keys, required=node[3] and index is None)
+        if kept is not None:
+            kept.add(node, keys)
+    if index is not None and kept is not None:
+        index.drop({*anew} - kept.finish() - index.scattered)
 
 
-@lru_cache(maxsize=1)
-def _sieve_of(folder: RunFolder, asked: tuple[Part, ...]) -> Sieve:
-    """Kept for the next task of the run: it is the same for all."""
-    return Sieve.read(folder, asked)
+def _read(
+    place: Place, wanted: pa.Table, *, at_once: int
+) -> Iterator[tuple[_Node, pa.StringArray]]:
+    """Each of the wanted nodes with what it refers to, from its own file. Raises as
+    `node_addresses`."""
+    columns = (wanted.column(name).to_pylist() for name in (*NODES_SCHEMA.names, "required"))
+    nodes: list[_Node] = list(zip(*columns, strict=True))
+
+    def address_of(node: _Node) -> str:
+        return place.layout.node_address(node[0])
+
+    for node, storage in fetched(place.storage, nodes, address_of, at_once=at_once):
+        node_id, checksum, count, required = node
+        try:
+            found = place.layout.read_node(storage, node_id, checksum, entry_count=count)
+        except EbbtideError as error:
+            if required or error.kind != MISSING_NODE:
+                raise
+            continue
+        yield node, found
 
 
-def _rewrite(
-    engine: Engine, place: Place, index: Index, names: Sequence[str], nodes: list[Part]
-) -> None:
-    """Write what is of use in parts of the index anew, and drop them."""
-    at_once = engine.fetches_at_once
+class _KeyBatches:
+    """Gathers keys into batches of LIVE_SCHEMA."""
 
-    def work(_number: int, task: Sequence[str], answer: PartRows) -> None:
-        wanted = WantedNodes(read_rows(place.folder, nodes, NODES_SCHEMA))
-        tables = [KEYED_SCHEMA.empty_table()]
-        unchanged = index.unchanged()
-        for _, table in index.tables(task, at_once=at_once):
-            known = known_nodes(table, wanted, place.layout, unchanged).is_valid()
-            tables.append(table.filter(known))
-        written = {index.write("nodes", piece) for piece in _pieces(pa.concat_tables(tables))}
-        index.drop(set(task) - written)
-        del answer
+    def __init__(self, asked: KeySet | None) -> None:
+        """Where some are `asked` for, others are left out."""
+        self.asked = asked
+        self._keys: dict[bool, list[KeyArray]] = {True: [], False: []}
+        self._count = 0
 
-    engine.run(split(names, tasks=engine.cores), work)
+    def add(self, keys: KeyArray, *, required: bool = False) -> Batches:
+        """Take keys, in any order; a batch when there are enough."""
+        return self.take(keys if self.asked is None else self.asked.among(keys), required=required)
+
+    def take(self, keys: KeyArray, *, required: bool = False) -> Batches:
+        """The same, for keys that are asked for."""
+        self._keys[required].append(keys)
+        self._count += len(keys)
+        if self._count >= KEYS_PER_BATCH:
+            yield from self.finish()
+
+    def finish(self) -> Batches:
+        """What is left."""
+        for required, arrays in self._keys.items():
+            if arrays:
+                keys = once(np.concatenate(arrays))
+                flags = pa.repeat(pa.scalar(required), len(keys))
+                yield pa.record_batch([pa.array(keys), flags], schema=LIVE_SCHEMA)
+        self._keys, self._count = {True: [], False: []}, 0
+
+
+class _Kept:
+    """Gathers what is written to a bucket of the index, in parts of a bounded size."""
+
+    def __init__(self, index: Index, bucket: int) -> None:
+        self._index = index
+        self._bucket = bucket
+        self._read_at = micros_of(index.read_at)
+        self._nodes: list[tuple[str, str, int]] = []
+        self._keys: list[KeyArray] = []
+        self._tables: list[pa.Table] = []
+        self._count = 0
+        self._written: set[str] = set()
+
+    def add(self, node: _Node, keys: KeyArray) -> None:
+        """Take a node that was read, with the keys of its addresses."""
+        self._nodes.append(node[:3])
+        self._keys.append(keys)
+        self._grown(len(keys))
+
+    def add_table(self, table: pa.Table) -> None:
+        """Take nodes that are known (KEYED_SCHEMA)."""
+        for piece in _pieces(table):
+            self._tables.append(piece)
+            self._grown(int(key_counts(piece).sum()))
+
+    def _grown(self, count: int) -> None:
+        self._count += count
+        if self._count >= KEYS_PER_PART:
+            self.finish()
+
+    def finish(self) -> frozenset[str]:
+        """Write what is left; the names of all parts."""
+        read = keyed(self._nodes, self._keys, read_at=self._read_at)
+        table = pa.concat_tables([KEYED_SCHEMA.empty_table(), read, *self._tables])
+        name = self._index.write("nodes", table.combine_chunks(), bucket=self._bucket)
+        if name is not None:
+            self._written.add(name)
+        self._nodes, self._keys, self._tables, self._count = [], [], [], 0
+        return frozenset(self._written)
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:
@@ -188,149 +249,3 @@ def _pieces(table: pa.Table) -> Iterator[pa.Table]:
         end = int(np.searchsorted(ends, before + KEYS_PER_PART)) + 1
         yield table.slice(start, end - start)
         start = end
-
-
-def _without(engine: Engine, place: Place, nodes: list[Part], found: list[Part]) -> list[Part]:
-    """The nodes but for those found."""
-
-    def work(number: int, task: tuple[Part, int], answer: PartRows) -> None:
-        part, start = task
-        assert part.name is not None
-        table = read_part(place.folder, part.name, part.checksum)
-        places = read_rows(place.folder, found, _FOUND_SCHEMA).column("place").to_numpy()
-        is_left = np.ones(start + table.num_rows, np.bool_)
-        is_left[places[places < len(is_left)]] = False
-        left = table.filter(pa.array(is_left[start:]))
-        answer.wrote(place.folder, place.named(f"nodes-new-{number:05d}"), left, group="nodes")
-
-    starts = [0, *accumulate(part.rows for part in nodes)]
-    return engine.run(list(zip(nodes, starts, strict=False)), work)
-
-
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    """Some rows of a part."""
-
-    part: Part
-    start: int
-    count: int
-
-
-def _slices(engine: Engine, parts: Sequence[Part]) -> list[_Slice]:
-    """All rows of parts, divided among tasks."""
-    total = sum(part.rows for part in parts)
-    size = max(NODES_PER_TASK_MIN, -(-total // engine.task_count))
-    return [_Slice(part, start, size) for part in parts for start in range(0, part.rows, size)]
-
-
-def _read_from_files(
-    engine: Engine, place: Place, nodes: list[Part], index: Index | None, asked: list[Part] | None
-) -> list[Part]:
-    """As `read_nodes`, from the nodes' own files; adds them to the index."""
-
-    def work(number: int, task: _Slice, answer: PartRows) -> None:
-        assert task.part.name is not None
-        table = read_part(place.folder, task.part.name, task.part.checksum)
-        rows = table.slice(task.start, task.count)
-        writer = (
-            _Addresses(place, number, answer)
-            if index is None
-            else _Keys(place, number, answer, index, asked)
-        )
-        columns = (rows.column(name).to_pylist() for name in MARKED_NODES.names)
-        wanted: list[_Node] = list(zip(*columns, strict=True))
-        for node, storage in fetched(place.storage, wanted, address_of, at_once=at_once):
-            advance(1)
-            node_id, checksum, count, required = node
-            try:
-                found = place.layout.read_node(storage, node_id, checksum, entry_count=count)
-                writer.add(node, found)
-            except EbbtideError as error:
-                if required or error.kind != MISSING_NODE:
-                    answer.failed(error)
-        writer.finish()
-
-    def address_of(node: _Node) -> str:
-        return place.layout.node_address(node[0])
-
-    at_once = engine.fetches_at_once
-    engine.meter.begin("nodes", sum(part.rows for part in nodes))
-    return engine.run(_slices(engine, nodes), work)
-
-
-class _Addresses:
-    """Gathers addresses into parts of a bounded size, each without repetitions."""
-
-    def __init__(self, place: Place, number: int, answer: PartRows) -> None:
-        self._place = place
-        self._number = number
-        self._answer = answer
-        self._gathered: dict[str, list[pa.StringArray]] = {REQUIRED: [], "lenient": []}
-        self._parts = 0
-
-    def add(self, node: _Node, addresses: pa.StringArray) -> None:
-        """Take what a node refers to."""
-        group = REQUIRED if node[3] else "lenient"
-        gathered = self._gathered[group]
-        gathered.append(addresses)
-        if sum(map(len, gathered)) >= ADDRESSES_PER_PART:
-            self._flush(group)
-
-    def finish(self) -> None:
-        """Write what is left."""
-        for group, gathered in self._gathered.items():
-            if gathered:
-                self._flush(group)
-
-    def _flush(self, group: str) -> None:
-        distinct: Any = pa.chunked_array(self._gathered[group], pa.string()).unique()
-        table = pa.table([distinct], schema=ADDRESS_SCHEMA)
-        name = self._place.named(f"addresses-{self._number:05d}-{self._parts:03d}")
-        self._answer.wrote(self._place.folder, name, table, group=group)
-        self._gathered[group] = []
-        self._parts += 1
-
-
-class _Keys:
-    """Gathers keys into parts, and adds the nodes to the index."""
-
-    def __init__(
-        self, place: Place, number: int, answer: PartRows, index: Index, asked: list[Part] | None
-    ) -> None:
-        stem, sieve = f"{place.name}/keys-{number:05d}", _sieve(place.folder, asked)
-        self._writer = KeyWriter(stem, place.folder, answer, group=KEYS, sieve=sieve)
-        self._index = index
-        self._read_at = micros_of(index.read_at)
-        self._nodes: list[tuple[str, str, int]] = []
-        self._keys: list[KeyArray] = []
-        self._count = 0
-
-    def add(self, node: _Node, addresses: pa.StringArray) -> None:
-        """Take what a node refers to."""
-        keys = once(keys_of(addresses))
-        self._writer.add(keys)
-        self._nodes.append(node[:3])
-        self._keys.append(keys)
-        self._count += len(keys)
-        if self._count >= KEYS_PER_PART:
-            self._flush()
-
-    def finish(self) -> None:
-        """Write what is left."""
-        self._writer.finish()
-        self._flush()
-
-    def _flush(self) -> None:
-        self._index.write("nodes", keyed(self._nodes, self._keys, read_at=self._read_at))
-        self._nodes, self._keys, self._count = [], [], 0
-
-
-def each_once(tables: Sequence[pa.Table]) -> pa.Table:
-    """Rows of MARKED_NODES, each node once: required where any of its rows is."""
-    table = pa.concat_tables([MARKED_NODES.empty_table(), *tables])
-    numbers = numbered_nodes(table)
-    is_first = first_of_each(numbers)
-    required = np.zeros(int(is_first.sum()), np.bool_)
-    required[numbers[np.asarray(table.column("required"))]] = True
-    once = table.filter(pa.array(is_first)).select(NODES_SCHEMA.names)
-    return once.append_column(MARKED_NODES.field("required"), pa.array(required))

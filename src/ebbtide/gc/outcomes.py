@@ -27,8 +27,8 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.intents import batches, declared
 from ebbtide.gc.inventory import judged_by
-from ebbtide.gc.keys import KeySet, keys_of, rows_of
-from ebbtide.gc.meter import advance, check_wanted
+from ebbtide.gc.keys import KeyArray, KeySet, keys_of
+from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
 from ebbtide.gc.quarantine import move_aside
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
@@ -47,6 +47,8 @@ OUTCOME_SCHEMA: Final = make_schema(
 OUTCOMES: Final = ("deleted", "quarantined", "revived", "missing", "failed")
 """Where attempts left several for one address, the first of these is what became of it."""
 
+TODO: Final = "todo"
+"""The relation of candidates that are left to delete."""
 _MOVED: Final = {"moved": "quarantined"}
 ADDRESSES_PER_BATCH: Final = 20_000
 
@@ -111,7 +113,6 @@ def delete_parts(
                         if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
                             raise Refused("lease_lost", "another run has taken the repository")
                         guard()
-                        check_wanted()
                         with held():  # what was deleted is on record
                             outcomes = (
                                 remove_unchanged(storage, batch, remove)
@@ -182,7 +183,7 @@ def _record(
         ],
         schema=OUTCOME_SCHEMA,
     )
-    answer.wrote(folder, f"{name}.parquet", table, group="outcomes", durable=True)
+    answer.wrote(folder, f"{name}.parquet", table, relation="outcomes", durable=True)
     counts = table.group_by(["outcome", "kind"]).aggregate(
         [("size_bytes", "sum"), ("size_bytes", "count")]
     )
@@ -190,7 +191,8 @@ def _record(
         answer.counted(
             row["size_bytes_count"],
             bytes_total=row["size_bytes_sum"],
-            group=f"{row['outcome']} {row['kind']}",
+            relation=row["outcome"],
+            group=row["kind"],
         )
 
 
@@ -200,15 +202,16 @@ def write_todo(
     folder: RunFolder,
     epoch: int,
     candidates: Iterable[Part],
-    keep: list[Part],
+    back: KeyArray,
     settled: Iterable[str],
 ) -> tuple[list[Part], list[Part]]:
-    """The candidates less those to `keep` (parts of ADDRESS_SCHEMA) and those that earlier attempts
-    settled (record parts named in `settled`); and the record of those kept, as revived."""
+    """The candidates less those that came `back` (keys of what they are judged by) and those that
+    earlier attempts settled (record parts named in `settled`); and the record of the former, as
+    revived."""
     earlier = _by_stem(settled)
 
     def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
-        needed = KeySet.read(folder, keep, questions=rows_of(task))
+        needed = KeySet(back)
         for part in task:
             settle(part, earlier.get(_stem(part.name or ""), []), needed, answer)
 
@@ -221,8 +224,8 @@ def write_todo(
             done = done.filter(pc.not_equal(done.column("outcome"), pa.scalar("failed")))
             table = without(table, "address", done)
         keys = keys_of(judged_by(table))
-        back = pa.array(needed.has(keys))
-        kept, table = table.filter(back), table.filter(pc.invert(back))
+        revived = pa.array(needed.has(keys))
+        kept, table = table.filter(revived), table.filter(pc.invert(revived))
         if kept.num_rows:
             _record(
                 folder,
@@ -232,13 +235,14 @@ def write_todo(
                 outcomes=["revived"] * kept.num_rows,
                 errors=[None] * kept.num_rows,
             )
-        answer.wrote(folder, f"todo/{epoch:06d}/{stem}.parquet", table, group=part.group)
+        answer.wrote(
+            folder, f"todo/{epoch:06d}/{stem}.parquet", table, relation=TODO, group=part.group
+        )
 
-    # No more tasks than cores: each has to read all that is kept.
-    parts = engine.run(split(list(candidates), tasks=engine.cores), work)
+    parts = engine.run(split(list(candidates), tasks=engine.task_count), work)
     return (
-        [part for part in parts if part.name and part.name.startswith("todo/")],
-        [part for part in parts if not (part.name and part.name.startswith("todo/"))],
+        [part for part in parts if part.relation == TODO],
+        [part for part in parts if part.relation != TODO],
     )
 
 
@@ -270,8 +274,7 @@ def tally(engine: Engine, folder: RunFolder, answers: list[Part]) -> Outcomes:
     by_outcome = dict.fromkeys(OUTCOMES, Count())
     deleted_by_kind: dict[str, Count] = {}
     for part in counted:
-        outcome, _, kind = part.group.partition(" ")
-        count = part.count
+        outcome, kind, count = part.relation, part.group, part.count
         by_outcome[outcome] += count
         if outcome == "deleted":
             deleted_by_kind[kind] = deleted_by_kind.get(kind, Count()) + count
@@ -297,7 +300,8 @@ def _read_tally(engine: Engine, folder: RunFolder, names: list[str]) -> list[Par
             answer.counted(
                 row["size_bytes_max_count"],
                 bytes_total=row["size_bytes_max_sum"],
-                group=f"{OUTCOMES[row['rank_min']]} {row['kind_min']}",
+                relation=OUTCOMES[row["rank_min"]],
+                group=row["kind_min"],
             )
 
     return engine.run(list(_by_stem(names).values()), work)

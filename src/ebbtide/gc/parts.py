@@ -24,6 +24,7 @@ from ebbtide.gc.runs import RunFolder
 
 PARTS_SCHEMA: Final = make_schema(
     ("name", pa.string()),
+    ("relation", pa.string()),
     ("group", pa.string()),
     ("rows", pa.int64()),
     ("bytes_total", pa.int64()),
@@ -32,9 +33,10 @@ PARTS_SCHEMA: Final = make_schema(
     ("error_kind", pa.string()),
     ("error", pa.string()),
 )
-"""A part: its name in the run's folder, what it holds (a kind or class), rows, the sum of
-`size_bytes` over them and whether all have one, and its file's checksum. Or, with no name, an
-error. Or, with neither, a count of rows that were seen but not written."""
+"""A part: its name in the run's folder, the relation that it is of, which share of that it holds (a
+kind of files, mostly), rows, the sum of `size_bytes` over them and whether all have one, and its
+file's checksum. Or, with no name, an error. Or, with neither, a count of rows that were seen but
+not written: then `relation` says what they are, such as a class or an outcome."""
 
 ADDRESS_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -56,6 +58,7 @@ class Part:
     bytes_total: int
     checksum: str | None
     sized: bool = True
+    relation: str = ""
 
     @property
     def count(self) -> Count:
@@ -98,6 +101,7 @@ class PartRows:
         name: str,
         table: pa.Table,
         *,
+        relation: str = "",
         group: str = "",
         durable: bool = False,
     ) -> None:
@@ -114,6 +118,7 @@ class PartRows:
                 rows=table.num_rows,
                 bytes_total=_bytes(table),
                 sized=_is_sized(table),
+                relation=relation,
                 group=group,
                 durable=durable,
             )
@@ -127,21 +132,30 @@ class PartRows:
         rows: int,
         bytes_total: int = 0,
         sized: bool = True,
+        relation: str = "",
         group: str = "",
         durable: bool = False,
     ) -> None:
         """As `wrote`, for a table that is the bytes of a Parquet file already."""
         folder.storage.put(folder.address(name), data, durable=durable)
-        self.counted(rows, bytes_total=bytes_total, sized=sized, group=group, name=name, data=data)
+        self.counted(
+            rows,
+            bytes_total=bytes_total,
+            sized=sized,
+            relation=relation,
+            group=group,
+            name=name,
+            data=data,
+        )
 
     def copied(
-        self, folder: RunFolder, name: str, source: RunFolder, part: Part, *, group: str
+        self, folder: RunFolder, name: str, source: RunFolder, part: Part, *, relation: str
     ) -> None:
         """Take another run's part over as it is, as part `name`. Refused `plan_corrupt`."""
         assert part.name is not None
         data = _read_bytes(source, part.name, part.checksum)
         folder.storage.put(folder.address(name), data, durable=False)
-        self.rows.append({**asdict(part), "name": name, "group": group})
+        self.rows.append({**asdict(part), "name": name, "relation": relation})
 
     def counted(
         self,
@@ -149,7 +163,8 @@ class PartRows:
         *,
         bytes_total: int,
         sized: bool = True,
-        group: str,
+        relation: str = "",
+        group: str = "",
         name: str | None = None,
         data: bytes | None = None,
     ) -> None:
@@ -158,6 +173,7 @@ class PartRows:
         self.rows.append(
             {
                 "name": name,
+                "relation": relation,
                 "group": group,
                 "rows": rows,
                 "bytes_total": bytes_total,

@@ -48,7 +48,7 @@ class Plan:
     `mode` is clean or incremental, the latter going on from run `previous_id`; `mode_reason` says
     why a clean run was made. It is REMOVAL for a gone repository, of which everything goes: there
     are no `commits` and `refs` then. `inventory_url` names the inventory in whose place nothing was
-    listed.
+    listed, `engine` what the plan was made with (`Engine.name`).
 
     For the next incremental one: `read_at` is when the metadata was read, slices behind
     `closed_after` were closed off then; `remaining` and `settled` have what stays in those without
@@ -92,6 +92,7 @@ class Plan:
     settled: tuple[Settled, ...] = ()
     unsettled: tuple[Part, ...] = ()
     inventory_url: str | None = None
+    engine: str | None = None
     refusal: tuple[str, str] | None = None
 
     @property
@@ -134,6 +135,7 @@ class Plan:
             "unsettled": [part.to_json() for part in self.unsettled],
             "whole": self.whole.to_json(),
             "inventory_url": self.inventory_url,
+            "engine": self.engine,
             "refusal": list(self.refusal) if self.refusal else None,
         }
         return content | {"checksum": checksum_of(content)}
@@ -174,6 +176,7 @@ class Plan:
             unsettled=tuple(Part.from_json(part) for part in content["unsettled"]),
             whole=Count.from_json(content["whole"]),
             inventory_url=content.get("inventory_url"),
+            engine=content.get("engine"),
             refusal=(refusal[0], refusal[1]) if refusal else None,
         )
 

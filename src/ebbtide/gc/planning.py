@@ -7,19 +7,20 @@ what is protected and what is committed. What is written after the listing canno
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
-from typing import Final
+from typing import Any
+
+import pyarrow as pa
 
 from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
-from ebbtide.gc.candidates import Relations, Subtracted
+from ebbtide.gc.candidates import Subtracted
 from ebbtide.gc.counts import Count
 from ebbtide.gc.decided import Basis, Decided, decided
-from ebbtide.gc.deciding import decide_plan, spooled
+from ebbtide.gc.deciding import decide_plan
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.gates import check_clocks, check_not_empty, check_share
+from ebbtide.gc.frames import Frame
+from ebbtide.gc.gates import check_clocks, check_share
 from ebbtide.gc.given import GivenInventory
 from ebbtide.gc.incremental import (
     EarlierRun,
@@ -30,9 +31,8 @@ from ebbtide.gc.incremental import (
 )
 from ebbtide.gc.index import Index
 from ebbtide.gc.inventory import POINTERS
-from ebbtide.gc.keys import rows_of
 from ebbtide.gc.listed import Listed, Listing
-from ebbtide.gc.mark import Marked, Reached, mark_reached, reach
+from ebbtide.gc.mark import Mark, required_of
 from ebbtide.gc.modes import Chosen
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_group
@@ -41,15 +41,18 @@ from ebbtide.gc.plan import Plan, Settled
 from ebbtide.gc.presence import check_presence
 from ebbtide.gc.protected import write_protected
 from ebbtide.gc.quarantine import held_back
-from ebbtide.gc.question import Question, protected_among
+from ebbtide.gc.question import protected_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
-from ebbtide.gc.subtract import subtract
+from ebbtide.gc.subtract import (
+    Relations,
+    addresses_left,
+    asked_keys,
+    subtract,
+    unlisted,
+)
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
-
-UNCHANGED_PER_ROW: Final = 50
-"""How much less than a listed file one costs an incremental run that is only remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +67,16 @@ class _Roots:
 @dataclass(frozen=True, slots=True)
 class _Read:
     """What is known once everything was read: the relations of the subtraction, and what an earlier
-    run left to this one. `back` is what was undone lately, a part of what is protected."""
+    run left to this one. `back` is what was undone lately, a part of what is protected; `live` is
+    what of the mark makes a difference, where that is known before."""
 
     roots: _Roots
     listed: Listed
-    marked: Marked
+    mark: Mark
     protected: list[Part]
     back: list[Part]
     recalled: Recalled = field(default_factory=lambda: Recalled([], (), []))
+    live: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,6 @@ class _Planning:
     def make(self, chosen: Chosen) -> Plan:
         """As `make_plan`; raises NeedsCleanRunError besides."""
         earlier = chosen.earlier
-        self.engine.expect(None if earlier is None else earlier.left.objects // UNCHANGED_PER_ROW)
         with self.steps("check"):
             started_at = check_times(self.repository, self.options)
         with self.steps("list"):
@@ -161,7 +165,6 @@ class _Planning:
 
     def look_ahead(self, policies: Iterable[Policy]) -> Iterator[Outlook]:
         """As the function of that name."""
-        self.engine.expect(None)
         started_at = self.repository.now()
         with self.steps("list"):
             # No run goes on from this one: nothing is to be remembered.
@@ -179,10 +182,8 @@ class _Planning:
         """What it would come to with other roots."""
         with self.steps("reach"):
             other = decided(self.folder, roots, keeps_basis=True)
-            reached = self._reach(other, index)
-        with self.steps("mark"):
-            marked = mark_reached(self.engine, self._place, reached, index=index)
-        read = replace(present, roots=replace(present.roots, decided=other), marked=marked)
+            mark = self._mark(other, index)
+        read = replace(present, roots=replace(present.roots, decided=other), mark=mark)
         assert other.basis is not None
         return self._outlook(read, other.basis)
 
@@ -201,10 +202,10 @@ class _Planning:
         leaves the storage unwritten."""
         if not self.repository.layout.checked_kinds:
             return None
-        return Index(
-            storage=self.repository.storage,
-            folder=self.folder,
-            pointers=tuple(part for part in listed.parts if part.group == POINTERS),
+        return Index.open(
+            self.repository.storage,
+            self.folder,
+            [part for part in listed.parts if part.relation == POINTERS],
             read_at=started_at,
             writable=self.options.run_dir is None,
         )
@@ -214,22 +215,12 @@ class _Planning:
         return Place(self.repository.storage, self.repository.layout, self.folder, "live")
 
     def _read_all(self, listed: Listed, index: Index | None, *, keeps_basis: bool = False) -> _Read:
-        """All in one snapshot of the metadata. What is protected is much to read, and is read while
-        tasks read trees."""
-        with ExitStack() as until_read:
-            with self.steps("read"):
-                reading = until_read.enter_context(self.repository.reading(listed.cutoff))
-                tables = reading.protected()
-                roots = self._read_roots(reading, listed, keeps_basis=keeps_basis)
-                back = self._held_back(roots)
-                write = partial(write_protected, self.folder, tables, name="uncommitted")
-                written = until_read.enter_context(self.engine.beside(write))
-            with self.steps("reach"):
-                reached = self._reach(roots.decided, index)
-                protected = written()
-        with self.steps("mark"):
-            marked = mark_reached(self.engine, self._place, reached, index=index)
-        return _Read(roots, listed, marked, protected + back, back)
+        """All in one snapshot of the metadata."""
+        with self.steps("read"), self.repository.reading(listed.cutoff) as reading:
+            roots = self._read_roots(reading, listed, keeps_basis=keeps_basis)
+            back = self._held_back(roots)
+            protected = write_protected(self.folder, reading.protected(), name="uncommitted")
+        return _Read(roots, listed, self._mark(roots.decided, index), protected + back, back)
 
     def _read_changes(self, listed: Listed, index: Index | None, earlier: EarlierRun) -> _Read:
         """All in one snapshot too. What is protected is asked for by name, once it is known what is
@@ -243,81 +234,78 @@ class _Planning:
                     raise NeedsCleanRunError(reason)
                 dropped = write_protected(folder, reading.dropped(), name="dropped")
             with self.steps("reach"):
-                reached = self._reach(roots.decided, index)
+                mark = self._mark(roots.decided, index).kept()
             with self.steps("recall"):
                 now = Now(
-                    folder=folder,
-                    storage=self.repository.storage,
-                    layout=self.repository.layout,
+                    place=self._place,
                     trees=roots.decided.trees,
-                    node_parts=reached.nodes,
+                    nodes=mark.nodes,
                     dropped=dropped,
+                    index=index,
                 )
                 recalled = recall(self.engine, earlier, now)
                 listed = listed.with_rows(recalled.parts)
-            with self.steps("mark"):
-                few = self.engine.holds(listed.parts)
-                question = Question.of(self.engine, folder, listed.parts) if few else None
-                asked = None if question is None else question.keys
-                marked = mark_reached(self.engine, self._place, reached, index=index, asked=asked)
+            read = _Read(roots, listed, mark, [], [], recalled)
+            live: Frame | None = None
+            left: pa.ChunkedArray[Any] | None = None
+            if self.engine.holds(listed.parts):
+                given = self._relations(read, None)
+                with self.steps("mark"):
+                    live = mark.live(asked_keys(self.engine, given)).kept()
+                    left = addresses_left(self.engine, given, live)
             with self.steps("protect"):
-                left = None if question is None else question.left(self.engine, marked.live)
-                if left is None or rows_of(left) > AMONG_MAX:
+                if left is None or len(left) > AMONG_MAX:
                     tables = reading.protected()
                 else:
-                    tables = protected_among(reading, folder, left)
+                    tables = protected_of(reading, left)
                 protected = write_protected(folder, tables, name="uncommitted")
                 back = self._held_back(roots)
-        return _Read(roots, listed, marked, protected + back, back, recalled)
+        return replace(read, live=live, protected=protected + back, back=back)
 
     def _held_back(self, roots: _Roots) -> list[Part]:
         storage, now = self.repository.storage, roots.decided.now
         return held_back(storage, self.folder, now=now, name="uncommitted")
 
     def _read_roots(self, reading: Reading, listed: Listed, *, keeps_basis: bool = False) -> _Roots:
-        count = listed.total.objects
-        if keeps_basis:
-            roots = reading.roots()
-            check_not_empty(roots, listed_count=count)
-            known = decided(self.folder, roots, keeps_basis=True)
-        else:
-            with spooled(reading.root_tables()) as read:
-                known = decide_plan(self.engine, self.folder, read, listed_count=count)
+        count, roots = listed.total.objects, reading.roots()
+        known = decide_plan(self.folder, roots, listed_count=count, keeps_basis=keeps_basis)
         purged = write_protected(self.folder, reading.purged(), name="purged")
         untraced = write_protected(self.folder, reading.untraced(), name="untraced")
         return _Roots(known, purged, untraced)
 
-    def _reach(self, known: Decided, index: Index | None) -> Reached:
-        return reach(self.engine, self._place, known.trees, index=index)
+    def _mark(self, known: Decided, index: Index | None) -> Mark:
+        return Mark.of(self.engine, self._place, known.trees, index=index)
+
+    def _relations(self, read: _Read, live: Frame | None) -> Relations:
+        listed = read.listed
+        return Relations(
+            folder=self.folder,
+            storage=self.repository.storage,
+            inventory=listed.parts,
+            listed=listed.total,
+            live=live,
+            protected=read.protected,
+            kinds=self.repository.layout.delete_order,
+            cutoff=listed.cutoff,
+            closed_after=listed.closed_after,
+            # What is settled once more would not count; what is back ends without a trace.
+            untraced=read.roots.untraced + read.recalled.unsettled + read.back,
+            purged=read.roots.purged,
+        )
 
     def _subtract(self, read: _Read) -> Subtracted:
         """Refused `missing_…` where something is not there that must be."""
-        listed, marked = read.listed, read.marked
+        live = read.mark.live() if read.live is None else read.live
+        checks = not self.repository.layout.checked_kinds
+        live = live.kept() if checks else live
+        given = self._relations(read, live)
         with self.steps("subtract"):
-            relations = Relations(
-                folder=self.folder,
-                storage=self.repository.storage,
-                inventory=listed.parts,
-                live=marked.live,
-                required=marked.required,
-                protected=read.protected,
-                kinds=self.repository.layout.delete_order,
-                cutoff=listed.cutoff,
-                closed_after=listed.closed_after,
-                # What is settled once more would not count; what is back ends without a trace.
-                untraced=read.roots.untraced + read.recalled.unsettled + read.back,
-                purged=read.roots.purged,
-            )
-            result = subtract(self.engine, relations)
-        if marked.required and not result.all_listed:
+            result = subtract(self.engine, given)
+        read.mark.done()
+        if checks:
             with self.steps("presence"):
-                check_presence(
-                    self.engine,
-                    storage=self.repository.storage,
-                    folder=self.folder,
-                    inventory=listed.parts,
-                    required=marked.required,
-                )
+                check_presence(read.mark, unlisted(self.engine, given, required_of(live)))
+        self.engine.forget()
         return result
 
     def _plan(
@@ -359,6 +347,7 @@ class _Planning:
             unsettled=tuple(read.recalled.unsettled),
             whole=whole,
             inventory_url=None if self.given is None else self.given.url,
+            engine=self.engine.name,
             refusal=(over.kind, over.message) if over else None,
         )
 

@@ -7,69 +7,42 @@ nowhere, and that is what shows the damage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from ebbtide.arrow import texts
-from ebbtide.errors import EbbtideError, Refused
-from ebbtide.gc.engine import Engine
-from ebbtide.gc.keys import KEYS, KeySet, KeyWriter, keys_of, rows_of
-from ebbtide.gc.parts import (
-    ADDRESS_SCHEMA,
-    ERRORS_PER_TASK_MAX,
-    Part,
-    PartRows,
-    read_part,
-    read_tables,
-    split,
-)
-from ebbtide.gc.runs import RunFolder
-from ebbtide.storage import Storage
+from ebbtide.errors import Refused
+from ebbtide.gc.frames import Batches
+from ebbtide.gc.keys import KeyArray
+from ebbtide.gc.mark import Mark
+from ebbtide.gc.parts import ADDRESS_SCHEMA
+
+SHOWN_MAX: Final = 20
 
 
-def check_presence(
-    engine: Engine,
-    *,
-    storage: Storage,
-    folder: RunFolder,
-    inventory: Sequence[Part],
-    required: Sequence[Part],
-) -> None:
-    """Refused `missing_object` when a required address (parts of ADDRESS_SCHEMA) was not
-    listed and is not there now either: it may have been written after the listing."""
+def check_presence(mark: Mark, missing: KeyArray) -> None:
+    """Refused `missing_object` when an address that must be there (with one of the keys that are
+    `missing` from the listing) is not there now either: it may have been written after it."""
+    if not len(missing):
+        return
+    storage = mark.place.storage
 
-    def see(number: int, task: Sequence[Part], answer: PartRows) -> None:
-        wanted = KeySet.read(folder, required, questions=rows_of(task))
-        writer = KeyWriter(f"presence/seen-{number:05d}", folder, answer, group=KEYS)
-        for table in read_tables(folder, task, ADDRESS_SCHEMA):
-            keys = keys_of(table.column("address"))
-            writer.add(keys[wanted.has(keys)])
-        writer.finish()
+    def lost(batches: Batches) -> Batches:
+        for batch in batches:
+            addresses = [
+                each for each in texts(batch.column("address")) if storage.head(each) is None
+            ]
+            yield pa.record_batch([pa.array(addresses, pa.string())], schema=ADDRESS_SCHEMA)
 
-    def look(_number: int, part: Part, answer: PartRows) -> None:
-        assert part.name is not None
-        table = read_part(folder, part.name, part.checksum)
-        seen = KeySet.read(folder, seen_parts, questions=part.rows)
-        missing = np.logical_not(seen.has(keys_of(table.column("address"))))
-        for address in texts(table.filter(pa.array(missing)).column("address")):
-            _check(storage, address, answer)
-            if answer.errors >= ERRORS_PER_TASK_MAX:
-                return
-
-    seen_parts = engine.run(split(inventory, tasks=engine.task_count), see)
-    engine.run(required, look)
-
-
-def _check(storage: Storage, address: str, answer: PartRows) -> None:
-    """Answer with an error unless there is an object at `address`."""
-    try:
-        if storage.head(address) is None:
-            raise Refused(
-                "missing_object",
-                f"a kept commit refers to {address}, which is not at {storage.url}: either it was "
-                "lost, or the file that refers to it is damaged",
-            )
-    except EbbtideError as error:
-        answer.failed(error)
+    found = sorted(
+        set(texts(mark.addresses(missing).map(lost, ADDRESS_SCHEMA).collect().column(0)))
+    )
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise Refused(
+            "missing_object",
+            f"a kept commit refers to {found[0]}, which is not at {storage.url}: either it was "
+            f"lost, or the file that refers to it is damaged{more}",
+            errors=found[:SHOWN_MAX],
+        )

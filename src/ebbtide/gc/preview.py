@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from ebbtide.errors import Refused
@@ -16,12 +15,20 @@ from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.keys import KeySet, keys_of
+from ebbtide.gc.frames import Batches
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, total_by_group
+from ebbtide.gc.parts import (
+    PARTS_SCHEMA,
+    Part,
+    PartRows,
+    checked,
+    read_tables,
+    total_by_group,
+)
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, silent
+from ebbtide.gc.subtract import by_part, placed, rows_at
 
 FILE_COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
 
@@ -69,16 +76,21 @@ def _freed(
 ) -> list[Part]:
     """Parts (CANDIDATE_SCHEMA, one kind each) of what only the second plan lets go."""
     (old, old_folder), (new, folder) = before, after
+    known = placed(engine, old_folder, old.candidates, by_target=False).select("judged")
+    found = placed(engine, folder, new.candidates, by_target=False)
+    freed = found.join(known, "judged", "left_anti")
 
-    def work(number: int, part: Part, answer: PartRows) -> None:
-        assert part.name is not None
-        known = KeySet.read(old_folder, old.candidates, questions=part.rows)
-        table = read_part(folder, part.name, part.checksum).cast(CANDIDATE_SCHEMA)
-        new_only = np.logical_not(known.has(keys_of(table.column("address"))))
-        name = f"freed/{part.group}-{number:05d}.parquet"
-        answer.wrote(folder, name, table.filter(pa.array(new_only)), group=part.group)
+    def write(batches: Batches) -> Batches:
+        answer = PartRows()
+        for number, places in by_part(batches):
+            part = new.candidates[number]
+            rows = rows_at(folder, part, places, CANDIDATE_SCHEMA)
+            name = f"freed/{part.group}-{number:05d}.parquet"
+            answer.wrote(folder, name, rows, relation="freed", group=part.group)
+        yield answer.batch()
 
-    return engine.run(new.candidates, work)
+    written = freed.gathered(engine.task_count, "part", "row").map(write, PARTS_SCHEMA)
+    return checked(written.collect().to_pylist())
 
 
 def _first_files(folder: RunFolder, parts: list[Part], files_max: int) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 from ebbtide.gc.keys import with_keys
 from ebbtide.gc.parts import Part, PartRows, parquet_writer
 from ebbtide.gc.runs import RunFolder
-from ebbtide.memory import give_back
 
 PROTECTED_ROWS_PER_PART: Final = 100_000
 """Some 2 MB: half of an address is random."""
@@ -70,6 +69,5 @@ class _ProtectedWriter:
         self._writer.close()
         name = f"{self._name}/part-{next(self._numbers):05d}.parquet"
         data = self._sink.getvalue()
-        self._answer.encoded(self._folder, name, data, rows=self._rows, group="protected")
+        self._answer.encoded(self._folder, name, data, rows=self._rows, relation="protected")
         self._sink, self._writer, self._rows = io.BytesIO(), None, 0
-        give_back()

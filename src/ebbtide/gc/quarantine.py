@@ -222,7 +222,7 @@ def held_back(storage: Storage, folder: RunFolder, *, now: datetime, name: str) 
         source = RunFolder.at(found.run_path)
         for number, part in enumerate(found.back):
             target = f"{name}/back-{found.run_id}-{number:05d}.parquet"
-            answer.copied(folder, target, source, part, group="protected")
+            answer.copied(folder, target, source, part, relation="protected")
     return answer.parts()
 
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+import numpy as np
+
 from ebbtide.arrow import split_by, texts
 from ebbtide.errors import Conflict, Failed, Incomplete, InvalidInput, Refused
 from ebbtide.formats.base import FOREIGN, RECORD, GoneFormat, RunHold, Slices
-from ebbtide.gc.candidates import Relations
 from ebbtide.gc.collector import Collector, Confirm, always
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
@@ -35,7 +36,7 @@ from ebbtide.gc.planning import check_times
 from ebbtide.gc.report import RunReport, swept_report
 from ebbtide.gc.runs import FENCE_FILE, RunFolder
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
-from ebbtide.gc.subtract import subtract
+from ebbtide.gc.subtract import Relations, subtract
 from ebbtide.gc.sweep import Sweep, Swept, check_parts, incomplete
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify_removal
@@ -119,7 +120,7 @@ class Remover(Collector):
             folder,
             layout=self._gone.layout_of(run_id),
             check_removable=self._gone.check_removable,
-            steps=Steps(Unheld(), self._observer),
+            steps=self._steps(Unheld(), run_id),
             meter=self._engine.meter,
         )
 
@@ -171,7 +172,13 @@ class Remover(Collector):
         self, plan: Plan, swept: Swept, folder: RunFolder, hold: RunHold, steps: Steps
     ) -> RunReport:
         """The end of the sweep, if all went well."""
-        report = swept_report(plan, swept, run_path=folder.path, seconds=steps.seconds())
+        report = swept_report(
+            plan,
+            swept,
+            run_path=folder.path,
+            seconds=steps.seconds(),
+            engine=self._engine.name,
+        )
         if report.state != "swept":
             self._finish(folder, report)
             return report
@@ -286,6 +293,7 @@ def make_removal_plan(
         slices = Slices(cutoff=started_at, now=started_at)
         answers, _ = list_inventory(engine, repository.storage, layout, folder, slices)
         kinds = total_by_group(part for part in answers if part.name is None)
+        listed = sum((kinds.get(kind, Count()) for kind in layout.delete_order), Count())
     with steps("subtract"):
         result = subtract(
             engine,
@@ -293,14 +301,13 @@ def make_removal_plan(
                 folder=folder,
                 storage=repository.storage,
                 inventory=[part for part in answers if part.name is not None],
-                live=[],
-                required=[],
+                listed=listed,
+                live=None,
                 protected=[],
                 kinds=layout.delete_order,
                 cutoff=_EVERYTHING,
             ),
         )
-    listed = sum((kinds.get(kind, Count()) for kind in layout.delete_order), Count())
     return Plan(
         run_id=run_id,
         identity=repository.identity,
@@ -330,6 +337,7 @@ def make_removal_plan(
         young_slices=0,
         remaining=(),
         whole=listed,
+        engine=engine.name,
     )
 
 
@@ -358,7 +366,7 @@ class RemovalSweep(Sweep):
             # A copy of the database may have moved OWNER at the same moment as the first check.
             self.repository.check_storage()
             self.preserve()
-            todo = self._todo([], earlier)
+            todo = self._todo(np.empty(0, np.int64), earlier)
         try:
             untried = self._delete(todo, aside=False)
             with self.steps("count"):

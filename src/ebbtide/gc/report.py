@@ -38,7 +38,8 @@ class RunReport:
     too. `mode` is clean or incremental (on run `previous_id`), and `mode_reason` says why it is
     clean; both None for a run without a plan. `young_slices` counts those that were not listed: all
     in them is younger than the grace. `inventory_url` names the inventory that took the place of a
-    listing. `policy_sha256` tells one policy from another: of its JSON, None without one.
+    listing. `engine` is what the work was done with: Spark with its version and master, or `none`.
+    `policy_sha256` tells one policy from another: of its JSON, None without one.
 
     `quarantine` says what became of what was moved aside: its `state` (held, undone, purged),
     `objects` and `bytes` that are there, and until when (`until`), or since when (`at`).
@@ -60,6 +61,7 @@ class RunReport:
     previous_id: str | None = None
     young_slices: int = 0
     inventory_url: str | None = None
+    engine: str | None = None
     quarantine: Mapping[str, Any] | None = None
     policy_sha256: str | None = None
     error: Mapping[str, str] | None = None
@@ -117,6 +119,7 @@ class RunReport:
             previous_id=content["previous_id"],
             young_slices=content["young_slices"],
             inventory_url=content.get("inventory_url"),
+            engine=content.get("engine"),
             quarantine=content.get("quarantine"),
             policy_sha256=content.get("policy_sha256"),
             error=content["error"],
@@ -145,6 +148,7 @@ class RunReport:
             "previous_id": self.previous_id,
             "young_slices": self.young_slices,
             "inventory_url": self.inventory_url,
+            "engine": self.engine,
             "quarantine": None if self.quarantine is None else dict(self.quarantine),
             "policy_sha256": self.policy_sha256,
             "error": dict(self.error) if self.error else None,
@@ -189,6 +193,7 @@ def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> R
         previous_id=plan.previous_id,
         young_slices=plan.young_slices,
         inventory_url=plan.inventory_url,
+        engine=plan.engine,
         policy_sha256=plan.policy_sha256,
         error=error_json(*refusal) if refusal else None,
     )
@@ -200,9 +205,10 @@ def swept_report(
     *,
     run_path: str,
     seconds: Mapping[str, float],
+    engine: str,
     until: datetime | None = None,
 ) -> RunReport:
-    """The report of a sweep. What it moved aside is kept `until` then."""
+    """The report of a sweep by an engine. What it moved aside is kept `until` then."""
     aside = swept.outcomes.by_outcome["quarantined"]
     failed = swept.outcomes.by_outcome["failed"].objects
     complete = not failed and not swept.untried
@@ -223,6 +229,7 @@ def swept_report(
         previous_id=plan.previous_id,
         young_slices=plan.young_slices,
         inventory_url=plan.inventory_url,
+        engine=engine,
         policy_sha256=plan.policy_sha256,
         quarantine=None
         if until is None

@@ -1,117 +1,223 @@
-"""Steps on Spark: tasks in executors, and parts as DataFrames where rows must be exchanged."""
+"""Frames on Spark, and the engine that makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+import base64
+import pickle
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ebbtide.arrow import counts
-from ebbtide.errors import Failed
-from ebbtide.gc.engine import TASKS_PER_CORE, Engine, Work
-from ebbtide.gc.parts import PARTS_SCHEMA, Part, PartRows, checked, read_part, split
-from ebbtide.gc.runs import RunFolder
+from ebbtide.errors import EbbtideError, Failed
+from ebbtide.gc.ahead import AT_ONCE
+from ebbtide.gc.engine import ADDRESSES_HELD_MAX, Engine
+from ebbtide.gc.frames import Batches, Frame, How, Step
+from ebbtide.gc.meter import Meter, Reading
+from ebbtide.imports import allow_pandas
+
+ROWS_PER_PARTITION: Final = 500_000
+"""Of an exchange: what a task has of each side of a join fits easily into its memory."""
+COMPILED_FROM: Final = 500_000
+"""So many rows are gone through in less time by compiled code, the compiling included."""
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_ERROR: Final = re.compile(r"ebbtide-error<([A-Za-z0-9+/=]+)>")
+
+
+class SparkFrame(Frame):
+    """A DataFrame of Spark's."""
+
+    def __init__(self, frame: DataFrame, schema: pa.Schema, kept: list[DataFrame]) -> None:
+        """`kept` are the frames that the engine is to forget."""
+        self.schema = schema
+        self.frame = frame
+        self._kept = kept
+
+    def _new(self, frame: DataFrame, schema: pa.Schema) -> SparkFrame:
+        return SparkFrame(frame, schema, self._kept)
+
+    def map(self, step: Step, schema: pa.Schema) -> SparkFrame:
+        """See `Frame.map`."""
+        mapped = self.frame.mapInArrow(_telling(step), from_arrow_schema(schema))
+        return self._new(mapped, schema)
+
+    def union(self, other: Frame) -> SparkFrame:
+        """See `Frame.union`."""
+        return self._new(self.frame.unionByName(_of(other)), self.schema)
+
+    def select(self, *names: str) -> SparkFrame:
+        """See `Frame.select`."""
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return self._new(self.frame.select(*names), schema)
+
+    def named(self, *names: str) -> SparkFrame:
+        """See `Frame.named`."""
+        schema = pa.schema([f.with_name(n) for f, n in zip(self.schema, names, strict=True)])
+        return self._new(self.frame.toDF(*names), schema)
+
+    def distinct(self) -> SparkFrame:
+        """See `Frame.distinct`."""
+        return self._new(self.frame.distinct(), self.schema)
+
+    def join(self, other: Frame, on: str, how: How) -> SparkFrame:
+        """See `Frame.join`. A hash table of a partition of the other's is smaller than two sorted
+        sides, and made in less time."""
+        joined = self.frame.join(_of(other).hint("shuffle_hash"), on, how)
+        more = [each for each in other.schema if each.name != on] if how == "left" else []
+        schema = pa.schema([*self.schema, *more])
+        return self._new(joined.select(*schema.names), schema)
+
+    def gathered(self, partitions: int, *names: str) -> SparkFrame:
+        """See `Frame.gathered`."""
+        moved = self.frame.repartitionById(partitions, names[0])
+        return self._new(moved.sortWithinPartitions(*names), self.schema)
+
+    def kept(self) -> SparkFrame:
+        """See `Frame.kept`. Until the engine forgets it."""
+        self._kept.append(self.frame.persist())
+        return self._new(self._kept[-1], self.schema)
+
+    def collect(self) -> pa.Table:
+        """See `Frame.collect`. Failed `spark_error` for what is no step's."""
+        try:
+            return self.frame.toArrow().cast(self.schema)
+        except KeyboardInterrupt:
+            context = self.frame.sparkSession.sparkContext
+            context.cancelJobGroup(context.getLocalProperty("spark.jobGroup.id") or "")
+            raise
+        except Exception as error:
+            told = _ERROR.search(str(error))
+            if told is not None:
+                raise pickle.loads(base64.b64decode(told[1])) from error
+            raise Failed("spark_error", f"the Spark job failed: {_reason(error)}") from error
+
+
+def _of(frame: Frame) -> DataFrame:
+    assert isinstance(frame, SparkFrame)
+    return frame.frame
+
+
+def _telling(step: Step) -> Step:
+    """The same step, whose errors find their way to the driver: Spark passes on nothing but text,
+    from which `collect` reads them."""
+
+    def told(batches: Batches) -> Batches:
+        try:
+            yield from step(batches)
+        except EbbtideError as error:
+            text = base64.b64encode(pickle.dumps(error)).decode()
+            raise RuntimeError(f"ebbtide-error<{text}>") from None
+
+    return told
+
+
+class TaskMeter(Meter):
+    """Counts the tasks of the jobs that run, by what Spark says of itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.context: SparkContext | None = None
+
+    def reading(self) -> Reading:
+        """How many tasks of the stages that run have ended."""
+        known, done, total = super().reading(), 0, 0
+        if self.context is None:
+            return known
+        tracker = self.context.statusTracker()
+        for stage_id in tracker.getActiveStageIds():
+            stage = tracker.getStageInfo(stage_id)
+            if stage is not None:
+                done, total = done + stage.numCompletedTasks, total + stage.numTasks
+        return Reading("tasks", done, total or None, False, known.seconds)
 
 
 class SparkEngine(Engine):
-    """Everything on Spark."""
+    """Everything on Spark. `session` is asked for a session when the first step begins."""
+
+    def __init__(
+        self, session: Callable[[], SparkSession], *, held_max: int = ADDRESSES_HELD_MAX
+    ) -> None:
+        super().__init__(held_max=held_max)
+        self.meter = self._meter = TaskMeter()
+        self._session = session
+        self._named = "", "work"
+        self._kept: list[DataFrame] = []
+
+    def spark(self) -> SparkSession:
+        """The session, started when first asked for. Raises Failed (`java_not_found`,
+        `spark_error`)."""
+        allow_pandas()
+        spark = self._session()
+        if self._meter.context is not spark.sparkContext:
+            self._meter.context = spark.sparkContext
+            self._describe(spark.sparkContext)
+        return spark
+
+    @property
+    def name(self) -> str:
+        """See `Engine.name`."""
+        context = self._meter.context
+        if context is None:
+            return "Spark, which nothing was left to do for"
+        return f"Spark {context.version} on {context.master}"
 
     @property
     def cores(self) -> int:
         """See `Engine.cores`."""
         return self.spark().sparkContext.defaultParallelism
 
-    def run(self, tasks: Sequence[Any], work: Work) -> list[Part]:
-        """See `Engine.run`. Failed `spark_error`."""
-        if not tasks:
-            return []
-        spark = self.spark()
-        shared = spark.sparkContext.broadcast(list(tasks))
+    @property
+    def fetches_at_once(self) -> int:
+        """See `Engine.fetches_at_once`."""
+        return AT_ONCE
 
-        def in_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def name_jobs(self, run_id: str, step: str) -> None:
+        """See `Engine.name_jobs`: as description and group of Spark's jobs, in its pages and event
+        log."""
+        self._named = run_id, step
+        self.meter.begin("tasks")
+        if self._meter.context is not None:
+            self._describe(self._meter.context)
+
+    def _describe(self, context: SparkContext) -> None:
+        run_id, step = self._named
+        context.setJobGroup(run_id, f"ebbtide {run_id}: {step}".replace(" :", ":"))
+
+    def expect(self, rows: int) -> None:
+        """See `Engine.expect`."""
+        count = max(self.tasks_for(rows), rows // ROWS_PER_PARTITION)
+        is_much = rows >= COMPILED_FROM
+        conf = self.spark().conf
+        conf.set(_PARTITIONS, str(count))
+        conf.set("spark.sql.codegen.wholeStage", "true" if is_much else "false")
+        conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if is_much else "NO_CODEGEN")
+
+    def forget(self) -> None:
+        """See `Engine.forget`."""
+        while self._kept:
+            self._kept.pop().unpersist()
+
+    def frame(
+        self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
+    ) -> SparkFrame:
+        """See `Engine.frame`."""
+        spark, given = self.spark(), list(tasks)
+        if not given:
+            empty = spark.createDataFrame([], from_arrow_schema(schema))
+            return SparkFrame(empty, schema, self._kept)
+
+        def in_executor(batches: Batches) -> Batches:
             for batch in batches:
                 for number in counts(batch.column(0)):
-                    answer = PartRows()
-                    work(number, shared.value[number], answer)
-                    yield answer.batch()
+                    yield from step(given[number])
 
-        numbers = spark.range(0, len(tasks), 1, len(tasks))
-        try:
-            return _collect(numbers.mapInArrow(in_executor, from_arrow_schema(PARTS_SCHEMA)))
-        except KeyboardInterrupt:
-            spark.sparkContext.cancelAllJobs()
-            raise
-        finally:
-            shared.destroy()
-
-
-PartWriter = Callable[[int, Iterator[pa.RecordBatch], PartRows], None]
-"""Writes the parts of one partition: called with its number, its rows and the answer."""
-
-
-def write_frame(frame: DataFrame, write: PartWriter) -> list[Part]:
-    """Run `write(partition, batches, answer)` over each partition of `frame`; all parts."""
-
-    def in_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        answer = PartRows()
-        write(context.partitionId() if context else 0, batches, answer)
-        yield answer.batch()
-
-    return _collect(frame.mapInArrow(in_executor, from_arrow_schema(PARTS_SCHEMA)))
-
-
-Change = Callable[[pa.Table], pa.Table]
-"""What is done to each part's table once it is read."""
-
-
-def read_frame(
-    spark: SparkSession,
-    folder: RunFolder,
-    parts: Iterable[Part],
-    schema: pa.Schema,
-    *,
-    change: Change | None = None,
-) -> DataFrame:
-    """The rows of `parts`, after `change`, as a DataFrame with the columns of `schema`, read in
-    executors."""
-    named = [(part.name, part.checksum) for part in parts if part.name is not None]
-    spark_schema = from_arrow_schema(schema)
-    if not named:
-        return spark.createDataFrame([], spark_schema)
-    tasks = split(named, tasks=task_count(spark))
-    shared = spark.sparkContext.broadcast(tasks)
-
-    def in_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in counts(batch.column(0)):
-                for name, checksum in shared.value[number]:
-                    table = read_part(folder, name, checksum)
-                    if change is not None:
-                        table = change(table)
-                    yield from table.select(schema.names).cast(schema).to_batches()
-
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
-    return numbers.mapInArrow(in_executor, spark_schema)
-
-
-def task_count(spark: SparkSession) -> int:
-    """How many tasks to make of a step on Spark."""
-    return TASKS_PER_CORE * spark.sparkContext.defaultParallelism
-
-
-def _collect(answers: DataFrame) -> list[Part]:
-    """Bring the answers of a step to the driver: as many rows as there are parts."""
-    try:
-        table = answers.toArrow()
-    except Exception as error:
-        raise Failed("spark_error", f"the Spark job failed: {_reason(error)}") from error
-    return checked(table.to_pylist())
+        numbers = spark.range(0, len(given), 1, len(given))
+        return SparkFrame(numbers, schema, self._kept).map(in_executor, schema)
 
 
 def _reason(error: Exception) -> str:

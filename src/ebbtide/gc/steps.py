@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Literal
 
 from ebbtide.formats.base import RunHold
-from ebbtide.memory import give_back
 
 Event = Literal["start", "end"]
 Observer = Callable[[str, Event], None]
@@ -31,7 +30,15 @@ class Unheld:
 class Steps:
     """Times the steps of one run, and checks after each that the run still holds its lease."""
 
-    def __init__(self, hold: RunHold, observer: Observer = silent) -> None:
+    def __init__(
+        self,
+        hold: RunHold,
+        observer: Observer = silent,
+        *,
+        name: Callable[[str], None] = lambda _step: None,
+    ) -> None:
+        """`name` hears of each step before it begins: it calls by that what the engine does."""
+        self._name = name
         self._hold = hold
         self._observer = observer
         self._seconds: dict[str, float] = {}
@@ -39,10 +46,10 @@ class Steps:
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         self._observer(name, "start")
+        self._name(name)
         started = time.monotonic()
         yield
         self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - started
-        give_back()
         self._hold.check()
         self._observer(name, "end")
 

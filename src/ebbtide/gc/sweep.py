@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
 from ebbtide.formats.base import AMONG_MAX, Fencing, Reading, RepositoryFormat, RunHold
-from ebbtide.formats.roots import RootTables
 from ebbtide.gc import quarantine
-from ebbtide.gc.deciding import Fenced, decide_at_fence, decide_behind, spooled
+from ebbtide.gc.deciding import Fenced, Unread, decide_at_fence, decide_behind
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.keys import rows_of
-from ebbtide.gc.mark import mark
+from ebbtide.gc.frames import Frame
+from ebbtide.gc.keys import KeyArray, rows_of
+from ebbtide.gc.mark import Mark, write_trees
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
 from ebbtide.gc.parts import Part, PartRows, read_part, split
@@ -36,6 +36,8 @@ from ebbtide.gc.quarantine import Quarantine, keep_records
 from ebbtide.gc.question import protected_among
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
+from ebbtide.gc.subtract import flagged, placed
+from ebbtide.retention.decision import Roots
 
 ATTEMPTS: Final = 5
 """How often to look again when something came to need what was about to go."""
@@ -82,7 +84,6 @@ class Sweep:
     def _prepare(self) -> tuple[Fenced, list[Part], bool]:
         """All that comes before the first delete: what was closed, what to delete, and whether it
         is moved aside. Raises as `execute`."""
-        self.engine.expect(rows_of(self.plan.candidates))
         with self.steps("check"):
             self._check_state()
             check_times(self.repository, self.options)
@@ -97,8 +98,7 @@ class Sweep:
                 with self.steps("fence"):
                     fenced = self._fence()
                 with self.steps("recheck"):
-                    keep = self._recheck(fenced)
-                    todo = self._todo(keep, earlier)
+                    todo = self._todo(self._recheck(fenced), earlier)
             except (EbbtideError, KeyboardInterrupt):
                 self._lift(is_first=is_first)
                 raise
@@ -158,12 +158,9 @@ class Sweep:
         """Tombstone what the plan holds expired and what still is, in one transaction."""
         decided: list[Fenced] = []
 
-        def choose(tables: RootTables) -> Fencing:
+        def choose(roots: Roots) -> Fencing:
             count = self.plan.counts["listed"].objects
-            with spooled(tables) as read:
-                fenced = decide_at_fence(
-                    self.engine, self.folder, read, self.plan.commits, listed_count=count
-                )
+            fenced = decide_at_fence(self.folder, roots, self.plan.commits, listed_count=count)
             decided.append(fenced)
             self._closed = fenced.closed
             return Fencing(tombstone=fenced.closed)
@@ -180,34 +177,42 @@ class Sweep:
         )
         return fenced
 
-    def _recheck(self, fenced: Fenced) -> list[Part]:
-        """Addresses (parts of ADDRESS_SCHEMA) that are needed now and that the plan's mark did not
-        see."""
+    def _recheck(self, fenced: Fenced) -> KeyArray:
+        """The keys of candidates that are needed now, and that the plan's mark did not see."""
         # A copy of the database may have moved OWNER at the same moment as this run's first check.
         self.repository.check_storage()
         name = f"recheck-{self.hold.run_epoch:06d}"
-        with (
-            self.repository.reading(self.plan.cutoff) as reading,
-            spooled(reading.root_tables()) as read,
-        ):
-            decide = partial(
-                decide_behind, self.engine, self.folder, read, self.plan.commits, fenced.unread
-            )
-            with self.engine.beside(decide) as decided:
-                protected = write_protected(self.folder, self._kept(reading), name=f"{name}/kept")
-            unread = decided()
+        with self.repository.reading(self.plan.cutoff) as reading:
+            roots = reading.roots()
+            unread = decide_behind(self.folder, roots, self.plan.commits, fenced.unread)
+            protected = write_protected(self.folder, self._kept(reading), name=f"{name}/kept")
         protected += quarantine.held_back(
             self.repository.storage, self.folder, now=unread.now, name=f"{name}/kept"
         )
-        live = mark(
-            self.engine,
-            Place(self.repository.storage, self.repository.layout, self.folder, name),
-            trees=unread.trees,
-            checksums=unread.checksums,
-        ).live
         # What the plan protected in the same words is no candidate.
         before = {part.checksum for part in self.plan.protected}
-        return [part for part in protected if part.checksum not in before] + live
+        protected = [part for part in protected if part.checksum not in before]
+        needed = self._needed(unread, protected, name)
+        if needed is None:
+            return np.empty(0, np.int64)
+        candidates = placed(self.engine, self.folder, self.plan.candidates)
+        back = candidates.select("judged").join(needed, "judged", "left_semi")
+        keys: KeyArray = back.collect().column("judged").to_numpy()
+        return keys
+
+    def _needed(self, unread: Unread, protected: list[Part], name: str) -> Frame | None:
+        """The keys (column `judged`) of what is protected, and of what trees that the plan did not
+        read refer to; None where that is nothing."""
+        found: Frame | None = None
+        if protected:
+            found = flagged(self.engine, self.folder, protected, "needed").select("judged")
+        if unread.trees.recorded or unread.trees.companions:
+            place = Place(self.repository.storage, self.repository.layout, self.folder, name)
+            prefix = place.prefixed("known")
+            known = write_trees(self.folder, prefix, unread.trees, unread.checksums)
+            live = Mark.of(self.engine, place, known).live().select("key").named("judged")
+            found = live if found is None else found.union(live)
+        return found
 
     def _kept(self, reading: Reading) -> Iterator[pa.Table]:
         """What is protected now, of the candidates alone where they are few."""
@@ -216,17 +221,17 @@ class Sweep:
             return reading.protected()
         return protected_among(reading, self.folder, candidates)
 
-    def _todo(self, keep: list[Part], earlier: list[str]) -> list[Part]:
+    def _todo(self, back: KeyArray, earlier: list[str]) -> list[Part]:
         """What to delete: the plan's candidates, less what came back and what was settled."""
         candidates = list(self.plan.candidates)
-        if not (keep or earlier):
+        if not (len(back) or earlier):
             return candidates
         todo, revived = write_todo(
             self.engine,
             folder=self.folder,
             epoch=self.hold.run_epoch,
             candidates=candidates,
-            keep=keep,
+            back=back,
             settled=earlier,
         )
         self._answers += revived
@@ -259,7 +264,7 @@ class Sweep:
                 )
             self._answers += answers
             done += rows_of(parts)
-            if any(part.group.startswith("failed ") for part in answers):
+            if any(part.relation == "failed" for part in answers):
                 return sum(p.rows for p in todo if p.group in order[position + 1 :])
         return 0
 

@@ -1,35 +1,33 @@
-"""Trees of the mark: their addresses, those of their nodes, and the nodes to read.
+"""The relation `tree_nodes`: which nodes the trees that stay refer to.
 
-Of what the index knows, a task goes through some of its parts; the other trees are read from their
-own files, and added to it.
+Of what the index knows, a task goes through the parts of its bucket; the other trees are read from
+their own files, and added to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from itertools import product
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import Column, distinct, make_schema, without
+from ebbtide.arrow import Column, first_of_each, make_schema, rows_in, without
 from ebbtide.errors import EbbtideError
+from ebbtide.formats.base import NODES_SCHEMA
 from ebbtide.gc.ahead import fetched
 from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.index import Index, count_use, dealt, outworn
-from ebbtide.gc.indexed import IndexedTrees, TreeRows
-from ebbtide.gc.keys import rows_of, with_keys
-from ebbtide.gc.meter import advance
-from ebbtide.gc.nodes import each_once
-from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_rows, split
+from ebbtide.gc.frames import Batches, Frame
+from ebbtide.gc.index import LOOSE, Index, bucket_of
+from ebbtide.gc.indexed import IndexedTrees, TreeRows, numbered_nodes
+from ebbtide.gc.keys import keys_of
+from ebbtide.gc.parts import Part, read_part
 from ebbtide.gc.places import Place
 
 MISSING_TREE: Final = "missing_tree"
-TREES_PER_TASK_MIN: Final = 16
 NODE_ROWS_HELD_MAX: Final = 1_000_000
 
 TREES_SCHEMA: Final = make_schema(
@@ -41,12 +39,22 @@ TREES_SCHEMA: Final = make_schema(
 )
 """A tree, the checksum of its file, whether it stays and is to be read (`recorded`), whether its
 data does, so that its nodes are to be read, too, and whether it may not be missing."""
-NEEDED_SCHEMA: Final = pa.schema([each for each in TREES_SCHEMA if each.name != "recorded"])
+
+_BUCKET: Final = pa.field("bucket", pa.int32())
+_NEEDED: Final = pa.schema([*(each for each in TREES_SCHEMA if each.name != "recorded"), _BUCKET])
 """A tree to read."""
 
-_IDS_SCHEMA: Final = pa.schema([NEEDED_SCHEMA.field("tree_id")])
-_FOUND: Final = "found"
-"""The group of parts that name the trees which the index knows."""
+TREE_NODES: Final = pa.schema(
+    [
+        *NODES_SCHEMA,
+        pa.field("data", pa.bool_()),
+        pa.field("required", pa.bool_()),
+        pa.field("key", pa.int64()),
+        _BUCKET,
+    ]
+)
+"""A node, whether the data of a tree that has it stays, whether such a tree may not be missing; the
+key of its id, and the bucket that it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,110 +68,138 @@ class KnownTrees:
 
 @dataclass(frozen=True, slots=True)
 class _NeededTree:
-    """A row of NEEDED_SCHEMA."""
+    """A row of _NEEDED."""
 
     tree_id: str
     checksum: str
     data: bool
     required: bool
+    bucket: int
 
 
-def read_trees(engine: Engine, place: Place, trees: KnownTrees, index: Index | None) -> list[Part]:
-    """Of those of `trees` that stay, parts of the groups `trees` (ADDRESS_SCHEMA, with keys: trees
-    and their nodes) and `nodes` (MARKED_NODES: of trees whose data stays, each once in a part)."""
-    recalled = [] if index is None else _recall(engine, place, trees, index)
-    found = [part for part in recalled if part.group == _FOUND]
-    unread = _without_found(engine, place, trees, found)
+def tree_nodes(engine: Engine, place: Place, trees: Sequence[Part], index: Index | None) -> Frame:
+    """The nodes of those of `trees` (parts of TREES_SCHEMA) that stay: TREE_NODES, each node once
+    in a partition. Raises, when it is asked for, Refused by the first tree that can't be read."""
+    folder, at_once = place.folder, engine.fetches_at_once
+    spread = engine.task_count if index is None else index.spread
 
-    def work(number: int, task: range, answer: PartRows) -> None:
-        marked = _MarkedTrees(place)
-        rows = TreeRows()
-        needed = _read_unread(place, unread)[task.start : task.stop]
-        for tree, storage in fetched(place.storage, needed, address_of, at_once=at_once):
-            advance(1)
-            try:
-                nodes = place.layout.read_tree(storage, tree.tree_id, tree.checksum)
-            except EbbtideError as error:
-                if tree.required or error.kind != MISSING_TREE:
-                    answer.failed(error)
-                continue
-            ids = pa.array([tree.tree_id], pa.string())
-            marked.add(ids, nodes, data=tree.data, required=tree.required)
-            if index is not None:
-                rows.add(tree.tree_id, tree.checksum, nodes, read_at=micros_of(index.read_at))
-        marked.write(f"{number:05d}", answer)
-        if index is not None:
-            index.write("trees", rows.table())
+    def needed(part: Part) -> Batches:
+        assert part.name is not None
+        table = read_part(folder, part.name, part.checksum)
+        rows = table.filter(table.column("recorded")).drop_columns("recorded")
+        buckets = pa.array(bucket_of(rows.column("tree_id")))
+        yield from rows.append_column(_BUCKET, buckets).cast(_NEEDED).to_batches()
+
+    def nodes(batches: Batches) -> Batches:
+        table = pa.Table.from_batches(batches, _NEEDED)
+        for bucket, rows in by_bucket(table, is_divided=spread > 1):
+            found = _Found()
+            _read_bucket(place, rows, index, bucket, found, at_once=at_once)
+            yield from found.table().to_batches()
+
+    given = engine.frame(list(trees), needed, _NEEDED)
+    return given.gathered(spread, "bucket").map(nodes, TREE_NODES)
+
+
+def by_bucket(table: pa.Table, *, is_divided: bool) -> Iterator[tuple[int, pa.Table]]:
+    """Rows with a column `bucket`, those of one together; all together, as LOOSE, where there is
+    but one task."""
+    if not is_divided:
+        yield LOOSE, table
+        return
+    buckets = table.column("bucket").to_numpy()
+    for bucket in np.unique(buckets).tolist():
+        yield bucket, table.filter(pa.array(buckets == bucket))
+
+
+def _read_bucket(
+    place: Place,
+    needed: pa.Table,
+    index: Index | None,
+    bucket: int,
+    found: _Found,
+    *,
+    at_once: int,
+) -> None:
+    """Find the nodes of the needed trees, which are all of a bucket; and keep the index as it
+    should be."""
+    rows = TreeRows()
+    anew: Sequence[str] = ()
+    if index is not None:
+        unchanged, used = index.unchanged(), dict[str, tuple[int, int]]()
+        known = [needed.select(["tree_id"]).slice(0, 0)]
+        for name, part in index.tables(index.names("trees", bucket), at_once=at_once):
+            indexed = IndexedTrees.of(part)
+            places = indexed.matching(needed, place.layout, unchanged)
+            used[name] = len(places) - places.null_count, len(places)
+            found.add_known(indexed, needed.take(places))
+            known.append(pa.table({"tree_id": indexed.ids.filter(pc.is_valid(places))}))
+        anew = index.anew("trees", bucket, used)
+        for _, part in index.tables(anew, at_once=at_once):
+            indexed = IndexedTrees.of(part)
+            places = indexed.matching(needed, place.layout, unchanged)
+            rows.add_known(indexed, pc.is_valid(places))
+        needed = without(needed, "tree_id", pa.concat_tables(known))
+    unread = [_NeededTree(*row) for batch in needed.to_batches() for row in rows_in(batch)]
 
     def address_of(tree: _NeededTree) -> str:
         return place.layout.tree_address(tree.tree_id)
 
-    at_once = engine.fetches_at_once
-    count = rows_of(unread)
-    engine.meter.begin("trees", count)
-    tasks = split(range(count), tasks=engine.task_count, items_min=TREES_PER_TASK_MIN)
-    return [part for part in recalled if part.group != _FOUND] + engine.run(tasks, work)
+    for tree, storage in fetched(place.storage, unread, address_of, at_once=at_once):
+        try:
+            nodes = place.layout.read_tree(storage, tree.tree_id, tree.checksum)
+        except EbbtideError as error:
+            if tree.required or error.kind != MISSING_TREE:
+                raise
+            continue
+        found.add(nodes, data=tree.data, required=tree.required)
+        if index is not None:
+            rows.add(tree.tree_id, tree.checksum, nodes, read_at=micros_of(index.read_at))
+    if index is not None:
+        written = index.write("trees", rows.table(), bucket=bucket)
+        index.drop({*anew} - {written} - index.scattered)
 
 
-def _without_found(
-    engine: Engine, place: Place, trees: KnownTrees, found: Sequence[Part]
-) -> list[Part]:
-    """The trees to read that are not found, as a part (NEEDED_SCHEMA): sent with each task they
-    would be held as often."""
+class _Found:
+    """Gathers the nodes that one task found."""
 
-    def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
-        known = read_rows(place.folder, task, _IDS_SCHEMA)
-        others = without(_needed(place, trees), "tree_id", known)
-        answer.wrote(place.folder, place.named("unread"), others, group="needed")
+    def __init__(self) -> None:
+        self._tables: list[pa.Table] = []
+        self._rows = 0
 
-    return engine.run([found], work) if trees.trees else []
+    def add(self, nodes: pa.Table, *, data: bool, required: bool) -> None:
+        """Take nodes (NODES_SCHEMA) of trees of one kind."""
+        table = nodes
+        for name, flag in (("data", data), ("required", required)):
+            table = table.append_column(
+                pa.field(name, pa.bool_()), pa.repeat(pa.scalar(flag), nodes.num_rows)
+            )
+        self._tables.append(table)
+        self._rows += nodes.num_rows
+        if self._rows > NODE_ROWS_HELD_MAX:
+            self._tables = [each_once(self._tables)]
+            self._rows = 0  # counted anew, so that it grows by as much before the next time
 
+    def add_known(self, indexed: IndexedTrees, rows: pa.Table) -> None:
+        """Take what a part of the index says, of trees with these `rows` of _NEEDED; nulls for
+        those that nobody asked for."""
+        for data in (True, False):
+            for required in (True, False):
+                chosen = pc.and_(
+                    _is(rows.column("data"), data), _is(rows.column("required"), required)
+                )
+                if pc.any(chosen).as_py():
+                    self.add(indexed.nodes_of(chosen), data=data, required=required)
 
-def _needed(place: Place, trees: KnownTrees) -> pa.Table:
-    """Those to read (NEEDED_SCHEMA)."""
-    table = read_rows(place.folder, trees.trees, TREES_SCHEMA)
-    return table.filter(table.column("recorded")).select(NEEDED_SCHEMA.names)
-
-
-def _read_unread(place: Place, parts: Sequence[Part]) -> list[_NeededTree]:
-    table = read_rows(place.folder, parts, NEEDED_SCHEMA)
-    columns = (table.column(name).to_pylist() for name in NEEDED_SCHEMA.names)
-    return [_NeededTree(*row) for row in zip(*columns, strict=True)]
-
-
-def _recall(engine: Engine, place: Place, trees: KnownTrees, index: Index) -> list[Part]:
-    """As `read_trees`, of what the index knows; and parts (group _FOUND) of the trees' ids."""
-    parts = index.parts("trees")
-    if not parts:
-        return []
-    at_once = engine.fetches_at_once
-
-    def work(number: int, task: Sequence[str], answer: PartRows) -> None:
-        needed = _needed(place, trees)
-        marked = _MarkedTrees(place)
-        unchanged = index.unchanged()
-        found = [_IDS_SCHEMA.empty_table()]
-        for name, table in index.tables(task, at_once=at_once):
-            indexed = IndexedTrees.of(table)
-            places = indexed.matching(needed, place.layout, unchanged)
-            count_use(answer, name, len(places) - places.null_count, len(places))
-            rows = needed.take(places)
-            for data, required in product((True, False), repeat=2):
-                flags = (("data", data), ("required", required))
-                chosen = reduce(pc.and_, [_is(rows.column(name), flag) for name, flag in flags])
-                ids = indexed.ids.filter(chosen)
-                if len(ids):
-                    marked.add(ids, indexed.nodes_of(chosen), data=data, required=required)
-                    found.append(pa.table([ids], schema=_IDS_SCHEMA))
-        marked.write(f"{number:05d}-known", answer)
-        ids_table = pa.concat_tables(found)
-        answer.wrote(place.folder, place.named(f"found-{number:05d}"), ids_table, group=_FOUND)
-
-    # No more tasks than cores: each has to read what is asked for.
-    answers = engine.run(dealt(parts, tasks=engine.cores), work)
-    if index.writable and (worn := outworn(parts, answers)):
-        _rewrite(engine, place, index, worn, trees)
-    return [part for part in answers if part.name is not None]
+    def table(self) -> pa.Table:
+        """All, as TREE_NODES."""
+        table = each_once(self._tables)
+        keys = keys_of(table.column("node_id"))
+        buckets = bucket_of(table.column("node_id"))
+        keyed = table.append_column("key", pa.array(keys)).append_column(
+            "bucket", pa.array(buckets)
+        )
+        return keyed.cast(TREE_NODES)
 
 
 def _is(column: Column, flag: bool) -> Any:  # an array of booleans
@@ -171,66 +207,19 @@ def _is(column: Column, flag: bool) -> Any:  # an array of booleans
     return pc.fill_null(pc.equal(column, pa.scalar(flag)), pa.scalar(False))
 
 
-def _rewrite(
-    engine: Engine, place: Place, index: Index, names: Sequence[str], trees: KnownTrees
-) -> None:
-    """Write what is of use in parts of the index anew, and drop them."""
-    at_once = engine.fetches_at_once
-
-    def work(_number: int, task: Sequence[str], answer: PartRows) -> None:
-        rows = TreeRows()
-        needed = _needed(place, trees)
-        unchanged = index.unchanged()
-        for _, table in index.tables(task, at_once=at_once):
-            indexed = IndexedTrees.of(table)
-            known = pc.is_valid(indexed.matching(needed, place.layout, unchanged))
-            rows.add_known(indexed, known)
-        written = index.write("trees", rows.table())
-        index.drop(set(task) - {written})
-        del answer
-
-    engine.run(split(names, tasks=engine.cores), work)
+FLAGGED: Final = pa.schema([each for each in TREE_NODES if each.name not in ("key", "bucket")])
+"""TREE_NODES without what follows from the ids."""
 
 
-class _MarkedTrees:
-    """Gathers what one task found."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._tree_ids: list[Column] = []
-        self._node_ids: list[Column] = []
-        self._node_count = 0
-        self._tables: list[pa.Table] = []
-        self._rows = 0
-
-    def add(self, tree_ids: Column, nodes: pa.Table, *, data: bool, required: bool) -> None:
-        """Take trees and all their nodes (NODES_SCHEMA)."""
-        self._tree_ids.append(tree_ids)
-        self._node_ids.append(nodes.column("node_id"))
-        self._node_count += nodes.num_rows
-        if self._node_count > NODE_ROWS_HELD_MAX:
-            self._node_ids = [distinct(self._node_ids)]
-            self._node_count = 0  # as below
-        if data:
-            flags = pa.array([required] * nodes.num_rows, pa.bool_())
-            self._tables.append(nodes.append_column("required", flags))
-            self._rows += nodes.num_rows
-            if self._rows > NODE_ROWS_HELD_MAX:
-                self._tables = [each_once(self._tables)]
-                self._rows = 0  # counted anew, so that it grows by as much before the next time
-
-    def write(self, stem: str, answer: PartRows) -> None:
-        """Write the parts."""
-        folder, named, layout = self._place.folder, self._place.named, self._place.layout
-        tables = [
-            pa.table([addresses], schema=ADDRESS_SCHEMA)
-            for addresses in (
-                layout.tree_addresses(distinct(self._tree_ids)),
-                layout.node_addresses(distinct(self._node_ids)),
-            )
-        ]
-        table = pa.concat_tables(tables)
-        # Several steps look their keys up, in each of their tasks.
-        keyed = with_keys(table, table.column("address"))
-        answer.wrote(folder, named(f"trees-{stem}"), keyed, group="trees")
-        answer.wrote(folder, named(f"nodes-{stem}"), each_once(self._tables), group="nodes")
+def each_once(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of TREE_NODES without key and bucket, each node once: with a flag where any of its rows
+    has it."""
+    table = pa.concat_tables([FLAGGED.empty_table(), *tables])
+    numbers = numbered_nodes(table)
+    is_first = first_of_each(numbers)
+    once = table.filter(pa.array(is_first)).select(NODES_SCHEMA.names)
+    for name in ("data", "required"):
+        flags = np.zeros(int(is_first.sum()), np.bool_)
+        flags[numbers[np.asarray(table.column(name))]] = True
+        once = once.append_column(FLAGGED.field(name), pa.array(flags))
+    return once

@@ -27,7 +27,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.intents import told, unsettled
 from ebbtide.gc.keys import KeySet, keys_of, rows_of
-from ebbtide.gc.meter import advance, check_wanted
+from ebbtide.gc.meter import advance
 from ebbtide.gc.outcomes import OUTCOME_SCHEMA
 from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, split
 from ebbtide.gc.plan import Plan
@@ -254,7 +254,6 @@ class Undo:
             written = itertools.count()
             for share in task:
                 for table in quarantine.listed(storage, run_id, share):
-                    check_wanted()
                     rows = table.filter(pc.starts_with(table.column("address"), under))
                     addresses: Any = rows.column("address").combine_chunks()
                     columns = [addresses, rows.column("size_bytes"), layout.classify(addresses)]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -157,7 +158,7 @@ def what_if(
             folder=folder,
             # Nor is the index written to.
             options=replace(options, run_dir=folder.path),
-            steps=Steps(Unheld(), observer),
+            steps=Steps(Unheld(), observer, name=partial(engine.name_jobs, "what-if")),
             given=given,
         )
         first = next(outlooks)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import texts
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.candidates import latest_micros
-from ebbtide.gc.index import Index
+from ebbtide.gc.index import LOOSE, Index
 from ebbtide.gc.indexed import Unchanged
 from ebbtide.gc.keys import keys_of
 from ebbtide.gc.runs import RunFolder
@@ -64,8 +64,8 @@ class TreeScan:
 
     def recall(self, folder: RunFolder) -> None:
         """Take over what the index knows. The collector's lease is held: no run is at the index."""
-        index = Index(self.storage, folder, (), EPOCH, writable=False)
-        names = [part.name for part in index.parts("nodes")]
+        index = Index.open(self.storage, folder, (), read_at=EPOCH, writable=False)
+        names = index.names("nodes", LOOSE)
         if not names:
             return
         unchanged = _listed(self.storage)

@@ -5,7 +5,7 @@ Not for: deciding anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
@@ -52,26 +52,3 @@ def with_commits(head: Roots, rows: Iterable[CommitRow]) -> Roots:
     return replace(
         head, commits=tuple(kept), stub_ids=frozenset(stub_ids), tree_checksums=checksums
     )
-
-
-def without_commits(roots: Roots) -> tuple[Roots, Iterator[CommitRow]]:
-    """What `with_commits` makes `roots` of."""
-    return replace(roots, commits=(), stub_ids=frozenset(), tree_checksums={}), _rows(roots)
-
-
-def _rows(roots: Roots) -> Iterator[CommitRow]:
-    for commit in roots.commits:
-        leased_until = commit.leased_until
-        yield (
-            commit.commit_id,
-            " ".join(commit.parent_ids),
-            micros_since_epoch(commit.created_at),
-            commit.tree_id,
-            roots.tree_checksums.get(commit.tree_id),
-            None if leased_until is None else micros_since_epoch(leased_until),
-            int(commit.tombstoned),
-            int(commit.is_content),
-            0,
-        )
-    for commit_id in sorted(roots.stub_ids):
-        yield (commit_id, "", 0, "", None, None, 1, 0, 1)

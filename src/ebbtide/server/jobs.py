@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -23,10 +24,12 @@ from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFoun
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.processes import follow_parent
 from ebbtide.retention import Policy
+from ebbtide.server.warm import Gateway, WarmSpark
 from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
     from ebbtide.gc.collector import Collector
+    from ebbtide.gc.engine import Engine
     from ebbtide.gc.options import Sizes
     from ebbtide.gc.report import RunReport
 
@@ -41,7 +44,8 @@ Action = Literal["run", "plan", "sweep", "undo", "purge", "look"]
 class Order:
     """What a job is to do: make a new plan, or that and sweep it; or something with the run named.
     `under` and `sweeps_ended` are of an undo, as `Collector.undo` has them. A look is at
-    `policies`, beside the present one; its files go below `run_dir`."""
+    `policies`, beside the present one; its files go below `run_dir`. `gateway` is that of the
+    server's Spark, where the job is to use it."""
 
     directory: Path | None
     settings: Settings
@@ -59,6 +63,7 @@ class Order:
     sweeps_ended: bool = False
     policies: tuple[Policy, ...] = ()
     run_dir: str | None = None
+    gateway: Gateway | None = None
 
 
 @dataclass(slots=True)
@@ -87,22 +92,25 @@ class Job:
     error: dict[str, str] | None = None
     ended: bool = False
     known: threading.Event = field(default_factory=threading.Event)
+    on_end: Callable[[], None] | None = None
 
 
 class Jobs:
     """The jobs of one server. Thread-safe."""
 
-    def __init__(self, on_change: Callable[[int], None]) -> None:
+    def __init__(self, on_change: Callable[[int], None], warm: WarmSpark | None = None) -> None:
         self._lock = threading.Lock()
+        self._warm = warm or WarmSpark()
         self._jobs: list[Job] = []
         self._on_change = on_change
 
     def start(self, order: Order) -> Job:
         """Start a job, and wait until its run has an id.
 
-        Raises what kept the run from starting; Failed `worker_died` where nothing is heard of it.
+        Raises what kept the run, or Spark, from starting; Failed `worker_died` where nothing is
+        heard of it.
         """
-        job, connection = _new(order)
+        job, connection = self._new(order)
         self._begin(job, connection)
         job.known.wait(START_SECONDS_MAX)
         failure = _failure(job) if job.ended or job.run_id is None else None
@@ -118,7 +126,7 @@ class Jobs:
             if job.owner == owner and not job.ended:
                 job.process.terminate()
         directory = tempfile.TemporaryDirectory(prefix="ebbtide-", ignore_cleanup_errors=True)
-        job, connection = _new(replace(order, action="look", run_dir=directory.name))
+        job, connection = self._new(replace(order, action="look", run_dir=directory.name))
         job.look_id, job.owner, job.directory = secrets.token_hex(16), owner, directory
         self._begin(job, connection)
         return job
@@ -131,6 +139,19 @@ class Jobs:
     def _looks(self, repository_id: str) -> list[Job]:
         with self._lock:
             return [job for job in self._jobs if job.repository_id == repository_id and job.look_id]
+
+    def _new(self, order: Order) -> tuple[Job, Connection]:
+        """A job whose process has begun, and where its messages come from."""
+        idle = order.settings.server_spark_idle
+        gateway = self._warm.lend(order.settings)
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe(duplex=False)
+        given = replace(order, gateway=gateway)
+        process = spawn.Process(target=_work, args=(given, theirs), name="collector")
+        process.start()
+        theirs.close()
+        ended = partial(self._warm.give_back, idle) if gateway is not None else None
+        return Job(order.repository_id, process, on_end=ended), ours
 
     def _begin(self, job: Job, connection: Connection) -> None:
         with self._lock:
@@ -164,6 +185,7 @@ class Jobs:
         for job in jobs:
             job.process.join()
             _clear(job)
+        self._warm.close()
 
     def _watch(self, job: Job, connection: Connection) -> None:
         with connection:
@@ -175,6 +197,8 @@ class Jobs:
                 _note(job, what, values)
         job.process.join()
         _clear(job)
+        if job.on_end is not None:
+            job.on_end()
         if job.report is None and job.error is None:
             what = "run ended: sweep the run" if job.look_id is None else "look ended: look"
             error = Failed("worker_died", f"the process of the {what} again")
@@ -186,16 +210,6 @@ class Jobs:
     def _changed(self) -> None:
         with self._lock:
             self._on_change(sum(not job.ended and job.look_id is None for job in self._jobs))
-
-
-def _new(order: Order) -> tuple[Job, Connection]:
-    """A job whose process has begun, and where its messages come from."""
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe(duplex=False)
-    process = spawn.Process(target=_work, args=(order, theirs), name="collector")
-    process.start()
-    theirs.close()
-    return Job(order.repository_id, process), ours
 
 
 def _clear(job: Job) -> None:
@@ -266,8 +280,6 @@ def _work(order: Order, connection: Connection) -> None:
 
 
 def _collect(order: Order, tell: Tell) -> None:
-    from ebbtide.cli.collecting import make_engine
-    from ebbtide.cli.progress import StepProgress
     from ebbtide.durations import parse_duration
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.options import RunOptions, parse_mode
@@ -295,7 +307,7 @@ def _collect(order: Order, tell: Tell) -> None:
             sizes=order.sizes,
             quarantine=None if order.quarantine is None else parse_duration(order.quarantine),
         )
-        engine = make_engine(order.settings, None, StepProgress(quiet=True))
+        engine = _engine(order)
         collector = Collector(
             found, engine=engine, options=options, observer=lambda step, event: tell(event, step)
         )
@@ -303,6 +315,18 @@ def _collect(order: Order, tell: Tell) -> None:
             tell("looked", _look(order, collector, tell))
         else:
             tell("report", _act(order, collector).to_json())
+
+
+def _engine(order: Order) -> Engine:
+    if order.gateway is None:
+        from ebbtide.gc.engine import LocalEngine
+
+        return LocalEngine()
+    from ebbtide.gc.session import attach
+    from ebbtide.gc.spark import SparkEngine
+
+    attached = cache(partial(attach, order.gateway))
+    return SparkEngine(attached)
 
 
 def _look(order: Order, collector: Collector, tell: Tell) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.engine import LocalEngine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
-from ebbtide.gc.workers import Workers
 from ebbtide.server.jobs import Action, Job, Order
 from ebbtide.server.serving import Served
 from ebbtide.server.wire.collecting import RunAnswer, RunCreation, StepAnswer, UndoRequest
@@ -179,11 +178,6 @@ def _format(served: Served, repository: str) -> EmbeddedRepository:
 
 
 def collector_of(served: Served, repository: str) -> Collector:
-    """For reading what is on record: it needs no workers, and starts none."""
-
-    def no_session() -> None:
-        raise AssertionError("reading a record needs no Spark")
-
-    engine = LocalEngine(no_session, workers=Workers(1))  # type: ignore[arg-type]
+    """For reading what is on record, which needs no Spark."""
     options = RunOptions.of(served.settings)
-    return Collector(_format(served, repository), engine=engine, options=options)
+    return Collector(_format(served, repository), engine=LocalEngine(), options=options)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zarr
+from icechunk import Repository
 
 from tests.support.icechunk import (
     SPEC_VERSIONS,
@@ -218,3 +220,31 @@ def test_an_empty_repository_has_nothing_to_collect(tmp_path: Path, spec_version
     assert report.state == "swept", report.error
     assert report.counts["candidate"].objects == 0
     assert contents(lake.path).refs["branch/main"]
+
+
+def commit(repository: Repository, name: str, value: float) -> str:
+    """A commit of an array of that name."""
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store)
+    array = root.create_array(name, shape=(4,), chunks=(2,), dtype="float64", compressors=None)
+    array[...] = value
+    return session.commit(name)
+
+
+@both
+def test_a_chunk_of_what_stays_for_sessions_alone(tmp_path: Path, spec_version: int) -> None:
+    """Whoever still reads the snapshot may miss it; a run does not, and keeps the rest."""
+    path = tmp_path / "lake"
+    repository = create_repository(path, spec_version, inline_bytes_max=0)
+    first = commit(repository, "first", 1.0)
+    before = set(listing(path))
+    commit(repository, "second", 2.0)
+    added = {each for each in set(listing(path)) - before if each.startswith("chunks/")}
+    repository.reset_branch("main", first)
+    (path / min(added)).unlink()
+    lake = IcechunkLake(path)
+    report = lake.collector().plan()
+    assert report.state == "planned", report.error
+    assert not added & candidates(report).keys()
+    (path / min(each for each in before if each.startswith("chunks/"))).unlink()
+    assert refused(lake) == "missing_object"

@@ -16,7 +16,7 @@ from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
 from ebbtide.gc.explaining.explainer import Explainer
 from ebbtide.retention.decision import Decision, Roots, decide
 from tests.support.clock import ManualClock
-from tests.support.engines import ENGINES, INLINE
+from tests.support.engines import INLINE
 from tests.support.icechunk import (
     SPEC_VERSIONS,
     build_random,
@@ -63,7 +63,6 @@ def test_random_repositories_by_the_definition(tmp_path: Path, version: int, see
     path, choices = tmp_path / "repository", random.Random(seed)
     build_random(path, seed, version)
     lake = IcechunkLake(path)
-    lake.engine = ENGINES[choices.choice(("inline", "workers"))]
     lake.age()
     plan = lake.collector().plan()
     planned, reasons = candidates(plan), lake.collector().reasons(plan.run_id)

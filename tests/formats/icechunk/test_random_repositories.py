@@ -30,12 +30,9 @@ each_version = pytest.mark.parametrize("version", SPEC_VERSIONS)
 
 
 @each_version
-@pytest.mark.parametrize("engine", ["inline", "workers"])
 @randomized("Icechunk repositories, planned and swept")
-def test_the_plan_names_what_icechunk_deletes(
-    tmp_path: Path, version: int, engine: str, seed: int
-) -> None:
-    _check(tmp_path / "lake", seed, version, engine)
+def test_the_plan_names_what_icechunk_deletes(tmp_path: Path, version: int, seed: int) -> None:
+    _check(tmp_path / "lake", seed, version, "inline")
 
 
 @each_version

@@ -57,7 +57,7 @@ class At:
             action()
 
 
-STEPS = [("list", "start"), ("read", "start"), ("read", "end"), ("mark", "end"),
+STEPS = [("list", "start"), ("read", "start"), ("read", "end"), ("subtract", "start"),
          ("subtract", "end")]  # fmt: skip
 SWEEP_STEPS = [("check", "start"), ("fence", "start"), ("fence", "end"), ("recheck", "start"),
                ("recheck", "end"), ("forget", "start")]  # fmt: skip

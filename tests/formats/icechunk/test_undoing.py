@@ -23,7 +23,6 @@ from ebbtide.gc.report import RunReport
 from ebbtide.storage import open_storage
 from tests.support.clock import ManualClock
 from tests.support.dying import Died
-from tests.support.engines import ENGINES
 from tests.support.faulty import Hook, SharedFaultyStorage
 from tests.support.icechunk import (
     SPEC_VERSIONS,
@@ -107,7 +106,6 @@ def test_random_repositories_come_back(tmp_path: Path, spec_version: int, seed: 
     build_random(tmp_path / "lake", seed, spec_version)
     clock = ManualClock(datetime.now(UTC))
     lake = IcechunkLake(tmp_path / "lake", clock=clock)
-    lake.engine = ENGINES[random.Random(seed).choice(("inline", "workers"))]
     lake.age()
     before, readable, refs = files(lake.path), all_readable(lake.path), contents(lake.path)
     ancestors = ancestry_of(lake.path, list(readable))

@@ -112,7 +112,9 @@ class Lake:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     """The lake, swept once and planned once more. Tests leave it as they find it."""
     directory: Path = tmp_path_factory.mktemp("pages")
-    settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0), grace=timedelta(0))
+    settings = Settings(
+        reclaim=False, spark_master="none", lease_ttl=timedelta(0), grace=timedelta(0)
+    )
     with Store.init(directory / "store", settings=settings) as store:
         swept, planned = collect(store, fill_lake(store, days=60))
         with browsing(store) as browsers:

@@ -25,7 +25,7 @@ Planned = tuple[Repository, Plan, RunFolder]
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planned]:
     """A lake with a plan that nobody has swept."""
-    settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0))
+    settings = Settings(reclaim=False, spark_master="none", lease_ttl=timedelta(0))
     directory = tmp_path_factory.mktemp("held") / "store"
     with Store.init(directory, settings=settings) as store:
         lake = fill_lake(store, days=60)

@@ -163,7 +163,9 @@ def test_a_run(lake: Lake, admin: Browser) -> None:
 
 def test_sizes_that_nobody_asked_for(tmp_path: Path) -> None:
     """A repository whose runs ask for those of candidates alone: none is made up."""
-    settings = Settings(reclaim=False, workers=1, lease_ttl=timedelta(0), sizes="candidates")
+    settings = Settings(
+        reclaim=False, spark_master="none", lease_ttl=timedelta(0), sizes="candidates"
+    )
     with Store.init(tmp_path / "store", settings=settings) as store:
         collector = collector_of(store, fill_lake(store, days=60))
         first, second = collector.run(), collector.plan()

@@ -14,7 +14,6 @@ from ebbtide.formats.icechunk.logs import companions, loose_logs
 from ebbtide.formats.icechunk.reopening import BACK
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX
 from ebbtide.formats.icechunk.state import State
-from ebbtide.formats.roots import RootTables
 from ebbtide.model import Commit
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
@@ -79,10 +78,6 @@ class IcechunkReading:
     def _held(self) -> dict[str, str]:
         """The unreachable snapshots that stay, each with the reason."""
         return {**self.state.held, **dict.fromkeys(self._back(), BACK)}
-
-    def root_tables(self) -> RootTables:
-        """The same: the file that has them was read whole."""
-        return RootTables.of(self.roots())
 
     def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
         """The backups that stay: young ones, and those in which the operations log goes on. Also

@@ -43,8 +43,8 @@ from ebbtide.formats.icechunk.state import (
     spec_version,
 )
 from ebbtide.formats.icechunk.walk import IcechunkWalk
-from ebbtide.formats.roots import RootTables
 from ebbtide.ids import descending_id
+from ebbtide.retention.decision import Roots
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
@@ -279,7 +279,7 @@ class IcechunkRepository:
         self,
         hold: RunHold,
         run_id: str,
-        choose: Callable[[RootTables], Fencing],
+        choose: Callable[[Roots], Fencing],
         *,
         cutoff: datetime,
     ) -> None:
@@ -289,7 +289,7 @@ class IcechunkRepository:
         assert self._expiry is None, "a plan of what might be is not for sweeping"
         hold.check()
         self._closed = frozenset()
-        self._closed = frozenset(choose(self._read(cutoff).root_tables()).tombstone)
+        self._closed = frozenset(choose(self._read(cutoff).roots()).tombstone)
 
     def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Nothing was closed but in this process."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.formats.base import FOREIGN, SYSTEM, Reading, RepositoryFormat
 from ebbtide.gc.candidates import latest_micros
 from ebbtide.gc.decided import trees_of
-from ebbtide.gc.engine import Engine, LocalEngine
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import (
     AddressState,
     CommitState,
@@ -32,31 +32,13 @@ from ebbtide.gc.explaining.keepers import Found
 from ebbtide.gc.explaining.past import brought_back, describe, find_forgotten, find_outcome
 from ebbtide.gc.places import Place
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.workers import Workers
 from ebbtide.model import EPOCH, Commit
 from ebbtide.retention.decision import Decision, decide
 from ebbtide.retention.outlook import outlook
 from ebbtide.storage import ObjectInfo, open_storage
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 LIMIT: Final = 20
-ALONE_ROWS_MAX: Final = 10_000_000
-"""A process goes through so many rows of an index in less time than others take to start."""
-ROWS_PER_TREE: Final = 1_000
-"""Of trees that no index knows, to guess whether worker processes are worth their start."""
 _MICROSECOND: Final = timedelta(microseconds=1)
-
-
-def explaining_engine(workers: int | None) -> LocalEngine:
-    """Worker processes of this machine, by default one for each core: what they read is thrown
-    away, so that it lies in a directory that only they see."""
-
-    def no_session() -> SparkSession:
-        raise AssertionError("explaining needs no Spark")
-
-    return LocalEngine(no_session, workers=Workers(workers), alone_rows_max=ALONE_ROWS_MAX)
 
 
 class Explainer:
@@ -203,8 +185,6 @@ class Explainer:
                 address=address,
             )
             trees = trees_of(around.roots, around.decision)
-            rows = search.index.row_count() or ROWS_PER_TREE * len(trees.recorded)
-            self._engine.expect(rows)
             return search.find(trees, around.roots.tree_checksums)
 
     def _went(self, found: Found) -> Went | None:

@@ -21,21 +21,20 @@ from ebbtide.arrow import Column, make_schema, texts
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.index import Family, Index, IndexPart
+from ebbtide.gc.index import LOOSE, Family, Index, parts_in
 from ebbtide.gc.indexed import IndexedTrees, Unchanged
-from ebbtide.gc.keys import KEYS, key_table, keys_of, rows_of
-from ebbtide.gc.mark import MarkedTrees, mark_reached, reach, write_trees
-from ebbtide.gc.nodes import unknown_nodes
+from ebbtide.gc.keys import KeyArray, keys_of
+from ebbtide.gc.mark import Mark, MarkedTrees, write_trees
+from ebbtide.gc.nodes import node_addresses, unknown_nodes
 from ebbtide.gc.parts import Part, PartRows, read_rows, split
 from ebbtide.gc.places import Place
+from ebbtide.gc.trees import KnownTrees
 from ebbtide.storage import Storage
 
 UNKEPT_NODES_MAX: Final = 1_000
 """So many nodes of commits whose data is not kept are read, if the index does not know them."""
 UNKEPT_NODES_MAX_ALONE: Final = 3_000
 """So many where no commit's data keeps the address: then one of those is what is looked for."""
-
-KEY_BYTES: Final = 8
 
 _PAIRS_SCHEMA: Final = make_schema(
     ("tree_id", pa.string()),
@@ -75,22 +74,16 @@ class _AsEver(Unchanged):
 
 @dataclass(frozen=True, slots=True)
 class Recollection(Index):
-    """The index, if there is one (`known`), and what it lacks beside it, in `scratch`."""
+    """The index, if there is one (`known`), and what it lacks beside it, in `scratch`. One task
+    reads all of it."""
 
     scratch: Storage | None = None
     known: bool = True
 
-    def parts(self, family: Family) -> list[IndexPart]:
-        """Of both."""
-        found = Index.parts(self, family) if self.known else []
-        return found + Index.parts(self._beside, family)
-
-    def row_count(self) -> int:
-        """How many rows the index has, more or less."""
-        if not self.known:
-            return 0
-        found = [part for family in ("trees", "nodes") for part in Index.parts(self, family)]
-        return sum(part.size_bytes for part in found) // KEY_BYTES
+    def now(self) -> Recollection:
+        """The same, with the parts that are there now."""
+        own = parts_in(self.storage) if self.known else ()
+        return replace(self, listed=(*own, *parts_in(self._beside.storage)))
 
     def read(self, name: str) -> pa.Table | None:
         """From either."""
@@ -102,9 +95,9 @@ class Recollection(Index):
         none = np.empty(0, np.int64)
         return _AsEver(none, none)
 
-    def write(self, family: Family, table: pa.Table) -> str | None:
+    def write(self, family: Family, table: pa.Table, *, bucket: int) -> str | None:
         """Beside it."""
-        return Index.write(self._beside, family, table)
+        return Index.write(self._beside, family, table, bucket=bucket)
 
     @property
     def _beside(self) -> Index:
@@ -128,16 +121,11 @@ class Search:
         Refused, as a run is, by the first tree or node that can't be read.
         """
         key = keys_of(pa.array([self.address], pa.string()))
-        asked = PartRows()
-        asked.wrote(self.place.folder, self.place.named("asked"), key_table(key), group=KEYS)
         known = write_trees(self.place.folder, self.place.prefixed("known"), trees, checksums)
-        reached = reach(self.engine, self.place, known, index=self.index)
-        marked = mark_reached(
-            self.engine, self.place, reached, index=self.index, asked=asked.parts()
-        )
-        is_live = any(part.group == KEYS and part.rows for part in marked.live)
+        live = self._mark(self.place, known).live(key).collect()
+        is_live = int(key[0]) in live.column("key").to_pylist()
         limit = UNKEPT_NODES_MAX if is_live else UNKEPT_NODES_MAX_ALONE
-        unread = self._read_unkept(trees, checksums, asked.parts(), limit=limit)
+        unread = self._read_unkept(trees, checksums, key, limit=limit)
         hits = self._hits(int(key[0]))
         pairs = self._pairs(hits, checksums)
         confirmed = self._confirmed(hits, pairs, trees.data - trees.lenient)
@@ -148,8 +136,11 @@ class Search:
         files.update(t for t in checksums if layout.tree_address(t) == self.address)
         return Holders(frozenset(texts(of_node.column("tree_id"))), frozenset(files), unread)
 
+    def _mark(self, place: Place, trees: KnownTrees) -> Mark:
+        return Mark.of(self.engine, place, trees, index=self.index.now())
+
     def _read_unkept(
-        self, trees: MarkedTrees, checksums: Mapping[str, str], asked: list[Part], *, limit: int
+        self, trees: MarkedTrees, checksums: Mapping[str, str], asked: KeyArray, *, limit: int
     ) -> int:
         """Read what the index lacks of the trees whose data is not kept, as far as it can be read:
         damage there stops no run. How many nodes were too many for that, or could not be read."""
@@ -161,13 +152,12 @@ class Search:
         count = len(unkept)
         try:
             known = write_trees(place.folder, place.prefixed("known"), marked, checksums)
-            reached = reach(self.engine, place, known, index=self.index)
-            unknown = unknown_nodes(self.engine, place, reached.nodes, self.index)
-            count = rows_of(unknown)
+            mark = self._mark(place, known)
+            index = self.index.now()
+            found = unknown_nodes(self.engine, place, mark.nodes, index).kept()
+            count = found.collect().num_rows
             if count <= limit:
-                reached = replace(reached, nodes=unknown)
-                place = replace(place, name=f"{place.name}-read")
-                mark_reached(self.engine, place, reached, index=self.index, asked=asked)
+                node_addresses(self.engine, place, found, index, asked).collect()
                 count = 0
         except Refused:
             pass
@@ -208,7 +198,7 @@ class Search:
         return read_rows(place.folder, parts, _PAIRS_SCHEMA)
 
     def _run(self, family: Family, work: Any) -> list[Part]:
-        names = [part.name for part in self.index.parts(family)]
+        names = self.index.now().names(family, LOOSE)
         return self.engine.run(split(names, tasks=self.engine.task_count), work)
 
     def _confirmed(

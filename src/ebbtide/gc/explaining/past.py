@@ -62,10 +62,10 @@ def _outcome_in(engine: Engine, folder: RunFolder, address: str) -> str | None:
     def work(_number: int, task: Sequence[str], answer: PartRows) -> None:
         for name in task:
             for outcome in _outcomes(folder, name, address):
-                answer.counted(1, bytes_total=0, group=outcome)
+                answer.counted(1, bytes_total=0, relation=outcome)
 
     names = folder.names("deleted")
-    found = {part.group for part in engine.run(split(names, tasks=engine.task_count), work)}
+    found = {part.relation for part in engine.run(split(names, tasks=engine.task_count), work)}
     return next((outcome for outcome in GONE if outcome in found), None)
 
 

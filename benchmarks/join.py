@@ -1,0 +1,202 @@
+"""The anti-join of a plan by itself: keys of what is listed, less keys of what stays, in Parquet.
+
+    python -m benchmarks.join [--listed 20] [--kept 35] [--left 1.4] [--directory DIR]
+        [--ways ours native duckdb none] [--partitions 64]
+
+In millions. Each way is a program of its own, from its start to its end, and must find the same
+number of rows:
+
+    ours     as a plan does it: parts read by Python in Spark's tasks, joined by Spark
+    native   Spark reading Parquet itself, with a shuffled hash join: the best settings that were
+             found, for what the detour through Python costs
+    none     the same code as `ours`, in one process without Spark
+    duckdb   DuckDB, on as many threads as there are cores; it exchanges nothing
+
+Keys are random, and lie in files of a million rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks import results
+
+ROWS: Final = 1_000_000
+WAYS: Final = ("ours", "native", "none", "duckdb")
+LISTED: Final = pa.schema([("key", pa.int64()), ("part", pa.int32()), ("row", pa.int32())])
+KEPT: Final = pa.schema([("key", pa.int64())])
+MEMORY: Final = "8g"
+
+
+def make(directory: Path, listed: int, kept: int, left: int) -> None:
+    """Write both sides, unless they are there: `left` of the listed are not kept."""
+    done = directory / "done"
+    if done.exists():
+        return
+    rng = np.random.default_rng(1)
+    for side in ("listed", "kept"):
+        (directory / side).mkdir(parents=True, exist_ok=True)
+    # Odd keys are kept, even ones are not: no chance decides how many are left.
+    common = listed - left
+    kept_keys = rng.integers(-(2**62), 2**62, kept, dtype=np.int64) * 2 + 1
+    listed_keys = np.concatenate(
+        [kept_keys[:common], rng.integers(-(2**62), 2**62, left, dtype=np.int64) * 2]
+    )
+    rng.shuffle(listed_keys)
+    rng.shuffle(kept_keys)
+    for number, start in enumerate(range(0, listed, ROWS)):
+        keys = listed_keys[start : start + ROWS]
+        rows = np.arange(len(keys), dtype=np.int32)
+        parts = np.full(len(keys), number, np.int32)
+        table = pa.table([keys, parts, rows], schema=LISTED)
+        _write(directory / "listed" / f"{number:05d}.parquet", table)
+    for number, start in enumerate(range(0, kept, ROWS)):
+        table = pa.table([kept_keys[start : start + ROWS]], schema=KEPT)
+        _write(directory / "kept" / f"{number:05d}.parquet", table)
+    done.touch()
+
+
+def _write(target: Path, table: pa.Table) -> None:
+    pq.write_table(table, target, compression="zstd", use_dictionary=False)
+
+
+def ours(directory: Path, partitions: int, *, spark: bool = True) -> int:
+    """How many rows a plan's own frames find."""
+    from ebbtide.gc.engine import Engine, LocalEngine
+    from ebbtide.gc.frames import Batches
+
+    engine: Engine = LocalEngine()
+    if spark:
+        from ebbtide.gc.session import build_session
+        from ebbtide.gc.spark import SparkEngine
+
+        session = build_session(master="local[*]", driver_memory=MEMORY)
+        engine = SparkEngine(lambda: session)
+    files = {side: sorted(map(str, (directory / side).iterdir())) for side in ("listed", "kept")}
+    engine.expect(partitions * 500_000)
+
+    def read(name: str) -> Batches:
+        yield from pq.read_table(name, use_threads=False).to_batches(50_000)
+
+    def count(batches: Batches) -> Batches:
+        rows = sum(batch.num_rows for batch in batches)
+        yield pa.record_batch([pa.array([rows], pa.int64())], schema=KEPT)
+
+    listed = engine.frame(files["listed"], read, LISTED)
+    kept = engine.frame(files["kept"], read, KEPT)
+    found = listed.join(kept, "key", "left_anti").map(count, KEPT).collect()
+    return sum(found.column("key").to_pylist())  # type: ignore[arg-type]
+
+
+def native(directory: Path, partitions: int) -> int:
+    """The same, by Spark's own reader."""
+    from ebbtide.gc.session import build_session
+
+    spark = build_session(
+        master="local[*]",
+        driver_memory=MEMORY,
+        spark_sql_shuffle_partitions=str(partitions),
+        spark_sql_adaptive_enabled="false",
+    )
+    listed = spark.read.parquet(str(directory / "listed"))
+    kept = spark.read.parquet(str(directory / "kept"))
+    return listed.join(kept.hint("shuffle_hash"), "key", "left_anti").count()
+
+
+def in_duckdb(directory: Path, partitions: int) -> int:
+    """The same, by DuckDB."""
+    import duckdb
+
+    del partitions
+    with duckdb.connect() as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM read_parquet($listed) ANTI JOIN read_parquet($kept) USING (key)",
+            {side: str(directory / side / "*.parquet") for side in ("listed", "kept")},
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+DO: Final[dict[str, Callable[[Path, int], int]]] = {
+    "ours": ours,
+    "native": native,
+    "none": lambda directory, partitions: ours(directory, partitions, spark=False),
+    "duckdb": in_duckdb,
+}
+
+
+def measure(way: str, directory: Path, partitions: int) -> dict[str, float]:
+    """Seconds of a program that does it one way, of them those of the join, and its peak memory,
+    with all its processes, in MiB."""
+    command = [sys.executable, "-m", "benchmarks.join", "--do", way]
+    command += ["--directory", str(directory), "--partitions", str(partitions)]
+    started = time.monotonic()
+    peak = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        while program.poll() is None:
+            peak = max(peak, _memory(program.pid))
+            time.sleep(0.1)
+        assert program.stdout is not None
+        told: dict[str, float] = json.loads(program.stdout.read().splitlines()[-1])
+    return told | {
+        "program_seconds": round(time.monotonic() - started, 1),
+        "peak_mib": round(peak / 2**20),
+    }
+
+
+def _memory(pid: int) -> int:
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+        return sum(process.memory_info().rss for process in processes)
+    except psutil.Error:
+        return 0
+
+
+def main() -> None:
+    """Measure, or do it one way."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--listed", type=float, default=20.0)
+    parser.add_argument("--kept", type=float, default=35.0)
+    parser.add_argument("--left", type=float, default=1.4)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--partitions", type=int, default=64)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--do", choices=WAYS)
+    given = parser.parse_args()
+    if given.do is not None:
+        started = time.monotonic()
+        left = DO[given.do](given.directory, given.partitions)
+        print(json.dumps({"left": left, "seconds": round(time.monotonic() - started, 1)}))
+        return
+    with tempfile.TemporaryDirectory(prefix="ebbtide-join-") as made:
+        directory = given.directory or Path(made)
+        counts = [int(each * 1e6) for each in (given.listed, given.kept, given.left)]
+        make(directory, *counts)
+        found = {}
+        for way in given.ways:
+            found[way] = measure(way, directory, given.partitions)
+            print(f"{way:8} {found[way]}", flush=True)
+            assert found[way]["left"] == counts[2], "another number of rows"
+        if {"ours", "native"} <= found.keys():
+            ratio = found["ours"]["seconds"] / found["native"]["seconds"]
+            print(f"ours / native: {ratio:.2f}")
+        results.write("join", {"millions": counts, "ways": found, "cores": os.cpu_count()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What Spark forks its Python workers from, with all loaded that steps need: else each worker of a
+small run would load it for longer than it works.
+
+Spark starts this module (`spark.python.daemon.module`) in place of its own module.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ebbtide.imports import leave_algebra_alone, leave_pandas_alone
+
+leave_algebra_alone()
+leave_pandas_alone()
+# Arrow's own pool has a thread, which a fork would not have.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import pyarrow.parquet  # noqa: E402
+from pyspark.daemon import manager  # noqa: E402
+
+import ebbtide.gc.planning  # noqa: E402
+import ebbtide.gc.sweep  # noqa: E402, F401
+
+if __name__ == "__main__":
+    pa.array(np.zeros(1)).to_pylist()
+    manager()

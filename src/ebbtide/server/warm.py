@@ -1,0 +1,90 @@
+"""One JVM for all runs of a server: the first run waits for its start, the others find it there.
+
+Each job is a process of its own, and connects to it. It is ended when no job used it for some time.
+One that died is replaced for the next job; jobs that were at it are on record as broken off.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ebbtide.settings import NO_SPARK, Settings
+
+if TYPE_CHECKING:
+    from ebbtide.gc.session import Launched
+
+Gateway = tuple[int, str]
+"""Where a JVM answers on the loopback address, and the secret to connect with."""
+
+
+def launch(settings: Settings) -> Launched:
+    """A JVM by the settings."""
+    from ebbtide.gc import session
+
+    return session.launch(
+        master=settings.spark_master,
+        driver_memory=settings.spark_driver_memory,
+        archive=settings.spark_archive,
+        conf=session.read_text(settings.spark_conf),
+    )
+
+
+class WarmSpark:
+    """The JVM of a server. Thread-safe."""
+
+    def __init__(self, start: Callable[[Settings], Launched] = launch) -> None:
+        self._start = start
+        self._lock = threading.Lock()
+        self._launched: Launched | None = None
+        self._users = 0
+        self._timer: threading.Timer | None = None
+
+    def lend(self, settings: Settings) -> Gateway | None:
+        """The gateway for one job, which is to be given back; None where runs need no Spark.
+
+        Waits until the JVM answers. Raises as `Launched.gateway`, and as `gc.session.launch`.
+        """
+        if settings.spark_master == NO_SPARK:
+            return None
+        with self._lock:
+            self._stop_waiting()
+            if self._launched is None or not self._launched.is_alive:
+                self._end()
+                self._launched = self._start(settings)
+            gateway = self._launched.gateway()
+            self._users += 1
+        return gateway
+
+    def give_back(self, idle: timedelta) -> None:
+        """A job has ended. With the last one begins the time after which the JVM ends."""
+        with self._lock:
+            self._users -= 1
+            self._stop_waiting()
+            if not self._users:
+                self._timer = threading.Timer(idle.total_seconds(), self._end_if_idle)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close(self) -> None:
+        """End it."""
+        with self._lock:
+            self._stop_waiting()
+            self._end()
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end_if_idle(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._end()
+
+    def _end(self) -> None:
+        if self._launched is not None:
+            self._launched.close()
+            self._launched = None

@@ -1,0 +1,309 @@
+"""The JVM that is started without PySpark's scripts, and its cache. Most tests use a stand-in for
+Java, a script that behaves as Spark's launcher and gateway do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import Failed
+from ebbtide.gc.jvm import (
+    COMMAND_FILE,
+    FOLDERS_MAX,
+    SHORT_OPTION,
+    Jvm,
+    conf_dir,
+    find_cache,
+    spark_home,
+)
+from ebbtide.gc.session import find_java
+
+SECONDS_MAX = 30
+JAVA = r"""#!/bin/sh
+# As Spark's launcher: prints a command line. As a gateway: says its port, waits for the end of its
+# input, and writes an archive when it is told to. It ends at once with an archive that is damaged.
+home=$(dirname "$(dirname "$0")")
+case "$*" in
+*launcher.Main*)
+    echo launcher >>"$home/calls"
+    printf '\0\n'
+    printf '%s\0' "$0" -cp /nowhere -Xmx1g org.apache.spark.deploy.SparkSubmit pyspark-shell
+    exit
+    ;;
+esac
+echo "$@" >>"$home/calls"
+made=
+for word in "$@"; do
+    case $word in
+    -XX:ArchiveClassesAtExit=*) made=${word#*=} ;;
+    -XX:SharedArchiveFile=*) grep -q classes "${word#*=}" || exit 134 ;;
+    esac
+done
+told=$_PYSPARK_DRIVER_CONN_INFO_PATH
+printf '\000\000\004\322\000\000\000\006secret' >"$told.part"
+mv "$told.part" "$told"
+cat >/dev/null
+[ -z "$made" ] || echo classes >"$made"
+"""
+SUBMIT = """#!/bin/sh
+echo scripts >>"$JAVA_HOME/calls"
+exec "$JAVA_HOME/bin/java" "$@"
+"""
+
+
+@dataclass
+class FakeSpark:
+    """A Spark and a Java that start at once. `calls` has a line for each start."""
+
+    home: Path
+    java_home: Path
+    cache: Path
+
+    def start(self, *, short: bool = False, **settings: str) -> Jvm:
+        """A JVM with these settings and `spark.driver.memory`."""
+        given = {"spark.driver.memory": "1g", **settings}
+        return Jvm(given, java_home=str(self.java_home), short=short)
+
+    def run(self, *, short: bool = False) -> list[str]:
+        """What was started, by a JVM that answers and ends in order."""
+        calls = self.java_home / "calls"
+        calls.unlink(missing_ok=True)
+        jvm = self.start(short=short)
+        assert jvm.wait() == (1234, "secret")
+        jvm.settle()
+        jvm.close()
+        jvm.process.wait(SECONDS_MAX)
+        return calls.read_text().splitlines()
+
+    def folder(self) -> Path:
+        """The only entry of the cache."""
+        (found,) = (self.cache / "ebbtide" / "jvm").iterdir()
+        return found
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
+    """The stand-in, and an empty cache."""
+    made = FakeSpark(tmp_path / "spark", tmp_path / "java", tmp_path / "cache")
+    for file, text in (
+        (made.home / "bin" / "spark-submit", SUBMIT),
+        (made.home / "jars" / "spark-core_2.13-4.0.0.jar", ""),
+        (made.java_home / "bin" / "java", JAVA),
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+    for name in ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_HOME", str(made.home))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(made.cache))
+    return made
+
+
+def test_the_second_start_uses_what_the_first_left(spark: FakeSpark) -> None:
+    """A command line without the launcher, and a complete archive."""
+    launcher, first = spark.run()
+    assert launcher == "launcher"
+    assert "-XX:ArchiveClassesAtExit" in first
+    assert "--conf spark.driver.memory=1g pyspark-shell" in first
+    (second,) = spark.run(short=True)
+    assert f"-XX:SharedArchiveFile={spark.folder()}/classes-8.jsa -Xshare:auto" in second
+    assert SHORT_OPTION in second and SHORT_OPTION not in first
+
+
+def test_an_entry_that_is_of_no_use(spark: FakeSpark) -> None:
+    """Damaged, cut off, of another key or Java, or writable for others: it is made again."""
+    spark.run()
+    kept = spark.folder() / COMMAND_FILE
+    text = kept.read_text()
+    key, java, *words = text.split("\0")
+    foreign = (["0" * 32, java, *words], [key, "/usr/bin/false", *words])
+    for useless in ("", text[:-9], "\xff\xfe", *("\0".join(each) for each in foreign)):
+        kept.write_text(useless, encoding="latin-1")
+        assert spark.run()[0] == "launcher"
+        assert kept.read_text() == text
+    spark.folder().chmod(0o777)
+    launcher, plain = spark.run()
+    assert (launcher, "-XX:" in plain) == ("launcher", False)
+
+
+def test_an_archive_that_was_cut_off(spark: FakeSpark) -> None:
+    """Its name says another size, so no JVM gets it."""
+    spark.run()
+    (spark.folder() / "classes-8.jsa").write_text("cl")
+    assert "SharedArchiveFile" not in spark.run()[0]
+    assert (spark.folder() / "classes-8.jsa").read_text() == "classes\n"
+
+
+def test_a_jvm_that_dies_of_the_cache(spark: FakeSpark) -> None:
+    """It is started again with the scripts, and the entry is gone."""
+    spark.run()
+    (spark.folder() / "classes-8.jsa").write_text("Classes\n")
+    assert spark.run()[1:2] == ["scripts"]
+    assert spark.run()[0] == "launcher"
+
+
+def test_an_archive_that_the_jvm_refused(spark: FakeSpark) -> None:
+    """The JVM runs without it. The next one makes another."""
+    spark.run()
+    jvm = spark.start()
+    jvm.wait()
+    log = Path(jvm._directory.name) / "archive.log"
+    log.write_text("[0.194s][info][cds] UseSharedSpaces: Checksum verification failed.\n")
+    jvm.settle()
+    jvm.close()
+    jvm.process.wait(SECONDS_MAX)
+    assert "ArchiveClassesAtExit" in spark.run()[0]
+
+
+def test_only_scripts_know(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With arguments of the user's own, or a `spark-env.sh`, they start the JVM."""
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name 'two words' pyspark-shell")
+    scripts, started = spark.run(short=True)
+    assert scripts == "scripts"
+    assert f"spark.driver.extraJavaOptions={SHORT_OPTION}" in started
+    assert started.endswith("--name two words pyspark-shell")
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
+    (spark.home / "conf").mkdir()
+    (spark.home / "conf" / "spark-env.sh").touch()
+    assert spark.run()[0] == "scripts"
+    assert not spark.cache.exists()
+
+
+def test_a_cache_that_cannot_be_written(spark: FakeSpark) -> None:
+    """The JVM starts without one."""
+    spark.cache.write_text("a file")
+    launcher, started = spark.run()
+    assert (launcher, "-XX:" in started) == ("launcher", False)
+
+
+def test_few_entries_stay(spark: FakeSpark) -> None:
+    """The least recently used go, and what a killed JVM left half written."""
+    for number in range(FOLDERS_MAX + 2):
+        old = spark.cache / "ebbtide" / "jvm" / f"old-{number}"
+        old.mkdir(parents=True)
+        os.utime(old, (number, number))
+    first = spark.start()
+    first.wait()
+    folder = max(old.parent.iterdir(), key=lambda each: each.stat().st_mtime)
+    half = folder / "making-1-1"
+    half.touch()
+    os.utime(half, (1, 1))
+    spark.run()
+    assert {each.name for each in old.parent.iterdir()} == {folder.name, "old-3", "old-4"}
+    assert not half.exists()
+    first.close()
+    first.process.wait(SECONDS_MAX)
+
+
+def _set(name: str, value: str) -> Callable[[FakeSpark, pytest.MonkeyPatch], None]:
+    return lambda _, monkeypatch: monkeypatch.setenv(name, value)
+
+
+def _write(name: str) -> Callable[[FakeSpark, pytest.MonkeyPatch], None]:
+    def write(spark: FakeSpark, _: pytest.MonkeyPatch) -> None:
+        file = spark.home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("other")
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set("JAVA_TOOL_OPTIONS", "-Da=b"),
+        _set("SPARK_DIST_CLASSPATH", "/more"),
+        _write("conf/spark-defaults.conf"),
+        _write("jars/another.jar"),
+        _write("../java/release"),
+    ],
+)
+def test_the_key(
+    spark: FakeSpark,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[FakeSpark, pytest.MonkeyPatch], None],
+) -> None:
+    """All that the command line and the classes depend on; and no other setting."""
+
+    def key(**settings: str) -> str:
+        found = find_cache(spark.home, str(spark.java_home), settings)
+        assert found is not None
+        return found.key
+
+    before = key()
+    assert key(**{"spark.app.name": "another"}) == before
+    assert key(**{"spark.driver.memory": "2g"}) != before
+    change(spark, monkeypatch)
+    assert key() != before
+
+
+def test_classes_beside_settings(spark: FakeSpark) -> None:
+    """Java archives nothing when its class path has a folder with files."""
+    folder = spark.home / "conf"
+    folder.mkdir()
+    (spark.java_home / "bin" / "java").write_text(JAVA.replace("/nowhere", str(folder)))
+    assert "ArchiveClassesAtExit" in spark.run()[-1]
+    (folder / "log4j2.properties").touch()
+    for file in spark.folder().glob("classes-*"):
+        file.unlink()
+    assert "ArchiveClassesAtExit" not in spark.run()[-1]
+
+
+def test_signals_to_the_group(spark: FakeSpark) -> None:
+    """Ctrl-C and SIGTERM mean this program, which then ends its JVM."""
+    jvm = spark.start()
+    jvm.wait()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        jvm.process.send_signal(number)
+    with pytest.raises(subprocess.TimeoutExpired):
+        jvm.process.wait(0.3)
+    jvm.close()
+    assert jvm.process.wait(SECONDS_MAX) == 0
+
+
+def test_a_jvm_that_nobody_waited_for(spark: FakeSpark) -> None:
+    """It ends, and its files are gone."""
+    jvm = spark.start()
+    directory = Path(jvm._directory.name)
+    jvm.close()
+    jvm.process.wait(SECONDS_MAX)
+    assert not directory.exists()
+
+
+def test_the_reason(spark: FakeSpark) -> None:
+    """One line of the JVM's own output."""
+    java = spark.java_home / "bin" / "java"
+    java.write_text(JAVA.replace("\ntold=", "\necho 'Error: no room' && exit 1\ntold="))
+    with pytest.raises(Failed, match=r"ended while it started: Error: no room$") as caught:
+        spark.start().wait()
+    assert caught.value.kind == "spark_error"
+
+
+def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's are those that its own variables name, or the package's."""
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    assert (spark_home() / "jars").is_dir()
+    assert conf_dir(tmp_path) == tmp_path / "conf"
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "other"))
+    assert (spark_home(), conf_dir(tmp_path)) == (tmp_path, tmp_path / "other")
+
+
+@pytest.mark.spark
+def test_too_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM that refuses its options: the error says why, without the JVM's other lines."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    started = time.monotonic()
+    with pytest.raises(Failed, match=r"ended while it started: .*heap") as caught:
+        Jvm({"spark.driver.memory": "99999999g"}, java_home=find_java()).wait()
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - started < SECONDS_MAX

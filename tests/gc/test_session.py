@@ -1,0 +1,252 @@
+"""The Spark session of a run: where its settings come from, how it starts and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ebbtide.errors import Failed, InvalidInput
+from ebbtide.gc import session
+from ebbtide.gc.session import (
+    check,
+    find_java,
+    is_local,
+    launch,
+    local_cores,
+    read_defaults_file,
+    read_pairs,
+    read_text,
+    resolve,
+)
+
+ROOT = Path(__file__).parents[2]
+SECONDS_MAX = 300
+CHILD = """
+import json, os, signal, sys
+from ebbtide.gc.session import end, launch
+
+launched = launch(master="local[1]", driver_memory="512m", conf=json.loads(sys.argv[1]), short=True)
+assert "pyspark" not in sys.modules
+session = launched.session()
+assert launched.session() is session
+
+def total():
+    rows = session.range(100).mapInArrow(lambda batches: batches, "id long")
+    return rows.groupBy().sum("id").first()[0]
+
+try:
+    os.killpg(0, signal.SIGINT)  # as a terminal's Ctrl-C
+    signal.pause()
+except KeyboardInterrupt:
+    pass
+context = session.sparkContext
+zone = session.conf.get("spark.sql.session.timeZone")
+settings = dict(context.getConf().getAll()) | {"zone": zone}
+pid = context._gateway.proc.pid
+answer = {"total": total(), "pid": pid, "settings": settings, "id": context.applicationId}
+end(session)
+print(json.dumps(answer))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that had a session. `process` is its JVM, or the shell that waits for it."""
+
+    answer: dict[str, Any]
+    process: psutil.Process | None
+    cache: Path
+
+    def wait(self) -> None:
+        """Wait until its JVM has ended."""
+        if self.process is not None:
+            self.process.wait(SECONDS_MAX)
+
+
+def run(cache: Path, **conf: str) -> Child:
+    """Start a session in a process of its own, compute with it, and end it."""
+    environment = os.environ | {
+        "XDG_CACHE_HOME": str(cache),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(conf)],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        start_new_session=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    try:
+        return Child(answer, psutil.Process(answer["pid"]), cache)
+    except psutil.NoSuchProcess:
+        return Child(answer, None, cache)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Child:
+    """The process that filled an empty cache."""
+    child = run(tmp_path_factory.mktemp("cache"), **{"spark.ui.retainedJobs": "8"})
+    child.wait()
+    assert len(list(child.cache.rglob("classes-*.jsa"))) == 1
+    return child
+
+
+@pytest.mark.spark
+def test_a_session_of_its_own(first: Child) -> None:
+    """It outlives Ctrl-C until it is ended, has the settings of all sources, and leaves an
+    archive and no process."""
+    settings = first.answer["settings"]
+    assert first.answer["total"] == 4950
+    assert settings["spark.ui.retainedJobs"] == "8"
+    assert (settings["spark.driver.memory"], settings["zone"]) == ("512m", "UTC")
+    assert not list(first.cache.rglob("making-*"))
+    for process in psutil.process_iter(["cmdline"]):
+        assert str(first.cache) not in " ".join(process.info["cmdline"] or ())
+
+
+@pytest.mark.spark
+def test_a_damaged_archive_and_an_event_log(first: Child, tmp_path: Path) -> None:
+    """The session starts without the archive, which is removed. At its end the log is complete."""
+    (archive,) = first.cache.rglob("classes-*.jsa")
+    archive.chmod(0o600)
+    with archive.open("r+b") as file:
+        file.seek(archive.stat().st_size // 2)
+        file.write(b"damaged" * 1000)
+    child = run(
+        first.cache,
+        **{
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": tmp_path.as_uri(),
+            "spark.eventLog.rolling.enabled": "false",
+            "spark.eventLog.compress": "false",
+        },
+    )
+    (log,) = tmp_path.iterdir()
+    assert child.answer["total"] == 4950
+    assert not archive.exists()
+    assert child.answer["id"] in log.name and not log.name.endswith(".inprogress")
+    assert "SparkListenerApplicationEnd" in log.read_text()
+    child.wait()
+
+
+def test_the_order_of_settings() -> None:
+    """The caller's, those of the file, then this program's; but its own interpreter."""
+    name = "spark.sql.shuffle.partitions"
+    assert resolve({}, {})[name].isdecimal()
+    assert name not in resolve({}, {name: "3"})
+    assert resolve({name: "5"}, {name: "3"})[name] == "5"
+    python = {"spark.pyspark.python": "/usr/bin/python3"}
+    assert resolve({}, python)["spark.pyspark.python"] == sys.executable
+    assert resolve(python, {})["spark.pyspark.python"] == "/usr/bin/python3"
+    memory = "spark.driver.memory"
+    assert resolve({}, {}, driver_memory="2g")[memory] == "2g"
+    assert memory not in resolve({}, {memory: "3g"}, driver_memory="2g")
+    assert resolve({}, {}, archive="s3://a/b.tar.gz")["spark.archives"].startswith("s3://a/b")
+
+
+def test_the_master() -> None:
+    """Settings for this machine alone are not given to a cluster, whoever names it."""
+    assert resolve({}, {})["spark.master"] == "local[*]"
+    assert resolve({}, {})["spark.driver.bindAddress"] == "127.0.0.1"
+    for found in (
+        resolve({"spark.master": "yarn"}, {"spark.master": "local"}),
+        resolve({}, {"spark.master": "yarn"}),
+    ):
+        assert found["spark.driver.bindAddress"] == "0.0.0.0"
+        assert "spark.sql.shuffle.partitions" not in found
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[3]", 3), ("local[3,2]", 3), ("local[*]", os.cpu_count())],
+)
+def test_local_masters(master: str, cores: int) -> None:
+    """As many tasks at once as the master says."""
+    assert is_local(master)
+    assert local_cores(master) == cores
+
+
+def test_masters_elsewhere() -> None:
+    """A cluster that is simulated has executors, too."""
+    assert not any(map(is_local, ("yarn", "spark://one:7077", "local-cluster[1,1,1024]")))
+
+
+def test_a_text_of_settings() -> None:
+    """Pairs on lines, or behind commas; commas in a value stay."""
+    assert read_text("") == {}
+    text = "spark.a=1,2 , spark.b = x=y\n\n  spark.c=,;\r\nspark.a.b=last,spark.b=z,"
+    assert read_text(text) == {
+        "spark.a": "1,2",
+        "spark.b": "z,",
+        "spark.c": ",;",
+        "spark.a.b": "last",
+    }
+
+
+@pytest.mark.parametrize("pair", ["spark.a", "a=b", "spark.=b", "=b", "spark.a b=c", "x"])
+def test_what_is_no_setting(pair: str) -> None:
+    """The error names it."""
+    reads: list[Callable[[], object]] = [
+        lambda: read_pairs([pair]),
+        lambda: read_text(f"spark.good=1\n{pair}"),
+    ]
+    for read in reads:
+        with pytest.raises(InvalidInput) as caught:
+            read()
+        assert caught.value.kind == "invalid_argument"
+        assert repr(pair) in str(caught.value)
+
+
+def test_names_of_settings() -> None:
+    """All that the caller gives are Spark's."""
+    assert check({"spark.a": "b=c"}) == {"spark.a": "b=c"}
+    with pytest.raises(InvalidInput, match="is no setting"):
+        check({"other.a": "b"})
+
+
+def test_the_file(tmp_path: Path) -> None:
+    """In the format of Java's properties."""
+    assert read_defaults_file(tmp_path) == {}
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# spark.no 1\n  ! spark.no 2\n\nspark.a  1 2 \nspark.b=x=y\nspark.c : z\n"
+        "spark.d a,\\\n   b\nspark.e\nspark.f\\:g h\\\\\nspark.i j\r\n"
+    )
+    assert read_defaults_file(tmp_path) == {
+        "spark.a": "1 2",
+        "spark.b": "x=y",
+        "spark.c": "z",
+        "spark.d": "a,b",
+        "spark.e": "",
+        "spark.f:g": "h\\",
+        "spark.i": "j",
+    }
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line: what to install, and how to do without."""
+    monkeypatch.setattr(session, "_candidates", list)
+    with pytest.raises(Failed, match="--master none") as caught:
+        find_java()
+    assert caught.value.kind == "java_not_found"
+    assert "\n" not in str(caught.value) and "openjdk" in str(caught.value)
+
+
+def test_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`spark-submit` has started the JVM."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(session, "_candidates", list)
+    assert launch(master="local[1]")._jvm is None

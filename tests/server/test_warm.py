@@ -1,0 +1,176 @@
+"""The JVM that a server's runs share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ebbtide.errors import Failed
+from ebbtide.gc.session import Launched
+from ebbtide.server.jobs import Job, Jobs, Order
+from ebbtide.server.warm import WarmSpark, launch
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from tests.support.server import eventually
+
+RUN_SECONDS_MAX = 240.0
+SOON = timedelta(milliseconds=20)
+LATE = timedelta(hours=1)
+ON_SPARK = Settings(spark_master="local[1]")
+
+
+class Fake:
+    """A JVM that starts at once."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.is_alive = True
+
+    def gateway(self) -> tuple[int, str]:
+        """Its address."""
+        if not self.port:
+            raise Failed("spark_error", "it did not start")
+        return self.port, "secret"
+
+    def close(self) -> None:
+        """It has ended."""
+        self.is_alive = False
+
+
+class Fakes:
+    """Those that were started."""
+
+    def __init__(self) -> None:
+        self.made: list[Fake] = []
+
+    def start(self, _settings: Settings) -> Launched:
+        """One more."""
+        self.made.append(Fake(len(self.made) + 1))
+        return cast("Launched", self.made[-1])
+
+
+@pytest.fixture
+def fakes() -> Fakes:
+    """None yet."""
+    return Fakes()
+
+
+@pytest.fixture
+def warm(fakes: Fakes) -> Iterator[WarmSpark]:
+    """A server's."""
+    made = WarmSpark(fakes.start)
+    yield made
+    made.close()
+    assert not any(each.is_alive for each in fakes.made)
+
+
+def test_all_jobs_have_the_same(warm: WarmSpark, fakes: Fakes) -> None:
+    assert [warm.lend(ON_SPARK) for _ in range(3)] == [(1, "secret")] * 3
+    warm.give_back(LATE)
+    assert warm.lend(ON_SPARK) == (1, "secret")
+    assert len(fakes.made) == 1
+
+
+def test_runs_without_spark(warm: WarmSpark, fakes: Fakes) -> None:
+    assert warm.lend(Settings(spark_master="none")) is None
+    assert not fakes.made
+
+
+def test_it_ends_when_nobody_used_it_for_a_while(warm: WarmSpark, fakes: Fakes) -> None:
+    """Not while somebody does."""
+    warm.lend(ON_SPARK)
+    warm.lend(ON_SPARK)
+    warm.give_back(SOON)
+    assert fakes.made[0].is_alive
+    warm.give_back(SOON)
+    eventually(lambda: not fakes.made[0].is_alive)
+    assert warm.lend(ON_SPARK) == (2, "secret")
+    warm.give_back(SOON)
+    warm.lend(ON_SPARK)  # before its time is over
+    assert fakes.made[1].is_alive
+
+
+def test_one_that_died_is_replaced(warm: WarmSpark, fakes: Fakes) -> None:
+    warm.lend(ON_SPARK)
+    fakes.made[0].is_alive = False
+    assert warm.lend(ON_SPARK) == (2, "secret")
+
+
+def test_one_that_does_not_start() -> None:
+    """Whoever asks is told why, and the next one tries again."""
+    made: list[Fake] = []
+
+    def start(_settings: Settings) -> Launched:
+        made.append(Fake(len(made)))
+        return cast("Launched", made[-1])
+
+    warm = WarmSpark(start)
+    with pytest.raises(Failed, match="it did not start"):
+        warm.lend(ON_SPARK)
+    made[0].is_alive = False
+    assert warm.lend(ON_SPARK) == (1, "secret")
+    warm.close()
+
+
+@pytest.mark.spark
+@pytest.mark.drawn("programs on Spark")
+def test_runs_of_a_server(tmp_path: Path) -> None:
+    """Each in a process of its own, in one JVM; and in another, once that has died."""
+    launched: list[Launched] = []
+
+    def start(settings: Settings) -> Launched:
+        launched.append(launch(settings))
+        return launched[-1]
+
+    settings = Settings(spark_master="local[1]", spark_driver_memory="1g", grace="0s")
+    with Store.init(tmp_path / "store", settings=settings) as store:
+        lake = store.create_repository("lake")
+        lake.objects.put("main", "a", b"a")
+        lake.commits.commit("main", "one")
+        jobs = Jobs(lambda _count: None, WarmSpark(start))
+        order = Order(
+            directory=store.directory,
+            settings=settings,
+            repository="lake",
+            repository_id=lake.info.repository_id,
+            unsafe=True,
+            mode="clean",
+        )
+        try:
+            for number in (1, 1, 2):
+                if number > len(launched) > 0:
+                    _kill(launched[-1])
+                job = jobs.start(order)
+                _wait_for(job)
+                assert _engine(job) == "Spark on local[1]"
+                assert len(launched) == number
+        finally:
+            jobs.close()
+    assert not any(each.is_alive for each in launched)
+
+
+def _wait_for(job: Job) -> None:
+    until = time.monotonic() + RUN_SECONDS_MAX
+    while not job.ended:
+        assert time.monotonic() < until, "the run never ended"
+        time.sleep(0.02)
+
+
+def _kill(launched: Launched) -> None:
+    process: Any = launched._jvm
+    os.kill(process.process.pid, signal.SIGKILL)
+    process.process.wait()
+
+
+def _engine(job: Job) -> str:
+    assert job.report is not None, job.error
+    assert job.report["state"] == "swept", job.report["error"]
+    name, _, on, master = job.report["engine"].split()
+    return f"{name} {on} {master}"
