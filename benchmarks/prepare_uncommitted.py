@@ -32,7 +32,7 @@ from typing import Any
 import psycopg
 
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.protected import write_protected
+from ebbtide.gc.relations.protected import write_protected
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id
 from ebbtide.model import ONE_MICROSECOND

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
+NO_SPARK: Final = "none"
+"""What stands in place of a Spark master for runs in the process alone."""
 
 
 def this_process() -> str | None:

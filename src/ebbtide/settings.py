@@ -18,8 +18,6 @@ from ebbtide.durations import format_duration, parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 
 ENV_PREFIX: Final = "EBBTIDE_"
-NO_SPARK: Final = "none"
-"""What stands in place of a master for runs in the process alone."""
 _SHOWN_MAX: Final = 60
 _PROMISED: Final = " Counts when a store is made; later, `ebbtide promises` changes it."
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from ebbtide import cli
 from ebbtide.cli.progress import StepProgress
-from ebbtide.gc import outcomes
 from ebbtide.gc.runs import epoch_is_ours
+from ebbtide.gc.sweeping import outcomes
 from ebbtide.storage import Storage
 
 LOOK_SECONDS: Final = 0.01

@@ -11,8 +11,8 @@ import pytest
 
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
-from ebbtide.gc.outcomes import OUTCOMES
 from ebbtide.gc.report import COUNTED, EXIT_CODES, RunReport, RunState, error_json
+from ebbtide.gc.sweeping.outcomes import OUTCOMES
 from tests.cli.conftest import Ebbtide
 
 STATES: Final[tuple[RunState, ...]] = get_args(RunState)

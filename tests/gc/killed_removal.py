@@ -11,7 +11,7 @@ import signal
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ebbtide.gc import outcomes
+from ebbtide.gc.sweeping import outcomes
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.gc.killed_run import KillingStorage

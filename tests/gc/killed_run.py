@@ -20,9 +20,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc import outcomes
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
+from ebbtide.gc.sweeping import outcomes
 from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Storage
 from tests.support.copies import OpenedWorld
 from tests.support.engines import ENGINES

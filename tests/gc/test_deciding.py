@@ -9,18 +9,18 @@ import pytest
 
 from ebbtide.arrow import texts
 from ebbtide.errors import InvalidInput, Refused
-from ebbtide.gc.decided import decided, trees_of
-from ebbtide.gc.deciding import (
+from ebbtide.gc.parts import ADDRESS_SCHEMA, read_rows
+from ebbtide.gc.planning.decided import decided, trees_of
+from ebbtide.gc.planning.deciding import (
     decide_at_fence,
     decide_behind,
     decide_plan,
     released_since,
 )
-from ebbtide.gc.mark import MarkedTrees
-from ebbtide.gc.parts import ADDRESS_SCHEMA, read_rows
-from ebbtide.gc.planned_commits import read_commits
+from ebbtide.gc.planning.planned_commits import read_commits
+from ebbtide.gc.relations.mark import MarkedTrees
+from ebbtide.gc.relations.trees import TREES_SCHEMA
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.trees import TREES_SCHEMA
 from ebbtide.ids import new_id
 from ebbtide.model import Commit
 from ebbtide.retention import Policy

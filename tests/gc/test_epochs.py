@@ -6,9 +6,9 @@ import pytest
 
 from ebbtide.errors import Refused
 from ebbtide.formats.base import unguarded
-from ebbtide.gc.outcomes import delete_parts
 from ebbtide.gc.parts import Part
 from ebbtide.gc.runs import RunFolder, announce_epoch
+from ebbtide.gc.sweeping.outcomes import delete_parts
 from tests.support.engines import INLINE
 from tests.support.histories import PlannedWorld
 from tests.support.refusals import nothing_deleted

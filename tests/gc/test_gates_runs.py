@@ -14,9 +14,9 @@ import pytest
 
 from ebbtide.errors import ExitCode, Gone, Refused
 from ebbtide.formats.base import RunHold, unguarded
-from ebbtide.gc.outcomes import delete_parts
 from ebbtide.gc.report import EXIT_CODES, RunReport
 from ebbtide.gc.runs import RunFolder, announce_epoch
+from ebbtide.gc.sweeping.outcomes import delete_parts
 from ebbtide.store.leases import beat
 from tests.support.copies import listing, tombstoned
 from tests.support.engines import INLINE

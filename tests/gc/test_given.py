@@ -17,9 +17,9 @@ import pytest
 
 from ebbtide.arrow import texts
 from ebbtide.errors import InvalidInput, Refused
-from ebbtide.gc.given import GivenInventory, InventoryFile, open_inventory, read_inventory
-from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.parts import Part, read_rows
+from ebbtide.gc.relations.given import GivenInventory, InventoryFile, open_inventory, read_inventory
+from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import new_id

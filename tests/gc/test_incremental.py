@@ -17,7 +17,7 @@ from ebbtide.errors import EbbtideError
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import SIZES
-from ebbtide.gc.plan import Plan
+from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
 from ebbtide.store.metadata.claims import take_apart
@@ -170,7 +170,7 @@ def test_what_is_settled_stays_where_it_was_written(world: World) -> None:
 
 
 def test_small_parts_are_put_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbtide.gc.incremental.SMALL_MAX", 2)
+    monkeypatch.setattr("ebbtide.gc.planning.incremental.SMALL_MAX", 2)
     for number in range(6):
         world.lake.objects.put("main", f"{number}", b"x")
         if number > 2:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from ebbtide.formats.base import INDEX_PREFIX
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc import index as index_module
-from ebbtide.gc import indexed, keys, nodes
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.index import Index
-from ebbtide.gc.keys import (
+from ebbtide.gc.relations import index as index_module
+from ebbtide.gc.relations import indexed, keys, nodes
+from ebbtide.gc.relations.index import Index
+from ebbtide.gc.relations.keys import (
     SET_AT_ONCE,
     KeySet,
     first_of_each_address,
@@ -286,7 +286,6 @@ def _size(world: World) -> int:
 
 def test_large_parts_are_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "KEYS_PER_PART", 3)
-    monkeypatch.setattr(keys, "KEYS_PER_PART", 3)
     fill(world)
     swept(world)
     assert len(index_files(world, "nodes")) >= len(PATHS) // 4
@@ -347,7 +346,9 @@ def test_addresses_with_one_key_keep_garbage(world: World, monkeypatch: pytest.M
     world.clock.advance(timedelta(hours=2))
     for module in (keys, indexed, nodes):
         monkeypatch.setattr(module, "keys_of", lambda addresses: keys_of(addresses) % 3)
-    monkeypatch.setattr("ebbtide.gc.inventory.keys_of", lambda addresses: keys_of(addresses) % 3)
+    monkeypatch.setattr(
+        "ebbtide.gc.relations.inventory.keys_of", lambda addresses: keys_of(addresses) % 3
+    )
     swept(world)
     assert world.contents() >= set(PATHS)
     assert "dropped" in world.contents()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ebbtide.arrow import first_of_each, numbered, texts
 from ebbtide.formats.base import NODES_SCHEMA
-from ebbtide.gc.indexed import (
+from ebbtide.gc.relations.indexed import (
     KEYED_SCHEMA,
     TREES_SCHEMA,
     IndexedTrees,
@@ -22,8 +22,8 @@ from ebbtide.gc.indexed import (
     keyed,
     keys_in,
 )
-from ebbtide.gc.keys import KeySet
-from ebbtide.gc.trees import FLAGGED, each_once
+from ebbtide.gc.relations.keys import KeySet
+from ebbtide.gc.relations.trees import FLAGGED, each_once
 from tests.support.randomized import examples, randomized
 
 Node = tuple[str, str, int]

@@ -9,8 +9,8 @@ import pytest
 
 from ebbtide.errors import Refused
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.mark import Mark, MarkedTrees, write_trees
-from ebbtide.gc.places import Place
+from ebbtide.gc.relations.mark import Mark, MarkedTrees, write_trees
+from ebbtide.gc.relations.places import Place
 from ebbtide.gc.runs import RunFolder
 from tests.support.engines import INLINE
 from tests.support.world import World

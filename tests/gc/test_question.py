@@ -11,15 +11,15 @@ import pytest
 
 from ebbtide.arrow import texts
 from ebbtide.formats.base import PROTECTED_SCHEMA
-from ebbtide.gc import question
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, judged_by, judged_keys, read_judged
-from ebbtide.gc.keys import keys_of, with_keys
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
-from ebbtide.gc.question import protected_among
+from ebbtide.gc.planning.subtract import Relations, addresses_left, asked_keys, flagged
+from ebbtide.gc.relations import question
+from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA, judged_by, judged_keys, read_judged
+from ebbtide.gc.relations.keys import keys_of, with_keys
+from ebbtide.gc.relations.question import protected_among
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.subtract import Relations, addresses_left, asked_keys, flagged
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
 from tests.support.engines import on_engines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.gc.counts import Count
-from ebbtide.gc.gates import check_share
+from ebbtide.gc.planning.gates import check_share
 
 LISTED = Count(1000, 1_000_000)
 

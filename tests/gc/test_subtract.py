@@ -15,16 +15,16 @@ import pytest
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Refused
-from ebbtide.gc import inventory, keys
-from ebbtide.gc import subtract as subtraction
-from ebbtide.gc.candidates import Subtracted
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Frame
-from ebbtide.gc.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
+from ebbtide.gc.planning import subtract as subtraction
+from ebbtide.gc.planning.candidates import Subtracted
+from ebbtide.gc.planning.subtract import flagged, placed, subtract, unlisted
+from ebbtide.gc.relations import inventory, keys
+from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.subtract import flagged, placed, subtract, unlisted
 from ebbtide.storage import ObjectInfo, Storage, open_storage
 from ebbtide.storage.base import sizes_of
 from tests.support.engines import ENGINES, INLINE, on_engines

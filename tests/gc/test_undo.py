@@ -242,8 +242,8 @@ def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
         )
         return Collector(repository, engine=world.engine, options=options, observer=observe)
 
-    monkeypatch.setattr("ebbtide.gc.outcomes.ADDRESSES_PER_BATCH", 1)
-    monkeypatch.setattr("ebbtide.gc.undoing.ROWS_PER_PART", 1)
+    monkeypatch.setattr("ebbtide.gc.sweeping.outcomes.ADDRESSES_PER_BATCH", 1)
+    monkeypatch.setattr("ebbtide.gc.sweeping.undoing.ROWS_PER_PART", 1)
     planned = world.collector(quarantine=WEEK).plan()
     steps = ["fence", "recheck", "forget", "delete tree", "delete range", "delete object"]
     for _ in range(rng.randrange(1, 4)):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.gc.counts import Count
 from ebbtide.gc.parts import total_by_group
+from ebbtide.gc.planning.whatif import Alternative, WhatIf
 from ebbtide.gc.report import RunReport
-from ebbtide.gc.whatif import Alternative, WhatIf
 from ebbtide.retention import Policy
 from ebbtide.store.content.layout import tree_address
 from ebbtide.store.embedded import DATABASE_FILE

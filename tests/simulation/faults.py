@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict
-from ebbtide.gc import undoing
+from ebbtide.gc.sweeping import undoing
 from ebbtide.storage import Storage
 from ebbtide.store import owner
 from ebbtide.store.locators import Locators

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from ebbtide.errors import NotFound
-from ebbtide.gc.plan import Plan
+from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.purge.purger import Purges
 from ebbtide.store.contents import ContentChange, FromRef, Located

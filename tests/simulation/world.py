@@ -27,10 +27,11 @@ import pytest
 from ebbtide.formats import embedded
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.formats.gone import GoneRepository
-from ebbtide.gc import outcomes, protected
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
+from ebbtide.gc.relations import protected
 from ebbtide.gc.removing import Remover
+from ebbtide.gc.sweeping import outcomes
 from ebbtide.purge import scanning
 from ebbtide.settings import Settings
 from ebbtide.store import contents, owner, uploads

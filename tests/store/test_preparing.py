@@ -21,7 +21,7 @@ from sqlalchemy.dialects import sqlite
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.formats.base import PROTECTED_SCHEMA
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc import protected
+from ebbtide.gc.relations import protected
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage

@@ -16,7 +16,7 @@ from ebbtide.cli.text import parse_date
 from ebbtide.durations import parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.imports import allow_pandas
-from ebbtide.settings import NO_SPARK
+from ebbtide.processes import NO_SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

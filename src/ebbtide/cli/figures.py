@@ -10,7 +10,7 @@ from ebbtide.cli.text import count_text, date_text, known_size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.counts import Count
-    from ebbtide.gc.plan import Plan
+    from ebbtide.gc.planning.plan import Plan
     from ebbtide.gc.report import RunReport
 
 FOUND: Final = {
@@ -50,7 +50,7 @@ def refs_table(output: Output, by_ref: Iterable[Mapping[str, Any]]) -> None:
 
 def show_plan(output: Output, plan: Plan) -> None:
     """What a plan found, and what it would let go."""
-    from ebbtide.gc.plan import REMOVAL
+    from ebbtide.gc.planning.plan import REMOVAL
 
     if plan.mode == REMOVAL:
         output.line(f"{plan.identity.repository_name} is gone: all that is Ebbtide's would go")

@@ -28,7 +28,7 @@ from ebbtide.cli.text import count_text, date_text, one_line, size_text
 from ebbtide.durations import format_duration
 
 if TYPE_CHECKING:
-    from ebbtide.gc.plan import Plan
+    from ebbtide.gc.planning.plan import Plan
     from ebbtide.gc.report import RunReport
 
 app = group("Find and delete what nothing needs any more.")
@@ -354,7 +354,7 @@ def _agreed(cli: Cli, plan: Plan, aside_for: timedelta | None, *, yes: bool) -> 
 
 
 def _consequence(plan: Plan) -> str:
-    from ebbtide.gc.plan import REMOVAL
+    from ebbtide.gc.planning.plan import REMOVAL
 
     if plan.mode == REMOVAL:
         return "then all that is known of it, which is gone"

@@ -19,7 +19,7 @@ from ebbtide.cli.text import age_text, count_text, date_text, size_text
 from ebbtide.ids import instant_of
 
 if TYPE_CHECKING:
-    from ebbtide.gc.plan import Plan
+    from ebbtide.gc.planning.plan import Plan
     from ebbtide.gc.report import RunReport
 
 LIMIT: Final = 100

@@ -12,7 +12,7 @@ from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.text import count_text, date_text, size_text, time_text
 from ebbtide.escaping import escaped
 from ebbtide.ids import instant_of
-from ebbtide.settings import NO_SPARK
+from ebbtide.processes import NO_SPARK
 
 if TYPE_CHECKING:
     from ebbtide.gc.counts import Count

@@ -23,7 +23,7 @@ from ebbtide.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ebbtide.gc.whatif import Alternative, WhatIf
+    from ebbtide.gc.planning.whatif import Alternative, WhatIf
 
 NAME_SHOWN: Final = 60
 """Characters of a policy that was written on the command line."""
@@ -111,7 +111,7 @@ def _show(cli: Cli, found: WhatIf, names: Sequence[str], price: float | None) ->
 
 
 def _row(name: str, found: Alternative, present: Alternative, price: float | None) -> list[str]:
-    from ebbtide.gc.whatif import money
+    from ebbtide.gc.planning.whatif import money
 
     size = found.reclaimable.bytes_total
     more = size - present.reclaimable.bytes_total

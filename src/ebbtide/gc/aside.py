@@ -12,12 +12,12 @@ from ebbtide.formats.base import RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.plan import Plan
+from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.quarantine import Quarantine
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
-from ebbtide.gc.undoing import Undo
+from ebbtide.gc.sweeping.undoing import Undo
 
 
 @dataclass(frozen=True, slots=True)

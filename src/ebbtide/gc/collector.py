@@ -12,15 +12,15 @@ from ebbtide.errors import EbbtideError, Failed, Incomplete, InvalidInput, NotFo
 from ebbtide.formats.base import RUNS_PREFIX, RepositoryFormat, RunHold
 from ebbtide.gc.aside import Aside
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.gates import check_grace
-from ebbtide.gc.given import GivenInventory, open_inventory
-from ebbtide.gc.incremental import EarlierRun
-from ebbtide.gc.intents import unsettled
-from ebbtide.gc.modes import Chosen, Earlier, is_due, newest_swept
+from ebbtide.gc.modes import is_due, newest_swept
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.plan import Plan, read_plan, write_plan
-from ebbtide.gc.planned_commits import read_commits
-from ebbtide.gc.planning import make_plan
+from ebbtide.gc.planning.gates import check_grace
+from ebbtide.gc.planning.incremental import Chosen, Earlier, EarlierRun
+from ebbtide.gc.planning.making import make_plan
+from ebbtide.gc.planning.plan import Plan, read_plan, write_plan
+from ebbtide.gc.planning.planned_commits import read_commits
+from ebbtide.gc.planning.whatif import Alternative, WhatIf, what_if
+from ebbtide.gc.relations.given import GivenInventory, open_inventory
 from ebbtide.gc.report import (
     RunReport,
     planned_report,
@@ -35,10 +35,10 @@ from ebbtide.gc.runs import (
     announce_epoch,
 )
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
-from ebbtide.gc.sweep import Sweep, Swept, incomplete, nothing_deleted
+from ebbtide.gc.sweeping.intents import unsettled
+from ebbtide.gc.sweeping.sweep import Sweep, Swept, incomplete, nothing_deleted
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify
-from ebbtide.gc.whatif import Alternative, WhatIf, what_if
 from ebbtide.ids import descending_id, instant_of
 from ebbtide.retention import Policy
 from ebbtide.storage import open_storage

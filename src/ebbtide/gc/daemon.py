@@ -20,8 +20,8 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 from pyspark.daemon import manager  # noqa: E402
 
-import ebbtide.gc.planning  # noqa: E402
-import ebbtide.gc.sweep  # noqa: E402, F401
+import ebbtide.gc.planning.making  # noqa: E402
+import ebbtide.gc.sweeping.sweep  # noqa: E402, F401
 
 if __name__ == "__main__":
     pa.array(np.zeros(1)).to_pylist()

@@ -4,32 +4,13 @@ earlier run."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ebbtide.durations import format_duration
-from ebbtide.gc.counts import Count
-from ebbtide.gc.incremental import EarlierRun
 
 if TYPE_CHECKING:
     from ebbtide.gc.report import RunReport
-
-
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """A run to go on from, and how much its sweep left in the storage."""
-
-    run: EarlierRun
-    left: Count
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The run to go on from; None for a clean one, and why, where another was asked for."""
-
-    earlier: Earlier | None = None
-    reason: str | None = None
 
 
 def newest_swept(runs: Iterable[tuple[str, RunReport | None]]) -> RunReport | str:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from ebbtide.errors import Refused
 from ebbtide.formats.base import RepositoryFormat
-from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
@@ -25,10 +24,11 @@ from ebbtide.gc.parts import (
     read_tables,
     total_by_group,
 )
-from ebbtide.gc.plan import Plan
+from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
+from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.planning.subtract import by_part, placed, rows_at
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, silent
-from ebbtide.gc.subtract import by_part, placed, rows_at
 
 FILE_COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
 

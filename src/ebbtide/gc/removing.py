@@ -26,21 +26,21 @@ from ebbtide.formats.base import FOREIGN, RECORD, GoneFormat, RunHold, Slices
 from ebbtide.gc.collector import Collector, Confirm, always
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.given import GivenInventory
-from ebbtide.gc.inventory import classified, list_inventory
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.outcomes import tally
 from ebbtide.gc.parts import total_by_group
-from ebbtide.gc.plan import REMOVAL, Plan
-from ebbtide.gc.planning import check_times
+from ebbtide.gc.planning.making import check_times
+from ebbtide.gc.planning.plan import REMOVAL, Plan
+from ebbtide.gc.planning.subtract import Relations, subtract
+from ebbtide.gc.planning.whatif import Alternative, WhatIf
+from ebbtide.gc.relations.given import GivenInventory
+from ebbtide.gc.relations.inventory import classified, list_inventory
 from ebbtide.gc.report import RunReport, swept_report
 from ebbtide.gc.runs import FENCE_FILE, RunFolder
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
-from ebbtide.gc.subtract import Relations, subtract
-from ebbtide.gc.sweep import Sweep, Swept, check_parts, incomplete
+from ebbtide.gc.sweeping.outcomes import tally
+from ebbtide.gc.sweeping.sweep import Sweep, Swept, check_parts, incomplete
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify_removal
-from ebbtide.gc.whatif import Alternative, WhatIf
 from ebbtide.retention import Policy
 from ebbtide.storage import Storage
 from ebbtide.wording import counted

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 from ebbtide.errors import EbbtideError, ExitCode, Refused
 from ebbtide.gc.counts import Count
-from ebbtide.gc.outcomes import OUTCOMES
-from ebbtide.gc.plan import Plan
-from ebbtide.gc.sweep import Swept
+from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.sweeping.outcomes import OUTCOMES
+from ebbtide.gc.sweeping.sweep import Swept
 from ebbtide.wording import counted
 
 RunState = Literal["planned", "swept", "incomplete", "refused", "undone"]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import texts
-from ebbtide.gc.keys import KeyArray, keys_of
+from ebbtide.gc.relations.keys import KeyArray, keys_of
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 

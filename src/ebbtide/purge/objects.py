@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from ebbtide.arrow import make_schema
 from ebbtide.errors import Refused
-from ebbtide.gc.keys import keys_of
+from ebbtide.gc.relations.keys import keys_of
 from ebbtide.purge.naming import Resolved
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import classify

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import texts
 from ebbtide.formats.base import NODES_SCHEMA, Layout
-from ebbtide.gc.candidates import latest_micros
-from ebbtide.gc.index import LOOSE, Index
-from ebbtide.gc.indexed import Unchanged
-from ebbtide.gc.keys import keys_of
+from ebbtide.gc.relations.index import LOOSE, Index
+from ebbtide.gc.relations.indexed import Unchanged
+from ebbtide.gc.relations.inventory import latest_micros
+from ebbtide.gc.relations.keys import keys_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
 from ebbtide.purge.addresses import AddressSet

@@ -18,8 +18,8 @@ from ebbtide.arrow import split_by, texts
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.formats.base import FOREIGN
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.inventory import classified
 from ebbtide.gc.parts import Part, read_part
+from ebbtide.gc.relations.inventory import classified
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.deleting import Deleted, delete_objects, part_of
 from ebbtide.purge.objects import ENTRIES_SCHEMA, Buckets, distinct_ranges, own_entries

@@ -331,7 +331,7 @@ def _engine(order: Order) -> Engine:
 
 def _look(order: Order, collector: Collector, tell: Tell) -> dict[str, Any]:
     """When it was looked; what each policy would free is told as it is found."""
-    from ebbtide.gc.whatif import Alternative, reclaimable_json
+    from ebbtide.gc.planning.whatif import Alternative, reclaimable_json
 
     price = order.settings.price_gb_month
     known: list[Alternative] = []

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ebbtide.settings import NO_SPARK, Settings
+from ebbtide.processes import NO_SPARK
+from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
     from ebbtide.gc.session import Launched

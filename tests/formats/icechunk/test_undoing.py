@@ -290,8 +290,8 @@ def test_broken_off_anywhere(
         )
         return Collector(found, engine=lake.engine, options=options)
 
-    monkeypatch.setattr("ebbtide.gc.outcomes.ADDRESSES_PER_BATCH", 2)
-    monkeypatch.setattr("ebbtide.gc.undoing.ROWS_PER_PART", 2)
+    monkeypatch.setattr("ebbtide.gc.sweeping.outcomes.ADDRESSES_PER_BATCH", 2)
+    monkeypatch.setattr("ebbtide.gc.sweeping.undoing.ROWS_PER_PART", 2)
     planned = lake.collector(quarantine=WEEK).plan()
     for _ in range(rng.randrange(1, 4)):
         with suppress(Died, KeyboardInterrupt, Conflict):

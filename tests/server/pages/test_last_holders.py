@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from ebbtide.gc.parts import read_part
-from ebbtide.gc.plan import Plan
+from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.server.pages import last_holders
 from ebbtide.server.pages.charts import Bar

@@ -15,7 +15,7 @@ from ebbtide.cli.text import count_text, size_text
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.whatif import WhatIf
+from ebbtide.gc.planning.whatif import WhatIf
 from ebbtide.retention import Policy
 from ebbtide.server.jobs import Jobs, Order
 from tests.server.pages.conftest import PLACE, Browser, Lake

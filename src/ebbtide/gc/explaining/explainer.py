@@ -16,8 +16,6 @@ import pyarrow as pa
 from ebbtide.arrow import texts
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.formats.base import FOREIGN, SYSTEM, Reading, RepositoryFormat
-from ebbtide.gc.candidates import latest_micros
-from ebbtide.gc.decided import trees_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import (
     AddressState,
@@ -30,7 +28,9 @@ from ebbtide.gc.explaining.history import Surroundings
 from ebbtide.gc.explaining.holders import NOTHING, Holders, Recollection, Search
 from ebbtide.gc.explaining.keepers import Found
 from ebbtide.gc.explaining.past import brought_back, describe, find_forgotten, find_outcome
-from ebbtide.gc.places import Place
+from ebbtide.gc.planning.decided import trees_of
+from ebbtide.gc.relations.inventory import latest_micros
+from ebbtide.gc.relations.places import Place
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH, Commit
 from ebbtide.retention.decision import Decision, decide

@@ -21,14 +21,14 @@ from ebbtide.arrow import Column, make_schema, texts
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.index import LOOSE, Family, Index, parts_in
-from ebbtide.gc.indexed import IndexedTrees, Unchanged
-from ebbtide.gc.keys import KeyArray, keys_of
-from ebbtide.gc.mark import Mark, MarkedTrees, write_trees
-from ebbtide.gc.nodes import node_addresses, unknown_nodes
 from ebbtide.gc.parts import Part, PartRows, read_rows, split
-from ebbtide.gc.places import Place
-from ebbtide.gc.trees import KnownTrees
+from ebbtide.gc.relations.index import LOOSE, Family, Index, parts_in
+from ebbtide.gc.relations.indexed import IndexedTrees, Unchanged
+from ebbtide.gc.relations.keys import KeyArray, keys_of
+from ebbtide.gc.relations.mark import Mark, MarkedTrees, write_trees
+from ebbtide.gc.relations.nodes import node_addresses, unknown_nodes
+from ebbtide.gc.relations.places import Place
+from ebbtide.gc.relations.trees import KnownTrees
 from ebbtide.storage import Storage
 
 UNKEPT_NODES_MAX: Final = 1_000

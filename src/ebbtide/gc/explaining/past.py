@@ -20,10 +20,10 @@ from ebbtide.formats.base import LetGo, Protector, RepositoryFormat
 from ebbtide.gc import quarantine
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import PastHolder, Went
-from ebbtide.gc.outcomes import OUTCOME_SCHEMA
 from ebbtide.gc.parts import ADDRESS_SCHEMA, PartRows, opened_part, read_part, read_tables, split
-from ebbtide.gc.plan import Plan, read_plan
+from ebbtide.gc.planning.plan import Plan, read_plan
 from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, RunFolder
+from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA
 
 GONE: Final = ("deleted", "quarantined", "missing")
 """The outcomes after which an address is not there, the one that says more first."""

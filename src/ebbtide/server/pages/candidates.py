@@ -9,7 +9,7 @@ from starlette.responses import Response
 from ebbtide.cli.text import size_text
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.plan import Plan
+from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.server import runs
 from ebbtide.server.pages.candidate_reading import Search, find

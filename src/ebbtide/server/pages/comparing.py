@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.whatif import Alternative, RefOutlook, alternative_of
+from ebbtide.gc.planning.whatif import Alternative, RefOutlook, alternative_of
 from ebbtide.retention.decision import decide
 from ebbtide.retention.policy import Policy
 

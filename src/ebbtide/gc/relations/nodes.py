@@ -16,11 +16,11 @@ from ebbtide.arrow import make_schema
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA
 from ebbtide.gc.ahead import fetched
-from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Batches, Frame
-from ebbtide.gc.index import KEYS_PER_PART, Index
-from ebbtide.gc.indexed import (
+from ebbtide.gc.parts import ADDRESS_SCHEMA
+from ebbtide.gc.relations.index import KEYS_PER_PART, Index
+from ebbtide.gc.relations.indexed import (
     KEYED_SCHEMA,
     WantedNodes,
     key_counts,
@@ -28,10 +28,10 @@ from ebbtide.gc.indexed import (
     keys_in,
     known_nodes,
 )
-from ebbtide.gc.keys import KeyArray, KeySet, keys_of, once
-from ebbtide.gc.parts import ADDRESS_SCHEMA
-from ebbtide.gc.places import Place
-from ebbtide.gc.trees import FLAGGED, TREE_NODES, by_bucket, each_once
+from ebbtide.gc.relations.inventory import micros_of
+from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of, once
+from ebbtide.gc.relations.places import Place
+from ebbtide.gc.relations.trees import FLAGGED, TREE_NODES, by_bucket, each_once
 
 LIVE_SCHEMA: Final = make_schema(("key", pa.int64()), ("required", pa.bool_()))
 """The key of an address that stays, and whether it must be on the storage."""

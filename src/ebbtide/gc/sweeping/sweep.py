@@ -19,24 +19,24 @@ import pyarrow as pa
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
 from ebbtide.formats.base import AMONG_MAX, Fencing, Reading, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
-from ebbtide.gc.deciding import Fenced, Unread, decide_at_fence, decide_behind
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Frame
-from ebbtide.gc.keys import KeyArray, rows_of
-from ebbtide.gc.mark import Mark, write_trees
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.outcomes import Outcomes, delete_parts, tally, write_todo
 from ebbtide.gc.parts import Part, PartRows, read_part, split
-from ebbtide.gc.places import Place
-from ebbtide.gc.plan import Plan
-from ebbtide.gc.planned_commits import commits_of
-from ebbtide.gc.planning import check_times
-from ebbtide.gc.protected import write_protected
+from ebbtide.gc.planning.deciding import Fenced, Unread, decide_at_fence, decide_behind
+from ebbtide.gc.planning.making import check_times
+from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.planning.planned_commits import commits_of
+from ebbtide.gc.planning.subtract import flagged, placed
 from ebbtide.gc.quarantine import Quarantine, keep_records
-from ebbtide.gc.question import protected_among
+from ebbtide.gc.relations.keys import KeyArray, rows_of
+from ebbtide.gc.relations.mark import Mark, write_trees
+from ebbtide.gc.relations.places import Place
+from ebbtide.gc.relations.protected import write_protected
+from ebbtide.gc.relations.question import protected_among
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
-from ebbtide.gc.subtract import flagged, placed
+from ebbtide.gc.sweeping.outcomes import Outcomes, delete_parts, tally, write_todo
 from ebbtide.retention.decision import Roots
 
 ATTEMPTS: Final = 5

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Batches, Frame
-from ebbtide.gc.index import Index
-from ebbtide.gc.keys import KeyArray, keys_of
-from ebbtide.gc.nodes import LIVE_SCHEMA, addresses_among, node_addresses
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
-from ebbtide.gc.places import Place
+from ebbtide.gc.relations.index import Index
+from ebbtide.gc.relations.keys import KeyArray, keys_of
+from ebbtide.gc.relations.nodes import LIVE_SCHEMA, addresses_among, node_addresses
+from ebbtide.gc.relations.places import Place
+from ebbtide.gc.relations.trees import TREES_SCHEMA, KnownTrees, tree_nodes
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.trees import TREES_SCHEMA, KnownTrees, tree_nodes
 
 REQUIRED: Final = "required"
 """The group of parts of companions that must be on the storage."""

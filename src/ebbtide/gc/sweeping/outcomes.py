@@ -22,16 +22,16 @@ import pyarrow.compute as pc
 from ebbtide.arrow import make_schema, texts, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import Guard
-from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.intents import batches, declared
-from ebbtide.gc.inventory import judged_by
-from ebbtide.gc.keys import KeyArray, KeySet, keys_of
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
+from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.quarantine import move_aside
+from ebbtide.gc.relations.inventory import judged_by
+from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
+from ebbtide.gc.sweeping.intents import batches, declared
 from ebbtide.interrupts import held
 from ebbtide.storage import DeleteOutcome, Storage
 

@@ -30,12 +30,22 @@ import pyarrow as pa
 from ebbtide.arrow import make_schema, rows_in, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
-from ebbtide.gc.candidates import ROWS_PER_PART, SETTLED
-from ebbtide.gc.deciding import released_since
+from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine, Work
 from ebbtide.gc.frames import Batches, Frame
-from ebbtide.gc.index import Index
-from ebbtide.gc.inventory import (
+from ebbtide.gc.parts import (
+    ADDRESS_SCHEMA,
+    Part,
+    PartRows,
+    read_part,
+    read_rows,
+    split,
+)
+from ebbtide.gc.planning.candidates import ROWS_PER_PART, SETTLED
+from ebbtide.gc.planning.deciding import released_since
+from ebbtide.gc.planning.plan import Plan, Settled
+from ebbtide.gc.relations.index import Index
+from ebbtide.gc.relations.inventory import (
     INVENTORY_SCHEMA,
     REMEMBERED,
     in_closed_slices,
@@ -43,7 +53,7 @@ from ebbtide.gc.inventory import (
     judged_keys,
     read_judged,
 )
-from ebbtide.gc.keys import (
+from ebbtide.gc.relations.keys import (
     KEYS,
     KEYS_SCHEMA,
     KeyArray,
@@ -56,19 +66,10 @@ from ebbtide.gc.keys import (
     rows_of,
     with_keys,
 )
-from ebbtide.gc.mark import MarkedTrees, write_trees
-from ebbtide.gc.parts import (
-    ADDRESS_SCHEMA,
-    Part,
-    PartRows,
-    read_part,
-    read_rows,
-    split,
-)
-from ebbtide.gc.places import Place
-from ebbtide.gc.plan import Plan, Settled
+from ebbtide.gc.relations.mark import MarkedTrees, write_trees
+from ebbtide.gc.relations.places import Place
+from ebbtide.gc.relations.trees import FLAGGED, KnownTrees, each_once, tree_nodes
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.trees import FLAGGED, KnownTrees, each_once, tree_nodes
 from ebbtide.wording import counted
 
 REVIVED: Final = "-revived-"
@@ -102,6 +103,22 @@ class EarlierRun:
         """Slices that sort behind this were closed off then."""
         assert self.plan.closed_after is not None
         return self.plan.closed_after
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A run to go on from, and how much its sweep left in the storage."""
+
+    run: EarlierRun
+    left: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The run to go on from; None for a clean one, and why, where another was asked for."""
+
+    earlier: Earlier | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,25 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema
-from ebbtide.gc.candidates import (
-    CLASSES,
-    CandidateWriter,
-    Subtracted,
-    by_use,
-    latest_micros,
-    micros_of,
-)
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Batches, Frame
-from ebbtide.gc.inventory import (
-    INVENTORY_SCHEMA,
-    JUDGED_SCHEMA,
-    in_closed_slices,
-    judged_by,
-    judged_keys_of,
-)
-from ebbtide.gc.keys import KeyArray, keys_of, once, read_keys_in_order, rows_of
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
@@ -49,8 +33,19 @@ from ebbtide.gc.parts import (
     read_rows,
     split,
 )
+from ebbtide.gc.planning.candidates import CLASSES, CandidateWriter, Subtracted, by_use
+from ebbtide.gc.relations.inventory import (
+    INVENTORY_SCHEMA,
+    JUDGED_SCHEMA,
+    in_closed_slices,
+    judged_by,
+    judged_keys_of,
+    latest_micros,
+    micros_of,
+)
+from ebbtide.gc.relations.keys import KeyArray, keys_of, once, read_keys_in_order, rows_of
+from ebbtide.gc.relations.sizing import sized
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.sizing import sized
 from ebbtide.storage import Storage
 
 PLACED_SCHEMA: Final = make_schema(

@@ -14,9 +14,9 @@ import pyarrow as pa
 from ebbtide.arrow import texts
 from ebbtide.errors import Refused
 from ebbtide.gc.frames import Batches
-from ebbtide.gc.keys import KeyArray
-from ebbtide.gc.mark import Mark
 from ebbtide.gc.parts import ADDRESS_SCHEMA
+from ebbtide.gc.relations.keys import KeyArray
+from ebbtide.gc.relations.mark import Mark
 
 SHOWN_MAX: Final = 20
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 from ebbtide.errors import Refused
 from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
-from ebbtide.gc.gates import check_identity
 from ebbtide.gc.parts import Part
+from ebbtide.gc.planning.gates import check_identity
 from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
 
 PLAN_VERSION: Final = 1

@@ -6,6 +6,7 @@ The relation `inventory` as Parquet parts under `inventory/`. Not for: saying wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
 import numpy as np
@@ -17,10 +18,11 @@ from ebbtide.errors import Refused
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
 from ebbtide.gc.ahead import listed
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.keys import KEYS_SCHEMA, KeyArray, keys_of, with_keys
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.relations.keys import KEYS_SCHEMA, KeyArray, keys_of, with_keys
 from ebbtide.gc.runs import RunFolder
+from ebbtide.model import EPOCH
 from ebbtide.storage import Storage
 
 INVENTORY_SCHEMA: Final = make_schema(
@@ -47,6 +49,9 @@ REMEMBERED: Final = "remembered"
 """The relation of parts that an earlier run left, as they are."""
 
 ROWS_PER_PART: Final = 500_000
+
+UNKNOWN_MICROS: Final = 2**62
+"""Later than any date: what nobody knows the date of is young."""
 
 
 def list_inventory(
@@ -100,6 +105,20 @@ def classified(batch: pa.RecordBatch, layout: Layout) -> pa.Table:
         layout.targets(addresses),
     ]
     return pa.table(columns, schema=INVENTORY_SCHEMA)
+
+
+def micros_of(cutoff: datetime) -> int:
+    """Microseconds since 1970."""
+    return (cutoff - EPOCH) // timedelta(microseconds=1)
+
+
+def latest_micros(last_modified: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The latest instants that dates may stand for, in microseconds since 1970: a date in whole
+    seconds stands for any instant of that second, and none for any."""
+    micros = (
+        last_modified.cast(pa.int64()).fill_null(pa.scalar(UNKNOWN_MICROS, pa.int64())).to_numpy()
+    )
+    return np.where(micros % 1_000_000 == 0, micros + 999_999, micros)
 
 
 def judged_by(table: pa.Table) -> pa.ChunkedArray[Any]:

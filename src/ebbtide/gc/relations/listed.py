@@ -8,12 +8,12 @@ from datetime import datetime
 from ebbtide.formats.base import RepositoryFormat, Slices
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.given import GivenInventory, read_inventory
-from ebbtide.gc.inventory import list_inventory
 from ebbtide.gc.options import SIZED_FILES_MAX, RunOptions
 from ebbtide.gc.parts import Part, total_by_group
+from ebbtide.gc.relations.given import GivenInventory, read_inventory
+from ebbtide.gc.relations.inventory import list_inventory
+from ebbtide.gc.relations.sizing import all_sized
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.sizing import all_sized
 from ebbtide.ids import latest_id
 
 

@@ -11,8 +11,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ebbtide.gc.keys import with_keys
 from ebbtide.gc.parts import Part, PartRows, parquet_writer
+from ebbtide.gc.relations.keys import with_keys
 from ebbtide.gc.runs import RunFolder
 
 PROTECTED_ROWS_PER_PART: Final = 100_000

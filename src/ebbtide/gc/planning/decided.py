@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from ebbtide.gc.mark import MarkedTrees, write_trees
 from ebbtide.gc.parts import Part
-from ebbtide.gc.planned_commits import write_commits, write_refs
+from ebbtide.gc.planning.planned_commits import write_commits, write_refs
+from ebbtide.gc.relations.mark import MarkedTrees, write_trees
+from ebbtide.gc.relations.trees import KnownTrees
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.trees import KnownTrees
 from ebbtide.retention.decision import Decision, Roots, decide
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ebbtide.arrow import texts
-from ebbtide.gc.decided import Decided, decided, trees_of
-from ebbtide.gc.gates import check_not_empty
-from ebbtide.gc.mark import MarkedTrees
 from ebbtide.gc.parts import Part, read_rows
-from ebbtide.gc.planned_commits import PlannedCommits, read_commits
+from ebbtide.gc.planning.decided import Decided, decided, trees_of
+from ebbtide.gc.planning.gates import check_not_empty
+from ebbtide.gc.planning.planned_commits import PlannedCommits, read_commits
+from ebbtide.gc.relations.mark import MarkedTrees
+from ebbtide.gc.relations.trees import TREES_SCHEMA, KnownTrees
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.trees import TREES_SCHEMA, KnownTrees
 from ebbtide.retention.decision import Roots, decide
 
 

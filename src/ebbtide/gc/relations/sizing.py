@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from ebbtide.arrow import texts
 from ebbtide.formats.base import FOREIGN, Layout
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, InventoryWriter
-from ebbtide.gc.keys import rows_of
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_tables, split
+from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA, InventoryWriter
+from ebbtide.gc.relations.keys import rows_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
 

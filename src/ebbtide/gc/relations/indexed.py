@@ -22,10 +22,9 @@ from ebbtide.arrow import (
     texts,
 )
 from ebbtide.formats.base import NODES_SCHEMA, Layout
-from ebbtide.gc.candidates import latest_micros
-from ebbtide.gc.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.keys import KeyArray, KeySet, keys_of
 from ebbtide.gc.parts import Part, read_rows
+from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA, latest_micros
+from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of
 from ebbtide.gc.runs import RunFolder
 
 TREES_SCHEMA: Final = make_schema(

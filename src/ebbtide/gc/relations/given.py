@@ -27,8 +27,8 @@ from ebbtide.arrow import texts
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.inventory import InventoryWriter, classified
 from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.relations.inventory import InventoryWriter, classified
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
 from ebbtide.retention.dates import to_utc

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from ebbtide.arrow import texts
 from ebbtide.formats.base import Reading
-from ebbtide.gc.inventory import JUDGED_SCHEMA, judged_by
 from ebbtide.gc.parts import Part, read_batches
+from ebbtide.gc.relations.inventory import JUDGED_SCHEMA, judged_by
 from ebbtide.gc.runs import RunFolder
 
 ASKED_AT_ONCE: Final = 2_000

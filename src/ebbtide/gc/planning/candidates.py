@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import split_by
 from ebbtide.errors import Refused
 from ebbtide.gc.counts import Count
-from ebbtide.gc.inventory import INVENTORY_SCHEMA, check_keys
 from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA, check_keys
 from ebbtide.gc.runs import RunFolder
-from ebbtide.model import EPOCH
 
 CANDIDATE_SCHEMA: Final = INVENTORY_SCHEMA
 """Candidates keep every column of the inventory."""
@@ -31,24 +28,6 @@ A temporary file is protected with its target, but a live target does not need i
 that may have been written at or after the cutoff is young: a time in whole seconds may stand for
 any instant of that second, and what vanished before anybody asked for its date counts too.
 """
-
-
-UNKNOWN_MICROS: Final = 2**62
-"""Later than any date: what nobody knows the date of is young."""
-
-
-def micros_of(cutoff: datetime) -> int:
-    """Microseconds since 1970."""
-    return (cutoff - EPOCH) // timedelta(microseconds=1)
-
-
-def latest_micros(last_modified: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The latest instants that dates may stand for, in microseconds since 1970: a date in whole
-    seconds stands for any instant of that second, and none for any."""
-    micros = (
-        last_modified.cast(pa.int64()).fill_null(pa.scalar(UNKNOWN_MICROS, pa.int64())).to_numpy()
-    )
-    return np.where(micros % 1_000_000 == 0, micros + 999_999, micros)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,14 @@ from ebbtide.arrow import Column, first_of_each, make_schema, rows_in, without
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA
 from ebbtide.gc.ahead import fetched
-from ebbtide.gc.candidates import micros_of
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Batches, Frame
-from ebbtide.gc.index import LOOSE, Index, bucket_of
-from ebbtide.gc.indexed import IndexedTrees, TreeRows, numbered_nodes
-from ebbtide.gc.keys import keys_of
 from ebbtide.gc.parts import Part, read_part
-from ebbtide.gc.places import Place
+from ebbtide.gc.relations.index import LOOSE, Index, bucket_of
+from ebbtide.gc.relations.indexed import IndexedTrees, TreeRows, numbered_nodes
+from ebbtide.gc.relations.inventory import micros_of
+from ebbtide.gc.relations.keys import keys_of
+from ebbtide.gc.relations.places import Place
 
 MISSING_TREE: Final = "missing_tree"
 NODE_ROWS_HELD_MAX: Final = 1_000_000

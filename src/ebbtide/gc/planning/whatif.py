@@ -20,9 +20,9 @@ from urllib.parse import unquote, urlsplit
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.given import GivenInventory
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.planning import Outlook, look_ahead
+from ebbtide.gc.planning.making import Outlook, look_ahead
+from ebbtide.gc.relations.given import GivenInventory
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
 from ebbtide.ids import descending_id

@@ -35,9 +35,9 @@ from ebbtide.arrow import Column, counts, texts
 from ebbtide.errors import NotFound
 from ebbtide.formats.base import INDEX_PREFIX
 from ebbtide.gc.ahead import ahead
-from ebbtide.gc.indexed import KEYED_SCHEMA, TREES_SCHEMA, Unchanged
-from ebbtide.gc.keys import keys_of
 from ebbtide.gc.parts import Part
+from ebbtide.gc.relations.indexed import KEYED_SCHEMA, TREES_SCHEMA, Unchanged
+from ebbtide.gc.relations.keys import keys_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
 

@@ -14,43 +14,43 @@ from typing import Any
 import pyarrow as pa
 
 from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
-from ebbtide.gc.candidates import Subtracted
 from ebbtide.gc.counts import Count
-from ebbtide.gc.decided import Basis, Decided, decided
-from ebbtide.gc.deciding import decide_plan
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Frame
-from ebbtide.gc.gates import check_clocks, check_share
-from ebbtide.gc.given import GivenInventory
-from ebbtide.gc.incremental import (
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.parts import Part, total_by_group
+from ebbtide.gc.planning.candidates import Subtracted
+from ebbtide.gc.planning.decided import Basis, Decided, decided
+from ebbtide.gc.planning.deciding import decide_plan
+from ebbtide.gc.planning.gates import check_clocks, check_share
+from ebbtide.gc.planning.incremental import (
+    Chosen,
     EarlierRun,
     NeedsCleanRunError,
     Now,
     Recalled,
     recall,
 )
-from ebbtide.gc.index import Index
-from ebbtide.gc.inventory import POINTERS
-from ebbtide.gc.listed import Listed, Listing
-from ebbtide.gc.mark import Mark, required_of
-from ebbtide.gc.modes import Chosen
-from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import Part, total_by_group
-from ebbtide.gc.places import Place
-from ebbtide.gc.plan import Plan, Settled
-from ebbtide.gc.presence import check_presence
-from ebbtide.gc.protected import write_protected
-from ebbtide.gc.quarantine import held_back
-from ebbtide.gc.question import protected_of
-from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.steps import Steps
-from ebbtide.gc.subtract import (
+from ebbtide.gc.planning.plan import Plan, Settled
+from ebbtide.gc.planning.presence import check_presence
+from ebbtide.gc.planning.subtract import (
     Relations,
     addresses_left,
     asked_keys,
     subtract,
     unlisted,
 )
+from ebbtide.gc.quarantine import held_back
+from ebbtide.gc.relations.given import GivenInventory
+from ebbtide.gc.relations.index import Index
+from ebbtide.gc.relations.inventory import POINTERS
+from ebbtide.gc.relations.listed import Listed, Listing
+from ebbtide.gc.relations.mark import Mark, required_of
+from ebbtide.gc.relations.places import Place
+from ebbtide.gc.relations.protected import write_protected
+from ebbtide.gc.relations.question import protected_of
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.steps import Steps
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
 

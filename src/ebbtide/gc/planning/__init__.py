@@ -1,0 +1,1 @@
+"""Making a plan: what is decided, what may go, and the gates in between."""

@@ -1,0 +1,1 @@
+"""Carrying a plan out, and bringing back what was moved aside."""
