@@ -114,7 +114,10 @@ def test_nothing_at_all(engine: Engine) -> None:
     assert rows_of(given) == []
     places = frame(engine, [], PLACED, pieces=0).gathered(2, "part", "row")
     assert rows_of(places.map(lambda batches: batches, PLACED)) == []
-    assert rows_of(frame(engine, [(1, "a")], LEFT).join(given.select("key"), "key", "left_anti"))
+    some_rows = frame(engine, [(1, "a"), (None, "b")], LEFT)
+    assert len(rows_of(some_rows.join(given.select("key"), "key", "left_anti"))) == 2
+    joined = some_rows.join(frame(engine, [], RIGHT, pieces=0), "key", "left")
+    assert rows_of(joined) == [(1, "a", None), (None, "b", None)]
 
 
 @both

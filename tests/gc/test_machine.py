@@ -56,6 +56,10 @@ def interludes(points: list[tuple[str, Event]]) -> st.SearchStrategy[Interludes]
     return st.lists(st.tuples(st.sampled_from(points), ACTS), max_size=5)
 
 
+NUMBERS = count()
+"""Of repositories: all cases of a run share a store."""
+
+
 class Machine(RuleBasedStateMachine):
     """One history in a repository of its own; all share a store."""
 
@@ -210,7 +214,7 @@ def test_histories(world: World) -> None:
         pass
 
     InThisWorld.world = world
-    InThisWorld.numbers = count()
+    InThisWorld.numbers = NUMBERS
     run_state_machine_as_test(
         InThisWorld,
         settings=examples(

@@ -162,9 +162,11 @@ def _looked_up(left: pa.Table, right: pa.Table, on: str) -> pa.Table:
     values, wanted = right.column(on).to_numpy(), left.column(on)
     places = np.searchsorted(values, wanted.fill_null(pa.scalar(0, pa.int64())).to_numpy())
     places[places == len(values)] = 0
-    found = pc.is_valid(wanted).to_numpy()
     if len(values):
+        found = pc.is_valid(wanted).to_numpy()
         found &= values[places] == wanted.fill_null(pa.scalar(0, pa.int64())).to_numpy()
+    else:
+        found = np.zeros(left.num_rows, np.bool_)
     rows = pa.array(places, pa.int64(), mask=~found)
     for field in right.schema:
         if field.name != on:
