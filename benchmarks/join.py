@@ -111,6 +111,8 @@ def native(directory: Path, partitions: int) -> int:
         driver_memory=MEMORY,
         spark_sql_shuffle_partitions=str(partitions),
         spark_sql_adaptive_enabled="false",
+        spark_sql_codegen_wholeStage="true",
+        spark_sql_codegen_factoryMode="FALLBACK",
     )
     listed = spark.read.parquet(str(directory / "listed"))
     kept = spark.read.parquet(str(directory / "kept"))
