@@ -6,6 +6,7 @@ import base64
 import pickle
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -200,7 +201,8 @@ class SparkEngine(Engine):
     def forget(self) -> None:
         """See `Engine.forget`."""
         while self._kept:
-            self._kept.pop().unpersist()
+            with suppress(Exception):  # a JVM that died keeps nothing
+                self._kept.pop().unpersist()
 
     def frame(
         self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema

@@ -110,6 +110,8 @@ def make_plan(
         return planning.make(chosen)
     except NeedsCleanRunError as error:
         return planning.make(Chosen(reason=str(error)))
+    finally:
+        engine.forget()  # also where it was refused: a session may outlast the run
 
 
 def look_ahead(
@@ -188,7 +190,10 @@ class _Planning:
         return self._outlook(read, other.basis)
 
     def _outlook(self, read: _Read, basis: Basis) -> Outlook:
-        result = self._subtract(read)
+        try:
+            result = self._subtract(read)
+        finally:
+            self.engine.forget()
         return Outlook(basis, result.counts, total_by_group(result.candidates))
 
     def _list(self, started_at: datetime, settled_after: str | None = None) -> Listed:
@@ -305,7 +310,6 @@ class _Planning:
         if checks:
             with self.steps("presence"):
                 check_presence(read.mark, unlisted(self.engine, given, required_of(live)))
-        self.engine.forget()
         return result
 
     def _plan(

@@ -31,7 +31,13 @@ from ebbtide.gc.relations.indexed import (
 from ebbtide.gc.relations.inventory import micros_of
 from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of, once
 from ebbtide.gc.relations.places import Place
-from ebbtide.gc.relations.trees import FLAGGED, TREE_NODES, by_bucket, each_once
+from ebbtide.gc.relations.trees import (
+    FLAGGED,
+    TREE_NODES,
+    by_bucket,
+    each_once,
+    spread_over,
+)
 
 LIVE_SCHEMA: Final = make_schema(("key", pa.int64()), ("required", pa.bool_()))
 """The key of an address that stays, and whether it must be on the storage."""
@@ -53,7 +59,7 @@ def node_addresses(
     refers to. With an `index`, what that lacks is added to it. Where some keys are `asked` for,
     others may be left out. Raises, when it is asked for, Refused by the first node that can't be
     read."""
-    at_once, spread = engine.fetches_at_once, _spread(engine, index)
+    at_once, spread = engine.fetches_at_once, spread_over(engine, index)
 
     def live(batches: Batches) -> Batches:
         wanted_keys = None if asked is None else KeySet(asked)
@@ -89,7 +95,7 @@ def addresses_among(engine: Engine, place: Place, nodes: Frame, asked: KeyArray)
 
 def unknown_nodes(engine: Engine, place: Place, nodes: Frame, index: Index) -> Frame:
     """Of `nodes` (TREE_NODES) those that the index does not know, each once."""
-    at_once, spread = engine.fetches_at_once, _spread(engine, index)
+    at_once, spread = engine.fetches_at_once, spread_over(engine, index)
 
     def unknown(batches: Batches) -> Batches:
         table = pa.Table.from_batches(batches, TREE_NODES)
@@ -102,10 +108,6 @@ def unknown_nodes(engine: Engine, place: Place, nodes: Frame, index: Index) -> F
             yield from rows.filter(pa.array(~is_known)).to_batches()
 
     return nodes.gathered(spread, "bucket").map(unknown, TREE_NODES)
-
-
-def _spread(engine: Engine, index: Index | None) -> int:
-    return engine.task_count if index is None else index.spread
 
 
 def _read_bucket(

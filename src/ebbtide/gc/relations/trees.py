@@ -81,7 +81,7 @@ def tree_nodes(engine: Engine, place: Place, trees: Sequence[Part], index: Index
     """The nodes of those of `trees` (parts of TREES_SCHEMA) that stay: TREE_NODES, each node once
     in a partition. Raises, when it is asked for, Refused by the first tree that can't be read."""
     folder, at_once = place.folder, engine.fetches_at_once
-    spread = engine.task_count if index is None else index.spread
+    spread = spread_over(engine, index)
 
     def needed(part: Part) -> Batches:
         assert part.name is not None
@@ -99,6 +99,11 @@ def tree_nodes(engine: Engine, place: Place, trees: Sequence[Part], index: Index
 
     given = engine.frame(list(trees), needed, _NEEDED)
     return given.gathered(spread, "bucket").map(nodes, TREE_NODES)
+
+
+def spread_over(engine: Engine, index: Index | None) -> int:
+    """Into how many tasks trees and nodes are divided."""
+    return engine.task_count if index is None else index.spread
 
 
 def by_bucket(table: pa.Table, *, is_divided: bool) -> Iterator[tuple[int, pa.Table]]:
