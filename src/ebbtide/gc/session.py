@@ -215,7 +215,8 @@ def attach(gateway: tuple[int, str]) -> SparkSession:
 
 
 def end(session: SparkSession) -> None:
-    """End a session and its JVM. Another one can be built then.
+    """End a session and its JVM. Another one can be built then. Does nothing for one that has
+    ended: two runs of one process share a session, and each says that it is over.
 
     On this machine alone the JVM is not waited for: its input is closed, and it ends within about a
     second, or writes its class-data archive before. With an event log, or on a cluster, the session
@@ -223,6 +224,9 @@ def end(session: SparkSession) -> None:
     """
     from pyspark import SparkContext
 
+    context: Any = session.sparkContext
+    if context._jsc is None:
+        return
     gateway: Any = SparkContext._gateway  # of py4j, which has no types
     jvm: Jvm | None = None if gateway is None else vars(gateway).get(_OWNER)
     if jvm is None:  # somebody else started it, such as `spark-submit`
@@ -230,7 +234,6 @@ def end(session: SparkSession) -> None:
         return
     if _must_be_stopped(session):
         session.stop()
-    context: Any = session.sparkContext
     if (server := context._accumulatorServer) is not None:
         # It reads from the JVM, whose end is no error. Its own end takes up to half a second.
         server.handle_error = lambda *_: None
