@@ -203,6 +203,17 @@ def test_few_entries_stay(spark: FakeSpark) -> None:
     first.process.wait(SECONDS_MAX)
 
 
+def test_one_archive_is_made_at_a_time(spark: FakeSpark) -> None:
+    """A JVM that starts while another is to write one starts without."""
+    first = spark.start()
+    first.wait()
+    (started,) = spark.run()
+    assert "-XX:" not in started
+    first.close()
+    first.process.wait(SECONDS_MAX)
+    assert "SharedArchiveFile" in spark.run()[0]
+
+
 def _set(name: str, value: str) -> Callable[[FakeSpark, pytest.MonkeyPatch], None]:
     return lambda _, monkeypatch: monkeypatch.setenv(name, value)
 

@@ -47,22 +47,21 @@ def serve(
     """
     # Opened first: what is wrong with the store should be told before anybody can connect.
     store = cli.store
-    listening = _listen(host, port)
+    with _listen(host, port) as listening:
+        from ebbtide.server.app import create_app
 
-    from ebbtide.server.app import create_app
-
-    app = create_app(store)
-    bound = listening.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    document = {"url": f"http://{shown}:{bound}", "host": host, "port": bound}
-    # An interrupt is how a server ends.
-    with suppress(KeyboardInterrupt):
-        cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
-        sys.stdout.flush()
-        if not _is_loopback(host):
-            cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        _run(app, store.settings, listening, access_log=access_log)
+        app = create_app(store)
+        bound = listening.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        document = {"url": f"http://{shown}:{bound}", "host": host, "port": bound}
+        # An interrupt is how a server ends.
+        with suppress(KeyboardInterrupt):
+            cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
+            sys.stdout.flush()
+            if not _is_loopback(host):
+                cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
+            logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+            _run(app, store.settings, listening, access_log=access_log)
 
 
 def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_log: bool) -> None:

@@ -38,7 +38,7 @@ SHELL: Final = "pyspark-shell"
 POLL_SECONDS: Final = 0.005
 FOLDERS_MAX: Final = 3
 """Entries of the cache that stay when another is made. Each takes some 150 MB."""
-ABANDONED_SECONDS: Final = 3600
+ABANDONED_SECONDS: Final = 900
 COMMAND_FILE: Final = "command"
 MEMORY: Final = "spark.driver.memory"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -123,9 +123,18 @@ class _Cache:
                         return file
         return None
 
-    def can_make(self) -> bool:
-        """Whether an archive can be written here."""
-        return self._is_own() and os.access(self.folder, os.W_OK)
+    def make_archive(self) -> Path | None:
+        """The file that an archive is to be written to. None where none can be, or while another
+        JVM is about to: its writing takes as long as a short run."""
+        if not (self._is_own() and os.access(self.folder, os.W_OK)):
+            return None
+        made = self.folder / f"making-{os.getpid()}-{time.monotonic_ns()}"
+        with suppress(OSError):
+            self.tidy()
+            if not any(self.folder.glob("making-*")):
+                made.touch()
+                return made
+        return None
 
     def forget_archive(self) -> None:
         """Remove the archive, so that the next JVM writes another."""
@@ -281,10 +290,8 @@ class Jvm:
                 "-XX:+VerifySharedSpaces",  # costs nothing that could be measured
                 f"-Xlog:cds=info:file={log}",
             ]
-        elif self._cache.can_make() and _can_be_archived(words):
-            self._cache.tidy()
-            made = str(self._cache.folder / f"making-{os.getpid()}-{id(self)}")
-            making = ["/bin/sh", "-c", _RUN_AND_MAKE, "sh", made, str(self._cache.folder)]
+        elif _can_be_archived(words) and (made := self._cache.make_archive()):
+            making = ["/bin/sh", "-c", _RUN_AND_MAKE, "sh", str(made), str(self._cache.folder)]
             return [*making, program, f"-XX:ArchiveClassesAtExit={made}", *options, *arguments]
         return ["/bin/sh", "-c", _RUN, "sh", program, *options, *arguments]
 

@@ -210,7 +210,8 @@ class SparkEngine(Engine):
         """See `Engine.frame`."""
         spark, given = self.spark(), list(tasks)
         if not given:
-            empty = spark.createDataFrame([], from_arrow_schema(schema))
+            # From a table of Arrow's: a list would be read by Python workers of another kind.
+            empty = spark.createDataFrame(schema.empty_table(), from_arrow_schema(schema))
             return SparkFrame(empty, schema, self._kept)
 
         def in_executor(batches: Batches) -> Batches:
