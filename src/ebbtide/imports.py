@@ -5,6 +5,8 @@ columns, which takes a third of a second in each process. Spark alone needs it.
 
 Without threads for algebra: NumPy starts some as it is loaded, which wait for work as busily as if
 they had any, a tenth of a second in each process. Nothing here is of matrices.
+
+Before others are forked from a process: none of its threads would go with them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from types import ModuleType
 from typing import Final
 
 _ALGEBRA_THREADS: Final = "OPENBLAS_NUM_THREADS"
+_MEMORY_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 class _WithoutPandas:
@@ -46,3 +49,11 @@ def allow_pandas() -> None:
     """From here on it is found again."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
+
+
+def prepare_forks() -> None:
+    """In a process that others are forked from, before it imports anything large: leave alone what
+    would start threads, or what no run needs. Arrow's own memory pool has a thread."""
+    leave_algebra_alone()
+    leave_pandas_alone()
+    os.environ.setdefault(_MEMORY_POOL, "system")

@@ -6,14 +6,9 @@ Spark starts this module (`spark.python.daemon.module`) in place of its own modu
 
 from __future__ import annotations
 
-import os
+from ebbtide.imports import prepare_forks
 
-from ebbtide.imports import leave_algebra_alone, leave_pandas_alone
-
-leave_algebra_alone()
-leave_pandas_alone()
-# Arrow's own pool has a thread, which a fork would not have.
-os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+prepare_forks()
 
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402

@@ -144,10 +144,12 @@ class Jobs:
         """A job whose process has begun, and where its messages come from."""
         idle = order.settings.server_spark_idle
         gateway = self._warm.lend(order.settings)
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe(duplex=False)
+        # Forked from a process without threads, where what a run imports is loaded already.
+        forks = multiprocessing.get_context("forkserver")
+        forks.set_forkserver_preload(["ebbtide.server.preload"])
+        ours, theirs = forks.Pipe(duplex=False)
         given = replace(order, gateway=gateway)
-        process = spawn.Process(target=_work, args=(given, theirs), name="collector")
+        process = forks.Process(target=_work, args=(given, theirs), name="collector")
         process.start()
         theirs.close()
         ended = partial(self._warm.give_back, idle) if gateway is not None else None
