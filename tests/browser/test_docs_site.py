@@ -17,7 +17,11 @@ from tests.support.site import build
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, ViewportSize
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(600),
+    pytest.mark.drawn("pages of the documentation"),
+]
 
 PAGES_AT_A_TIME = 8
 EXAMINED_AT_A_TIME = 3
