@@ -27,7 +27,7 @@ from obstore.store import LocalStore
 
 from ebbtide.arrow import counts
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.planning.decided import trees_of
+from ebbtide.gc.planning.deciding import trees_of
 from ebbtide.gc.session import build_session
 from ebbtide.ids import new_id
 from ebbtide.retention.decision import decide

@@ -1,13 +1,15 @@
 """Ctrl-C and SIGTERM: the first ends what is going on in good order, the second ends it at once.
 
 Where `install` was called, the first of them raises Interrupted in the main thread, behind the end
-of a block that is `held`. Not for: worker processes, which leave both to their parent.
+of a block that is `held`. Python drops what is raised while an object is cleared away: it is raised
+again then. Not for: worker processes, which leave both to their parent.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +20,9 @@ from typing import Final
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 REPEAT_SECONDS: Final = 0.3
 """What comes again so soon is the same: a terminal sends it, and so does whoever started this."""
+
+AGAIN_SECONDS: Final = 0.02
+"""By then an object whose clearing away was interrupted is gone."""
 
 _SHOW_CURSOR: Final = b"\x1b[?25h\n"
 
@@ -43,6 +48,7 @@ class _Interrupts:
         self.at = 0.0
         self.is_raised = False
         self.blocks_held = 0
+        self.otherwise = sys.unraisablehook
 
     def hear(self, number: int, _frame: FrameType | None) -> None:
         """Handle a signal. Python calls this in the main thread."""
@@ -64,6 +70,16 @@ class _Interrupts:
             self.is_raised = True
             raise Interrupted(self.received)
 
+    def dropped(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """What Python calls with an error that can go no further (`sys.unraisablehook`)."""
+        if not isinstance(unraisable.exc_value, Interrupted) or self.received is None:
+            self.otherwise(unraisable)
+            return
+        number, self.received, self.is_raised = self.received, None, False
+        again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
 
 _heard: Final = _Interrupts()
 
@@ -72,6 +88,9 @@ def install() -> None:
     """Handle the signals from now on; again, where somebody else took them over meanwhile."""
     for number in SIGNALS:
         signal.signal(number, _heard.hear)
+    if sys.unraisablehook != _heard.dropped:
+        _heard.otherwise = sys.unraisablehook
+        sys.unraisablehook = _heard.dropped
 
 
 def is_installed() -> bool:

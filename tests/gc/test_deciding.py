@@ -10,13 +10,14 @@ import pytest
 from ebbtide.arrow import texts
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.gc.parts import ADDRESS_SCHEMA, read_rows
-from ebbtide.gc.planning.decided import decided, trees_of
 from ebbtide.gc.planning.deciding import (
     decide_at_fence,
     decide_behind,
-    decide_plan,
     released_since,
+    trees_of,
+    write_decision,
 )
+from ebbtide.gc.planning.gates import check_not_empty
 from ebbtide.gc.planning.planned_commits import read_commits
 from ebbtide.gc.relations.mark import MarkedTrees
 from ebbtide.gc.relations.trees import TREES_SCHEMA
@@ -75,12 +76,10 @@ def later(roots: Roots, rng: random.Random) -> Roots:
 
 
 @randomized("decisions")
-def test_a_plan_is_the_same(folder: RunFolder, seed: int) -> None:
+def test_what_is_written_for_a_plan(folder: RunFolder, seed: int) -> None:
     roots = some_roots(seed)
-    expected = decided(folder, roots)
     read = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
-    found = decide_plan(read, roots, listed_count=0)
-    assert found == expected
+    found = write_decision(read, roots)
     marked = trees_of(roots, decide(roots))
     rows = read_rows(read, found.trees.trees, TREES_SCHEMA).to_pylist()
     assert {row["tree_id"]: row["checksum"] for row in rows} == roots.tree_checksums
@@ -97,7 +96,7 @@ def test_the_fence_and_what_follows(folder: RunFolder, seed: int) -> None:
     """Against the definitions, by sets."""
     rng = random.Random(seed)
     before = some_roots(seed)
-    planned = decided(folder, before)
+    planned = write_decision(folder, before)
     kept = decide(before)
     marked = trees_of(before, kept)
     now = later(before, rng)
@@ -133,10 +132,10 @@ def check_unread(trees: MarkedTrees, checksums: object, marked: MarkedTrees, now
 @randomized("decisions")
 def test_what_was_released(folder: RunFolder, seed: int) -> None:
     before = some_roots(seed)
-    planned = decided(folder, before)
+    planned = write_decision(folder, before)
     now = later(before, random.Random(seed))
     other = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
-    trees = decided(other, now).trees
+    trees = write_decision(other, now).trees
     held = read_commits(folder, planned.commits)
     found = released_since(other, trees, earlier=(folder, planned.commits))
     data = trees_of(now, decide(now)).data
@@ -151,11 +150,11 @@ def test_errors_come_back_as_they_are(folder: RunFolder) -> None:
     roots = some_roots(1)
     empty = Roots(roots.now, roots.refs, (), frozenset(), {}, None)
     with pytest.raises(Refused) as refused:
-        decide_plan(folder, empty, listed_count=1)
+        check_not_empty(empty, listed_count=1)
     assert refused.value.kind == "zero_commits"
     twice = Roots(roots.now, (), (*roots.commits, roots.commits[0]), frozenset({"gone"}), {}, None)
     with pytest.raises(InvalidInput) as invalid:
-        decide_plan(folder, twice, listed_count=0)
+        write_decision(folder, twice)
     assert invalid.value.kind == "invalid_argument"
     with pytest.raises(Refused) as foreign:
         decide_at_fence(folder, roots, None, listed_count=0)

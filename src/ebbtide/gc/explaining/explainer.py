@@ -28,7 +28,7 @@ from ebbtide.gc.explaining.history import Surroundings
 from ebbtide.gc.explaining.holders import NOTHING, Holders, Recollection, Search
 from ebbtide.gc.explaining.keepers import Found
 from ebbtide.gc.explaining.past import brought_back, describe, find_forgotten, find_outcome
-from ebbtide.gc.planning.decided import trees_of
+from ebbtide.gc.planning.deciding import trees_of
 from ebbtide.gc.relations.inventory import latest_micros
 from ebbtide.gc.relations.places import Place
 from ebbtide.gc.runs import RunFolder

@@ -20,9 +20,8 @@ from ebbtide.gc.frames import Frame
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_group
 from ebbtide.gc.planning.candidates import Subtracted
-from ebbtide.gc.planning.decided import Basis, Decided, decided
-from ebbtide.gc.planning.deciding import decide_plan
-from ebbtide.gc.planning.gates import check_clocks, check_share
+from ebbtide.gc.planning.deciding import Basis, Decided, write_decision
+from ebbtide.gc.planning.gates import check_clocks, check_not_empty, check_share
 from ebbtide.gc.planning.incremental import (
     Chosen,
     EarlierRun,
@@ -47,8 +46,7 @@ from ebbtide.gc.relations.inventory import POINTERS
 from ebbtide.gc.relations.listed import Listed, Listing
 from ebbtide.gc.relations.mark import Mark, required_of
 from ebbtide.gc.relations.places import Place
-from ebbtide.gc.relations.protected import write_protected
-from ebbtide.gc.relations.question import protected_of
+from ebbtide.gc.relations.protected import protected_of, write_protected
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.retention import Policy
@@ -183,7 +181,7 @@ class _Planning:
     def _under(self, roots: Roots, present: _Read, index: Index | None) -> Outlook:
         """What it would come to with other roots."""
         with self.steps("reach"):
-            other = decided(self.folder, roots, keeps_basis=True)
+            other = write_decision(self.folder, roots, keeps_basis=True)
             mark = self._mark(other, index)
         read = replace(present, roots=replace(present.roots, decided=other), mark=mark)
         assert other.basis is not None
@@ -273,7 +271,8 @@ class _Planning:
 
     def _read_roots(self, reading: Reading, listed: Listed, *, keeps_basis: bool = False) -> _Roots:
         count, roots = listed.total.objects, reading.roots()
-        known = decide_plan(self.folder, roots, listed_count=count, keeps_basis=keeps_basis)
+        check_not_empty(roots, listed_count=count)
+        known = write_decision(self.folder, roots, keeps_basis=keeps_basis)
         purged = write_protected(self.folder, reading.purged(), name="purged")
         untraced = write_protected(self.folder, reading.untraced(), name="untraced")
         return _Roots(known, purged, untraced)

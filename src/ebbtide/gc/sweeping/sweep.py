@@ -32,8 +32,7 @@ from ebbtide.gc.quarantine import Quarantine, keep_records
 from ebbtide.gc.relations.keys import KeyArray, rows_of
 from ebbtide.gc.relations.mark import Mark, write_trees
 from ebbtide.gc.relations.places import Place
-from ebbtide.gc.relations.protected import write_protected
-from ebbtide.gc.relations.question import protected_among
+from ebbtide.gc.relations.protected import protected_among, write_protected
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.sweeping.outcomes import Outcomes, delete_parts, tally, write_todo

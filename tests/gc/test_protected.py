@@ -15,10 +15,10 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.planning.subtract import Relations, addresses_left, asked_keys, flagged
-from ebbtide.gc.relations import question
+from ebbtide.gc.relations import protected
 from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA, judged_by, judged_keys, read_judged
 from ebbtide.gc.relations.keys import keys_of, with_keys
-from ebbtide.gc.relations.question import protected_among
+from ebbtide.gc.relations.protected import protected_among
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
@@ -118,7 +118,7 @@ class _Reading:
 def test_all_are_asked_for_some_at_a_time(
     sizes: list[int], folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(question, "ASKED_AT_ONCE", 3)
+    monkeypatch.setattr(protected, "ASKED_AT_ONCE", 3)
     wanted = [str(number) for number in range(sum(sizes))]
     numbers = iter(wanted)
     answer = PartRows()
