@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.purge import closing, purger, work
 from ebbtide.purge.purger import Purges
@@ -481,9 +482,9 @@ def test_what_the_index_knows_is_not_read_and_nothing_is_overlooked(
     read: list[str] = []
     original = TreeScan._look_into
 
-    def counted(self: TreeScan, node: tuple[str, str, int]) -> object:
-        read.append(node[0])
-        return original(self, node)
+    def counted(self: TreeScan, engine: Engine, nodes: list[tuple[str, str, int]]) -> None:
+        read.extend(node_id for node_id, _, _ in nodes)
+        original(self, engine, nodes)
 
     monkeypatch.setattr(TreeScan, "_look_into", counted)
 

@@ -345,7 +345,7 @@ def test_what_goes_and_what_is_in_the_way_is_what_the_definition_says(
     place: Place, seed: int, states: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each history has two purges."""
-    monkeypatch.setattr(scanning, "TREES_PER_STEP", 2)
+    monkeypatch.setattr(scanning, "TREES_PER_TASK", 2)
     history = History(MemoryWorld(place, settings=SETTINGS, seed=seed), Random(seed))
     for _ in range(history.random.randint(4, 25)):
         history.step()

@@ -27,12 +27,12 @@ import pytest
 from ebbtide.formats import embedded
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.formats.gone import GoneRepository
+from ebbtide.gc import ahead
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.relations import protected
 from ebbtide.gc.removing import Remover
 from ebbtide.gc.sweeping import outcomes
-from ebbtide.purge import scanning
 from ebbtide.settings import Settings
 from ebbtide.store import contents, owner, uploads
 from ebbtide.store.embedded import Store
@@ -260,7 +260,7 @@ def open_world(directory: Path) -> Iterator[World]:
 
         patch.setattr(secrets, "token_bytes", token)
         patch.setattr(secrets, "token_hex", lambda length=32: token(length).hex())
-        for module in (contents, outcomes, protected, scanning, uploads):
+        for module in (ahead, contents, outcomes, protected, uploads):
             patch.setattr(module, "ThreadPoolExecutor", _InPlace)
         patch.setattr(
             embedded, "threading", SimpleNamespace(Event=threading.Event, Thread=_NoHeart)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ import typer
 from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm_name
 from ebbtide.cli.command import Cli, RepositoryArgument, command, group
+from ebbtide.cli.gc import ConfOption, MasterOption
 from ebbtide.cli.interrupting import command_line, share_text
 from ebbtide.cli.summary import made_by
 from ebbtide.cli.text import count_text, date_text, one_line, size_text
@@ -98,6 +99,8 @@ def run(
     ] = False,
     limit: LimitOption = SHOWN_MAX,
     meant: MeantOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Delete what is named, past trash, grace and leases.
 
@@ -106,7 +109,7 @@ def run(
     """
     from ebbtide.purge.request import PathTarget, Request
 
-    purges = _purges(cli)
+    purges = _working(cli, master, conf)
     request = Request(
         reason=reason,
         who=_who(),
@@ -136,9 +139,15 @@ def run(
 
 
 @command(app, "resume")
-def resume(cli: Cli, purge_id: PurgeArgument, meant: MeantOption = None) -> None:
+def resume(
+    cli: Cli,
+    purge_id: PurgeArgument,
+    meant: MeantOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> None:
     """Go on with a purge that was stopped, that failed in part, or that was only planned."""
-    purges = _purges(cli)
+    purges = _working(cli, master, conf)
     found = purges.show(purge_id)
     _when_interrupted(cli, purges, purge_id)
     _carry_out(cli, purges, found, meant=meant)
@@ -284,7 +293,17 @@ def key(cli: Cli) -> None:
 def _purges(cli: Cli) -> Purges:
     from ebbtide.purge.purger import Purges
 
-    purges = Purges(cli.store, notice=cli.progress.notice)
+    return Purges(cli.store)
+
+
+def _working(cli: Cli, master: str | None, conf: Sequence[str] | None) -> Purges:
+    """Purges that something is to be done of: Spark looks at the trees of a long history."""
+    from ebbtide.cli.collecting import make_engine
+    from ebbtide.purge.purger import Purges
+
+    store = cli.store
+    engine = make_engine(store.settings, master, cli.progress, conf=conf or ())
+    purges = Purges(store, notice=cli.progress.notice, engine=engine)
     cli.progress.watch(purges.meter)
     return purges
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.engine import Engine, LocalEngine
 from ebbtide.gc.meter import Meter
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id
@@ -101,12 +102,16 @@ class PurgeReport:
 
 
 class Purges:
-    """The purges of a store. `meter` counts the objects as they are deleted."""
+    """The purges of a store. `meter` counts the objects as they are deleted; `engine` looks at the
+    trees of a long history, in this process unless another is given."""
 
-    def __init__(self, store: Store, *, notice: Notice = silent) -> None:
+    def __init__(
+        self, store: Store, *, notice: Notice = silent, engine: Engine | None = None
+    ) -> None:
         self._store = store
         self._metadata = store.metadata
         self._notice = notice
+        self._engine = engine or LocalEngine()
         self.meter = Meter()
         self.keys = PurgeKeys(store.metadata, SecretBox(store.directory, store.settings))
 
@@ -154,7 +159,13 @@ class Purges:
         form = EmbeddedRepository(repository.context, store_id=self._store.store_id)
         with form.hold(purge_id, deletes=not dry_run) as hold:
             form.check_storage()
-            work = Work(self._store, repository, self.folder(row), notice=self._notice)
+            work = Work(
+                self._store,
+                repository,
+                self.folder(row),
+                engine=self._engine,
+                notice=self._notice,
+            )
             if row.state == "planning":
                 row = self._plan(row, work)
             if row.state == "planned" and not dry_run:

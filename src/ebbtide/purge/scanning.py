@@ -2,13 +2,16 @@
 
 What the address index of the collector knows of a range is enough to say that it has none of the
 addresses; where it may have one, and where the index says nothing, the range itself is read.
+
+Many trees are looked at by the engine of runs, a few in this process: Spark takes longer to start.
+The driver holds each range once, and of trees those that refer to the addresses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -16,8 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import texts
+from ebbtide.arrow import make_schema, rows_in, texts
 from ebbtide.formats.base import NODES_SCHEMA, Layout
+from ebbtide.gc.ahead import fetched
+from ebbtide.gc.engine import Engine, LocalEngine
+from ebbtide.gc.frames import Batches
 from ebbtide.gc.relations.index import LOOSE, Index
 from ebbtide.gc.relations.indexed import Unchanged
 from ebbtide.gc.relations.inventory import latest_micros
@@ -26,12 +32,28 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
 from ebbtide.purge.addresses import AddressSet
 from ebbtide.storage import Storage
-from ebbtide.store.content.layout import RANGES_PREFIX
+from ebbtide.store.content.layout import RANGES_PREFIX, range_address
 from ebbtide.store.content.ranges import read_range_columns
 
-THREADS: Final = 8
-TREES_PER_STEP: Final = 256
+FEW_TREES: Final = 64
+"""So many are looked at in this process."""
+TREES_PER_TASK: Final = 1_000
+"""The ranges of so many are held at a time, by each task that runs."""
 EXAMPLES_MAX: Final = 10
+
+TREE_RANGES_SCHEMA: Final = pa.schema([pa.field("tree_id", pa.string()), *NODES_SCHEMA])
+"""The ranges of trees."""
+HITS_SCHEMA: Final = pa.schema(
+    [
+        *NODES_SCHEMA,
+        *make_schema(
+            ("hit_count", pa.int64()),
+            ("examples", pa.list_(pa.string())),
+            ("asked", pa.list_(pa.string())),
+        ),
+    ]
+)
+"""Ranges that refer to some of the addresses. See `Hit`."""
 
 _Node = tuple[str, str, int]
 """A row of NODES_SCHEMA."""
@@ -49,7 +71,8 @@ class Hit:
 
 @dataclass(slots=True)
 class TreeScan:
-    """What was found so far. `asked` are paths that are to be told of one by one.
+    """What was found so far. `asked` are paths that are to be told of one by one; `engine` looks at
+    trees where there are many.
 
     Trees and ranges never change, so that what was found of one stays true.
     """
@@ -58,6 +81,7 @@ class TreeScan:
     layout: Layout
     addresses: AddressSet
     asked: frozenset[str] = frozenset()
+    engine: Engine = field(default_factory=LocalEngine)
     _clean: set[_Node] = field(default_factory=set)
     _hits: dict[_Node, Hit] = field(default_factory=dict)
     _trees: dict[str, tuple[_Node, ...]] = field(default_factory=dict)
@@ -96,21 +120,30 @@ class TreeScan:
         """Look at trees (checksums by id), with all their ranges, that were not looked at.
 
         Raises Refused (`missing_tree`, `corrupt_node` and so on): what cannot be read may refer to
-        any address.
+        any address. And as `Frame.collect`.
         """
-        remaining = iter(self.unseen(trees).items())
-        with ThreadPoolExecutor(THREADS) as pool:
-            while step := list(islice(remaining, TREES_PER_STEP)):
-                nodes = dict(zip(step, pool.map(self._nodes_of, step), strict=True))
-                new = {
-                    node
-                    for listed in nodes.values()
-                    for node in listed
-                    if node not in self._clean and node not in self._hits
-                }
-                self._note(new, pool)
-                for (tree_id, _), listed in nodes.items():
-                    self._trees[tree_id] = tuple(node for node in listed if node in self._hits)
+        unseen = list(self.unseen(trees).items())
+        engine = self.engine if len(unseen) > FEW_TREES else LocalEngine()
+        step = TREES_PER_TASK * engine.task_count
+        try:
+            for start in range(0, len(unseen), step):
+                self._look_at(engine, unseen[start : start + step])
+        finally:
+            engine.forget()
+
+    def _look_at(self, engine: Engine, trees: Sequence[tuple[str, str]]) -> None:
+        read = partial(_read_trees, self.storage, self.layout)
+        ranges = engine.frame(_divided(engine, trees), read, TREE_RANGES_SCHEMA).kept()
+        found = set(_nodes_in(ranges.select(*NODES_SCHEMA.names).distinct().collect()))
+        self._look_into(engine, sorted(found.difference(self._clean, self._hits)))
+        seen: dict[str, list[_Node]] = {tree_id: [] for tree_id, _ in trees}
+        hits = frozenset(found.intersection(self._hits))
+        if hits:
+            referring = ranges.map(partial(_of_these, hits), TREE_RANGES_SCHEMA).collect()
+            tree_ids = texts(referring.column("tree_id"))
+            for tree_id, node in zip(tree_ids, _nodes_in(referring), strict=True):
+                seen[tree_id].append(node)
+        self._trees.update((tree_id, tuple(nodes)) for tree_id, nodes in seen.items())
 
     def knows(self, tree_id: str) -> bool:
         """Whether a tree was looked at."""
@@ -120,28 +153,68 @@ class TreeScan:
         """Those of the ranges of a tree that was looked at that refer to the addresses."""
         return [self._hits[node] for node in self._trees[tree_id]]
 
-    def _nodes_of(self, tree: tuple[str, str]) -> list[_Node]:
-        table = self.layout.read_tree(self.storage, *tree)
-        columns = (table.column(name).to_pylist() for name in NODES_SCHEMA.names)
-        return list(zip(*columns, strict=True))
+    def _look_into(self, engine: Engine, nodes: Sequence[_Node]) -> None:
+        """Read ranges, and note which refer to the addresses."""
+        if not nodes:
+            return
+        look = partial(_look_into, self.storage, self.addresses, self.asked)
+        rows = engine.frame(_divided(engine, nodes), look, HITS_SCHEMA).collect()
+        for batch in rows.to_batches():
+            for *node, hit_count, examples, asked in rows_in(batch):
+                self._hits[tuple(node)] = Hit(hit_count, tuple(examples), frozenset(asked))
+        self._clean.update(node for node in nodes if node not in self._hits)
 
-    def _note(self, nodes: Collection[_Node], pool: ThreadPoolExecutor) -> None:
-        ordered = sorted(nodes)
-        for node, hit in zip(ordered, pool.map(self._look_into, ordered), strict=True):
-            if hit is None:
-                self._clean.add(node)
-            else:
-                self._hits[node] = hit
 
-    def _look_into(self, node: _Node) -> Hit | None:
-        node_id, checksum, entry_count = node
+def _divided(engine: Engine, items: Sequence[Any]) -> list[Sequence[Any]]:
+    """The tasks of a step over items: some for each core."""
+    count = min(engine.task_count, len(items))
+    return [items[number::count] for number in range(count)]
+
+
+def _nodes_in(table: pa.Table) -> Iterator[_Node]:
+    """The rows of a table that has the columns of NODES_SCHEMA."""
+    for batch in table.select(NODES_SCHEMA.names).to_batches():
+        yield from rows_in(batch)
+
+
+def _read_trees(storage: Storage, layout: Layout, trees: Sequence[tuple[str, str]]) -> Batches:
+    """The ranges of trees, given by id and checksum."""
+
+    def address_of(tree: tuple[str, str]) -> str:
+        return layout.tree_address(tree[0])
+
+    for (tree_id, checksum), at_hand in fetched(storage, trees, address_of):
+        table = layout.read_tree(at_hand, tree_id, checksum)
+        ids = pa.repeat(pa.scalar(tree_id), table.num_rows)
+        yield from table.add_column(0, "tree_id", ids).cast(TREE_RANGES_SCHEMA).to_batches()
+
+
+def _look_into(
+    storage: Storage, addresses: AddressSet, asked: frozenset[str], nodes: Sequence[_Node]
+) -> Batches:
+    """Those of some ranges that refer to the addresses."""
+
+    def address_of(node: _Node) -> str:
+        return range_address(node[0])
+
+    for (node_id, checksum, entry_count), at_hand in fetched(storage, nodes, address_of):
         table = read_range_columns(
-            self.storage, node_id, checksum, entry_count=entry_count, columns=["path", "address"]
+            at_hand, node_id, checksum, entry_count=entry_count, columns=["path", "address"]
         )
-        found = table.filter(pa.array(self.addresses.has(table.column("address"))))
-        if not found.num_rows:
-            return None
-        return _hit(texts(found.column("path")), self.asked)
+        found = table.filter(pa.array(addresses.has(table.column("address"))))
+        if found.num_rows:
+            hit = _hit(texts(found.column("path")), asked)
+            row = [node_id, checksum, entry_count, hit.entry_count, hit.examples, sorted(hit.asked)]
+            yield pa.record_batch([[each] for each in row], schema=HITS_SCHEMA)
+
+
+def _of_these(hits: frozenset[_Node], batches: Batches) -> Batches:
+    """The rows of TREE_RANGES_SCHEMA that are of some ranges."""
+    ids = pa.array({node_id for node_id, _, _ in hits}, pa.string())
+    for batch in batches:
+        likely = batch.filter(pc.is_in(batch.column("node_id"), value_set=ids))
+        is_hit = [node in hits for node in _nodes_in(pa.Table.from_batches([likely]))]
+        yield likely.filter(pa.array(is_hit, pa.bool_()))
 
 
 def _hit(paths: list[str], asked: frozenset[str]) -> Hit:

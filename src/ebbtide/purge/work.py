@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ebbtide.formats.base import FOREIGN, Identity
 from ebbtide.formats.embedded import FORMAT_NAME
 from ebbtide.formats.embedded_layout import EmbeddedLayout
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.addresses import AddressSet
 from ebbtide.purge.closing import close, find_others
@@ -49,12 +50,20 @@ class Work:
     """One attempt at one purge, under the repository's lease."""
 
     def __init__(
-        self, store: Store, repository: Repository, folder: RunFolder, *, notice: Notice = silent
+        self,
+        store: Store,
+        repository: Repository,
+        folder: RunFolder,
+        *,
+        engine: Engine,
+        notice: Notice = silent,
     ) -> None:
+        """`engine` looks at trees where there are many."""
         self.folder = folder
         self._store = store
         self._repository = repository
         self._context = repository.context
+        self._engine = engine
         self._notice = notice
         self._search: Search | None = None
 
@@ -118,6 +127,7 @@ class Work:
                 EmbeddedLayout(),
                 addresses,
                 asked=frozenset(path for paths in plan.named.paths.values() for path in paths),
+                engine=self._engine,
             )
             scan.recall(self.folder)
             self._search = Search(self._context, addresses, plan.named, scan)
