@@ -99,12 +99,13 @@ def test_what_cannot_be_read_may_refer_to_any(repository: Repository, engine: En
     assert lost in scan.unseen(there)
 
 
-def test_a_few_trees_are_read_in_this_process(
+def test_few_trees_are_read_in_this_process(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No engine is asked."""
-    monkeypatch.setattr(scanning, "FEW_TREES", 64)
-    save(repository, "a")
+    monkeypatch.setattr(scanning, "FEW_TREES", 1)
     scan = scan_of(repository, ["data/x"], set(), None)  # type: ignore[arg-type]
-    scan.look_at(trees(repository))
-    assert scan.unseen(trees(repository)) == {}
+    there = trees(repository)
+    assert len(there) == 1
+    scan.look_at(there)
+    assert scan.unseen(there) == {}

@@ -3,7 +3,7 @@
 What the address index of the collector knows of a range is enough to say that it has none of the
 addresses; where it may have one, and where the index says nothing, the range itself is read.
 
-Many trees are looked at by the engine of runs, a few in this process: Spark takes longer to start.
+Many trees are looked at by the engine of runs, few in this process: Spark takes longer to start.
 The driver holds each range once, and of trees those that refer to the addresses.
 """
 
@@ -35,8 +35,8 @@ from ebbtide.storage import Storage
 from ebbtide.store.content.layout import RANGES_PREFIX, range_address
 from ebbtide.store.content.ranges import read_range_columns
 
-FEW_TREES: Final = 64
-"""So many are looked at in this process."""
+FEW_TREES: Final = 1_000
+"""So many are looked at in this process: in less time than Spark takes to start, on S3 too."""
 TREES_PER_TASK: Final = 1_000
 """The ranges of so many are held at a time, by each task that runs."""
 EXAMPLES_MAX: Final = 10
