@@ -17,6 +17,8 @@ from typing import Final
 OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
 NO_SPARK: Final = "none"
 """What stands in place of a Spark master for runs in the process alone."""
+REMOTE: Final = "sc://"
+"""What the address of a server of Spark Connect begins with, in place of a Spark master."""
 
 
 def this_process() -> str | None:

@@ -80,8 +80,9 @@ class Settings(BaseSettings):
     )
     spark_master: str = Field(
         "local[*]",
-        description="Spark master that collector runs use; `none`: no Spark, but this process "
-        "alone, for repositories of some hundred thousand files.",
+        description="Spark master that collector runs use; `sc://host:port`: a server of Spark "
+        "Connect; `none`: no Spark, but this process alone, for repositories of some hundred "
+        "thousand files.",
     )
     spark_conf: str = Field(
         "",

@@ -80,6 +80,7 @@ def test_all_jobs_have_the_same(warm: WarmSpark, fakes: Fakes) -> None:
 
 def test_runs_without_spark(warm: WarmSpark, fakes: Fakes) -> None:
     assert warm.lend(Settings(spark_master="none")) is None
+    assert warm.lend(Settings(spark_master="sc://host:15002")) is None
     assert not fakes.made
 
 

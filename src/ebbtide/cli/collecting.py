@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ from ebbtide.cli.text import parse_date
 from ebbtide.durations import parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.imports import allow_pandas
-from ebbtide.processes import NO_SPARK
+from ebbtide.processes import NO_SPARK, REMOTE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,15 +204,36 @@ def make_engine(
 
         engine = LocalEngine()
     else:
-        spark = _Spark(settings, chosen, progress, conf, short=short)
-        if starting:
-            spark.launch()
-
-        from ebbtide.gc.spark import SparkEngine
-
-        engine = SparkEngine(spark.session)
+        engine = _spark_engine(settings, chosen, progress, conf, starting=starting, short=short)
     progress.watch(engine.meter)
     return engine
+
+
+def _spark_engine(
+    settings: Settings,
+    master: str,
+    progress: StepProgress,
+    conf: Sequence[str],
+    *,
+    starting: bool,
+    short: bool,
+) -> Engine:
+    from ebbtide.gc.session import read_pairs, read_text
+
+    pairs = read_text(settings.spark_conf) | read_pairs(conf)
+    if master.startswith(REMOTE):
+        allow_pandas()  # Spark Connect looks for it as it is imported
+
+        from ebbtide.gc.connect import ConnectEngine, connect
+
+        return ConnectEngine(master, partial(connect, master, pairs))
+    spark = _Spark(settings, master, progress, pairs, short=short)
+    if starting:
+        spark.launch()
+
+    from ebbtide.gc.spark import SparkEngine
+
+    return SparkEngine(spark.session)
 
 
 class _Spark:
@@ -222,16 +244,14 @@ class _Spark:
         settings: Settings,
         master: str,
         progress: StepProgress,
-        conf: Sequence[str],
+        conf: Mapping[str, str],
         *,
         short: bool,
     ) -> None:
-        from ebbtide.gc.session import read_pairs, read_text
-
         self._settings = settings
         self._master = master
         self._progress = progress
-        self._conf = read_text(settings.spark_conf) | read_pairs(conf)
+        self._conf = conf
         self._short = short
         self._launched: Launched | None = None
         self._session: SparkSession | None = None

@@ -26,6 +26,7 @@ ROWS_PER_PARTITION: Final = 500_000
 """Of an exchange: what a task has of each side of a join fits easily into its memory."""
 COMPILED_FROM: Final = 500_000
 """So many rows are gone through in less time by compiled code, the compiling included."""
+NOT_ASKED: Final = "Spark, which nothing was left to do for"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _ERROR: Final = re.compile(r"ebbtide-error<([A-Za-z0-9+/=]+)>")
 
@@ -33,14 +34,13 @@ _ERROR: Final = re.compile(r"ebbtide-error<([A-Za-z0-9+/=]+)>")
 class SparkFrame(Frame):
     """A DataFrame of Spark's."""
 
-    def __init__(self, frame: DataFrame, schema: pa.Schema, kept: list[DataFrame]) -> None:
-        """`kept` are the frames that the engine is to forget."""
+    def __init__(self, frame: DataFrame, schema: pa.Schema, engine: SparkEngine) -> None:
         self.schema = schema
         self.frame = frame
-        self._kept = kept
+        self._engine = engine
 
     def _new(self, frame: DataFrame, schema: pa.Schema) -> SparkFrame:
-        return SparkFrame(frame, schema, self._kept)
+        return SparkFrame(frame, schema, self._engine)
 
     def map(self, step: Step, schema: pa.Schema) -> SparkFrame:
         """See `Frame.map`."""
@@ -80,16 +80,14 @@ class SparkFrame(Frame):
 
     def kept(self) -> SparkFrame:
         """See `Frame.kept`. Until the engine forgets it."""
-        self._kept.append(self.frame.persist())
-        return self._new(self._kept[-1], self.schema)
+        return self._new(self._engine.keep(self.frame), self.schema)
 
     def collect(self) -> pa.Table:
         """See `Frame.collect`. Failed `spark_error` for what is no step's."""
         try:
             return self.frame.toArrow().cast(self.schema)
         except KeyboardInterrupt:
-            context = self.frame.sparkSession.sparkContext
-            context.cancelJobGroup(context.getLocalProperty("spark.jobGroup.id") or "")
+            self._engine.cancel()
             raise
         except Exception as error:
             told = _ERROR.search(str(error))
@@ -164,7 +162,7 @@ class SparkEngine(Engine):
         """See `Engine.name`."""
         context = self._meter.context
         if context is None:
-            return "Spark, which nothing was left to do for"
+            return NOT_ASKED
         return f"Spark {context.version} on {context.master}"
 
     @property
@@ -198,6 +196,16 @@ class SparkEngine(Engine):
         conf.set("spark.sql.codegen.wholeStage", "true" if is_much else "false")
         conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if is_much else "NO_CODEGEN")
 
+    def cancel(self) -> None:
+        """End the jobs that run."""
+        context = self.spark().sparkContext
+        context.cancelJobGroup(context.getLocalProperty("spark.jobGroup.id") or "")
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Have Spark keep what a frame comes to, until it is to `forget`."""
+        self._kept.append(frame.persist())
+        return self._kept[-1]
+
     def forget(self) -> None:
         """See `Engine.forget`."""
         while self._kept:
@@ -212,7 +220,7 @@ class SparkEngine(Engine):
         if not given:
             # From a table of Arrow's: a list would be read by Python workers of another kind.
             empty = spark.createDataFrame(schema.empty_table(), from_arrow_schema(schema))
-            return SparkFrame(empty, schema, self._kept)
+            return SparkFrame(empty, schema, self)
 
         def in_executor(batches: Batches) -> Batches:
             for batch in batches:
@@ -220,7 +228,7 @@ class SparkEngine(Engine):
                     yield from step(given[number])
 
         numbers = spark.range(0, len(given), 1, len(given))
-        return SparkFrame(numbers, schema, self._kept).map(in_executor, schema)
+        return SparkFrame(numbers, schema, self).map(in_executor, schema)
 
 
 def _reason(error: Exception) -> str:

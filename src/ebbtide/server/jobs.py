@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.processes import follow_parent
+from ebbtide.imports import allow_pandas
+from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
 from ebbtide.server.warm import Gateway, WarmSpark
 from ebbtide.settings import Settings
@@ -320,6 +321,14 @@ def _collect(order: Order, tell: Tell) -> None:
 
 
 def _engine(order: Order) -> Engine:
+    master = order.settings.spark_master
+    if master.startswith(REMOTE):
+        from ebbtide.gc.connect import ConnectEngine, connect
+        from ebbtide.gc.session import read_text
+
+        allow_pandas()
+        conf = read_text(order.settings.spark_conf)
+        return ConnectEngine(master, partial(connect, master, conf))
     if order.gateway is None:
         from ebbtide.gc.engine import LocalEngine
 

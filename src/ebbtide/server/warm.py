@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ebbtide.processes import NO_SPARK
+from ebbtide.processes import NO_SPARK, REMOTE
 from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ class WarmSpark:
         self._timer: threading.Timer | None = None
 
     def lend(self, settings: Settings) -> Gateway | None:
-        """The gateway for one job, which is to be given back; None where runs need no Spark.
+        """The gateway for one job, which is to be given back; None where runs need no JVM here.
 
         Waits until the JVM answers. Raises as `Launched.gateway`, and as `gc.session.launch`.
         """
-        if settings.spark_master == NO_SPARK:
+        if settings.spark_master == NO_SPARK or settings.spark_master.startswith(REMOTE):
             return None
         with self._lock:
             self._stop_waiting()
