@@ -51,9 +51,11 @@ ENGINES: Final[dict[str, Engine]] = {
 }
 
 
-def on_engines(*names: str) -> pytest.MarkDecorator:
-    """Parameter `engine`: each of the named ones, or of all. Those that start Spark are marked."""
-    on_spark = [pytest.mark.spark, pytest.mark.drawn("engines on Spark")]
+def on_engines(*names: str, always: bool = False) -> pytest.MarkDecorator:
+    """Parameter `engine`: each of the named ones, or of all. Those that start Spark are marked, and
+    drawn unless they are to be tried `always`."""
+    drawn = [] if always else [pytest.mark.drawn("engines on Spark")]
+    on_spark = [pytest.mark.spark, *drawn]
     return pytest.mark.parametrize(
         "engine",
         [
