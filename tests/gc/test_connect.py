@@ -26,6 +26,7 @@ from ebbtide.gc.frames import Batches
 from ebbtide.gc.session import find_java
 from ebbtide.imports import allow_pandas
 
+ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 120
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 SCHEMA = pa.schema([("key", pa.int64())])
@@ -101,7 +102,23 @@ def refusing(_task: int) -> Batches:
 @pytest.mark.spark
 @pytest.mark.drawn("programs on Spark")
 def test_frames(server: str) -> None:
-    """All that a plan does with them; an error of a step arrives as itself."""
+    """In a process of its own: PySpark has a session of either kind, never of both."""
+    program = f"from tests.gc.test_connect import try_frames; try_frames({server!r})"
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS_MAX,
+    )
+    assert (done.returncode, done.stdout) == (0, "all was as it should\n"), done.stderr
+
+
+def try_frames(server: str) -> None:
+    """All that a plan does with frames; an error of a step arrives as itself."""
+    allow_pandas()
     with pytest.raises(Failed, match=r"CANNOT_MODIFY_CONFIG.*spark\.driver\.memory"):
         connect(server, {"spark.driver.memory": "3g"})
     settings = {"spark.sql.session.timeZone": "UTC"}
@@ -125,6 +142,7 @@ def test_frames(server: str) -> None:
     finally:
         engine.forget()
         engine.spark().stop()
+    sys.stdout.write("all was as it should\n")
 
 
 def test_nobody_answers() -> None:
