@@ -103,7 +103,10 @@ def refusing(_task: int) -> Batches:
 @pytest.mark.drawn("programs on Spark")
 def test_frames(server: str) -> None:
     """In a process of its own: PySpark has a session of either kind, never of both."""
-    program = f"from tests.gc.test_connect import try_frames; try_frames({server!r})"
+    program = (
+        "from ebbtide.imports import leave_pandas_alone; leave_pandas_alone()\n"  # as commands do
+        f"from tests.gc.test_connect import try_frames; try_frames({server!r})"
+    )
     path = os.pathsep.join([str(ROOT), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -118,7 +121,6 @@ def test_frames(server: str) -> None:
 
 def try_frames(server: str) -> None:
     """All that a plan does with frames; an error of a step arrives as itself."""
-    allow_pandas()
     with pytest.raises(Failed, match=r"CANNOT_MODIFY_CONFIG.*spark\.driver\.memory"):
         connect(server, {"spark.driver.memory": "3g"})
     settings = {"spark.sql.session.timeZone": "UTC"}

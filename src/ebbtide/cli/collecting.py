@@ -222,8 +222,6 @@ def _spark_engine(
 
     pairs = read_text(settings.spark_conf) | read_pairs(conf)
     if master.startswith(REMOTE):
-        allow_pandas()  # Spark Connect looks for it as it is imported
-
         from ebbtide.gc.connect import ConnectEngine, connect
 
         return ConnectEngine(master, partial(connect, master, pairs))

@@ -35,6 +35,7 @@ def connect(url: str, conf: Mapping[str, str]) -> SparkSession:
     Raises Failed `spark_error` where packages are missing, nothing answers, or a setting is none of
     a session's.
     """
+    allow_pandas()
     _require_packages()
     _require_answer(url)
     try:
@@ -104,7 +105,6 @@ class ConnectEngine(SparkEngine):
     def spark(self) -> SparkSession:
         """See `SparkEngine.spark`."""
         if self._connected is None:
-            allow_pandas()
             self._connected = self._session()
             self._connected.registerProgressHandler(self._progress.note)  # type: ignore[arg-type]  # takes more
             self._tag(self._connected)

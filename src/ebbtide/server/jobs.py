@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.imports import allow_pandas
 from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
 from ebbtide.server.warm import Gateway, WarmSpark
@@ -326,7 +325,6 @@ def _engine(order: Order) -> Engine:
         from ebbtide.gc.connect import ConnectEngine, connect
         from ebbtide.gc.session import read_text
 
-        allow_pandas()
         conf = read_text(order.settings.spark_conf)
         return ConnectEngine(master, partial(connect, master, conf))
     if order.gateway is None:
