@@ -11,7 +11,7 @@ import pytest
 
 from tests.browser.conftest import PHONE, SCREEN, THEMES, Visitor, Visitors
 from tests.support.lake import NAME
-from tests.support.randomized import choose
+from tests.support.randomized import choose, sample
 from tests.support.server import Server
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ PAGES = (
     "/repositories/empty",
     "/repositories/empty/commits",
 )
+PAGES_AT_A_TIME = 8
 GRAVE = ("serious", "critical")
 SIZES = (PHONE, SCREEN)
 
@@ -83,12 +84,13 @@ def check_looks(page: Page, place: str) -> None:
 
 
 def test_every_page_fits_and_can_be_used_by_all(visitors: Visitors) -> None:
+    """Some are tried at a time, by chance."""
     stranger = visitors(None, size=PHONE)
     stranger.go("/login")
     check_looks(stranger.page, "/login")
     visitor = visitors(size=PHONE)
     run = newest_run(visitor)
-    for place in PAGES:
+    for place in sample("pages", PAGES, PAGES_AT_A_TIME):
         visitor.go(place.format(run=run))
         # Charts come once the page is there.
         visitor.page.wait_for_selector("[data-fragment] > p > a", state="detached")

@@ -4,6 +4,7 @@ Java, a script that behaves as Spark's launcher and gateway do."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -34,7 +35,8 @@ case "$*" in
 *launcher.Main*)
     echo launcher >>"$home/calls"
     printf '\0\n'
-    printf '%s\0' "$0" -cp /nowhere -Xmx1g org.apache.spark.deploy.SparkSubmit pyspark-shell
+    printf '%s\0' "$0" -cp "$SPARK_HOME/conf:$SPARK_HOME/jars/first.jar:$SPARK_HOME/jars/*" \
+        -Xmx1g org.apache.spark.deploy.SparkSubmit pyspark-shell
     exit
     ;;
 esac
@@ -87,6 +89,12 @@ class FakeSpark:
         (found,) = (self.cache / "ebbtide" / "jvm").iterdir()
         return found
 
+    def moved(self, name: str) -> FakeSpark:
+        """The same files in another folder, as in another virtual environment."""
+        home = self.home.with_name(name)
+        shutil.copytree(self.home, home)  # with their dates
+        return FakeSpark(home, self.java_home, self.cache)
+
 
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
@@ -95,6 +103,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
     for file, text in (
         (made.home / "bin" / "spark-submit", SUBMIT),
         (made.home / "jars" / "spark-core_2.13-4.0.0.jar", ""),
+        (made.home / "jars" / "folder" / "of_another_use.jar", ""),
         (made.java_home / "bin" / "java", JAVA),
     ):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +125,45 @@ def test_the_second_start_uses_what_the_first_left(spark: FakeSpark) -> None:
     (second,) = spark.run(short=True)
     assert f"-XX:SharedArchiveFile={spark.folder()}/classes-8.jsa -Xshare:auto" in second
     assert SHORT_OPTION in second and SHORT_OPTION not in first
+
+
+def test_the_same_jars_in_another_folder(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They start from the same archive, by links that outlive both; others have their own."""
+    spark.run()
+    links = spark.folder() / "jars"
+    other = spark.moved("another spark")
+    shutil.rmtree(spark.home)
+    monkeypatch.setenv("SPARK_HOME", str(other.home))
+    (started,) = other.run()
+    assert "SharedArchiveFile" in started
+    assert f"-cp {links}/first.jar:{links}/* -Xmx1g" in started
+    (links / "spark-core_2.13-4.0.0.jar").unlink()
+    launcher, started = other.run()
+    assert launcher == "launcher" and f"-cp {links}/first.jar" in started
+    assert [each.name for each in links.iterdir()] == ["spark-core_2.13-4.0.0.jar"]
+    assert [each.name for each in spark.folder().glob("tmp*")] == []
+
+
+def test_jars_that_cannot_be_linked(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM reads them where they are. Each folder has an entry where that is known before."""
+    monkeypatch.setattr(os, "link", _refuse)
+    launcher, started = spark.run()
+    assert launcher == "launcher"
+    assert f"-cp {spark.home}/conf:{spark.home}/jars/first.jar" in started and "-XX:" not in started
+    assert not list(spark.folder().iterdir())
+    shutil.rmtree(spark.cache)
+    monkeypatch.setattr("ebbtide.gc.jvm._can_be_linked", lambda *_: False)
+    spark.run()
+    (started,) = spark.run()
+    assert f"-cp {spark.home}/conf:{spark.home}/jars/first.jar" in started
+    assert "SharedArchiveFile" in started
+    other = spark.moved("another spark")
+    monkeypatch.setenv("SPARK_HOME", str(other.home))
+    assert "ArchiveClassesAtExit" in other.run()[-1]
+
+
+def _refuse(*_: object) -> None:
+    raise PermissionError
 
 
 def test_an_entry_that_is_of_no_use(spark: FakeSpark) -> None:
@@ -234,6 +282,7 @@ def _write(name: str) -> Callable[[FakeSpark, pytest.MonkeyPatch], None]:
         _set("SPARK_DIST_CLASSPATH", "/more"),
         _write("conf/spark-defaults.conf"),
         _write("jars/another.jar"),
+        _write("conf/log4j2.properties"),
         _write("../java/release"),
     ],
 )
@@ -260,12 +309,11 @@ def test_classes_beside_settings(spark: FakeSpark) -> None:
     """Java archives nothing when its class path has a folder with files."""
     folder = spark.home / "conf"
     folder.mkdir()
-    (spark.java_home / "bin" / "java").write_text(JAVA.replace("/nowhere", str(folder)))
     assert "ArchiveClassesAtExit" in spark.run()[-1]
     (folder / "log4j2.properties").touch()
-    for file in spark.folder().glob("classes-*"):
-        file.unlink()
-    assert "ArchiveClassesAtExit" not in spark.run()[-1]
+    launcher, started = spark.run()
+    assert launcher == "launcher" and "ArchiveClassesAtExit" not in started
+    assert f"-cp {folder}:{spark.home}/jars/first.jar" in started
 
 
 def test_signals_to_the_group(spark: FakeSpark) -> None:

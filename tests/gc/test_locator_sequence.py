@@ -27,7 +27,7 @@ from ebbtide.store.metadata.schema import collections, commits, pending
 from ebbtide.store.uploads import NewObject
 from tests.gc.histories import fast_place
 from tests.support.memory_world import MemoryWorld, Place
-from tests.support.randomized import randomized
+from tests.support.randomized import randomized, sample
 
 LEASE: Final = timedelta(hours=1)
 EXPIRY: Final = timedelta(minutes=30)
@@ -35,6 +35,9 @@ EXPIRY: Final = timedelta(minutes=30)
 SHORT, LONG = LEASE / 4, LEASE * 3
 INSTANT: Final = timedelta(microseconds=1)
 GRACE: Final = timedelta(seconds=1)
+
+ORDERS_AT_A_TIME: Final = 90
+"""Of 220 over all points; the 20 over few points are all gone through."""
 
 Point = tuple[str, Event] | str
 POINTS: Final[list[Point]] = [
@@ -307,7 +310,7 @@ class Sequence:
 def make_sequence(
     place: Place, *, trash: timedelta, points: list[Point], ways: list[str]
 ) -> Sequence:
-    """A line for each way and each order of the three steps over the points."""
+    """A line for each way and some orders of the three steps over the points, by chance."""
     world = SequenceWorld(
         place, settings={"lease_ttl": LEASE, "trash_time": trash, "range_entries_target": 2}
     )
@@ -316,7 +319,8 @@ def make_sequence(
     world.target_id = world.lake.projects.create("target").project_id
     lines = []
     for way in ways:
-        for number, at in enumerate(combinations_with_replacement(points, 3)):
+        orders = list(combinations_with_replacement(points, 3))
+        for number, at in enumerate(sample(f"orders of {way}", orders, ORDERS_AT_A_TIME)):
             line = Line(f"{way} {number}".replace(" ", "-").replace("'", ""), world, WAYS[way], at)
             lines.append(line)
             line.way.make(line)
@@ -341,7 +345,7 @@ def place() -> Iterator[Place]:
 
 @pytest.mark.drawn("orders around locators")
 @pytest.mark.parametrize("way", WAYS)
-def test_every_order_at_every_point(place: Place, way: str) -> None:
+def test_orders_at_every_point(place: Place, way: str) -> None:
     """Without a trash, in which everything would be kept."""
     sequence = make_sequence(place, trash=timedelta(0), points=POINTS, ways=[way])
     sequence.run()

@@ -287,6 +287,23 @@ def test_what_is_missing_is_told() -> None:
     assert b'"missing_count":2,"missing":["a","b"]' in body
 
 
+@pytest.fixture(scope="module")
+def taken_by_server() -> dict[str, dict[str, Any]]:
+    """What `taken` made."""
+    return {}
+
+
+@pytest.fixture
+def taken(http: httpx.Client, taken_by_server: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The collection `taken`, alone in its project. What is refused does not change it, so one
+    serves all tests on a server."""
+    server = str(http.base_url)
+    if server not in taken_by_server:
+        project = new_project(http, new_repository(http, a="1"))["id"]
+        taken_by_server[server] = new_collection(http, project, "taken")
+    return taken_by_server[server]
+
+
 @pytest.mark.parametrize(
     ("asked", "status", "kind"),
     [
@@ -307,10 +324,9 @@ def test_what_is_missing_is_told() -> None:
     ids=str,
 )
 def test_what_cannot_be_made(
-    http: httpx.Client, asked: dict[str, Any], status: int, kind: str
+    http: httpx.Client, taken: dict[str, Any], asked: dict[str, Any], status: int, kind: str
 ) -> None:
-    project = new_project(http, new_repository(http, a="1"))["id"]
-    taken = new_collection(http, project, "taken")
+    project = taken["project_id"]
     if "from_collection" in asked and "version" in asked["from_collection"]:
         asked = {"from_collection": {"collection_id": taken["id"], "version": 7}}
     body = {"project_id": project, "name": "n", **asked}

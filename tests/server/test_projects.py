@@ -33,6 +33,25 @@ def http(server: Server) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def taken_by_server() -> dict[str, tuple[str, str]]:
+    """What `taken` made."""
+    return {}
+
+
+@pytest.fixture
+def taken(http: httpx.Client, taken_by_server: dict[str, tuple[str, str]]) -> tuple[str, str]:
+    """A repository with the project `taken`, and the id of a project elsewhere. What is refused
+    changes neither, so one of each serves all tests on a server."""
+    server = str(http.base_url)
+    if server not in taken_by_server:
+        repository = new_repository(http)
+        new_project(http, repository, "taken")
+        other = new_project(http, new_repository(http), "other")
+        taken_by_server[server] = (repository, other["id"])
+    return taken_by_server[server]
+
+
 @pytest.fixture
 def timed(store: Store) -> Iterator[httpx.Client]:
     """The server of a store with a clock that the test sets, and a repository `lake` in it."""
@@ -170,13 +189,15 @@ for _ in range(40):
     ids=str,
 )
 def test_what_cannot_be_made(
-    http: httpx.Client, asked: dict[str, Any], status: int, kind: str
+    http: httpx.Client,
+    taken: tuple[str, str],
+    asked: dict[str, Any],
+    status: int,
+    kind: str,
 ) -> None:
-    repository = new_repository(http)
-    new_project(http, repository, "taken")
-    other = new_project(http, new_repository(http), "other")
+    repository, other = taken
     if asked.get("parent_id") == "{other}":
-        asked = {**asked, "parent_id": other["id"]}
+        asked = {**asked, "parent_id": other}
     refused(http.post("/projects", json={"repository": repository, **asked}), status, kind)
     assert names(listed(http, "/projects", repository=repository)) == ["taken"]
 

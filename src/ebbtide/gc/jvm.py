@@ -37,9 +37,11 @@ SHELL: Final = "pyspark-shell"
 """The application that is submitted: a gateway for Python and nothing else."""
 POLL_SECONDS: Final = 0.005
 FOLDERS_MAX: Final = 3
-"""Entries of the cache that stay when another is made. Each takes some 150 MB."""
+"""Entries of the cache that stay when another is made. Each takes some 150 MB, and another 350 MB
+once the packages that its links lead to are gone."""
 ABANDONED_SECONDS: Final = 900
 COMMAND_FILE: Final = "command"
+JARS: Final = "jars"
 MEMORY: Final = "spark.driver.memory"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SHORT_OPTION: Final = "-XX:TieredStopAtLevel=1"
@@ -88,12 +90,19 @@ rm -f "$made"
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Cache:
-    """An entry of the cache: a folder, which is there when something is in it, and its key."""
+    """An entry of the cache: a folder, which is there when something is in it, and its key.
+
+    Java takes an archive only with the class path that it was made with. Where `is_shared`, the
+    class path names hard links in this folder, so that the same jars of any virtual environment
+    have the same path, and stay while a JVM reads them.
+    """
 
     folder: Path
     key: str
+    home: Path
+    is_shared: bool
 
     def command(self, java: str) -> list[str] | None:
         """The command line that is kept, up to the name of the class. None without a valid one."""
@@ -101,17 +110,22 @@ class _Cache:
             return None
         with suppress(OSError, UnicodeDecodeError):
             key, *words = (self.folder / COMMAND_FILE).read_text().split(_END)
-            if key == self.key and words[-1:] == [MAIN] and words[0] == java:
+            if key == self.key and words[-1:] == [MAIN] and words[0] == java and self._has_jars():
                 return words[:-1]
         return None
 
-    def keep(self, command: Sequence[str]) -> None:
-        """Keep a command line, if the file can be written."""
-        with suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False) as made:
-                made.write(_END.join([self.key, *command, MAIN]))
-            Path(made.name).replace(self.folder / COMMAND_FILE)
+    def keep(self, command: Sequence[str]) -> list[str]:
+        """Keep a command line; returns it with the class path that is to be used."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kept = list(command)
+        if self.is_shared:
+            self._link_jars()
+            place = kept.index("-cp") + 1
+            kept[place] = self._class_path(kept[place])
+        with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False) as made:
+            made.write(_END.join([self.key, *kept, MAIN]))
+        Path(made.name).replace(self.folder / COMMAND_FILE)
+        return kept
 
     def archive(self) -> Path | None:
         """The class-data archive; None without a complete one."""
@@ -156,6 +170,27 @@ class _Cache:
             others.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
             for folder in others[FOLDERS_MAX - 1 :]:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _has_jars(self) -> bool:
+        return not self.is_shared or _jars(self.folder) == _jars(self.home)
+
+    def _link_jars(self) -> None:
+        """Make the hard links, unless they are there."""
+        if self._has_jars():
+            return
+        shutil.rmtree(self.folder / JARS, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as made:
+            for jar in (self.home / JARS).glob("*.jar"):
+                os.link(jar, Path(made) / jar.name)
+            Path(made).rename(self.folder / JARS)
+
+    def _class_path(self, path: str) -> str:
+        """The class path by the links, without the folder of settings, which has no files."""
+        own, linked = f"{self.home / JARS}/", f"{self.folder / JARS}/"
+        entries = (each for each in path.split(os.pathsep) if Path(each) != conf_dir(self.home))
+        return os.pathsep.join(
+            linked + each.removeprefix(own) if each.startswith(own) else each for each in entries
+        )
 
     def _is_own(self) -> bool:
         """Whether nobody else can have written it: its content is executed."""
@@ -279,10 +314,15 @@ class Jvm:
             if words is None or words[0] != program:
                 self._cache = None
                 return None
-            self._cache.keep(words)
+            try:
+                words = self._cache.keep(words)
+            except (OSError, ValueError):
+                self._cache = None
         options = [SHORT_OPTION] if self._short else []
         arguments = [*words[1:], MAIN, *_as_arguments(self._settings), SHELL]
-        if archive := self._cache.archive():
+        if self._cache is None:
+            pass
+        elif archive := self._cache.archive():
             log = Path(self._directory.name) / "archive.log"
             options += [
                 f"-XX:SharedArchiveFile={archive}",
@@ -348,15 +388,12 @@ def find_cache(home: Path, java_home: str, settings: Mapping[str, str]) -> _Cach
     submitted = os.environ.get("PYSPARK_SUBMIT_ARGS", SHELL).strip()
     if base is None or submitted != SHELL or (files / "spark-env.sh").exists():
         return None
-    try:
-        jars = sorted(
-            (file.name, file.stat().st_size, file.stat().st_mtime_ns)
-            for file in (home / "jars").iterdir()
-        )
-    except OSError:
+    jars = _jars(home)
+    if jars is None:
         return None
+    is_shared = not _has_files(files) and _can_be_linked(home / JARS, base)
     depends_on = [
-        str(home),
+        "" if is_shared else str(home),
         str(jars),
         java_home,
         _text(Path(java_home) / "release"),
@@ -365,7 +402,32 @@ def find_cache(home: Path, java_home: str, settings: Mapping[str, str]) -> _Cach
         *(_text(files / name) for name in _SHAPING_FILES),
     ]
     key = hashlib.sha256(_END.join(depends_on).encode()).hexdigest()[:32]
-    return _Cache(base / "ebbtide" / "jvm" / key, key)
+    folder = base / "ebbtide" / "jvm" / key
+    return _Cache(folder=folder, key=key, home=home, is_shared=is_shared)
+
+
+def _jars(folder: Path) -> list[tuple[str, int, int]] | None:
+    """Name, size and date of each file in a folder's `jars`; None where that cannot be read."""
+    try:
+        with os.scandir(folder / JARS) as files:
+            seen = [(each.name, each.stat()) for each in files if each.name.endswith(".jar")]
+    except OSError:
+        return None
+    return sorted((name, status.st_size, status.st_mtime_ns) for name, status in seen)
+
+
+def _can_be_linked(jars: Path, cache: Path) -> bool:
+    """Whether hard links from the cache to these files may be made: on one file system, and the
+    files are the user's own (Linux refuses others where `fs.protected_hardlinks` is set)."""
+    there = next((each for each in (cache, *cache.parents) if each.exists()), None)
+    if there is None:
+        return False
+    owners = {os.geteuid(), jars.stat().st_uid} if os.geteuid() else set()
+    return there.stat().st_dev == jars.stat().st_dev and len(owners) < 2
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def _cache_home() -> Path | None:
@@ -399,9 +461,7 @@ def _can_be_archived(words: Sequence[str]) -> bool:
     """Whether Java can archive classes with this class path: without folders that hold files."""
     with suppress(ValueError, IndexError, OSError):
         path = words[words.index("-cp") + 1]
-        return not any(
-            Path(each).is_dir() and any(Path(each).iterdir()) for each in path.split(os.pathsep)
-        )
+        return not any(_has_files(Path(each)) for each in path.split(os.pathsep))
     return False
 
 

@@ -37,7 +37,6 @@ from ebbtide.server.routes import (
     tags,
 )
 from ebbtide.server.routing import PUBLIC, GuardedRoute, Segments
-from ebbtide.server.wire.base import ErrorAnswer
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaiming import ReclaimThread
 
@@ -88,16 +87,14 @@ def create_app(store: Store) -> FastAPI:
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        responses={"4XX": {"model": ErrorAnswer}, "5XX": {"model": ErrorAnswer}},
         separate_input_output_schemas=False,
     )
     app.state.store = store
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.jobs = Jobs(metrics.jobs.set)
-    app.router.route_class = GuardedRoute
     for topic in TOPICS:
-        topic.routes.install(app.router)
+        app.router.routes.extend(topic.routes.all)
     errors.install(app)
     public = [route.path_regex for route in guarded_routes(app) if route.role == PUBLIC]
     # The last is the first to see a request.
