@@ -17,7 +17,11 @@ from tests.support.server import Server
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(600),
+    pytest.mark.drawn("flows through pages"),
+]
 
 LAKE = f"/repositories/{NAME}"
 PAGES = (

@@ -25,18 +25,18 @@ GROUPS = {path: hasattr(node, "commands") for path, node in commands()}
 OF_EVERY_COMMAND = {"--store", "--json", "--help", "--traceback"}
 
 
-def environment() -> dict[str, str]:
-    """This process's, with the program on the path and no settings of the caller's."""
+def environment(**settings: str) -> dict[str, str]:
+    """This process's, with the program on the path and no settings but these."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EBBTIDE_")}
-    return kept | {"PATH": f"{Path(sys.executable).parent}:{kept['PATH']}"}
+    return kept | {"PATH": f"{Path(sys.executable).parent}:{kept['PATH']}"} | settings
 
 
 @pytest.mark.drawn("documents that are followed")
 def test_the_demo(tmp_path: Path) -> None:
-    """It compares what it kept byte for byte, and fails where anything differs."""
+    """It compares what it kept byte for byte, and fails where anything differs. Without Spark."""
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "demo.py", tmp_path / "demo"],
-        env=environment(),
+        env=environment(EBBTIDE_SPARK_MASTER="none"),
         capture_output=True,
         text=True,
         check=False,
@@ -47,12 +47,12 @@ def test_the_demo(tmp_path: Path) -> None:
     assert "has expired: collector run" in done.stdout
 
 
-def follow(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def follow(text: str, tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     """What the commands of a document do, as they stand."""
     return subprocess.run(
         ["bash", "-c", "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))],
         cwd=ROOT,
-        env=environment() | {"TMPDIR": str(tmp_path)},
+        env=environment(TMPDIR=str(tmp_path), **settings),
         capture_output=True,
         text=True,
         check=False,
@@ -61,7 +61,7 @@ def follow(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_tour_in_the_readme(tmp_path: Path) -> None:
-    """Of its output what does not depend on the day."""
+    """On Spark, as it stands. Of its output what does not depend on the day."""
     tour = (ROOT / "README.md").read_text().split("## A tour")[1].split("\n## ")[0]
     done = follow(tour, tmp_path)
     assert "2 commits kept, 2 let go" in done.stdout
@@ -76,12 +76,12 @@ def test_the_tour_in_the_readme(tmp_path: Path) -> None:
 @pytest.mark.drawn("documents that are followed")
 def test_start_here(tmp_path: Path) -> None:
     """All but the set-up, and what is done in a browser. Its grace, and the wait for that, is two
-    seconds here."""
+    seconds here, and its runs start no Spark."""
     start = (ROOT / "docs" / "start.md").read_text().replace("scripts/setup\n", "")
     for long, short in (("=15s", "=2s"), ("\nsleep 15\n", "\nsleep 2\n")):
         assert long in start
         start = start.replace(long, short)
-    done = follow(start, tmp_path)
+    done = follow(start, tmp_path, EBBTIDE_SPARK_MASTER="none")
     assert done.returncode == 0, done
     assert done.stderr == ""
     assert "2 commits kept, 2 let go" in done.stdout

@@ -104,6 +104,7 @@ def test_a_node_is_read_once(world: World, read: list[str], mode: str) -> None:
     assert 2 <= len(read) == len(set(read)) < 2 + len([node_id, *others])
 
 
+@pytest.mark.drawn("parts divided")
 @pytest.mark.parametrize("mode", ["clean", "incremental"])
 @pytest.mark.parametrize("were_few", [True, False])
 def test_many_are_divided_into_buckets(

@@ -73,7 +73,7 @@ def test_rows_have_the_key_of_what_they_are_judged_by(folder: RunFolder, seed: i
 
 
 @on_engines("inline", "spark")
-@randomized("questions")
+@randomized("questions by other engines")
 def test_what_is_left_is_what_is_not_live(folder: RunFolder, engine: Engine, seed: int) -> None:
     rng = random.Random(seed)
     parts, judged = listed(folder, rng, rng.randrange(9))

@@ -75,7 +75,7 @@ def server_kind(request: pytest.FixtureRequest) -> str:
     has_s3 = "EBBTIDE_TEST_S3_URL" in os.environ or find_ceph()
     if find_postgres() is None or not has_s3:
         return KINDS[0]
-    return randomized.choose(f"server of {request.node.nodeid}", (KINDS[0], *KINDS))
+    return randomized.choose(f"server of {request.node.nodeid}", (KINDS[0], KINDS[0], *KINDS))
 
 
 @pytest.fixture

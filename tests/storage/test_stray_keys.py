@@ -81,6 +81,7 @@ def test_a_stray_key_behind_the_first_page(s3_url: str, monkeypatch: pytest.Monk
     assert found(storage) == expected
 
 
+@pytest.mark.drawn("stray keys")
 @pytest.mark.parametrize("key", STRAY)
 def test_one_stray_key_hides_nothing(storage: Storage, key: str) -> None:
     put_key(storage.url, key)

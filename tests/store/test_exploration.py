@@ -172,6 +172,7 @@ FAULTS: Final[dict[str, tuple[object, str, Callable[[Any], Any], tuple[str, ...]
 }
 
 
+@pytest.mark.drawn("planted faults")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(start: Ground, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     module, name, broken, names = FAULTS[fault]

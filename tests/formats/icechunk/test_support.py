@@ -28,7 +28,10 @@ from tests.support.icechunk import (
 from tests.support.icechunk_writer import Writer, WriterProcess
 from tests.support.randomized import randomized
 
-pytestmark = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
+pytestmark = [
+    pytest.mark.parametrize("spec_version", SPEC_VERSIONS),
+    pytest.mark.drawn("tools of tests on Icechunk"),
+]
 
 
 def kinds(paths: dict[str, int] | frozenset[str]) -> Counter[str]:
