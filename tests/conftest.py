@@ -100,12 +100,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             (chances[item] is None) != is_long,
         )
     )
+    if is_long:
+        sets = {item: part for item in items if (part := set_alone(item))}
+        items[:] = [*randomized.in_turn(sets), *(item for item in items if item not in sets)]
 
 
 def drawn_from(item: pytest.Item) -> str | None:
     """The set that a test belongs to, of which a commit tries some."""
     marker = item.get_closest_marker("drawn")
     return None if marker is None else str(marker.args[0])
+
+
+def set_alone(item: pytest.Item) -> str | None:
+    """The set of a test, unless it is randomized as well: those have a time of their own."""
+    return None if randomized.volume_of(item) else drawn_from(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A long run ends when it should."""
+    if set_alone(item) and randomized.is_too_late():
+        pytest.skip("no time is left for more of its set")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -123,6 +123,7 @@ DROPS: dict[str, Callable[[World], object]] = {
 }
 
 
+@pytest.mark.drawn("ways to drop")
 @pytest.mark.parametrize("drop", DROPS)
 def test_what_was_staged_then_and_dropped_since(world: World, drop: str) -> None:
     """The run does not look at it as long as nothing happens to it."""

@@ -100,6 +100,7 @@ def test_killed_plan_leaves_the_store_as_it_was(
     check_finished(planned, swept, planned.collector().run())
 
 
+@pytest.mark.drawn("kills of sweeps")
 @pytest.mark.parametrize(
     ("moment", "step", "state"),
     [

@@ -239,6 +239,7 @@ def text(instant: datetime) -> str:
     return instant.isoformat().replace("+00:00", "Z")
 
 
+@pytest.mark.drawn("states of a life")
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.state}-{row.since}")
 def test_the_table_of_states(store: Store, clock: ManualClock, kind: Kind, row: Row) -> None:
     expires_at = None if row.since is None else clock.now + HOUR

@@ -39,6 +39,9 @@ long history by changing the one before."""
 providers.AVAILABLE_PROVIDERS[INDEPENDENT] = providers.HypothesisProvider
 
 
+SETS_SHARE: Final = 0.3
+"""The part of a long run that sets of alike tests may take."""
+
 OUTCOME: Final = "randomized"
 """The property of a test's report that has its `Outcome`."""
 
@@ -64,6 +67,8 @@ class Run:
     """In a long run, the name of this process: each goes through all tests, by other chances."""
     ends_at: float | None = None
     """When a long run ends, in monotonic seconds; None in any other."""
+    sets_end_at: float | None = None
+    """When a long run begins no more tests of a set, of which a commit tries some."""
     shares: float = 0.0
     """The sum of the shares of all tests of a long run."""
     seconds_per_share: float | None = None
@@ -98,9 +103,17 @@ def configure(config: pytest.Config) -> None:
 
 
 def share_out(names: Iterable[str]) -> None:
-    """The time of a long run is for tests with these volumes, by their shares."""
+    """The time of a long run is for sets first, then for tests with these volumes, by shares."""
     RUN.shares = sum(VOLUMES[name].share for name in names)
     RUN.seconds_per_share = None
+    if RUN.ends_at is not None:
+        now = time.monotonic()
+        RUN.sets_end_at = now + SETS_SHARE * (RUN.ends_at - now)
+
+
+def is_too_late() -> bool:
+    """Whether a long run has no time left for one more test of a set."""
+    return RUN.sets_end_at is not None and time.monotonic() > RUN.sets_end_at
 
 
 def examples(name: str, **more: Any) -> settings:
@@ -171,6 +184,20 @@ def choose(node: str, choices: Sequence[T]) -> T:
 def sample(name: str, choices: Sequence[T], count: int) -> list[T]:
     """Some of the choices, by the seed of the run and a name."""
     return Random(f"{RUN.base_seed} {name}").sample(choices, min(count, len(choices)))
+
+
+def in_turn(sets: Mapping[pytest.Item, str]) -> list[pytest.Item]:
+    """The tests of all sets in the order of a long run, which may not come to all: one of each set
+    in turn, and those of a set by chance."""
+    rng = Random(f"{RUN.base_seed} {RUN.worker} sets")
+    tests = sorted(sets, key=lambda item: item.nodeid)
+    rng.shuffle(tests)
+    turns = defaultdict[str, int](int)
+    numbered = []
+    for item in tests:
+        turns[sets[item]] += 1
+        numbered.append((turns[sets[item]], item))
+    return [item for _, item in sorted(numbered, key=lambda pair: pair[0])]
 
 
 def not_drawn(sets: Mapping[pytest.Item, str | None]) -> set[pytest.Item]:

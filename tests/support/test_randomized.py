@@ -164,6 +164,7 @@ class TestLongRuns:
         time = Time()
         monkeypatch.setattr(subject, "time", time)
         monkeypatch.setattr(RUN, "ends_at", 60.0)
+        monkeypatch.setattr(RUN, "sets_end_at", None)
         return time
 
     def lasting(self, time: Time, name: str, seconds: float) -> Callable[[], None]:
@@ -191,6 +192,14 @@ class TestLongRuns:
         self.lasting(time, "seeded", 1.5)()
         assert time.now == 62.5
 
+    def test_sets_leave_most_of_the_time(self, time: Time) -> None:
+        time.now = 10.0
+        subject.share_out(["seeded"])
+        time.now = 25.0
+        assert not subject.is_too_late()
+        time.now = 25.1
+        assert subject.is_too_late()
+
     def test_a_test_in_seconds_gets_what_is_left(self, time: Time) -> None:
         subject.share_out(["timed", "drawn", "seeded", "drawn", "drawn"])
         got: list[float] = []
@@ -206,7 +215,8 @@ class TestLongRuns:
 
 
 class TestSets:
-    """Of sets of alike tests a commit tries some, which chance draws; a long run tries all."""
+    """Of sets of alike tests a commit tries some, which chance draws; a long run tries as many as
+    it has time for."""
 
     @pytest.fixture
     def items(self, request: pytest.FixtureRequest) -> list[pytest.Item]:
@@ -238,6 +248,18 @@ class TestSets:
             monkeypatch.setattr(RUN, "base_seed", seed)
             tried |= set(items) - subject.not_drawn(sets)
         assert tried == set(items)
+
+    def test_a_long_run_tries_one_of_each_in_turn(
+        self, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sets = {item: "large" if number else "small" for number, item in enumerate(items)}
+        orders = []
+        for seed in range(20):
+            monkeypatch.setattr(RUN, "base_seed", seed)
+            orders.append(subject.in_turn(sets))
+            assert {sets[item] for item in orders[-1][:2]} == {"large", "small"}
+            assert sorted(orders[-1], key=items.index) == items
+        assert len({order[-1].name for order in orders}) > 5
 
     def test_processes_of_a_long_run_share_them(
         self, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch

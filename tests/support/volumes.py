@@ -69,7 +69,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "decisions": seeds(40, long=2_000),
     "questions": seeds(20, long=1_000),
     "questions by other engines": seeds(2, long=100),
-    "simulated histories": seeds(34, long=300_000, share=20.0),
+    "simulated histories": seeds(24, long=300_000, share=20.0),
     "subtractions": seeds(1, long=100),
     "frames": seeds(1, long=200),
     "keys in large numbers": seeds(1, long=100),
@@ -123,8 +123,12 @@ DRAWN: Final[Mapping[str, int]] = {
     "planted faults": 3,
     "stray keys": 10,
     "parts divided": 1,
+    "states of a life": 10,
+    "kills of sweeps": 5,
+    "tags between steps": 8,
+    "ways to drop": 5,
     "kills of removals": 2,
-    "engines on Spark": 2,
+    "engines on Spark": 1,
     "databases under load": 1,
     "documents that are followed": 1,
     "routes asked at random": 20,
@@ -144,4 +148,5 @@ DRAWN: Final[Mapping[str, int]] = {
     "operations whose COMMIT is lost": 3,
 }
 """Sets of alike tests that each start programs, or go through every order of something: how many
-of a set each commit tries. The long run tries all, and so does whoever names tests."""
+of a set each commit tries. A long run tries as many as it has time for, one of each set in turn;
+whoever names tests tries all."""

@@ -63,6 +63,7 @@ SWEEP_STEPS = [("check", "start"), ("fence", "start"), ("fence", "end"), ("reche
                ("recheck", "end"), ("forget", "start")]  # fmt: skip
 
 
+@pytest.mark.drawn("tags between steps")
 @both
 @pytest.mark.parametrize("when", [*STEPS, *SWEEP_STEPS], ids=lambda when: " ".join(when))
 def test_a_tag_on_what_goes_brings_it_back(
