@@ -21,6 +21,9 @@ OUTSIDE: Final = {
     "index.md": "README.md",
     "architecture.md": "ARCHITECTURE.md",
     "benchmarks.md": "benchmarks/README.md",
+    "changes.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
 }
 """Pages of the site by the documents that they are made of, which lie outside `docs/`."""
 

@@ -17,7 +17,8 @@ from ebbtide.settings import list_settings
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "benchmarks/README.md")),
+    *sorted(ROOT.glob("*.md")),
+    ROOT / "benchmarks" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 OPTIONS = {path: {name for p in node.params for name in p.opts} for path, node in commands()}

@@ -18,7 +18,7 @@ def test_no_control_character_reaches_a_terminal(capsys: pytest.CaptureFixture[s
     output.say(NAME)
     output.warn(NAME)
     output.error(NAME)
-    output.interrupted(NAME, f"\n{NAME}")
+    output.interrupted(f"{NAME}\n{NAME}")
     print_error("internal", NAME, as_json=False, hint=NAME)
     printed = "".join(capsys.readouterr())
     assert printed.count("\\x1b[2J\\r\\x9b") == 11

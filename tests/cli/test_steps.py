@@ -135,6 +135,8 @@ FOUND: Final[tuple[tuple[str, str, Kind], ...]] = (
     ("key create", r"write", "fails"),
     ("fs get lake main a out/a", r"write", "fails"),
     ("init {work}/fresh", r"mkdir", "fails"),
+    # Whoever interrupted what came behind the report was sent to sweep a run that was swept.
+    ("gc run lake --grace", r"BEGIN", "interrupted behind"),
 )
 """What was found to be told wrongly once: the beginning of a call, its steps, what befalls them."""
 

@@ -181,11 +181,16 @@ def test_purged_and_timed_out(world: World) -> None:
     assert shown["state"] == "purged"
 
 
-def test_an_older_plan_does_not_take_what_is_back(world: World) -> None:
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_an_older_plan_does_not_take_what_is_back(world: World, is_used_again: bool) -> None:
+    """Nor beside a new commit that needs a part of it, whose tree the plan has not read."""
     known = history(world)
     old = world.collector().plan()
     report = sweep(world)
     world.collector().undo(report.run_id)
+    if is_used_again:
+        world.lake.branches.create("again", next(iter(known)))
+        world.save("again", days_ago=0, put=["new"])
     swept = world.collector().sweep(old.run_id)
     assert swept.counts["deleted"].objects == 0
     assert swept.counts["revived"].objects == old.counts["candidate"].objects

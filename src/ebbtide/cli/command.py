@@ -115,7 +115,7 @@ class Cli:
     """What one command works with. The store is opened when it is first needed.
 
     What is said when it is interrupted is `told`; a command that can leave something unfinished
-    says so there, with `go_on`, the way on.
+    says so there, with the way on.
     """
 
     def __init__(
@@ -126,17 +126,21 @@ class Cli:
         self.output = Output(as_json=as_json)
         self.progress = StepProgress(quiet=as_json, verbose=verbose)
         self.told: Callable[[], str] = lambda: "interrupted"
-        self.go_on = ""
         self._store: Store | None = None
 
     def when_interrupted(
-        self, told: Callable[[], str], words: Sequence[str] = (), arguments: Iterable[str] = ()
+        self,
+        told: Callable[[], str],
+        words: Sequence[str] = (),
+        arguments: Iterable[str] = (),
+        *,
+        is_done: Callable[[], bool] = lambda: False,
     ) -> None:
         """From now on, say what `told` gives, and how to go on: with the present command again, or
-        with the one of these `words` on these `arguments`."""
-        self.told = told
-        way = "Go on with" if words else "Start it again with"
-        self.go_on = f"\n{way}: {command_line(self.context, words, arguments)}"
+        with the one of these `words` on these `arguments`; unless nothing is left to be done."""
+        lead = "Go on with" if words else "Start it again with"
+        way = f"\n{lead}: {command_line(self.context, words, arguments)}"
+        self.told = lambda: told() if is_done() else told() + way
 
     @property
     def store(self) -> Store:
@@ -272,14 +276,18 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
                 as_json=json,
                 verbose=verbose or given.verbose,
             )
+            told = ""
             try:
                 try:
                     function(cli, *arguments, **options)
+                except KeyboardInterrupt:
+                    told = cli.told()  # may look at the store, which is still open
+                    raise
                 finally:
                     cli.close()
             except KeyboardInterrupt as interrupt:
                 cli.progress.pause()
-                cli.output.interrupted(cli.told(), cli.go_on)
+                cli.output.interrupted(told or cli.told())
                 raise typer.Exit(getattr(interrupt, "exit_code", INTERRUPTED)) from None
 
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]

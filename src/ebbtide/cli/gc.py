@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +27,7 @@ from ebbtide.cli.interrupting import command_line, planning_told, sweep_told
 from ebbtide.cli.summary import show_summary
 from ebbtide.cli.text import count_text, date_text, one_line, size_text
 from ebbtide.durations import format_duration
+from ebbtide.errors import EbbtideError
 
 if TYPE_CHECKING:
     from ebbtide.gc.planning.plan import Plan
@@ -331,7 +333,20 @@ def run_both(
 def _when_swept(cli: Cli, run: Run, repository: str, run_id: str) -> None:
     """What is said of a sweep that is interrupted."""
     run.progress.moves_aside = run.aside_for is not None
-    cli.when_interrupted(lambda: sweep_told(run.progress), ("gc", "sweep"), (repository, run_id))
+
+    def is_swept() -> bool:
+        # The report is written before the database is told of it, and before what earlier runs
+        # had aside is deleted.
+        with suppress(EbbtideError):
+            return run.collector.show(run_id).state == "swept"
+        return False
+
+    cli.when_interrupted(
+        lambda: sweep_told(run.progress, is_swept=is_swept()),
+        ("gc", "sweep"),
+        (repository, run_id),
+        is_done=is_swept,
+    )
 
 
 def _agreed(cli: Cli, plan: Plan, aside_for: timedelta | None, *, yes: bool) -> bool:

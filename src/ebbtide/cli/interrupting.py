@@ -19,17 +19,17 @@ def planning_told(progress: StepProgress) -> str:
     return f"Interrupted{doing}: the plan was not finished, and nothing was deleted"
 
 
-def sweep_told(progress: StepProgress) -> str:
+def sweep_told(progress: StepProgress, *, is_swept: bool) -> str:
     """Of a sweep: how much of what it had to do is done."""
-    deleting = progress.reached("delete ")
-    stays = "Nothing is lost: what was planned stays planned"
-    if deleting is None:
-        return f"Interrupted before any file was deleted. {stays}"
-    if progress.reached("purge") is not None:
+    if is_swept:
         return (
             "Interrupted behind the end of the sweep, which is done. What earlier runs had aside "
             "for long enough is deleted by the next"
         )
+    deleting = progress.reached("delete ")
+    stays = "Nothing is lost: what was planned stays planned"
+    if deleting is None:
+        return f"Interrupted before any file was deleted. {stays}"
     done = "moved aside" if progress.moves_aside else "deleted"
     return f"Interrupted in the sweep: {share_text(deleting)} {done}. {stays}"
 

@@ -80,14 +80,14 @@ class Output:
         """An error that the answer tells of too, on stderr."""
         print(f"error: {escaped_lines(text)}", file=sys.stderr)
 
-    def interrupted(self, told: str, go_on: str) -> None:
+    def interrupted(self, told: str) -> None:
         """The command was interrupted: what state things are in, and how to go on."""
         if self._has_answered:
-            print(escaped_lines(f"{told}{go_on}"), file=sys.stderr)
+            print(escaped_lines(told), file=sys.stderr)
         else:
             # A terminal has shown ^C where the line begins.
             lead = "\n" if sys.stderr.isatty() else ""
-            print_error("interrupted", f"{told}{go_on}", as_json=self.as_json, lead=lead)
+            print_error("interrupted", told, as_json=self.as_json, lead=lead)
 
     def warn(self, text: str) -> None:
         """A warning, on stderr; a `--json` document carries its warnings itself."""
