@@ -177,9 +177,10 @@ def test_an_entry_that_is_of_no_use(spark: FakeSpark) -> None:
         kept.write_text(useless, encoding="latin-1")
         assert spark.run()[0] == "launcher"
         assert kept.read_text() == text
-    spark.folder().chmod(0o777)
+    folder = spark.folder()
+    folder.chmod(0o777)
     launcher, plain = spark.run()
-    assert (launcher, "-XX:" in plain) == ("launcher", False)
+    assert (launcher, "-XX:" in plain, str(folder) in plain) == ("launcher", False, False)
 
 
 def test_an_archive_that_was_cut_off(spark: FakeSpark) -> None:

@@ -115,8 +115,11 @@ class _Cache:
         return None
 
     def keep(self, command: Sequence[str]) -> list[str]:
-        """Keep a command line; returns it with the class path that is to be used."""
+        """Keep a command line; returns it with the class path that is to be used. OSError or
+        ValueError where it cannot be kept."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self._is_own():
+            raise PermissionError(f"others can write {self.folder}")
         kept = list(command)
         if self.is_shared:
             self._link_jars()
@@ -175,14 +178,18 @@ class _Cache:
         return not self.is_shared or _jars(self.folder) == _jars(self.home)
 
     def _link_jars(self) -> None:
-        """Make the hard links, unless they are there."""
-        if self._has_jars():
-            return
-        shutil.rmtree(self.folder / JARS, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as made:
+        """Make the hard links, unless they are there: another JVM may be about to read them. Each
+        has all of them open once Spark has started, so that they may be removed then."""
+        with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as scratch:
+            made = Path(scratch) / JARS
+            made.mkdir()
             for jar in (self.home / JARS).glob("*.jar"):
-                os.link(jar, Path(made) / jar.name)
-            Path(made).rename(self.folder / JARS)
+                os.link(jar, made / jar.name)
+            if self._has_jars():
+                return
+            with suppress(FileNotFoundError):
+                (self.folder / JARS).rename(Path(scratch) / "old")
+            made.rename(self.folder / JARS)
 
     def _class_path(self, path: str) -> str:
         """The class path by the links, without the folder of settings, which has no files."""
@@ -320,9 +327,8 @@ class Jvm:
                 self._cache = None
         options = [SHORT_OPTION] if self._short else []
         arguments = [*words[1:], MAIN, *_as_arguments(self._settings), SHELL]
-        if self._cache is None:
-            pass
-        elif archive := self._cache.archive():
+        cache = self._cache
+        if cache and (archive := cache.archive()):
             log = Path(self._directory.name) / "archive.log"
             options += [
                 f"-XX:SharedArchiveFile={archive}",
@@ -330,8 +336,8 @@ class Jvm:
                 "-XX:+VerifySharedSpaces",  # costs nothing that could be measured
                 f"-Xlog:cds=info:file={log}",
             ]
-        elif _can_be_archived(words) and (made := self._cache.make_archive()):
-            making = ["/bin/sh", "-c", _RUN_AND_MAKE, "sh", str(made), str(self._cache.folder)]
+        elif cache and _can_be_archived(words) and (made := cache.make_archive()):
+            making = ["/bin/sh", "-c", _RUN_AND_MAKE, "sh", str(made), str(cache.folder)]
             return [*making, program, f"-XX:ArchiveClassesAtExit={made}", *options, *arguments]
         return ["/bin/sh", "-c", _RUN, "sh", program, *options, *arguments]
 
@@ -427,7 +433,11 @@ def _can_be_linked(jars: Path, cache: Path) -> bool:
 
 
 def _has_files(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.iterdir())
+    """Whether there are any; yes where nobody can tell."""
+    try:
+        return folder.is_dir() and any(folder.iterdir())
+    except OSError:
+        return True
 
 
 def _cache_home() -> Path | None:
