@@ -134,13 +134,14 @@ class Cli:
         words: Sequence[str] = (),
         arguments: Iterable[str] = (),
         *,
-        is_done: Callable[[], bool] = lambda: False,
+        done: Callable[[], str | None] = lambda: None,
     ) -> None:
         """From now on, say what `told` gives, and how to go on: with the present command again, or
-        with the one of these `words` on these `arguments`; unless nothing is left to be done."""
+        with the one of these `words` on these `arguments`. `done` gives what to say instead where
+        nothing is left to be done."""
         lead = "Go on with" if words else "Start it again with"
         way = f"\n{lead}: {command_line(self.context, words, arguments)}"
-        self.told = lambda: told() if is_done() else told() + way
+        self.told = lambda: done() or told() + way
 
     @property
     def store(self) -> Store:

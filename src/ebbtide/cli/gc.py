@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,7 @@ from ebbtide.cli.command import (
     group,
 )
 from ebbtide.cli.figures import show_outcome, show_plan
-from ebbtide.cli.interrupting import command_line, planning_told, sweep_told
+from ebbtide.cli.interrupting import SWEPT, command_line, planning_told, sweep_told
 from ebbtide.cli.summary import show_summary
 from ebbtide.cli.text import count_text, date_text, one_line, size_text
 from ebbtide.durations import format_duration
@@ -334,19 +335,15 @@ def _when_swept(cli: Cli, run: Run, repository: str, run_id: str) -> None:
     """What is said of a sweep that is interrupted."""
     run.progress.moves_aside = run.aside_for is not None
 
-    def is_swept() -> bool:
+    def done() -> str | None:
         # The report is written before the database is told of it, and before what earlier runs
         # had aside is deleted.
         with suppress(EbbtideError):
-            return run.collector.show(run_id).state == "swept"
-        return False
+            return SWEPT if run.collector.show(run_id).state == "swept" else None
+        return None
 
-    cli.when_interrupted(
-        lambda: sweep_told(run.progress, is_swept=is_swept()),
-        ("gc", "sweep"),
-        (repository, run_id),
-        is_done=is_swept,
-    )
+    told = partial(sweep_told, run.progress)
+    cli.when_interrupted(told, ("gc", "sweep"), (repository, run_id), done=done)
 
 
 def _agreed(cli: Cli, plan: Plan, aside_for: timedelta | None, *, yes: bool) -> bool:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import typer
 
 from ebbtide.cli.progress import Step, StepProgress
 from ebbtide.cli.text import count_text
+
+SWEPT: Final = (
+    "Interrupted behind the end of the sweep, which is done. What earlier runs had aside for long "
+    "enough is deleted by the next"
+)
+"""Of a sweep whose report is written."""
 
 
 def planning_told(progress: StepProgress) -> str:
@@ -19,13 +25,8 @@ def planning_told(progress: StepProgress) -> str:
     return f"Interrupted{doing}: the plan was not finished, and nothing was deleted"
 
 
-def sweep_told(progress: StepProgress, *, is_swept: bool) -> str:
+def sweep_told(progress: StepProgress) -> str:
     """Of a sweep: how much of what it had to do is done."""
-    if is_swept:
-        return (
-            "Interrupted behind the end of the sweep, which is done. What earlier runs had aside "
-            "for long enough is deleted by the next"
-        )
     deleting = progress.reached("delete ")
     stays = "Nothing is lost: what was planned stays planned"
     if deleting is None:
