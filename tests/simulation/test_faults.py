@@ -1,7 +1,8 @@
 """Defects that are known: taken out of the code again, the simulation finds each.
 
 A hunt from seed 0 on finds them too, given no hint (`hunt.py`), in more time than a commit has. So
-each test begins with the history that such a hunt ended with.
+each test begins with the history that such a hunt ended with. One history more shows what is no
+defect, since nobody was promised anything.
 """
 
 from __future__ import annotations
@@ -117,6 +118,15 @@ KNOWN: Final[dict[str, tuple[History, str]]] = {
 """By the fault: a history that shows it, and the check that does."""
 
 
+UNACKNOWLEDGED: Final = history(
+    1,
+    step("save", 29, 1, 51, 27, process=2, disturbed=Disturbance("sleep", "INSERT reflog", 0, 5)),
+    step("copy database", process=2),
+    step("copied run", 21, 51, 39, 9, later=3 * LEASE + MINUTE, process=2),
+)
+"""A save sleeps in its transaction while a run over a copy of the database takes the storage."""
+
+
 @pytest.fixture(scope="module")
 def simulation() -> Iterator[Simulation]:
     with open_simulation() as opened:
@@ -132,3 +142,10 @@ def test_a_fault_is_found(simulation: Simulation, fault: str) -> None:
     assert found.violation.kind == kind
     mended = simulation.run(shows)
     assert mended.violation is None, told(mended)
+
+
+def test_what_was_never_acknowledged_is_not_promised_beside_a_copy(simulation: Simulation) -> None:
+    """The save is refused, since the storage is the copy's by then; nothing else is lost."""
+    outcome = simulation.run(UNACKNOWLEDGED)
+    assert outcome.violation is None, told(outcome)
+    assert any("refused: storage_foreign" in line.text for line in outcome.lines), told(outcome)
