@@ -17,9 +17,8 @@ from ebbtide.cli.app import run
 from ebbtide.store.completing import known_names
 from tests.cli.conftest import Ebbtide
 from tests.cli.test_gc import SHORT
+from tests.support.program import PROGRAM
 from tests.support.templates import copy_store
-
-PROGRAM = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
 
 
 @pytest.fixture(scope="module")

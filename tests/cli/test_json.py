@@ -12,7 +12,8 @@ import pytest
 
 from ebbtide.cli.reference import commands
 from tests.cli.conftest import Ebbtide
-from tests.support.server import PROGRAM, new_server
+from tests.support.program import PROGRAM
+from tests.support.server import new_server
 
 SHORT = ("--grace", "0s", "--unsafe", "--yes")
 ELSEWHERE = {

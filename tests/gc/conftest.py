@@ -1,4 +1,4 @@
-"""A store of its own for each test of the collector, and programs that are killed."""
+"""A store of its own for each test of the collector."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forking import Forks, forking
 from tests.support.histories import PlannedWorld, Template, make_template
 from tests.support.world import World
 
@@ -32,10 +31,3 @@ def planned(template: Template, tmp_path: Path) -> Iterator[PlannedWorld]:
     world = PlannedWorld(template, tmp_path)
     yield world
     world.close()
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
-    """Forks runs that kill themselves."""
-    with forking("tests.gc.killed_run", "tests.gc.killed_removal") as made:
-        yield made

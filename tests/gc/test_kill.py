@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide.gc.report import RunReport
 from tests.support.copies import listing, verify
-from tests.support.forking import Forks
+from tests.support.forking import forks
 from tests.support.histories import PlannedWorld, Template, kept_contents
 from tests.support.world import START
 
@@ -31,17 +31,15 @@ def swept(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Files
     return listing(world.root)
 
 
-def kill(
-    forks: Forks, world: PlannedWorld, action: str, moment: str, where: str, *, engine: str
-) -> None:
+def kill(world: PlannedWorld, action: str, moment: str, where: str, *, engine: str) -> None:
     """Run the collector in a process that is killed there; nothing of it is left behind."""
     arguments = [str(world.directory), START.isoformat(), engine, action, moment, where]
-    run = forks.start("tests.gc.killed_run", *arguments)
+    run = forks().start("tests.gc.killed_run", *arguments)
     try:
         assert run.wait() == KILLED
-        assert not wait_for_end(run.session)
+        assert not wait_for_end(run.pid)
     finally:
-        for each in in_session(run.session):
+        for each in in_session(run.pid):
             each.kill()
 
 
@@ -89,9 +87,9 @@ def check_finished(world: PlannedWorld, swept: Files, report: RunReport) -> None
 
 @pytest.mark.parametrize("step", ["list", "subtract"])
 def test_killed_plan_leaves_the_store_as_it_was(
-    forks: Forks, planned: PlannedWorld, swept: Files, step: str
+    planned: PlannedWorld, swept: Files, step: str
 ) -> None:
-    kill(forks, planned, "plan", "end", step, engine="inline")
+    kill(planned, "plan", "end", step, engine="inline")
     assert listing(planned.root) == planned.template.files
     check_nothing_lost(planned, swept)
     (known,) = planned.collector().runs()
@@ -117,9 +115,9 @@ def test_killed_plan_leaves_the_store_as_it_was(
     ],
 )
 def test_killed_sweep_is_finished_by_the_next(
-    forks: Forks, planned: PlannedWorld, swept: Files, moment: str, step: str, state: str
+    planned: PlannedWorld, swept: Files, moment: str, step: str, state: str
 ) -> None:
-    kill(forks, planned, "sweep", moment, step, engine="inline")
+    kill(planned, "sweep", moment, step, engine="inline")
     check_nothing_lost(planned, swept)
     collector = planned.collector()
     (known,) = collector.runs()
@@ -142,9 +140,9 @@ def test_killed_sweep_is_finished_by_the_next(
     ],
 )
 def test_killed_sweep_is_finished_by_a_new_run(
-    forks: Forks, planned: PlannedWorld, swept: Files, step: str, engine: str
+    planned: PlannedWorld, swept: Files, step: str, engine: str
 ) -> None:
-    kill(forks, planned, "sweep", "end", step, engine=engine)
+    kill(planned, "sweep", "end", step, engine=engine)
     check_nothing_lost(planned, swept)
 
     check_finished(planned, swept, planned.collector().run())
@@ -162,14 +160,14 @@ def test_killed_sweep_is_finished_by_a_new_run(
     ],
 )
 def test_killed_amid_the_deletes_of_a_kind(
-    forks: Forks, planned: PlannedWorld, swept: Files, kind: str, moment: str, engine: str
+    planned: PlannedWorld, swept: Files, kind: str, moment: str, engine: str
 ) -> None:
     prefix = {"range": "_ebbtide/ranges/", "object": "data/"}[kind]
     gone = sorted(planned.template.files.keys() - swept.keys())
     of_kind = [address for address in gone if address.startswith(prefix) and "#" not in address]
     address = of_kind[len(of_kind) // 2]
 
-    kill(forks, planned, "sweep", moment, address, engine=engine)
+    kill(planned, "sweep", moment, address, engine=engine)
     check_nothing_lost(planned, swept)
     left = listing(planned.root).keys() & set(gone)
     assert (address in left) == (moment == "before")

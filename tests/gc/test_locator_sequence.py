@@ -307,10 +307,8 @@ class Sequence:
         assert kept == needed
 
 
-def make_sequence(
-    place: Place, *, trash: timedelta, points: list[Point], ways: list[str]
-) -> Sequence:
-    """A line for each way and some orders of the three steps over the points, by chance."""
+def make_sequence(place: Place, *, trash: timedelta, points: list[Point], way: str) -> Sequence:
+    """Lines of a way, one for each of some orders of the three steps over the points, by chance."""
     world = SequenceWorld(
         place, settings={"lease_ttl": LEASE, "trash_time": trash, "range_entries_target": 2}
     )
@@ -318,12 +316,11 @@ def make_sequence(
     world.keep(default="1h", branches={"older-*": "7d"})
     world.target_id = world.lake.projects.create("target").project_id
     lines = []
-    for way in ways:
-        orders = list(combinations_with_replacement(points, 3))
-        for number, at in enumerate(sample(f"orders of {way}", orders, ORDERS_AT_A_TIME)):
-            line = Line(f"{way} {number}".replace(" ", "-").replace("'", ""), world, WAYS[way], at)
-            lines.append(line)
-            line.way.make(line)
+    orders = list(combinations_with_replacement(points, 3))
+    for number, at in enumerate(sample(f"orders of {way}", orders, ORDERS_AT_A_TIME)):
+        line = Line(f"{way} {number}".replace(" ", "-").replace("'", ""), world, WAYS[way], at)
+        lines.append(line)
+        line.way.make(line)
     # Garbage of every kind: what the run has to delete, whatever users do.
     garbage = Line("garbage", world, WAYS["replaced"], ("", "", ""))
     make_collection(garbage)
@@ -347,7 +344,7 @@ def place() -> Iterator[Place]:
 @pytest.mark.parametrize("way", WAYS)
 def test_orders_at_every_point(place: Place, way: str) -> None:
     """Without a trash, in which everything would be kept."""
-    sequence = make_sequence(place, trash=timedelta(0), points=POINTS, ways=[way])
+    sequence = make_sequence(place, trash=timedelta(0), points=POINTS, way=way)
     sequence.run()
     assert sequence.report is not None
     assert sequence.report.counts["deleted"].objects >= 3
@@ -358,30 +355,26 @@ def test_orders_at_every_point(place: Place, way: str) -> None:
 TRASHES: Final = {"no trash": timedelta(0), "short trash": SHORT, "long trash": LONG}
 ENDING: Final = ["collection", "expiring", "project above"]
 AROUND: Final = [
-    *(("lease", LEASE, trash, list(WAYS)) for trash in TRASHES),
-    *(("expiry", EXPIRY, trash, ["expiring"]) for trash in TRASHES),
-    ("trash", SHORT, "short trash", ENDING),
-    ("trash", LONG, "long trash", ENDING),
+    *(("lease", LEASE, trash, way) for trash in TRASHES for way in WAYS),
+    *(("expiry", EXPIRY, trash, "expiring") for trash in TRASHES),
+    *(("trash", SHORT, "short trash", way) for way in ENDING),
+    *(("trash", LONG, "long trash", way) for way in ENDING),
 ]
 
 
 @pytest.mark.drawn("ends around locators")
-@pytest.mark.parametrize(("end", "span", "trash", "ways"), AROUND)
+@pytest.mark.parametrize(
+    ("end", "span", "trash", "way"), AROUND, ids=[f"{e} {t} {w}" for e, _, t, w in AROUND]
+)
 @randomized("ends of locators")
 def test_around_every_end(
-    place: Place,
-    tmp_path: Path,
-    seed: int,
-    end: str,
-    span: timedelta,
-    trash: str,
-    ways: list[str],
+    place: Place, tmp_path: Path, seed: int, end: str, span: timedelta, trash: str, way: str
 ) -> None:
     """Time goes on at a point of the run, to where a lease, a collection or its trash ends: at two
     of its points, to an instant before that, to it, or to one after. What is there before the run
     is made once."""
     del end
-    made = make_sequence(place, trash=TRASHES[trash], points=FEW_POINTS, ways=ways)
+    made = make_sequence(place, trash=TRASHES[trash], points=FEW_POINTS, way=way)
     begin_again = made.world.remember(tmp_path / "before.db")
     for point, off in Random(seed).sample(list(product(FEW_POINTS[1:3], (-1, 0, 1))), 2):
         begin_again()

@@ -23,7 +23,7 @@ from ebbtide.store.metadata.schema import commits, pending, purges, readings, up
 from tests.gc.killed_removal import LeftWorld
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
-from tests.support.forking import Forks
+from tests.support.forking import forks
 from tests.support.gone import files, fill, gone_repository, let_go, remover, rows
 from tests.support.world import DAY, World
 
@@ -367,9 +367,7 @@ MOMENTS = [
 
 @pytest.mark.drawn("kills of removals")
 @pytest.mark.parametrize(("moment", "where"), MOMENTS, ids=[" ".join(each) for each in MOMENTS])
-def test_killed_at_any_moment_it_goes_on(
-    forks: Forks, tmp_path: Path, moment: str, where: str
-) -> None:
+def test_killed_at_any_moment_it_goes_on(tmp_path: Path, moment: str, where: str) -> None:
     world = World(tmp_path, settings={"trash_time": WEEK, "lease_ttl": HOUR})
     fill(world)
     repository_id = let_go(world)
@@ -379,7 +377,7 @@ def test_killed_at_any_moment_it_goes_on(
     now = world.now
     world.close()
     arguments = [str(tmp_path), now.isoformat(), repository_id, moment, address]
-    assert forks.start("tests.gc.killed_removal", *arguments).wait() == KILLED
+    assert forks().start("tests.gc.killed_removal", *arguments).wait() == KILLED
     left = LeftWorld(tmp_path, now=now)
     assert rows(left.store)["repositories"] == 1
     collector = remover(left.store, repository_id)

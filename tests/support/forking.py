@@ -1,110 +1,200 @@
 """Programs of tests that are forked from a process which has loaded their modules: a program then
 starts in a hundredth of the time that Python takes to load them.
 
-`python -m tests.support.forking MODULE…` is that process. It reads a module and the arguments of
-its `main` from each line, as JSON, and answers with the id and the exit code of the program.
+`python -m tests.support.forking` is that process; each process of tests has one. It reads what to
+start from lines, as JSON, and answers with lines: the id of each program when it begins, and that
+with its exit code when it ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from ebbtide.imports import prepare_forks
 
 ROOT: Final = Path(__file__).parents[2]
-NULL: Final = "/dev/null"
+PIECE_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A program that has begun. `session` is its process, and the session of all that it starts."""
+    """One that has begun. `pid` is its process, and the session of all that it starts."""
 
     forks: Forks
-    session: int
+    pid: int
 
-    def wait(self) -> int:
-        """The exit code; negative if a signal ended it."""
-        return int(self.forks.answer())
+    def poll(self) -> int | None:
+        """Its exit code, negative if a signal ended it; None while it runs."""
+        return self.forks.code_of(self.pid, seconds=0.0)
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Its exit code, once it has ended; TimeoutError where that takes longer."""
+        code = self.forks.code_of(self.pid, seconds=seconds)
+        if code is None:
+            raise TimeoutError(f"program {self.pid} has not ended within {seconds} s")
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """To the process alone."""
+        os.kill(self.pid, number)
 
 
 class Forks:
-    """The process that programs are forked from, one after the other."""
+    """The process that programs are forked from."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forking"],
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        self._rest = b""
+        self._begun: list[int] = []
+        self._codes: dict[int, int] = {}
 
-    def start(self, module: str, *arguments: str) -> Running:
-        """Fork a program that calls `main(*arguments)` of a module."""
+    def start(
+        self,
+        module: str,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        out: Path | None = None,
+        err: Path | None = None,
+    ) -> Running:
+        """Fork a program that calls `main(*arguments)` of a module, in this process's environment
+        or another one. What it writes is added to `out` and `err`, without which it is lost, or
+        goes where this process's errors go."""
+        wanted = {
+            "module": module,
+            "arguments": arguments,
+            "environment": environment or _environment(),
+            "out": out and str(out),
+            "err": err and str(err),
+        }
         assert self._process.stdin is not None
-        print(json.dumps([module, *arguments]), file=self._process.stdin, flush=True)
-        return Running(self, int(self.answer()))
+        self._process.stdin.write(f"{json.dumps(wanted)}\n".encode())
+        while not self._begun:
+            self._read(None)
+        return Running(self, self._begun.pop())
 
-    def answer(self) -> str:
-        """The next line that the process writes."""
+    def code_of(self, pid: int, *, seconds: float | None) -> int | None:
+        """The exit code of a program; None where it has not ended within so many seconds."""
+        ends = None if seconds is None else time.monotonic() + seconds
+        while pid not in self._codes:
+            left = None if ends is None else max(ends - time.monotonic(), 0.0)
+            if not self._read(left):
+                return None
+        return self._codes[pid]
+
+    def _read(self, seconds: float | None) -> bool:
+        """Take what the process says; whether it said anything within so many seconds."""
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the process that programs are forked from has ended"
-        return line
+        if not select.select([self._process.stdout], [], [], seconds)[0]:
+            return False
+        piece = self._process.stdout.read(PIECE_BYTES)
+        assert piece, "the process that programs are forked from has ended"
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for pid, code in map(json.loads, lines):
+            if code is None:
+                self._begun.append(pid)
+            else:
+                self._codes[pid] = code
+        return True
+
+    def end(self) -> None:
+        """It ends. Programs that still run go on."""
+        self._process.communicate()
 
 
-@contextmanager
-def forking(*modules: str) -> Iterator[Forks]:
-    """A process that has loaded these modules, for the block. What programs write to standard error
-    goes to this process's."""
+def _environment() -> dict[str, str]:
+    """This process's, in which the tests are found."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.forking", *modules],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        # On leaving, standard input is closed, and the process ends.
-        yield Forks(process)
+    return {**os.environ, "PYTHONPATH": path}
 
 
-def serve(modules: list[str]) -> None:
-    """Fork a program for each line of standard input."""
-    for module in modules:
-        importlib.import_module(module)
-    for line in sys.stdin:
-        module, *arguments = json.loads(line)
-        program = os.fork()
-        if program == 0:
-            _run(module, arguments)
-        _tell(program)
-        _, status = os.waitpid(program, 0)
-        _tell(os.waitstatus_to_exitcode(status))
+@cache
+def forks() -> Forks:
+    """That of this process, until its end."""
+    made = Forks()
+    atexit.register(made.end)
+    return made
 
 
-def _tell(number: int) -> None:
-    sys.stdout.write(f"{number}\n")
-    sys.stdout.flush()
+def serve() -> None:
+    """Fork a program for each line of standard input, until that is closed."""
+    prepare_forks()
+    running: dict[int, int] = {}
+    rest = b""
+    while True:
+        for ready in select.select([0, *running], [], [])[0]:
+            if ready != 0:
+                os.close(ready)
+                pid, status = os.waitpid(running.pop(ready), 0)
+                _tell(pid, os.waitstatus_to_exitcode(status))
+                continue
+            piece = os.read(0, PIECE_BYTES)
+            if not piece:
+                return
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                wanted = json.loads(line)
+                importlib.import_module(wanted["module"])
+                if (pid := os.fork()) == 0:
+                    _run(**wanted)
+                running[os.pidfd_open(pid)] = pid
+                _tell(pid, None)
 
 
-def _run(module: str, arguments: list[str]) -> None:
+def _tell(pid: int, code: int | None) -> None:
+    os.write(1, f"{json.dumps([pid, code])}\n".encode())
+
+
+def _run(
+    *,
+    module: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    out: str | None,
+    err: str | None,
+) -> None:
     """The program. It never returns to the loop of the process that it was forked from."""
-    code = 1
+    code: Any = 1
     try:
         os.setsid()
-        for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY)):
-            os.dup2(os.open(NULL, flags), descriptor)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(out or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+        if err is not None:
+            os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+        os.environ.clear()
+        os.environ.update(environment)
+        tempfile.tempdir = None
         importlib.import_module(module).main(*arguments)
         code = 0
+    except SystemExit as end:
+        code = end.code
     except BaseException:  # noqa: BLE001 - whatever it is, it is told of, and ends this process
         traceback.print_exc()
     finally:
-        os._exit(code)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1:])
+    serve()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import BufferedWriter, StringIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -20,6 +20,9 @@ from ebbtide import interrupts
 from ebbtide.cli.app import run
 from tests.support.small_world import ENVIRONMENT, SmallWorld
 from tests.support.steps import Fault, Stdout, Stepping, Steps
+
+PROGRAM: Final = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
+"""What starts it in a process of its own."""
 
 
 @dataclass(frozen=True)

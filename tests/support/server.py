@@ -1,11 +1,12 @@
-"""A server in a process of its own, as users start it."""
+"""A server in a process of its own: the program that users start, forked where all that it loads is
+loaded."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,8 +21,9 @@ from ebbtide.storage import Storage, open_storage
 from ebbtide.store.embedded import Store
 from ebbtide.store.keys import Role
 from ebbtide.store.promises import PROMISED
+from tests.support.forking import Running, forks
 
-PROGRAM = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
+PROGRAM = "tests.support.forked"
 API = "/api/v1"
 WAIT_SECONDS = 60.0
 
@@ -47,18 +49,15 @@ class Server:
     environment: dict[str, str]
     keys: dict[str, Key] = field(default_factory=dict)
     url: str = ""
-    process: subprocess.Popen[str] | None = None
+    process: Running | None = None
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one command of the program on the store."""
-        return subprocess.run(
-            [*PROGRAM, *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=WAIT_SECONDS,
-        )
+        with tempfile.TemporaryDirectory() as directory:
+            out, err = Path(directory, "out"), Path(directory, "err")
+            code = self._begin(*arguments, out=out, err=err).wait(WAIT_SECONDS)
+            said = out.read_text(), err.read_text()
+        return subprocess.CompletedProcess(arguments, code, *said)
 
     @property
     def settings(self) -> Settings:
@@ -75,20 +74,16 @@ class Server:
                 for role in Role:
                     made = store.keys.create(role, name=role)
                     self.keys[role] = Key(made.key.access_key_id, made.secret)
-        log = (self.directory / "server.log").open("a")
-        self.process = subprocess.Popen(
-            [*PROGRAM, "serve", "--port", "0"],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-        log.close()
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert "http" in line, self.log
-        self.url = line.split()[-1]
+        said, log = self.directory / "server.out", self.directory / "server.log"
+        said.write_text("")
+        self.process = process = self._begin("serve", "--port", "0", out=said, err=log)
+        eventually(lambda: process.poll() is not None or said.read_text().endswith("\n"))
+        assert "http" in said.read_text(), self.log
+        self.url = said.read_text().split()[-1]
         return self
+
+    def _begin(self, *arguments: str, out: Path, err: Path) -> Running:
+        return forks().start(PROGRAM, *arguments, environment=self.environment, out=out, err=err)
 
     @property
     def log(self) -> str:
@@ -98,12 +93,9 @@ class Server:
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """End the server; its exit code."""
         assert self.process is not None
-        assert self.process.stdout is not None
         if self.process.poll() is None:
             self.process.send_signal(how)
-        code = self.process.wait(WAIT_SECONDS)
-        self.process.stdout.close()
-        return code
+        return self.process.wait(WAIT_SECONDS)
 
     def client(self, role: str = "admin") -> Client:
         """The high-level client, with the key of a role."""

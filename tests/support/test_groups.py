@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +23,12 @@ def test_a_group_has_one_process(tmp_path: Path) -> None:
     """pytest and pytest-xdist agree on how a group is named; some versions do not."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_group.py").write_text(TESTS)
-    options = ("-n", "2", "--dist=loadgroup", "-p", "no:randomly", "-p", "no:cacheprovider")
+    # Other plugins take longer to load than all the rest.
+    options = ("-p", "xdist", "-n", "2", "--dist=loadgroup")
     subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=tmp_path,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
         check=True,
         stdout=subprocess.DEVNULL,
     )

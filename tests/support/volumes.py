@@ -133,7 +133,7 @@ DRAWN: Final[Mapping[str, int]] = {
     "documents that are followed": 1,
     "routes asked at random": 20,
     "orders around locators": 1,
-    "ends around locators": 1,
+    "ends around locators": 4,
     "interruptions": 3,
     "steps of commands": 0,
     "steps of routes": 0,
