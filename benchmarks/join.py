@@ -81,10 +81,10 @@ def ours(directory: Path, partitions: int, *, spark: bool = True) -> int:
 
     engine: Engine = LocalEngine()
     if spark:
-        from ebbtide.gc.session import build_session
-        from ebbtide.gc.spark import SparkEngine
+        from ebbtide.gc.spark.engine import SparkEngine
+        from ebbtide.gc.spark.session import launch
 
-        session = build_session(master="local[*]", driver_memory=MEMORY)
+        session = launch(master="local[*]", driver_memory=MEMORY).session()
         engine = SparkEngine(lambda: session)
     files = {side: sorted(map(str, (directory / side).iterdir())) for side in ("listed", "kept")}
     engine.expect(partitions * 500_000)
@@ -104,16 +104,18 @@ def ours(directory: Path, partitions: int, *, spark: bool = True) -> int:
 
 def native(directory: Path, partitions: int) -> int:
     """The same, by Spark's own reader."""
-    from ebbtide.gc.session import build_session
+    from ebbtide.gc.spark.session import launch
 
-    spark = build_session(
+    spark = launch(
         master="local[*]",
         driver_memory=MEMORY,
-        spark_sql_shuffle_partitions=str(partitions),
-        spark_sql_adaptive_enabled="false",
-        spark_sql_codegen_wholeStage="true",
-        spark_sql_codegen_factoryMode="FALLBACK",
-    )
+        conf={
+            "spark.sql.shuffle.partitions": str(partitions),
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "true",
+            "spark.sql.codegen.factoryMode": "FALLBACK",
+        },
+    ).session()
     listed = spark.read.parquet(str(directory / "listed"))
     kept = spark.read.parquet(str(directory / "kept"))
     return listed.join(kept.hint("shuffle_hash"), "key", "left_anti").count()

@@ -28,7 +28,7 @@ from obstore.store import LocalStore
 from ebbtide.arrow import counts
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.planning.deciding import trees_of
-from ebbtide.gc.session import build_session
+from ebbtide.gc.spark.session import launch
 from ebbtide.ids import new_id
 from ebbtide.retention.decision import decide
 from ebbtide.settings import Settings
@@ -68,12 +68,14 @@ def common(directory: Path) -> dict[str, Any]:
         with steps("prepare uncommitted"):
             roots, uncommitted = _prepare(store, directory / f"common-{new_id()}.parquet")
         with steps("start Spark"):
-            spark = build_session(
+            spark = launch(
                 master="local[*]",
                 driver_memory=MEMORY,
-                # Spark takes what a task makes from a number for as small as the number.
-                spark_sql_autoBroadcastJoinThreshold="-1",
-            )
+                conf={
+                    # Spark takes what a task makes from a number for as small as the number.
+                    "spark.sql.autoBroadcastJoinThreshold": "-1",
+                },
+            ).session()
         trees = sorted(trees_of(roots, decide(roots)).data)
 
         def flat(

@@ -225,9 +225,9 @@ def test_sizes_of_candidates_alone(
 
 def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install; and without Spark none is needed."""
-    monkeypatch.setattr("ebbtide.gc.session._candidates", list)
+    monkeypatch.setattr("ebbtide.gc.spark.java._candidates", list)
     # A test before this one may have left its session.
-    monkeypatch.setattr("ebbtide.gc.session._is_active", lambda: False)
+    monkeypatch.setattr("ebbtide.gc.spark.session._is_active", lambda: False)
     found = lake("gc", "plan", "lake", "--master", "local[1]", "--json", code=1)
     assert found.error_kind == "java_not_found"
     lake("gc", "plan", "lake")
@@ -251,7 +251,7 @@ def test_a_run_on_spark(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyP
         asked.append((master, conf))
         return Shared()
 
-    monkeypatch.setattr("ebbtide.gc.session.launch", launch)
+    monkeypatch.setattr("ebbtide.gc.spark.session.launch", launch)
     monkeypatch.setattr("ebbtide.cli.collecting.atexit.register", lambda _ended: None)
     monkeypatch.setenv("EBBTIDE_SPARK_CONF", "spark.a=1,spark.b=2")
     conf = ("--conf", "spark.b=3", "--conf", "spark.c=4")

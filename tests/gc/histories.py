@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from hypothesis import HealthCheck
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.support.memory_world import Place, open_place
 from tests.support.randomized import INDEPENDENT, examples
+
+RUNS_JUDGED: Final = 200
+"""Of fewer, chance may have made any clean."""
 
 
 class PlacedMachine(RuleBasedStateMachine):
@@ -47,4 +50,5 @@ def run_histories(machine: type[PlacedMachine], place: Place, volume: str, *, st
         ),
     )
     # Where nearly all runs had been clean, nothing would have been seen of incremental ones.
-    assert InThisPlace.modes["incremental"] > InThisPlace.modes["clean"] / 10
+    made = InThisPlace.modes
+    assert made.total() < RUNS_JUDGED or made["incremental"] > made["clean"] / 10

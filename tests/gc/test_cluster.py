@@ -21,7 +21,7 @@ import pyspark
 import pytest
 
 import ebbtide.__main__
-from ebbtide.gc.archive import archive_settings, write_archive
+from ebbtide.gc.spark.archive import archive_settings, write_archive
 from ebbtide.ids import new_id
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings

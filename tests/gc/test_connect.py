@@ -20,10 +20,10 @@ import pytest
 from pyspark.find_spark_home import _find_spark_home
 
 from ebbtide.errors import Failed, Refused
-from ebbtide.gc import connect as module
-from ebbtide.gc.connect import ConnectEngine, connect
 from ebbtide.gc.frames import Batches
-from ebbtide.gc.session import find_java
+from ebbtide.gc.spark import connect as module
+from ebbtide.gc.spark.connect import ConnectEngine, connect
+from ebbtide.gc.spark.java import find_java
 from ebbtide.imports import allow_pandas
 
 ROOT = Path(__file__).parents[2]

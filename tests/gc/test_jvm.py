@@ -15,16 +15,10 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import Failed
-from ebbtide.gc.jvm import (
-    COMMAND_FILE,
-    FOLDERS_MAX,
-    SHORT_OPTION,
-    Jvm,
-    conf_dir,
-    find_cache,
-    spark_home,
-)
-from ebbtide.gc.session import find_java
+from ebbtide.gc.spark.cache import COMMAND_FILE, FOLDERS_MAX, find_cache
+from ebbtide.gc.spark.conf import conf_dir, spark_home
+from ebbtide.gc.spark.java import find_java
+from ebbtide.gc.spark.jvm import SHORT_OPTION, Jvm
 
 SECONDS_MAX = 30
 JAVA = r"""#!/bin/sh
@@ -152,7 +146,7 @@ def test_jars_that_cannot_be_linked(spark: FakeSpark, monkeypatch: pytest.Monkey
     assert f"-cp {spark.home}/conf:{spark.home}/jars/first.jar" in started and "-XX:" not in started
     assert not list(spark.folder().iterdir())
     shutil.rmtree(spark.cache)
-    monkeypatch.setattr("ebbtide.gc.jvm._can_be_linked", lambda *_: False)
+    monkeypatch.setattr("ebbtide.gc.spark.cache._can_be_linked", lambda *_: False)
     spark.run()
     (started,) = spark.run()
     assert f"-cp {spark.home}/conf:{spark.home}/jars/first.jar" in started

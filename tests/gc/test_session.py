@@ -15,24 +15,24 @@ import psutil
 import pytest
 
 from ebbtide.errors import Failed, InvalidInput
-from ebbtide.gc import session
-from ebbtide.gc.session import (
+from ebbtide.gc.spark import java
+from ebbtide.gc.spark.conf import (
     check,
-    find_java,
     is_local,
-    launch,
     local_cores,
     read_defaults_file,
     read_pairs,
     read_text,
     resolve,
 )
+from ebbtide.gc.spark.java import find_java
+from ebbtide.gc.spark.session import launch
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 300
 CHILD = """
 import json, os, signal, sys
-from ebbtide.gc.session import end, launch
+from ebbtide.gc.spark.session import end, launch
 
 launched = launch(master="local[1]", driver_memory="512m", conf=json.loads(sys.argv[1]), short=True)
 assert "pyspark" not in sys.modules
@@ -242,7 +242,7 @@ def test_the_file(tmp_path: Path) -> None:
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line: what to install, and how to do without."""
-    monkeypatch.setattr(session, "_candidates", list)
+    monkeypatch.setattr(java, "_candidates", list)
     with pytest.raises(Failed, match="--master none") as caught:
         find_java()
     assert caught.value.kind == "java_not_found"
@@ -252,5 +252,5 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """`spark-submit` has started the JVM."""
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    monkeypatch.setattr(session, "_candidates", list)
+    monkeypatch.setattr(java, "_candidates", list)
     assert launch(master="local[1]")._jvm is None

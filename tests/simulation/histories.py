@@ -37,6 +37,7 @@ SLEEPS: Final[tuple[timedelta, ...]] = (
     *(LEASE + MINUTE,) * 2,
     LEASE * 2 + MINUTE,
 )
+ENDS: Final = (0, 0, 0, 0, 1, 1, 2, 3)
 SLICES: Final = (1, 1, 1, 1, 2, 2, 3, 5)
 FAULTS: Final[tuple[Fault, ...]] = (*("sleep",) * 12, "kill", "kill", "die", "fail", "lose", "part")
 DISTURBANCES: Final = (1, 1, 1, 1, 1, 2, 2, 2, 3)
@@ -96,7 +97,8 @@ TOURS: Final[Mapping[int, tuple[str, ...]]] = {
 @dataclass(frozen=True, slots=True)
 class Step:
     """What happens next. `process` 0 and 1 are servers, any other is a process of its own. With
-    `until_end` it happens a moment before the first of all that was promised may end."""
+    `until_end` it happens a moment before something that was promised may end: 1 is what ends
+    first."""
 
     name: str
     number: int
@@ -104,11 +106,11 @@ class Step:
     delay: timedelta
     process: int
     disturbances: tuple[Disturbance, ...] = ()
-    until_end: bool = False
+    until_end: int = 0
 
     def __str__(self) -> str:
         disturbed = "".join(f"; {each}" for each in self.disturbances)
-        when = "just before something ends" if self.until_end else f"{self.delay} later"
+        when = f"just before end {self.until_end}" if self.until_end else f"{self.delay} later"
         return f"{self.name} {self.numbers}, {when}{disturbed}"
 
 
@@ -166,7 +168,7 @@ def _last(random: Random, number: int, chosen: Sequence[str]) -> Step:
     name = "copied run" if "copied run" in chosen else random.choice(("run", "run", "reclaim"))
     delay = random.choice((timedelta(0), LEASE + MINUTE, LEASE + MINUTE, LEASE * 3 + MINUTE))
     step = replace(_step(random, number, name), delay=delay, process=2)
-    return replace(step, until_end=random.random() < 0.4)
+    return replace(step, until_end=random.choice(ENDS))
 
 
 def _disturbance(random: Random, counts: Mapping[str, int]) -> Disturbance:
@@ -242,7 +244,7 @@ def _simpler_steps(step: Step) -> Iterator[Step]:
         others = step.disturbances[:number] + step.disturbances[number + 1 :]
         yield replace(step, disturbances=others)
     if step.until_end:
-        yield replace(step, until_end=False)
+        yield replace(step, until_end=0)
     elif step.delay:
         yield replace(step, delay=timedelta(0))
     for number, each in enumerate(step.disturbances):

@@ -128,10 +128,10 @@ class Simulation:
 
     def _let_time_pass(self, step: Step, known: Known) -> None:
         clock = self.world.clock
-        ends = [each.until for each in known.promises.values() if each.until is not None]
-        first = min((each for each in ends if each > clock.now), default=None)
-        if step.until_end and first is not None:
-            clock.now = max(clock.now, first - A_MOMENT)
+        promised = {each.until for each in known.promises.values()}
+        ends = sorted(each for each in promised if each is not None and each > clock.now)
+        if step.until_end and ends:
+            clock.now = max(clock.now, ends[: step.until_end][-1] - A_MOMENT)
         else:
             clock.now += step.delay
 

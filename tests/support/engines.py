@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ebbtide.gc.engine import Engine, LocalEngine
-from ebbtide.gc.session import build_session
-from ebbtide.gc.spark import SparkEngine
+from ebbtide.gc.spark.engine import SparkEngine
+from ebbtide.gc.spark.session import launch
 
 
 def shared_session() -> SparkSession:
@@ -19,21 +19,23 @@ def shared_session() -> SparkSession:
     Compiling takes longer there than running: queries are interpreted, and the JVM optimizes
     little. What they compute is the same. No archive of classes is made for it.
     """
-    with patch("ebbtide.gc.jvm._cache_home", lambda: None):
+    with patch("ebbtide.gc.spark.cache._cache_home", lambda: None):
         return _session()
 
 
 def _session() -> SparkSession:
-    return build_session(
+    return launch(
         master="local[2]",
         driver_memory="1g",
-        spark_default_parallelism="1",
-        spark_sql_shuffle_partitions="1",
-        spark_sql_adaptive_enabled="false",
-        spark_sql_codegen_wholeStage="false",
-        spark_sql_codegen_factoryMode="NO_CODEGEN",
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    )
+        conf={
+            "spark.default.parallelism": "1",
+            "spark.sql.shuffle.partitions": "1",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
+    ).session()
 
 
 INLINE: Final = LocalEngine()

@@ -92,7 +92,7 @@ def in_world(world: SmallWorld) -> Iterator[Program]:
             patched.setenv(name, value)
         # A server ends when it is interrupted; an archive takes seconds.
         patched.setattr("ebbtide.cli.serve._run", lambda *_, **__: None)
-        patched.setattr("ebbtide.gc.archive._needed", dict)
+        patched.setattr("ebbtide.gc.spark.archive._needed", dict)
         stepping = Stepping(patched, world.directory, world.store, world.directory / "ice")
         yield Program(world, stepping, patched)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ebbtide.formats.icechunk.repository import IcechunkRepository
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engine import Engine
-    from ebbtide.gc.session import Launched
+    from ebbtide.gc.spark.session import Launched
     from ebbtide.retention.expiry import Expiry
     from ebbtide.settings import Settings
 
@@ -193,7 +193,7 @@ def make_engine(
     """What runs work with: Spark on a master, the settings' unless one is named; or this process
     alone, for NO_SPARK. `conf` are settings of Spark's, as texts. Spark starts when it is needed
     first, or, where it is `starting`, its JVM does now, while the rest loads; `short` as
-    `gc.session.launch` has it."""
+    `gc.spark.session.launch` has it."""
     from ebbtide.processes import collect_seldom, was_submitted
 
     collect_seldom()
@@ -218,18 +218,18 @@ def _spark_engine(
     starting: bool,
     short: bool,
 ) -> Engine:
-    from ebbtide.gc.session import read_pairs, read_text
+    from ebbtide.gc.spark.conf import read_pairs, read_text
 
     pairs = read_text(settings.spark_conf) | read_pairs(conf)
     if master.startswith(REMOTE):
-        from ebbtide.gc.connect import ConnectEngine, connect
+        from ebbtide.gc.spark.connect import ConnectEngine, connect
 
         return ConnectEngine(master, partial(connect, master, pairs))
     spark = _Spark(settings, master, progress, pairs, short=short)
     if starting:
         spark.launch()
 
-    from ebbtide.gc.spark import SparkEngine
+    from ebbtide.gc.spark.engine import SparkEngine
 
     return SparkEngine(spark.session)
 
@@ -257,7 +257,7 @@ class _Spark:
     def launch(self) -> Launched:
         """Start the JVM, once. Failed `java_not_found`."""
         if self._launched is None:
-            from ebbtide.gc import session
+            from ebbtide.gc.spark import session
 
             self._launched = session.launch(
                 master=self._master,
@@ -290,7 +290,7 @@ class _Spark:
         return self._session
 
     def _end(self) -> None:
-        from ebbtide.gc import session
+        from ebbtide.gc.spark import session
 
         if self._session is not None:
             session.end(self._session)

@@ -211,7 +211,7 @@ def archive(
     ] = None,
 ) -> None:
     """Write this program and what it needs as one archive, for Spark's executors elsewhere."""
-    from ebbtide.gc.archive import archive_name, write_archive
+    from ebbtide.gc.spark.archive import archive_name, write_archive
 
     target = file or Path(archive_name())
     names = write_archive(target)

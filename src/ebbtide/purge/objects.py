@@ -7,7 +7,7 @@ that memory holds one bucket. Not for: which commits they are of (`naming`).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -119,9 +119,9 @@ def _sorted_lists(lists: Any) -> pa.Array[Any]:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def gather(context: RepositoryContext, resolved: Resolved) -> Iterator[pa.Table]:
+def gather(context: RepositoryContext, resolved: Resolved) -> Generator[pa.Table, None, None]:
     """The objects (OBJECTS_SCHEMA) that a request names, in batches. What lies outside the storage
-    root is left out: it is never touched.
+    root is left out: it is never touched. To be closed: files of its own lie on the local disk.
 
     Raises Refused (`missing_tree` and so on) where a commit cannot be read.
     """

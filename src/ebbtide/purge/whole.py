@@ -8,7 +8,7 @@ the store's own is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -61,17 +61,19 @@ def records_storage(store: Store) -> Storage:
     )
 
 
-def gather_whole(context: RepositoryContext) -> tuple[Iterator[pa.Table], dict[str, int]]:
+def gather_whole(
+    context: RepositoryContext,
+) -> tuple[Generator[pa.Table, None, None], dict[str, int]]:
     """All files under the root that look like the store's own (OBJECTS_SCHEMA), with checksums and
     paths by the commits whose data is there; and, once these are read, how many others there are
-    (key FOREIGN). OWNER is in neither."""
+    (key FOREIGN). OWNER is in neither. The first is to be closed, as that of `gather`."""
     counts = {FOREIGN: 0}
     with context.metadata.snapshot() as tx:
         ids = [commit.commit_id for commit in list_intact(tx, context.repository_id)]
         commits = list(find_commits(tx, context.repository_id, ids).values())
     ranges = distinct_ranges(context, commits, damaged=True)
 
-    def tables() -> Iterator[pa.Table]:
+    def tables() -> Generator[pa.Table, None, None]:
         with Buckets(2 * sum(info.entry_count for info in ranges)) as buckets:
             for table in _listed(context.storage, counts):
                 buckets.add(table)

@@ -6,6 +6,7 @@ Not for: what is written down of it in the database (`purger`), or the deletes (
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 from ebbtide.formats.base import FOREIGN, Identity
 from ebbtide.formats.embedded import FORMAT_NAME
@@ -84,7 +85,8 @@ class Work:
         else:
             resolved = resolve_request(self._repository, Request.from_json(row.request))
             named, tables, counts = resolved.named, gather(self._context, resolved), {FOREIGN: 0}
-        parts = write_objects(self.folder, tables)
+        with closing(tables):
+            parts = write_objects(self.folder, tables)
         plan = PurgePlan(
             purge_id=row.purge_id,
             identity=Identity(

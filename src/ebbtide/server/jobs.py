@@ -322,8 +322,8 @@ def _collect(order: Order, tell: Tell) -> None:
 def _engine(order: Order) -> Engine:
     master = order.settings.spark_master
     if master.startswith(REMOTE):
-        from ebbtide.gc.connect import ConnectEngine, connect
-        from ebbtide.gc.session import read_text
+        from ebbtide.gc.spark.conf import read_text
+        from ebbtide.gc.spark.connect import ConnectEngine, connect
 
         conf = read_text(order.settings.spark_conf)
         return ConnectEngine(master, partial(connect, master, conf))
@@ -331,8 +331,8 @@ def _engine(order: Order) -> Engine:
         from ebbtide.gc.engine import LocalEngine
 
         return LocalEngine()
-    from ebbtide.gc.session import attach
-    from ebbtide.gc.spark import SparkEngine
+    from ebbtide.gc.spark.engine import SparkEngine
+    from ebbtide.gc.spark.session import attach
 
     attached = cache(partial(attach, order.gateway))
     return SparkEngine(attached)

@@ -15,7 +15,7 @@ from ebbtide.processes import NO_SPARK, REMOTE
 from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
-    from ebbtide.gc.session import Launched
+    from ebbtide.gc.spark.session import Launched
 
 Gateway = tuple[int, str]
 """Where a JVM answers on the loopback address, and the secret to connect with."""
@@ -23,13 +23,14 @@ Gateway = tuple[int, str]
 
 def launch(settings: Settings) -> Launched:
     """A JVM by the settings."""
-    from ebbtide.gc import session
+    from ebbtide.gc.spark import session
+    from ebbtide.gc.spark.conf import read_text
 
     return session.launch(
         master=settings.spark_master,
         driver_memory=settings.spark_driver_memory,
         archive=settings.spark_archive,
-        conf=session.read_text(settings.spark_conf),
+        conf=read_text(settings.spark_conf),
     )
 
 
@@ -46,7 +47,7 @@ class WarmSpark:
     def lend(self, settings: Settings) -> Gateway | None:
         """The gateway for one job, which is to be given back; None where runs need no JVM here.
 
-        Waits until the JVM answers. Raises as `Launched.gateway`, and as `gc.session.launch`.
+        Waits until the JVM answers. Raises as `Launched.gateway`, and as `gc.spark.session.launch`.
         """
         if settings.spark_master == NO_SPARK or settings.spark_master.startswith(REMOTE):
             return None

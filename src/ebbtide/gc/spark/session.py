@@ -9,50 +9,38 @@ Executors must use the driver's interpreter, whatever the shell says, or they im
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbtide.errors import Failed, InvalidInput
-from ebbtide.gc.archive import archive_settings
-from ebbtide.gc.jvm import MEMORY, Jvm, conf_dir, find_cache, spark_home
+from ebbtide.errors import Failed
+from ebbtide.gc.spark.cache import find_cache
+from ebbtide.gc.spark.conf import (
+    APP_NAME,
+    MASTER,
+    PYTHON,
+    SQL,
+    check,
+    conf_dir,
+    is_local,
+    read_defaults_file,
+    resolve,
+    spark_home,
+)
+from ebbtide.gc.spark.java import find_java
+from ebbtide.gc.spark.jvm import Jvm
 from ebbtide.interrupts import held
 from ebbtide.processes import was_submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_MIN: Final = 17
-LOCAL_MASTER: Final = "local[*]"
-APP_NAME: Final = "ebbtide"
-PARTITIONS_PER_CORE: Final = 4
 
 _OWNER: Final = "ebbtide_jvm"
 """The attribute of a gateway to a JVM that was started here."""
-_MASTER: Final = "spark.master"
-_PYTHON: Final = "spark.pyspark.python"
-_SQL: Final = {
-    # Times are aware and UTC everywhere, also where the machine's zone is another.
-    "spark.sql.session.timeZone": "UTC",
-    # Rows are narrow (a key and a place): larger batches cross between JVM and Python in fewer
-    # steps, and one of 50,000 rows still takes less than some MB.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    # With adaptive execution each exchange is a job of its own, whose start takes longer than a
-    # small run's work. The number of partitions follows from the cores instead.
-    "spark.sql.adaptive.enabled": "false",
-    # To compile a query takes longer than a small run's work. `SparkEngine.expect` says of which
-    # runs that is not so.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # Where a user turns adaptive execution on: partitions of a useful size, not one for each core.
-    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-}
 _SHOWN: Final = frozenset({"spark.log.level", "spark.ui.showConsoleProgress"})
 """Who sets one of these wants to see what Spark prints."""
 
@@ -118,31 +106,6 @@ class Launched:
             self._jvm = None
 
 
-def build_session(
-    *,
-    master: str | None = None,
-    driver_memory: str | None = None,
-    archive: str | None = None,
-    app_name: str = APP_NAME,
-    conf: Mapping[str, str] | None = None,
-    short: bool = False,
-    **config: str,
-) -> SparkSession:
-    """Returns a session, or the active one. `launch` has the arguments and the errors.
-
-    `config` is more of `conf`, with `_` for `.` in the names.
-    """
-    more = {name.replace("_", "."): value for name, value in config.items()}
-    return launch(
-        master=master,
-        driver_memory=driver_memory,
-        archive=archive,
-        app_name=app_name,
-        conf=more | dict(conf or {}),
-        short=short,
-    ).session()
-
-
 def launch(
     *,
     master: str | None = None,
@@ -166,14 +129,14 @@ def launch(
     explicit = check(conf or {})
     if was_submitted() or _is_active():
         return Launched(None, {"spark.app.name": app_name} | explicit)
-    explicit |= {} if master is None else {_MASTER: master}
+    explicit |= {} if master is None else {MASTER: master}
     file = read_defaults_file(conf_dir(spark_home()))
     settings = resolve(
         explicit, file, driver_memory=driver_memory, archive=archive, app_name=app_name
     )
     java_home = find_java()
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYSPARK_PYTHON"] = settings[_PYTHON]
+    os.environ["PYSPARK_PYTHON"] = settings[PYTHON]
     is_shown = bool(_SHOWN & (explicit.keys() | file.keys()))
     jvm: Jvm | None = None
     try:
@@ -205,7 +168,7 @@ def attach(gateway: tuple[int, str]) -> SparkSession:
         context = packages.SparkContext.getOrCreate()
         shared = packages.api.java.JavaSparkContext.fromSparkContext(context)
         conf = SparkConf(_jconf=shared.getConf())
-        os.environ["PYSPARK_PYTHON"] = conf.get(_PYTHON) or sys.executable
+        os.environ["PYSPARK_PYTHON"] = conf.get(PYTHON) or sys.executable
         made = SparkContext(gateway=connected, jsc=shared, conf=conf)
         return SparkSession(made).newSession()
     except Exception as error:
@@ -269,118 +232,6 @@ def make_archive(*, driver_memory: str, conf: Mapping[str, str] | None = None) -
     return cache.archive()
 
 
-# Settings
-
-
-def resolve(
-    explicit: Mapping[str, str],
-    file: Mapping[str, str],
-    *,
-    driver_memory: str | None = None,
-    archive: str | None = None,
-    app_name: str = APP_NAME,
-) -> dict[str, str]:
-    """Returns the settings that a session is started with; Spark itself adds those of the `file`.
-
-    In order of precedence: `explicit` ones, those of `spark-defaults.conf`, and defaults of this
-    program. Of these, the executors' interpreter (and an `archive` for them) come before the
-    `file`, which was not written for this program.
-    """
-    master = explicit.get(_MASTER) or file.get(_MASTER) or LOCAL_MASTER
-    executors = {_PYTHON: sys.executable} if archive is None else archive_settings(archive)
-    defaults = _SQL | {
-        _MASTER: master,
-        "spark.app.name": app_name,
-        "spark.pyspark.driver.python": sys.executable,
-        # A run is no service: nobody looks at its page, and its port may be taken.
-        "spark.ui.enabled": "false",
-        # It would be written over this program's own progress.
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-    }
-    if driver_memory is not None:
-        defaults[MEMORY] = driver_memory
-    if is_local(master):
-        # No other machine connects, and names of this one may resolve to an address that is gone.
-        defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Workers are there at once, with all that steps need.
-        defaults["spark.python.daemon.module"] = "ebbtide.gc.daemon"
-        # Spark's 200 would be as many tasks in each exchange, most of them empty.
-        partitions = PARTITIONS_PER_CORE * local_cores(master)
-        defaults["spark.sql.shuffle.partitions"] = str(partitions)
-    else:
-        defaults["spark.driver.bindAddress"] = "0.0.0.0"
-    weak = {name: value for name, value in defaults.items() if name not in file}
-    return {**weak, **executors, **explicit}
-
-
-def is_local(master: str) -> bool:
-    """Whether tasks run in the driver's own process."""
-    return master == "local" or master.startswith("local[")
-
-
-def local_cores(master: str) -> int:
-    """How many tasks run at once on a local master."""
-    found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,.*)?\])?", master)
-    number = None if found is None else found[1] or "1"
-    return int(number) if number and number.isdecimal() else os.cpu_count() or 1
-
-
-def read_pairs(pairs: Iterable[str]) -> dict[str, str]:
-    """The settings that texts of the form `spark.name=value` give; the last of a name counts.
-
-    Raises InvalidInput `invalid_argument`, which names the text.
-    """
-    found = {}
-    for pair in pairs:
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        if not equals or not re.fullmatch(r"spark\.\S+", name):
-            raise InvalidInput(
-                "invalid_argument",
-                f"{pair.strip()!r} is no setting of Spark: write spark.name=value",
-            )
-        found[name] = value
-    return found
-
-
-def check(conf: Mapping[str, str]) -> dict[str, str]:
-    """The same settings. Raises InvalidInput `invalid_argument` as `read_pairs` does."""
-    return read_pairs(f"{name}={value}" for name, value in conf.items())
-
-
-def read_text(text: str) -> dict[str, str]:
-    """The settings that a text gives, as in $EBBTIDE_SPARK_CONF.
-
-    Its pairs `spark.name=value` are separated by newlines, or by a comma before the next `spark.`;
-    any other comma belongs to a value. Empty lines do not count. Raises InvalidInput
-    `invalid_argument`, which names the pair.
-    """
-    pairs = re.split(r"\n|,(?=\s*spark\.)", text)
-    return read_pairs(pair for pair in pairs if pair.strip(" \t\r,"))
-
-
-def read_defaults_file(folder: Path) -> dict[str, str]:
-    """The settings in `spark-defaults.conf` of a folder; none without the file.
-
-    The format is that of `java.util.Properties.load`.
-    """
-    try:
-        text = (folder / "spark-defaults.conf").read_text(errors="replace")
-    except OSError:
-        return {}
-    text = re.sub(r"^[ \t\f]*[#!].*$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*", r"\1", text)  # a line that goes on
-    found = {}
-    for line in text.splitlines():
-        if pair := re.fullmatch(r"\s*((?:\\.|[^\\=:\s])+)(?:\s*[=:]\s*|\s+|$)(.*)", line):
-            name, value = (re.sub(r"\\(.)", r"\1", part) for part in pair.groups())
-            found[name] = value.strip()
-    return found
-
-
-# The JVM
-
-
 def _is_active() -> bool:
     """Whether a session is active. Without an import of PySpark there is none."""
     if "pyspark.sql" not in sys.modules:
@@ -417,9 +268,9 @@ def _connect_submitted(settings: Mapping[str, str]) -> SparkSession:
     try:
         gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
         conf = SparkConf(_jvm=gateway.jvm)
-        for name, value in _SQL.items():
+        for name, value in SQL.items():
             conf.setIfMissing(name, value)
-        conf.setAll([pair for pair in settings.items() if pair[0] != _MASTER])
+        conf.setAll([pair for pair in settings.items() if pair[0] != MASTER])
         return SparkSession(SparkContext(gateway=gateway, conf=conf))
     except Exception as error:
         raise Failed(
@@ -475,43 +326,3 @@ def _use(session: SparkSession) -> None:
     wanted = session.range(10).withColumnRenamed("id", "key")
     joined = keys.join(wanted, keys["id"] == wanted["key"], "left_anti")
     joined.union(keys).distinct().groupBy((keys["id"] % 7).alias("rest")).count().toArrow()
-
-
-# Java
-
-
-def find_java() -> str:
-    """JAVA_HOME of a Java that Spark runs on. Failed `java_not_found`, saying what to install."""
-    for home in _candidates():
-        if _version(home) >= JAVA_MIN:
-            return str(home)
-    raise Failed(
-        "java_not_found",
-        f"no Java {JAVA_MIN} or newer was found: install one (on Debian: "
-        f"apt-get install openjdk-{JAVA_MIN}-jre-headless), set JAVA_HOME, "
-        "or run with --master none, which needs no Java",
-    )
-
-
-def _candidates() -> list[Path]:
-    homes = []
-    if home := os.environ.get("JAVA_HOME"):
-        homes.append(Path(home))
-    if java := shutil.which("java"):
-        homes.append(Path(java).resolve().parent.parent)
-    return homes + sorted(Path("/usr/lib/jvm").glob("*"), reverse=True)
-
-
-def _version(home: Path) -> int:
-    """The major version of the Java at `home`; 0 when it does not run."""
-    release = home / "release"
-    try:
-        for line in release.read_text().splitlines():
-            if line.startswith("JAVA_VERSION="):
-                return int(line.split('"')[1].split(".")[0])
-        output = subprocess.run(
-            [home / "bin" / "java", "-version"], capture_output=True, text=True, check=True
-        )
-        return int(output.stderr.split('"')[1].split(".")[0])
-    except (OSError, subprocess.CalledProcessError, IndexError, ValueError):
-        return 0

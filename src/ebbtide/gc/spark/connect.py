@@ -19,7 +19,7 @@ from pyspark.sql.functions import spark_partition_id
 
 from ebbtide.errors import Failed
 from ebbtide.gc.meter import Meter, Reading
-from ebbtide.gc.spark import NOT_ASKED, SparkEngine
+from ebbtide.gc.spark.engine import NOT_ASKED, SparkEngine
 from ebbtide.imports import allow_pandas
 
 PACKAGES: Final = ("pandas", "grpc", "grpc_status", "google.rpc", "zstandard")

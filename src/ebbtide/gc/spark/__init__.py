@@ -1,0 +1,1 @@
+"""Spark itself: its JVM, sessions and settings, and the engine over it."""

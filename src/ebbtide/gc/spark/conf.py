@@ -1,0 +1,158 @@
+"""Spark's settings: where they come from, and which of them this program chooses."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from ebbtide.errors import InvalidInput
+from ebbtide.gc.spark.archive import archive_settings
+
+LOCAL_MASTER: Final = "local[*]"
+APP_NAME: Final = "ebbtide"
+PARTITIONS_PER_CORE: Final = 4
+MASTER: Final = "spark.master"
+PYTHON: Final = "spark.pyspark.python"
+MEMORY: Final = "spark.driver.memory"
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+SQL: Final = {
+    # Times are aware and UTC everywhere, also where the machine's zone is another.
+    "spark.sql.session.timeZone": "UTC",
+    # Rows are narrow (a key and a place): larger batches cross between JVM and Python in fewer
+    # steps, and one of 50,000 rows still takes less than some MB.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # With adaptive execution each exchange is a job of its own, whose start takes longer than a
+    # small run's work. The number of partitions follows from the cores instead.
+    "spark.sql.adaptive.enabled": "false",
+    # To compile a query takes longer than a small run's work. `SparkEngine.expect` says of which
+    # runs that is not so.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Where a user turns adaptive execution on: partitions of a useful size, not one for each core.
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+}
+
+
+def resolve(
+    explicit: Mapping[str, str],
+    file: Mapping[str, str],
+    *,
+    driver_memory: str | None = None,
+    archive: str | None = None,
+    app_name: str = APP_NAME,
+) -> dict[str, str]:
+    """Returns the settings that a session is started with; Spark itself adds those of the `file`.
+
+    In order of precedence: `explicit` ones, those of `spark-defaults.conf`, and defaults of this
+    program. Of these, the executors' interpreter (and an `archive` for them) come before the
+    `file`, which was not written for this program.
+    """
+    master = explicit.get(MASTER) or file.get(MASTER) or LOCAL_MASTER
+    executors = {PYTHON: sys.executable} if archive is None else archive_settings(archive)
+    defaults = SQL | {
+        MASTER: master,
+        "spark.app.name": app_name,
+        "spark.pyspark.driver.python": sys.executable,
+        # A run is no service: nobody looks at its page, and its port may be taken.
+        "spark.ui.enabled": "false",
+        # It would be written over this program's own progress.
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    if driver_memory is not None:
+        defaults[MEMORY] = driver_memory
+    if is_local(master):
+        # No other machine connects, and names of this one may resolve to an address that is gone.
+        defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Workers are there at once, with all that steps need.
+        defaults["spark.python.daemon.module"] = "ebbtide.gc.daemon"
+        # Spark's 200 would be as many tasks in each exchange, most of them empty.
+        partitions = PARTITIONS_PER_CORE * local_cores(master)
+        defaults["spark.sql.shuffle.partitions"] = str(partitions)
+    else:
+        defaults["spark.driver.bindAddress"] = "0.0.0.0"
+    weak = {name: value for name, value in defaults.items() if name not in file}
+    return {**weak, **executors, **explicit}
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run in the driver's own process."""
+    return master == "local" or master.startswith("local[")
+
+
+def local_cores(master: str) -> int:
+    """How many tasks run at once on a local master."""
+    found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,.*)?\])?", master)
+    number = None if found is None else found[1] or "1"
+    return int(number) if number and number.isdecimal() else os.cpu_count() or 1
+
+
+def read_pairs(pairs: Iterable[str]) -> dict[str, str]:
+    """The settings that texts of the form `spark.name=value` give; the last of a name counts.
+
+    Raises InvalidInput `invalid_argument`, which names the text.
+    """
+    found = {}
+    for pair in pairs:
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not re.fullmatch(r"spark\.\S+", name):
+            raise InvalidInput(
+                "invalid_argument",
+                f"{pair.strip()!r} is no setting of Spark: write spark.name=value",
+            )
+        found[name] = value
+    return found
+
+
+def check(conf: Mapping[str, str]) -> dict[str, str]:
+    """The same settings. Raises InvalidInput `invalid_argument` as `read_pairs` does."""
+    return read_pairs(f"{name}={value}" for name, value in conf.items())
+
+
+def read_text(text: str) -> dict[str, str]:
+    """The settings that a text gives, as in $EBBTIDE_SPARK_CONF.
+
+    Its pairs `spark.name=value` are separated by newlines, or by a comma before the next `spark.`;
+    any other comma belongs to a value. Empty lines do not count. Raises InvalidInput
+    `invalid_argument`, which names the pair.
+    """
+    pairs = re.split(r"\n|,(?=\s*spark\.)", text)
+    return read_pairs(pair for pair in pairs if pair.strip(" \t\r,"))
+
+
+def read_defaults_file(folder: Path) -> dict[str, str]:
+    """The settings in `spark-defaults.conf` of a folder; none without the file.
+
+    The format is that of `java.util.Properties.load`.
+    """
+    try:
+        text = (folder / "spark-defaults.conf").read_text(errors="replace")
+    except OSError:
+        return {}
+    text = re.sub(r"^[ \t\f]*[#!].*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*", r"\1", text)  # a line that goes on
+    found = {}
+    for line in text.splitlines():
+        if pair := re.fullmatch(r"\s*((?:\\.|[^\\=:\s])+)(?:\s*[=:]\s*|\s+|$)(.*)", line):
+            name, value = (re.sub(r"\\(.)", r"\1", part) for part in pair.groups())
+            found[name] = value.strip()
+    return found
+
+
+def spark_home() -> Path:
+    """The folder of Spark: $SPARK_HOME, or the package of PySpark, which is not imported."""
+    if home := os.environ.get("SPARK_HOME"):
+        return Path(home)
+    found = find_spec("pyspark")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent
+
+
+def conf_dir(home: Path) -> Path:
+    """The folder of Spark's own files of settings, which need not exist."""
+    return Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
