@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -55,6 +57,27 @@ def test_a_path_goes_from_every_commit_that_has_it(store: Store, repository: Rep
         assert repository.objects.get(ref, "b") == b"b"
     assert repository.objects.stat(first, "a").address == address  # history says what it said
     assert verify(store, done.row.purge_id).differences == ()
+
+
+def test_a_plan_that_is_interrupted_leaves_no_local_files(
+    store: Store, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(repository, "a")
+    local = tmp_path / "local"
+    local.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(local))
+
+    def write(_folder: object, tables: Iterator[object]) -> None:
+        next(tables)
+        assert [*local.iterdir()]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ebbtide.purge.work.write_objects", write)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        purge(store, "main:a", all_history=True)
+    # Its frames are still there, as they are where somebody shows them.
+    assert interrupted.tb is not None
+    assert [*local.iterdir()] == []
 
 
 def test_several_refs_may_be_named_one_by_one(store: Store, repository: Repository) -> None:

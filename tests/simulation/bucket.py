@@ -12,13 +12,19 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from ebbtide.formats.icechunk.layout import LOGS_PREFIX, MANIFESTS_PREFIX, SNAPSHOTS_PREFIX
+from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX
 from ebbtide.storage import Content, DeleteOutcome, ObjectInfo
 from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX
 from tests.simulation.scheduler import ANY, BATCH, READ, Scheduler
 from tests.support.memory import Bucket, MemoryStorage
 
 LAKE_PREFIX: Final = "lake/"
-CONTENT: Final = (DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX)
+CONTENT: Final = (
+    *(DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX),
+    *(CHUNKS_PREFIX, MANIFESTS_PREFIX, SNAPSHOTS_PREFIX, LOGS_PREFIX),
+)
+"""What never changes once it is written, but for parents of Icechunk's snapshots of version 1."""
 RUNS: Final = "_ebbtide/gc/runs/"
 TOLD: Final = ("deleted", "intended", "quarantine", "fence.json", "report.json", "plan.json")
 """Files of a run that others than the run itself read."""

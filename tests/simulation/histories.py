@@ -9,7 +9,7 @@ before it has ended or sleeps. All of it follows from the seed. Not for: carryin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 from typing import Final
@@ -30,13 +30,6 @@ DELAYS: Final[tuple[timedelta, ...]] = (
     LEASE + MINUTE,
     LEASE * 3 + MINUTE,
 )
-SLEEPS: Final[tuple[timedelta, ...]] = (
-    *(timedelta(0),) * 3,
-    *(RUN_LEASE + timedelta(seconds=1),) * 2,
-    *(LEASE * 0.5,) * 2,
-    *(LEASE + MINUTE,) * 2,
-    LEASE * 2 + MINUTE,
-)
 ENDS: Final = (0, 0, 0, 0, 1, 1, 2, 3)
 SLICES: Final = (1, 1, 1, 1, 2, 2, 3, 5)
 FAULTS: Final[tuple[Fault, ...]] = (*("sleep",) * 12, "kill", "kill", "die", "fail", "lose", "part")
@@ -45,53 +38,33 @@ DISTURBANCES: Final = (1, 1, 1, 1, 1, 2, 2, 2, 3)
 Words = Mapping[str, Mapping[str, int]]
 """What kinds of points a kind of step has, and about how many of each."""
 
-THEMES: Final[Mapping[tuple[str, ...], int]] = {
-    ("stage", "upload"): 2,
-    ("stage", "reclaim"): 2,
-    ("branch", "delete branch", "restore branch"): 3,
-    ("tag", "hold"): 2,
-    ("policy",): 2,
-    ("merge", "branch"): 2,
-    ("sign",): 6,
-    ("sign", "collect files"): 4,
-    ("upload located", "collect files"): 2,
-    ("collect files", "change collection"): 3,
-    ("run aside", "undo"): 5,
-    ("plan", "sweep", "undo"): 4,
-    ("run aside", "purge aside", "undo"): 2,
-    ("run aside", "purge", "undo"): 2,
-    ("run",): 2,
-    ("purge whole", "resume purge", "create repository"): 5,
-    ("delete repository", "restore repository", "remove", "create repository"): 2,
-    ("copy database", "copied run"): 3,
-}
-"""Kinds of steps that have to do with each other, in the order in which people take them, and how
-often they are chosen."""
-
 IN_ORDER: Final = 0.5
 """How many histories follow that order; in the others any step comes at any time."""
 TWICE: Final = 0.25
 
 
-TOURS: Final[Mapping[int, tuple[str, ...]]] = {
-    0: ("upload", "stage", "stage", "save", "branch", "save", "merge", "tag", "hold"),
-    1: ("sign", "collect files", "change collection", "change collection", "upload located"),
-    2: ("policy", "plan", "sweep", "save", "undo", "undo", "run", "purge"),
-    3: (
-        "run aside",
-        "purge aside",
-        "run aside",
-        "undo",
-        "reclaim",
-        "branch",
-        "delete branch",
-        "restore branch",
-    ),
-    4: ("save", "copy database", "copied run"),
-    7: ("purge whole", "resume purge", "create repository"),
-    6: ("delete repository", "restore repository", "delete repository", "save", "save", "remove"),
-}
-"""From some bases, histories that go through all kinds of steps, to see what points these have."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """What there is to draw from.
+
+    `themes` are kinds of steps that have to do with each other, in the order in which people take
+    them, and how often they are chosen. `always` comes between them. A history ends with one of
+    `last`, or `last_of` one of its kinds of steps, since nothing is lost before somebody deletes.
+    `sleeps` is how long a process may be suspended. `first`, then some of `more`, then `late` make
+    a base. From some bases, `tours` go through all kinds of steps, to see what points these have;
+    a kind of step for which there is nothing to do yet is `instead` another.
+    """
+
+    themes: Mapping[tuple[str, ...], int]
+    always: str
+    last: tuple[str, ...]
+    sleeps: tuple[timedelta, ...]
+    first: tuple[str, ...]
+    more: tuple[str, ...]
+    late: str
+    tours: Mapping[int, tuple[str, ...]]
+    instead: Mapping[str, str]
+    last_of: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,29 +96,31 @@ class History:
     settles: bool = False
 
 
-def draw(seed: int, words: Words) -> History:
+def draw(vocabulary: Vocabulary, seed: int, words: Words) -> History:
     """The history of a seed, where steps have points with these words."""
     random = Random(f"history {seed}")
+    themes, always = vocabulary.themes, vocabulary.always
     # A few kinds at a time meet more often than all of them would.
-    themes = random.choices([*THEMES], [*THEMES.values()], k=random.choice((1, 1, 1, 1, 2, 3)))
-    chosen = ["save", *(name for theme in themes for name in theme)]
+    some = random.choices([*themes], [*themes.values()], k=random.choice((1, 1, 1, 1, 2, 3)))
+    chosen = [always, *(name for theme in some for name in theme)]
     if random.random() < IN_ORDER:
-        names = _in_order(random, themes)
+        names = _in_order(random, some, always)
     else:
         names = [random.choice(chosen) for _ in range(random.choice(STEPS))]
     count = len(names)
     steps = [_step(random, number, name) for number, name in enumerate(names, start=1)]
     for _ in range(random.choice(DISTURBANCES)):
         place = random.randrange(count)
-        disturbance = _disturbance(random, words.get(steps[place].name, {}))
+        disturbance = _disturbance(random, words.get(steps[place].name, {}), vocabulary.sleeps)
         known = steps[place].disturbances
         steps[place] = replace(steps[place], disturbances=(*known, disturbance))
-    # Nothing is lost before somebody deletes.
-    steps.append(_last(random, count + 1, chosen))
+    fitting = [last for name, last in vocabulary.last_of.items() if name in chosen]
+    name = fitting[0] if fitting else random.choice(vocabulary.last)
+    steps.append(_last(random, count + 1, name))
     return History(random.randrange(BASES), tuple(steps), settles=random.random() < 0.1)
 
 
-def _in_order(random: Random, themes: Sequence[tuple[str, ...]]) -> list[str]:
+def _in_order(random: Random, themes: Sequence[tuple[str, ...]], always: str) -> list[str]:
     """The kinds of steps of themes, each theme from its beginning, some of them twice; perhaps with
     something saved in between."""
     names = [
@@ -155,7 +130,7 @@ def _in_order(random: Random, themes: Sequence[tuple[str, ...]]) -> list[str]:
         for _ in range(1 + (random.random() < TWICE))
     ]
     if random.random() < 0.5:
-        names.insert(random.randint(0, len(names)), "save")
+        names.insert(random.randint(0, len(names)), always)
     return names
 
 
@@ -164,14 +139,15 @@ def _step(random: Random, number: int, name: str) -> Step:
     return Step(name, number, numbers, random.choice(DELAYS), random.choice((0, 0, 0, 1, 2)))
 
 
-def _last(random: Random, number: int, chosen: Sequence[str]) -> Step:
-    name = "copied run" if "copied run" in chosen else random.choice(("run", "run", "reclaim"))
+def _last(random: Random, number: int, name: str) -> Step:
     delay = random.choice((timedelta(0), LEASE + MINUTE, LEASE + MINUTE, LEASE * 3 + MINUTE))
     step = replace(_step(random, number, name), delay=delay, process=2)
     return replace(step, until_end=random.choice(ENDS))
 
 
-def _disturbance(random: Random, counts: Mapping[str, int]) -> Disturbance:
+def _disturbance(
+    random: Random, counts: Mapping[str, int], sleeps: Sequence[timedelta]
+) -> Disturbance:
     words = sorted(counts) or ["read"]
     word = random.choices(words, [_weight(word) for word in words])[0]
     count = counts.get(word, 1)
@@ -182,7 +158,7 @@ def _disturbance(random: Random, counts: Mapping[str, int]) -> Disturbance:
         word,
         at,
         random.choice(SLICES),
-        random.choice(SLEEPS),
+        random.choice(sleeps),
     )
 
 
@@ -197,16 +173,15 @@ def _weight(word: str) -> int:
     return 2 if word.startswith(("put", "list", "begin", "INSERT", "UPDATE")) else 1
 
 
-def draw_base(number: int) -> History:
-    """How a base comes about: some commits, and perhaps a branch, a collection, a run."""
+def draw_base(vocabulary: Vocabulary, number: int) -> History:
+    """How a base comes about."""
     random = Random(f"base {number}")
-    names = ["policy", "save", "save"]
-    more = ["branch", "save", "run", "collect files", "tag", "stage", "hold", "plan", "sign", "run"]
-    names += random.sample(more, random.randint(0, 4))
+    first, *then = vocabulary.first
+    names = [*then, *random.sample(vocabulary.more, random.randint(0, 4))]
     steps = [_step(random, place - 100, name) for place, name in enumerate(names)]
-    first = Step("create repository", -200, (0,), LEASE, 0)
-    late = Step("save", -1, (0, 1, number % 4, 0), LEASE * 2, 0)
-    return History(-1, (first, *steps, late))
+    made = Step(first, -200, (0,) * 4, LEASE, 0)
+    late = Step(vocabulary.late, -1, (0, 1, number % 4, 0), LEASE * 2, 0)
+    return History(-1, (made, *steps, late))
 
 
 def draw_tour(base: int, names: Sequence[str]) -> History:
@@ -255,3 +230,23 @@ def _simpler_steps(step: Step) -> Iterator[Step]:
         if each.slices > 1:
             shorter = replace(each, slices=1)
             yield replace(step, disturbances=(*before, shorter, *after))
+
+
+def step(
+    name: str,
+    *numbers: int,
+    later: timedelta = timedelta(0),
+    process: int = 0,
+    disturbed: Disturbance | None = None,
+) -> Step:
+    """A step; its place in a history numbers it."""
+    given = (*numbers, 0, 0, 0, 0)[:4]
+    return Step(name, 0, given, later, process, (disturbed,) if disturbed else ())
+
+
+def history(base: int, *steps: Step) -> History:
+    numbered = [
+        Step(s.name, number, s.numbers, s.delay, s.process, s.disturbances)
+        for number, s in enumerate(steps, start=1)
+    ]
+    return History(base, tuple(numbered))

@@ -1,6 +1,7 @@
 """Histories of many seeds, until one fails, which is then made smaller and told.
 
-`python -m tests.simulation.hunt FIRST LAST [--fault NAME]… [--workers N] [--all]`
+`python -m tests.simulation.hunt FIRST LAST [--icechunk VERSION] [--fault NAME]… [--workers N]
+[--all]`
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import gc
 import multiprocessing
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Final
 
 from tests.simulation.faults import FAULTS, made
-from tests.simulation.simulation import Simulation, open_simulation, smallest, told
+from tests.simulation.icechunk import stage
+from tests.simulation.simulation import Simulation, smallest, told
+from tests.simulation.store import open_simulation
 
 CHUNK: Final = 20
 TOLD_SECONDS: Final = 60
@@ -26,12 +29,17 @@ _open: Final[list[Simulation]] = []
 """In a worker process, its simulation."""
 
 
-def _begin(*faults: str) -> None:
+def _opened(icechunk: int | None) -> AbstractContextManager[Simulation]:
+    """A simulation of the store, or of an Icechunk repository of a version."""
+    return open_simulation() if icechunk is None else stage.open_simulation(icechunk)
+
+
+def _begin(icechunk: int | None, *faults: str) -> None:
     """In a worker process, until its end."""
     stack = ExitStack()
     atexit.register(stack.close)
     stack.enter_context(made(*faults))
-    _open.append(stack.enter_context(open_simulation()))
+    _open.append(stack.enter_context(_opened(icechunk)))
     # What is there now stays: nobody needs to look through it again and again.
     gc.freeze()
 
@@ -54,6 +62,7 @@ def main() -> int:
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
     parser.add_argument("--fault", choices=sorted(FAULTS), action="append", default=[])
+    parser.add_argument("--icechunk", type=int, choices=(1, 2), help="version of a repository")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--all", action="store_true", help="go on behind the first that fails")
     given = parser.parse_args()
@@ -61,7 +70,7 @@ def main() -> int:
     starts = range(given.first, given.last, CHUNK)
     tasks = [range(start, min(start + CHUNK, given.last)) for start in starts]
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(given.workers, _begin, tuple(given.fault)) as pool:
+    with spawn.Pool(given.workers, _begin, (given.icechunk, *given.fault)) as pool:
         for seeds, found in pool.imap(_failed, tasks):
             failed |= found
             for seed, violation in found.items():
@@ -73,7 +82,7 @@ def main() -> int:
             if failed and not given.all:
                 break
     for seed in sorted(failed)[:1]:
-        with made(*given.fault), open_simulation() as simulation:
+        with made(*given.fault), _opened(given.icechunk) as simulation:
             small, outcome = smallest(simulation, simulation.draw(seed))
             _say(f"seed {seed}: {outcome.violation}\n{small}\n{told(outcome)}")
     return 1 if failed else 0

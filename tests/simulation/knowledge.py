@@ -18,17 +18,10 @@ from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.reading import iterate_entries
 from ebbtide.store.content.trees import read_tree
 from ebbtide.store.metadata.repositories import repository_by_id
+from tests.simulation.stage import Violation
 from tests.simulation.world import LEASE, TRASH, Process, World
 
 EPOCH_START: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-
-
-class Violation(AssertionError):
-    """What must not happen did. `kind` says which check found it."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(f"{kind}: {message}")
-        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +94,10 @@ class Known:
         copied = deepcopy(replace(self, contents={}))
         copied.contents = dict(self.contents)
         return copied
+
+    def ends(self) -> list[datetime]:
+        """When promises end."""
+        return [each.until for each in self.promises.values() if each.until is not None]
 
     # Promises
 

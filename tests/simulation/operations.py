@@ -20,7 +20,8 @@ from ebbtide.purge.purger import Purges
 from ebbtide.store.contents import ContentChange, FromRef, Located
 from ebbtide.store.reclaiming import Reclaimer
 from ebbtide.store.repository import Repository
-from tests.simulation.knowledge import Checker, Given, Known, Violation
+from tests.simulation.knowledge import Checker, Given, Known
+from tests.simulation.simulation import require_no_defect
 from tests.simulation.world import LAKE, QUARANTINE, TRASH, URL, Process, World
 from tests.support.purging import request
 
@@ -380,12 +381,6 @@ def _told(report: RunReport) -> str:
     require_no_defect((report.error or {}).get("kind", ""), str(report.error))
     error = "" if report.error is None else f", {report.error}"
     return f"{report.run_id} {report.state}{error}"
-
-
-def require_no_defect(kind: str, message: str) -> None:
-    """Raises Violation where something broke in a way that no error is meant for."""
-    if kind == "task_failed":
-        raise Violation("defect", message)
 
 
 def _lake_id(act: Act) -> str:

@@ -1,4 +1,4 @@
-"""Carrying histories out in a world, and telling them.
+"""Carrying out histories on a stage, and telling them.
 
 Not for: what happens in them (`histories`, `operations`), or what is promised (`knowledge`).
 """
@@ -8,33 +8,18 @@ from __future__ import annotations
 import gc
 import hashlib
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ebbtide.errors import EbbtideError
-from ebbtide.gc.report import RunReport
-from ebbtide.purge.purger import Purges
-from ebbtide.store.reclaiming import Reclaimer
-from tests.simulation.histories import (
-    TOURS,
-    History,
-    Step,
-    Words,
-    draw,
-    draw_base,
-    draw_tour,
-    shrink,
-)
-from tests.simulation.knowledge import Checker, Known, Violation
-from tests.simulation.operations import INSTEAD, Act, perform, require_no_defect
+from tests.simulation.histories import History, Step, Words, draw, draw_base, draw_tour, shrink
 from tests.simulation.scheduler import Line, Scheduler, Task
-from tests.simulation.world import LEASE, SETTLED, Process, State, World, open_world
+from tests.simulation.stage import Stage, Violation
+from tests.simulation.world import LEASE
 
 
 @dataclass(slots=True)
@@ -61,26 +46,26 @@ middle leave rings behind, and to look for them at any time takes a tenth of it 
 
 @dataclass(slots=True)
 class Simulation:
-    """Carries histories out in a world."""
+    """Carries out histories on a stage."""
 
-    world: World
+    stage: Stage[Any]
     _count: int = 0
     _words: Words = field(default_factory=dict)
-    _bases: dict[int, tuple[State, Known]] = field(default_factory=dict)
+    _bases: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def draw(self, seed: int) -> History:
         """The history of a seed."""
-        return draw(seed, self.words())
+        return draw(self.stage.vocabulary, seed, self.words())
 
     def words(self) -> Words:
         """What points steps have, as some histories without disturbances show."""
         if not self._words:
             found: dict[str, Counter[str]] = {}
-            for base, names in TOURS.items():
+            for base, names in self.stage.vocabulary.tours.items():
                 self.run(draw_tour(base, names))
-                for task in self.world.scheduler.tasks:
+                for task in self.stage.scheduler.tasks:
                     found.setdefault(task.kind, Counter()).__ior__(task.counts)
-            for name, instead in INSTEAD.items():
+            for name, instead in self.stage.vocabulary.instead.items():
                 found.setdefault(name, Counter()).__ior__(found[instead])
             self._words = found
         return self._words
@@ -93,25 +78,25 @@ class Simulation:
         state, known = self._base(history.base)
         return self._run(history, state, known.copy())
 
-    def _base(self, number: int) -> tuple[State, Known]:
+    def _base(self, number: int) -> tuple[Any, Any]:
         if number not in self._bases:
-            known = Known()
-            outcome = self._run(draw_base(number), self.world.empty, known)
+            stage = self.stage
+            known = stage.knowing()
+            outcome = self._run(draw_base(stage.vocabulary, number), stage.empty, known)
             if outcome.violation is not None:
                 raise outcome.violation
-            self.world.clock.now += LEASE * 2
-            self._bases[number] = self.world.remember(), known
+            stage.clock.now += LEASE * 2
+            self._bases[number] = stage.remember(), known
         return self._bases[number]
 
-    def _run(self, history: History, state: State, known: Known) -> Outcome:
-        checker = Checker(self.world, known)
-        scheduler = self.world.begin(state, lambda _task: checker.check())
+    def _run(self, history: History, state: Any, known: Any) -> Outcome:
+        scheduler = self.stage.begin(state, lambda _task: self.stage.check(known))
         outcome = Outcome(None, scheduler.lines)
         try:
             self._steps(history, scheduler, known)
-            checker.check_owners()
+            self.stage.check_end(known)
             if history.settles:
-                self._settle(scheduler, checker)
+                self.stage.settle(known)
         except Violation as violation:
             scheduler.tell(f"*** {violation}")
             outcome.violation = violation
@@ -119,117 +104,52 @@ class Simulation:
             scheduler.stop()
         return outcome
 
-    def _steps(self, history: History, scheduler: Scheduler, known: Known) -> None:
+    def _steps(self, history: History, scheduler: Scheduler, known: Any) -> None:
         for step in history.steps:
             self._let_time_pass(step, known)
             scheduler.wake_due()
             scheduler.start(self._task(step, scheduler, known))
         scheduler.finish()
 
-    def _let_time_pass(self, step: Step, known: Known) -> None:
-        clock = self.world.clock
-        promised = {each.until for each in known.promises.values()}
-        ends = sorted(each for each in promised if each is not None and each > clock.now)
+    def _let_time_pass(self, step: Step, known: Any) -> None:
+        clock = self.stage.clock
+        ends = sorted({each for each in known.ends() if each > clock.now})
         if step.until_end and ends:
             clock.now = max(clock.now, ends[: step.until_end][-1] - A_MOMENT)
         else:
             clock.now += step.delay
 
-    def _task(self, step: Step, scheduler: Scheduler, known: Known) -> Task:
-        world = self.world
-        process = (
-            world.servers[step.process] if step.process < 2 else Process(world, world.database)
-        )
-        act = Act(world, known, process, step.number, step.numbers)
-
+    def _task(self, step: Step, scheduler: Scheduler, known: Any) -> Task:
         def work() -> object:
             scheduler.tell(f"begins; {step}")
             try:
-                answer = perform(step.name, act)
+                answer = self.stage.perform(step, known)
             except EbbtideError as error:
                 scheduler.tell(f"refused: {error.kind}: {error.message}")
                 require_no_defect(error.kind, error.message)
                 raise
             finally:
-                known.end(step.number, world.clock.now)
+                known.end(step.number, self.stage.clock.now)
             scheduler.tell(f"answers {answer}")
             return answer
 
         return Task(step.number, step.name, work, step.disturbances)
 
-    def _settle(self, scheduler: Scheduler, checker: Checker) -> None:
-        """All ends, a clean run takes what nobody needs, and nothing else is left."""
-        known = checker.known
-        if known.copied_run:
-            return
-        clean_up(self.world, scheduler, checker)
 
-
-def clean_up(world: World, scheduler: Scheduler, checker: Checker) -> None:
-    """Let all times run out, and collect. Raises Violation for what is left, and for a run that
-    does not come to its end."""
-    process = Process(world, world.database)
-    _end_purges(process, checker.known)
-    for _ in range(2):
-        world.clock.now += SETTLED
-        process = Process(world, world.database)
-        Reclaimer(process.store).once()
-        for report in _last_runs(process):
-            scheduler.tell(f"in the end {report.run_id} {report.state} {report.error}")
-            if report.state != "swept":
-                raise Violation("end", f"the last run is {report.state}: {report.error}")
-        checker.check()
-    needed = checker.needed()
-    left = {key for key in world.bucket.objects if not is_record(key)} - needed
-    if left:
-        raise Violation("left", f"nobody needs {', '.join(sorted(left))}")
-
-
-def _end_purges(process: Process, known: Known) -> None:
-    """Whoever began a purge goes on with it."""
-    purges = Purges(process.store)
-    for purge_id in known.purges:
-        try:
-            purges.carry_out(purge_id)
-        except EbbtideError:
-            continue  # ended, refused, or of a repository that is no more
-
-
-def _last_runs(process: Process) -> Iterator[RunReport]:
-    """Of the repository, and of one that is gone."""
-    remover = process.remover()
-    if remover is not None:
-        yield remover.run()
-    try:
-        collector = process.collector(mode="clean")
-    except EbbtideError:
-        return
-    yield collector.run()
-
-
-def is_record(key: str) -> bool:
-    """Whether it is of those that the documents name as staying: OWNER, runs without what they have
-    aside, records of purges."""
-    _, _, address = key.partition("/")
-    if address.startswith("_ebbtide/gc/"):
-        return "/quarantine/" not in address
-    return (
-        address == "_ebbtide/OWNER"
-        or address.startswith(("_ebbtide/purges/",))
-        or key.startswith("_ebbtide-purges/")
-    )
+def require_no_defect(kind: str, message: str) -> None:
+    """Raises Violation where something broke in a way that no error is meant for."""
+    if kind == "task_failed":
+        raise Violation("defect", message)
 
 
 @contextmanager
-def open_simulation() -> Iterator[Simulation]:
-    """A simulation in memory."""
-    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(dir=place) as directory, open_world(Path(directory)) as world:
-        gc.disable()
-        try:
-            yield Simulation(world)
-        finally:
-            gc.enable()
+def simulating(stage: Stage[Any]) -> Iterator[Simulation]:
+    """A simulation on a stage."""
+    gc.disable()
+    try:
+        yield Simulation(stage)
+    finally:
+        gc.enable()
 
 
 def smallest(simulation: Simulation, history: History) -> tuple[History, Outcome]:

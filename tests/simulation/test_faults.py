@@ -8,39 +8,16 @@ defect, since nobody was promised anything.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Final
 
 import pytest
 
 from tests.simulation.faults import made
-from tests.simulation.histories import MINUTE, History, Step
+from tests.simulation.histories import MINUTE, History, history, step
 from tests.simulation.scheduler import Disturbance
-from tests.simulation.simulation import Simulation, open_simulation, told
+from tests.simulation.simulation import Simulation, told
+from tests.simulation.store import open_simulation
 from tests.simulation.world import LEASE, RUN_LEASE
-
-NOW: Final = timedelta(0)
-
-
-def step(
-    name: str,
-    *numbers: int,
-    later: timedelta = NOW,
-    process: int = 0,
-    disturbed: Disturbance | None = None,
-) -> Step:
-    """A step; its place in a history numbers it."""
-    given = (*numbers, 0, 0, 0, 0)[:4]
-    return Step(name, 0, given, later, process, (disturbed,) if disturbed else ())
-
-
-def history(base: int, *steps: Step) -> History:
-    numbered = [
-        Step(s.name, number, s.numbers, s.delay, s.process, s.disturbances)
-        for number, s in enumerate(steps, start=1)
-    ]
-    return History(base, tuple(numbered))
-
 
 KNOWN: Final[dict[str, tuple[History, str]]] = {
     "an undo that reads no intents": (

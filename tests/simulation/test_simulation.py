@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.simulation import Simulation, open_simulation, smallest, told
+from tests.simulation.simulation import Simulation, smallest, told
+from tests.simulation.store import open_simulation
 from tests.support.randomized import randomized
 
 SHARES = 3
@@ -38,7 +39,7 @@ def test_a_seed_gives_the_same_history_in_another_process(simulation: Simulation
     here = [simulation.run(simulation.draw(seed)).digest for seed in SEEDS]
     program = (
         ""
-        "from tests.simulation.simulation import open_simulation\n"
+        "from tests.simulation.store import open_simulation\n"
         "with open_simulation() as simulation:\n"
         f"    for seed in reversed({list(SEEDS)}):\n"
         "        print(simulation.run(simulation.draw(seed)).digest)\n"

@@ -181,7 +181,7 @@ def _nothing(_task: Task) -> None:
     """Nobody looks."""
 
 
-class _InPlace:
+class InPlace:
     """Does what others do in threads at once."""
 
     def __init__(self, *_arguments: Any, **_options: Any) -> None:
@@ -235,7 +235,7 @@ class _Lock:
         self._is_taken = False
 
 
-class _NoHeart:
+class NoHeart:
     """A heartbeat that is never due: between two points hardly any time passes, and who sleeps
     sends none."""
 
@@ -249,23 +249,29 @@ class _NoHeart:
         """Nothing ends."""
 
 
+NoThreads: Final = SimpleNamespace(Event=threading.Event, Thread=NoHeart)
+"""What a module has in place of `threading` that knows no threads but heartbeats."""
+
+
+def one_thread(patch: pytest.MonkeyPatch, token: Callable[[int], bytes], directory: Path) -> None:
+    """What runs do in other threads they do in place, random bytes are a history's own, and local
+    files lie in a directory."""
+    patch.setattr(secrets, "token_bytes", lambda length=32: token(length))
+    patch.setattr(secrets, "token_hex", lambda length=32: token(length).hex())
+    for module in (ahead, contents, outcomes, protected, uploads):
+        patch.setattr(module, "ThreadPoolExecutor", InPlace)
+    patch.setattr(tempfile, "tempdir", str(directory))
+
+
 @contextmanager
 def open_world(directory: Path) -> Iterator[World]:
     """A world with its databases in a directory, best one in memory."""
     with pytest.MonkeyPatch.context() as patch:
         made: list[World] = []
-
-        def token(length: int = 32) -> bytes:
-            return made[0].token(length) if made else bytes(length)
-
-        patch.setattr(secrets, "token_bytes", token)
-        patch.setattr(secrets, "token_hex", lambda length=32: token(length).hex())
-        for module in (ahead, contents, outcomes, protected, uploads):
-            patch.setattr(module, "ThreadPoolExecutor", _InPlace)
-        patch.setattr(
-            embedded, "threading", SimpleNamespace(Event=threading.Event, Thread=_NoHeart)
+        one_thread(
+            patch, lambda length: made[0].token(length) if made else bytes(length), directory
         )
-        patch.setattr(tempfile, "tempdir", str(directory))
+        patch.setattr(embedded, "threading", NoThreads)
         patch.setattr(owner, "Lock", lambda: _Lock(lambda: made[0].scheduler))
         world = World(directory)
         made.append(world)

@@ -69,6 +69,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "decisions": seeds(40, long=2_000),
     "questions": seeds(20, long=1_000),
     "questions by other engines": seeds(2, long=100),
+    "simulated Icechunk histories": seeds(15, long=100_000, share=10.0),
     "simulated histories": seeds(24, long=300_000, share=20.0),
     "subtractions": seeds(1, long=100),
     "frames": seeds(1, long=200),

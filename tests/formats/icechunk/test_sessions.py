@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import zarr
 
+from ebbtide.formats.base import EPOCH_ADDRESS
 from ebbtide.formats.icechunk.state import load_repo, snapshot_files, spec_version
 from ebbtide.retention.expiry import ExpiryRequest
 from tests.support.clock import ManualClock
@@ -22,7 +25,7 @@ from tests.support.icechunk import (
     open_repository,
     read_snapshot,
 )
-from tests.support.icechunk_lake import IcechunkLake, candidates
+from tests.support.icechunk_lake import LONG_AGO, IcechunkLake, candidates
 from tests.support.icechunk_writer import Writer, WriterProcess
 
 pytestmark = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
@@ -101,11 +104,17 @@ def test_after_the_grace_it_goes(lake: IcechunkLake) -> None:
     assert names_it()
 
 
+@pytest.mark.parametrize("ran_before", [False, True], ids=["first", "behind a run"])
 def test_an_expiry_frees_nothing_before_the_grace_is_over(
-    tmp_path: Path, spec_version: int
+    tmp_path: Path, spec_version: int, ran_before: bool
 ) -> None:
+    """Nor where a run of long ago left what tells its time."""
     lake = IcechunkLake(tmp_path / "lake")
     example = design_example(lake.path, spec_version)
+    if ran_before:
+        assert lake.collect().state == "swept"
+        long_ago = time.time() - LONG_AGO
+        os.utime(lake.path / EPOCH_ADDRESS, (long_ago, long_ago))
     middle = instant_between(lake.path)
     reader = open_repository(lake.path)
     request = ExpiryRequest(older_than=example.threshold, younger=example.threshold)

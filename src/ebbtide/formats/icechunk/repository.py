@@ -138,8 +138,11 @@ class IcechunkRepository:
     def clocks(self) -> Clocks:
         """The storage's time is the date of the run's epoch, written just now. A plan that writes
         nothing to the storage cannot tell it, nor does it delete by it."""
+        return self._clocks(EPOCH_ADDRESS)
+
+    def _clocks(self, written: str) -> Clocks:
         host = self.now()
-        info = None if self._run_dir is not None else self.storage.head(EPOCH_ADDRESS)
+        info = None if self._run_dir is not None else self.storage.head(written)
         stored = host if info is None else self._clock.storage_time(info.last_modified)
         return Clocks(host=host, database=host, storage=stored)
 
@@ -252,7 +255,7 @@ class IcechunkRepository:
                         apply_v1(self.storage, expiry, parents)
                         self._remember_unreachable(expiry.released, forgetting=False)
                     else:
-                        apply_v2(self.storage, file, expiry, self._log_time())
+                        apply_v2(self.storage, file, expiry, self._log_time(record))
                     return history, expiry
                 except Conflict:
                     self.storage.delete([record])  # a commit was faster
@@ -401,10 +404,11 @@ class IcechunkRepository:
         kept = self._known.reached() - self._closed
         return RefsGuard(self.storage, kept=kept, going=self._closed)
 
-    def _log_time(self) -> datetime:
+    def _log_time(self, written: str = EPOCH_ADDRESS) -> datetime:
         """The date of an entry in the operations log: by the clock that is behind, since Icechunk
-        refuses to write until its own is past it."""
-        clocks = self.clocks()
+        refuses to write until its own is past it. `written` is a file that was written just now,
+        or nothing would be held for a grace from now on."""
+        clocks = self._clocks(written)
         return min(clocks.host, clocks.storage)
 
     def _check_unneeded(self, file: RepoFile, going: frozenset[str]) -> None:

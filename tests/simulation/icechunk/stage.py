@@ -1,0 +1,362 @@
+"""The stage of an Icechunk repository: what its clients, runs and expiries do."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.report import RunReport
+from ebbtide.retention.expiry import ExpiryRequest
+from tests.simulation.histories import MINUTE, Step, Vocabulary
+from tests.simulation.icechunk.client import Client, FirstClient
+from tests.simulation.icechunk.world import (
+    GRACE,
+    PREFIX,
+    IcechunkWorld,
+    Known,
+    Promise,
+    State,
+    open_world,
+)
+from tests.simulation.scheduler import Scheduler, Task
+from tests.simulation.simulation import Simulation, require_no_defect, simulating
+from tests.simulation.stage import Stage, Violation
+from tests.simulation.world import QUARANTINE, RUN_LEASE, SETTLED
+
+_Item = TypeVar("_Item")
+
+ARRAYS: Final = ("a", "b")
+ROUNDS: Final = 3
+"""Runs, a long time apart, until nothing is left: version 1 waits for a grace from the first on."""
+
+
+class Nothing(Exception):
+    """There is nothing that the operation could be done to."""
+
+
+@dataclass(slots=True)
+class Act:
+    """An operation under way, and the numbers of its step."""
+
+    world: IcechunkWorld
+    known: Known
+    client: Client
+    number: int
+    numbers: tuple[int, ...]
+
+    def pick(self, choices: Sequence[_Item], place: int = 0) -> _Item:
+        """One of the choices; Nothing where there are none."""
+        if not choices:
+            raise Nothing
+        return choices[self.numbers[place] % len(choices)]
+
+    def late(self, choices: Sequence[_Item], place: int = 0) -> _Item:
+        """One of the choices, more likely a late one."""
+        if not choices:
+            raise Nothing
+        number = self.numbers[place] % 6
+        return choices[-1 - (0 if number < 3 else number % len(choices))]
+
+    def snapshot(self) -> str:
+        """What a branch points at, or its parent, or the parent of that."""
+        found = self.client.head(self.pick(self.known.branches, 0))
+        for _ in range(self.numbers[1] % 3):
+            found = self.client.parent(found) or found
+        return found
+
+
+# Clients
+
+
+def write(act: Act) -> object:
+    """A session that writes some chunks and commits."""
+    branch = act.pick(act.known.branches, 0)
+    base = act.client.head(branch)
+    content = act.client.write(base, act.pick(ARRAYS, 1))
+    act.client.commit(branch, base, content)
+    return content.snapshot_id
+
+
+def read(act: Act) -> object:
+    """A session that reads for as long as the grace."""
+    until = act.world.clock.now + GRACE
+    snapshot_id = act.snapshot()
+    keys = frozenset(PREFIX + each for each in act.known.contents[snapshot_id].read)
+    act.known.promises[f"session {act.number} on {snapshot_id}"] = Promise(keys, until)
+    return f"{snapshot_id} until {until}"
+
+
+def branch(act: Act) -> object:
+    """Make a branch."""
+    name, source = f"branch-{act.number}", act.snapshot()
+    act.client.create_ref("branch", name, source)
+    act.known.branches.append(name)
+    return source
+
+
+def tag(act: Act) -> object:
+    """Make a tag, or delete one."""
+    if act.known.tags and act.numbers[2] % 3 == 0:
+        name = act.late(act.known.tags, 0)
+        act.known.tags.remove(name)
+        act.client.delete_ref("tag", name)
+        return name
+    name, source = f"tag-{act.number}", act.snapshot()
+    act.client.create_ref("tag", name, source)
+    act.known.tags.append(name)
+    return source
+
+
+def reset(act: Act) -> object:
+    """Make a branch point at what another one has, or at an older snapshot."""
+    source = act.snapshot()
+    act.client.reset(act.pick(act.known.branches, 2), source)
+    return source
+
+
+def delete_branch(act: Act) -> object:
+    """Delete a branch."""
+    name = act.late(act.known.branches[1:], 0)
+    act.known.branches.remove(name)
+    act.client.delete_ref("branch", name)
+    return name
+
+
+def upgrade(act: Act) -> object:
+    """To version 2. Nobody should have a session meanwhile, but reading ones go on."""
+    if not isinstance(act.client, FirstClient):
+        raise Nothing
+    act.client.upgrade()
+    return "version 2"
+
+
+# Runs
+
+
+def _chosen(act: Act) -> dict[str, Any]:
+    return {"quarantine": (None, QUARANTINE)[act.numbers[0] % 2]}
+
+
+def expire(act: Act) -> object:
+    """Cut histories."""
+    now = act.world.clock.now
+    kind = act.numbers[0] % 4
+    _, made = act.world.repository().expire(
+        ExpiryRequest.of(
+            now=now,
+            sessions=GRACE,
+            older_than=None if kind == 0 else now - GRACE * kind,
+            rule={"keep_last": 1} if kind == 0 else None,
+            delete_refs=("branch", "tag") if kind == 3 else (),
+        )
+    )
+    return sorted(made.released)
+
+
+def run(act: Act) -> object:
+    """Plan and sweep."""
+    options = _chosen(act)
+
+    def known(plan: Plan) -> bool:
+        act.known.runs.append(plan.run_id)
+        if options["quarantine"] is not None:
+            act.known.aside.append(plan.run_id)
+        return True
+
+    return _told(act, act.world.collector(**options).run(known))
+
+
+def run_aside(act: Act) -> object:
+    """Plan, and move aside."""
+    act.numbers = (1, *act.numbers[1:])
+    return run(act)
+
+
+def plan(act: Act) -> object:
+    """Plan alone."""
+    report = act.world.collector(**_chosen(act)).plan()
+    if report.state == "planned":
+        act.known.runs.append(report.run_id)
+    return _told(act, report)
+
+
+def sweep(act: Act) -> object:
+    """Sweep a plan that is there, perhaps again."""
+    run_id, options = act.late(act.known.runs, 2), _chosen(act)
+    if options["quarantine"] is not None and run_id not in act.known.aside:
+        act.known.aside.append(run_id)
+    return _told(act, act.world.collector(**options).sweep(run_id))
+
+
+def undo(act: Act) -> object:
+    """Undo a run."""
+    run_id = act.late(act.known.aside, 2)
+    act.known.promises.pop(f"aside of {run_id}", None)
+    return _told(act, act.world.collector().undo(run_id))
+
+
+def purge_aside(act: Act) -> object:
+    """Delete for good what a run has aside."""
+    run_id = act.late(act.known.aside, 2)
+    act.known.promises.pop(f"aside of {run_id}", None)
+    return _told(act, act.world.collector().purge(run_id))
+
+
+def _told(act: Act, report: RunReport) -> str:
+    error = "" if report.error is None else f", {report.error}"
+    require_no_defect((report.error or {}).get("kind", ""), error)
+    kind = (report.error or {}).get("kind", "")
+    is_damage = kind.startswith(("missing_", "corrupt_")) and not act.known.spoilt
+    # A run that slept for hours looks for a copy that another one took since.
+    if is_damage and kind != "missing_backup":
+        raise Violation("damage", f"run {report.run_id} finds damage{error}")
+    return f"{report.run_id} {report.state}{error}"
+
+
+OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = {
+    "write": write,
+    "read": read,
+    "branch": branch,
+    "tag": tag,
+    "reset": reset,
+    "delete branch": delete_branch,
+    "upgrade": upgrade,
+    "expire": expire,
+    "run": run,
+    "run aside": run_aside,
+    "plan": plan,
+    "sweep": sweep,
+    "undo": undo,
+    "purge aside": purge_aside,
+}
+
+INSTEAD: Final[Mapping[str, str]] = {
+    "delete branch": "branch",
+    "sweep": "run aside",
+    "undo": "run aside",
+    "purge aside": "run aside",
+}
+
+ICECHUNK: Final = Vocabulary(
+    themes={
+        ("read",): 4,
+        ("branch", "delete branch"): 4,
+        ("reset",): 4,
+        ("read", "reset"): 3,
+        ("tag",): 2,
+        ("expire",): 4,
+        ("expire", "branch"): 2,
+        ("expire", "read"): 2,
+        ("run aside", "undo"): 4,
+        ("plan", "sweep", "undo"): 4,
+        ("run aside", "purge aside"): 2,
+        ("run",): 3,
+        ("upgrade",): 1,
+        ("reset", "upgrade"): 1,
+        ("run aside", "upgrade", "undo"): 1,
+    },
+    always="write",
+    last=("run",),
+    sleeps=(
+        *(timedelta(0),) * 2,
+        *(RUN_LEASE + timedelta(seconds=1),) * 2,
+        GRACE * 0.4,
+        GRACE * 0.9,
+        GRACE * 0.9,
+        GRACE + MINUTE,
+    ),
+    first=("create", "write", "write", "write"),
+    more=("branch", "write", "run", "tag", "expire", "reset", "run", "plan"),
+    late="write",
+    tours={
+        0: ("read", "branch", "write", "tag", "tag", "reset", "delete branch"),
+        1: ("branch", "reset", "delete branch", "plan", "sweep", "undo", "expire", "run"),
+        2: ("expire", "run aside", "undo", "run aside", "purge aside", "run", "upgrade"),
+    },
+    instead=INSTEAD,
+)
+
+
+class IcechunkStage(Stage[Known]):
+    """A repository of one version."""
+
+    vocabulary = ICECHUNK
+
+    def __init__(self, world: IcechunkWorld) -> None:
+        self.world = world
+        self.clock = world.clock
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """See `Stage.scheduler`."""
+        return self.world.scheduler
+
+    @cached_property
+    def empty(self) -> State:
+        """See `Stage.empty`."""
+        return State(self.clock.now, {})
+
+    def remember(self) -> State:
+        """See `Stage.remember`."""
+        return self.world.remember()
+
+    def begin(self, state: State, after_slice: Callable[[Task], None]) -> Scheduler:
+        """See `Stage.begin`."""
+        return self.world.begin(state, after_slice)
+
+    def knowing(self) -> Known:
+        """See `Stage.knowing`."""
+        return Known()
+
+    def perform(self, step: Step, known: Known) -> object:
+        """See `Stage.perform`."""
+        client = self.world.client(known)
+        if step.name == "create":
+            return client.create()
+        act = Act(self.world, known, client, step.number, step.numbers)
+        try:
+            return OPERATIONS[step.name](act)
+        except Nothing:
+            return OPERATIONS[INSTEAD.get(step.name, "write")](act)
+
+    def check(self, known: Known) -> None:
+        """See `Stage.check`."""
+        self.world.check(known)
+
+    def check_end(self, known: Known) -> None:
+        """See `Stage.check_end`: nothing but what is checked at any time."""
+
+    def settle(self, known: Known) -> None:
+        """See `Stage.settle`."""
+        if known.spoilt:
+            return
+        for _ in range(ROUNDS):
+            self.clock.now += SETTLED
+            report = self.world.collector().run()
+            self.scheduler.tell(f"in the end {report.run_id} {report.state} {report.error}")
+            if (report.error or {}).get("kind") == "repository_mixed":
+                return  # an upgrade that broke off, beside a client of version 1
+            if report.state != "swept":
+                raise Violation("end", f"the last run is {report.state}: {report.error}")
+            self.check(known)
+        left = self.world.left(known)
+        if left:
+            raise Violation("left", f"nobody needs {', '.join(left)}")
+
+
+@contextmanager
+def open_simulation(spec_version: int) -> Iterator[Simulation]:
+    """A simulation of a repository in memory."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        open_world(Path(directory), spec_version) as world,
+        simulating(IcechunkStage(world)) as made,
+    ):
+        yield made

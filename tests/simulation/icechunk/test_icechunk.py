@@ -1,0 +1,31 @@
+"""Histories of Icechunk repositories by chance: work that takes no longer than the grace loses
+nothing, and nothing is left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.icechunk.stage import open_simulation
+from tests.simulation.simulation import Simulation, smallest, told
+from tests.support.randomized import randomized
+
+SPEC_VERSIONS = (1, 2)
+
+
+@pytest.fixture(scope="module", params=SPEC_VERSIONS)
+def simulation(request: pytest.FixtureRequest) -> Iterator[Simulation]:
+    """Of a repository that begins as this version."""
+    with open_simulation(request.param) as made:
+        yield made
+
+
+@pytest.mark.timeout(0)
+@randomized("simulated Icechunk histories")
+def test_histories(simulation: Simulation, seed: int) -> None:
+    history = simulation.draw(seed)
+    outcome = simulation.run(history)
+    if outcome.violation is not None:
+        small, outcome = smallest(simulation, history)
+        pytest.fail(f"{outcome.violation}\n{small}\n{told(outcome)}")

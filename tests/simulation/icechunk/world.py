@@ -1,0 +1,236 @@
+"""The world of an Icechunk repository: a clock, a bucket, and what was promised on them.
+
+An Icechunk session holds no lease. What is promised is one of time: who reads or writes for no
+longer than the grace loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from ebbtide.formats.icechunk import lease, repository, state
+from ebbtide.formats.icechunk.repository import IcechunkRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.settings import Settings
+from tests.simulation.bucket import SimulatedBucket
+from tests.simulation.icechunk.client import CLIENTS, Client, Content, Repo, snapshot_in
+from tests.simulation.scheduler import Scheduler, Task
+from tests.simulation.stage import Violation
+from tests.simulation.world import (
+    BUCKET,
+    LAKE,
+    LEASE,
+    RUN_LEASE,
+    START,
+    TRASH,
+    URL,
+    InPlace,
+    NoThreads,
+    one_thread,
+)
+from tests.support.engines import INLINE
+from tests.support.memory import Stored, opened_in_memory
+from tests.support.memory_world import TruthfulClock
+
+GRACE: Final = LEASE
+ROOT: Final = f"{URL}/{LAKE}"
+PREFIX: Final = f"{LAKE}/"
+SETTINGS: Final = Settings(
+    icechunk_grace=GRACE,
+    run_lease_ttl=RUN_LEASE,
+    run_heartbeat=timedelta(seconds=10),
+    clock_skew_max=timedelta(minutes=1),
+    share_max=1.0,
+)
+OPTIONS: Final = replace(
+    RunOptions.of(SETTINGS, sessions=GRACE, patience=timedelta(0), sizes="all"), undo_hold=TRASH
+)
+KINDS: Final = ("chunks/", "manifests/", "snapshots/", "transactions/")
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Files that stay until a time."""
+
+    keys: frozenset[str]
+    until: datetime
+
+
+@dataclass(slots=True)
+class Known:
+    """All that the answers of a history say. It is `spoilt` when a session wrote a ref later than a
+    grace after it began: then nothing is promised any more."""
+
+    promises: dict[str, Promise] = field(default_factory=dict)
+    contents: dict[str, Content] = field(default_factory=dict)
+    branches: list[str] = field(default_factory=lambda: ["main"])
+    tags: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+    spoilt: bool = False
+
+    def copy(self) -> Known:
+        """See `Knowledge.copy`."""
+        return deepcopy(self)
+
+    def end(self, number: int, now: datetime) -> None:
+        """See `Knowledge.end`: no promise here depends on it."""
+
+    def ends(self) -> list[datetime]:
+        """See `Knowledge.ends`."""
+        return [each.until for each in self.promises.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a world was at an instant."""
+
+    now: datetime
+    objects: dict[str, Stored]
+
+
+class IcechunkWorld:
+    """A repository of one version. Made by `open_world`."""
+
+    def __init__(self, spec_version: int) -> None:
+        self.spec_version = spec_version
+        self.clock = TruthfulClock(START)
+        self.scheduler = Scheduler(self.clock, _nothing)
+        self.bucket = SimulatedBucket(BUCKET, self.clock.host_now, scheduler=self.scheduler)
+        self.outside = Random(0)
+
+    def remember(self) -> State:
+        """What it is now."""
+        return State(self.clock.now, dict(self.bucket.objects))
+
+    def begin(self, state: State, after_slice: Callable[[Task], None]) -> Scheduler:
+        """Bring back a state, for a history."""
+        self.clock.now = state.now
+        self.bucket.objects = dict(state.objects)
+        self.outside = Random(0)
+        self.scheduler = self.bucket.scheduler = Scheduler(self.clock, after_slice)
+        return self.scheduler
+
+    def token(self, length: int) -> bytes:
+        """Random bytes, of each task its own."""
+        task = self.scheduler.current
+        return (self.outside if task is None else task.ids).randbytes(length)
+
+    def wait(self, seconds: float) -> None:
+        """What a program does that waits for another one."""
+        self.clock.now += timedelta(seconds=seconds)
+
+    def client(self, known: Known) -> Client:
+        """A client whose session begins now."""
+        began = self.clock.now
+
+        def note() -> None:
+            known.spoilt |= self.clock.now - began >= GRACE
+
+        storage = self.bucket.storage(ROOT)
+        made = CLIENTS[2 if self.is_second else self.spec_version]
+        return made(storage, self.clock.host_now, known.contents, note)
+
+    @property
+    def is_second(self) -> bool:
+        """Whether the repository is of version 2 by now."""
+        return f"{PREFIX}repo" in self.bucket.objects
+
+    def repository(self) -> IcechunkRepository:
+        """As a run has it."""
+        storage = self.bucket.storage(ROOT)
+        return IcechunkRepository(
+            storage, name=f"icechunk:{ROOT}", settings=SETTINGS, clock=self.clock
+        )
+
+    def collector(self, **options: Any) -> Collector:
+        """Its collector."""
+        return Collector(self.repository(), engine=INLINE, options=replace(OPTIONS, **options))
+
+    # Checks
+
+    def check(self, known: Known) -> None:
+        """Whether all that was promised is there. Raises Violation."""
+        if known.spoilt:
+            return
+        there = self.bucket.objects.keys()
+        for name, promise in known.promises.items():
+            if self.clock.now < promise.until and not promise.keys <= there:
+                raise Violation("promise", f"{name} lacks {min(promise.keys - there)}")
+        for address in self.needed(known):
+            if PREFIX + address not in there:
+                raise Violation("open", f"a branch or tag needs {address}")
+
+    def needed(self, known: Known) -> set[str]:
+        """The addresses that branches and tags reach. Raises Violation for a snapshot of which
+        nobody can tell what is below it."""
+        repo = Repo.of(self.bucket.objects[f"{PREFIX}repo"].data) if self.is_second else None
+        tips = self._tips() if repo is None else [*repo.refs.values()]
+        found: set[str] = set()
+        seen: set[str] = set()
+        for tip in tips:
+            place: str | None = tip
+            while place is not None and place not in seen:
+                seen.add(place)
+                found |= known.contents[place].whole
+                if repo is not None:
+                    found |= {f"transactions/{log}" for log in repo.logs(place)}
+                place = self._parent(place) if repo is None else repo.parents[place]
+        return found
+
+    def _tips(self) -> list[str]:
+        objects = self.bucket.objects
+        refs = [key for key in objects if key.startswith(f"{PREFIX}refs/")]
+        return [
+            str(_snapshot_of(objects[key].data))
+            for key in refs
+            if key.endswith("/ref.json") and f"{key}.deleted" not in objects
+        ]
+
+    def _parent(self, snapshot_id: str) -> str | None:
+        found = self.bucket.objects.get(f"{PREFIX}snapshots/{snapshot_id}")
+        if found is None:
+            raise Violation("open", f"a branch or tag needs snapshots/{snapshot_id}")
+        return snapshot_in(found.data).parent_id
+
+    def left(self, known: Known) -> list[str]:
+        """The addresses of what nobody needs, but for copies of `repo` and records of runs."""
+        needed = self.needed(known)
+        addresses = [key.removeprefix(PREFIX) for key in self.bucket.objects]
+        return sorted(
+            each
+            for each in addresses
+            if (each.startswith(KINDS) and each not in needed) or "/quarantine/" in each
+        )
+
+
+def _snapshot_of(data: bytes) -> str:
+    return data.decode().split('"')[3]
+
+
+def _nothing(_task: Task) -> None:
+    """Nobody looks."""
+
+
+@contextmanager
+def open_world(directory: Path, spec_version: int) -> Iterator[IcechunkWorld]:
+    """A world; local files of the program's own lie in the directory."""
+    world = IcechunkWorld(spec_version)
+    with pytest.MonkeyPatch.context() as patch, opened_in_memory({BUCKET: world.bucket}):
+        one_thread(patch, world.token, directory)
+        patch.setattr(state, "ThreadPoolExecutor", InPlace)
+        patch.setattr(lease, "threading", NoThreads)
+        waiting = partial(lease.hold_storage, wait=world.wait)
+        patch.setattr(repository, "hold_storage", waiting)
+        yield world

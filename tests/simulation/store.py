@@ -1,0 +1,140 @@
+"""The store as a stage of histories."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ebbtide.errors import EbbtideError
+from ebbtide.gc.report import RunReport
+from ebbtide.purge.purger import Purges
+from ebbtide.store.reclaiming import Reclaimer
+from tests.simulation.histories import Step
+from tests.simulation.knowledge import Checker, Known
+from tests.simulation.operations import Act, perform
+from tests.simulation.scheduler import Scheduler, Task
+from tests.simulation.simulation import Simulation, simulating
+from tests.simulation.stage import Stage, Violation
+from tests.simulation.vocabulary import STORE
+from tests.simulation.world import SETTLED, Process, State, World, open_world
+
+
+class StoreStage(Stage[Known]):
+    """Servers and programs over one database and one bucket."""
+
+    vocabulary = STORE
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.clock = world.clock
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """See `Stage.scheduler`."""
+        return self.world.scheduler
+
+    @property
+    def empty(self) -> State:
+        """See `Stage.empty`."""
+        return self.world.empty
+
+    def remember(self) -> State:
+        """See `Stage.remember`."""
+        return self.world.remember()
+
+    def begin(self, state: State, after_slice: Callable[[Task], None]) -> Scheduler:
+        """See `Stage.begin`."""
+        return self.world.begin(state, after_slice)
+
+    def knowing(self) -> Known:
+        """See `Stage.knowing`."""
+        return Known()
+
+    def perform(self, step: Step, known: Known) -> object:
+        """See `Stage.perform`. Processes 0 and 1 are servers, any other is one of its own."""
+        world = self.world
+        is_server = step.process < len(world.servers)
+        process = world.servers[step.process] if is_server else Process(world, world.database)
+        return perform(step.name, Act(world, known, process, step.number, step.numbers))
+
+    def check(self, known: Known) -> None:
+        """See `Stage.check`."""
+        Checker(self.world, known).check()
+
+    def check_end(self, known: Known) -> None:
+        """See `Stage.check_end`: repositories can be used."""
+        Checker(self.world, known).check_owners()
+
+    def settle(self, known: Known) -> None:
+        """See `Stage.settle`."""
+        if not known.copied_run:
+            clean_up(self.world, self.scheduler, Checker(self.world, known))
+
+
+def clean_up(world: World, scheduler: Scheduler, checker: Checker) -> None:
+    """Let all times run out, and collect. Raises Violation for what is left, and for a run that
+    does not come to its end."""
+    process = Process(world, world.database)
+    _end_purges(process, checker.known)
+    for _ in range(2):
+        world.clock.now += SETTLED
+        process = Process(world, world.database)
+        Reclaimer(process.store).once()
+        for report in _last_runs(process):
+            scheduler.tell(f"in the end {report.run_id} {report.state} {report.error}")
+            if report.state != "swept":
+                raise Violation("end", f"the last run is {report.state}: {report.error}")
+        checker.check()
+    needed = checker.needed()
+    left = {key for key in world.bucket.objects if not is_record(key)} - needed
+    if left:
+        raise Violation("left", f"nobody needs {', '.join(sorted(left))}")
+
+
+def _end_purges(process: Process, known: Known) -> None:
+    """Whoever began a purge goes on with it."""
+    purges = Purges(process.store)
+    for purge_id in known.purges:
+        try:
+            purges.carry_out(purge_id)
+        except EbbtideError:
+            continue  # ended, refused, or of a repository that is no more
+
+
+def _last_runs(process: Process) -> Iterator[RunReport]:
+    """Of the repository, and of one that is gone."""
+    remover = process.remover()
+    if remover is not None:
+        yield remover.run()
+    try:
+        collector = process.collector(mode="clean")
+    except EbbtideError:
+        return
+    yield collector.run()
+
+
+def is_record(key: str) -> bool:
+    """Whether it is of those that the documents name as staying: OWNER, runs without what they have
+    aside, records of purges."""
+    _, _, address = key.partition("/")
+    if address.startswith("_ebbtide/gc/"):
+        return "/quarantine/" not in address
+    return (
+        address == "_ebbtide/OWNER"
+        or address.startswith(("_ebbtide/purges/",))
+        or key.startswith("_ebbtide-purges/")
+    )
+
+
+@contextmanager
+def open_simulation() -> Iterator[Simulation]:
+    """A simulation of the store in memory."""
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with (
+        tempfile.TemporaryDirectory(dir=place) as directory,
+        open_world(Path(directory)) as world,
+        simulating(StoreStage(world)) as made,
+    ):
+        yield made
