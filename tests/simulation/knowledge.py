@@ -18,6 +18,7 @@ from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.reading import iterate_entries
 from ebbtide.store.content.trees import read_tree
 from ebbtide.store.metadata.repositories import repository_by_id
+from ebbtide.store.signing import verify
 from tests.simulation.stage import Violation
 from tests.simulation.world import LEASE, TRASH, Process, World
 
@@ -173,6 +174,20 @@ class Checker:
                 self._require(promise.keys - there - excused, "promise", name)
         for name, keys in open_keys.items():
             self._require(keys - there - excused, "open", name)
+        self._check_tokens()
+
+    def _check_tokens(self) -> None:
+        """Locators are good until their end."""
+        good = [each for each in self.known.locators if each.until > self.world.clock.now]
+        if not good:
+            return
+        rows = self.world.database.plain.execute("SELECT key_id, secret FROM signing_keys")
+        keys = dict(rows.fetchall())
+        for each in good:
+            try:
+                verify(keys, each.token)
+            except EbbtideError as error:
+                raise Violation("promise", f"a locator of {each.path}: {error}") from error
 
     def _require(self, missing: frozenset[str], kind: str, name: str) -> None:
         if missing:

@@ -454,6 +454,11 @@ def create_repository(act: Act) -> object:
     return made.info.repository_id
 
 
+def rotate(act: Act) -> object:
+    """Sign with a new key, and retire older ones."""
+    return act.process.store.signing_keys.rotate().key_id
+
+
 # A copy of the database
 
 
@@ -502,6 +507,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "restore repository": restore_repository,
     "remove": remove,
     "create repository": create_repository,
+    "rotate": rotate,
     "copy database": copy_database,
     "copied run": copied_run,
 }

@@ -27,6 +27,7 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
     ("merge", "branch"): 2,
     ("sign",): 6,
     ("sign", "collect files"): 4,
+    ("sign", "rotate", "rotate"): 2,
     ("upload located", "collect files"): 2,
     ("collect files", "change collection"): 3,
     ("run aside", "undo"): 5,
@@ -41,7 +42,14 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
 
 TOURS: Final[Mapping[int, tuple[str, ...]]] = {
     0: ("upload", "stage", "stage", "save", "branch", "save", "merge", "tag", "hold"),
-    1: ("sign", "collect files", "change collection", "change collection", "upload located"),
+    1: (
+        "sign",
+        "collect files",
+        "change collection",
+        "change collection",
+        "upload located",
+        "rotate",
+    ),
     2: ("policy", "plan", "sweep", "save", "undo", "undo", "run", "purge"),
     3: (
         "run aside",

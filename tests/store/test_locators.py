@@ -12,8 +12,10 @@ import sqlalchemy as sa
 from ebbtide.ids import new_id
 from ebbtide.store.contents import ContentChange, Located
 from ebbtide.store.embedded import Store
+from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import commits, signing_keys, upload_tokens
 from ebbtide.store.metadata.tokens import (
+    date_signing_keys,
     insert_signing_key,
     read_signing_keys,
     retire_signing_keys,
@@ -22,6 +24,7 @@ from ebbtide.store.repository import Repository
 from ebbtide.store.signing import SigningKey, sign
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, put_collection, raises
+from tests.support.dying import Died
 
 LEASE = timedelta(hours=1)
 INSTANT = timedelta(microseconds=1)
@@ -175,6 +178,47 @@ def test_foreign(store: Store, repository: Repository, project_id: str) -> None:
     check_refused(other, other.projects.create("p").project_id, token, "token_foreign")
 
 
+def test_a_rotation_that_takes_long_retires_no_key_early(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its transaction is open, others sign with the older key."""
+    settings = store.settings
+    longest = max(settings.lease_ttl, settings.upload_ttl, settings.prepare_ttl)
+
+    def insert(tx: Transaction, key: SigningKey) -> None:
+        insert_signing_key(tx, key)
+        clock.advance(2 * longest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ebbtide.store.signing_keys.insert_signing_key", insert)
+        first = store.signing_keys.rotate()
+    (old,) = first.verifying_ids
+    assert first.retirable_at == clock.now + longest
+    clock.advance(longest)
+    assert store.signing_keys.rotate().retired_ids == ()
+    clock.advance(INSTANT)
+    assert store.signing_keys.rotate().retired_ids == (old,)
+
+
+def test_a_rotation_that_broke_off_retires_no_key(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key signs, and counts from when the next one finds it."""
+    settings = store.settings
+    longest = max(settings.lease_ttl, settings.upload_ttl, settings.prepare_ttl)
+
+    def die(_tx: Transaction) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched, pytest.raises(Died):
+        patched.setattr("ebbtide.store.signing_keys.date_signing_keys", die)
+        store.signing_keys.rotate()
+    clock.advance(2 * longest)
+    assert store.signing_keys.rotate().retired_ids == ()
+    clock.advance(longest + 2 * INSTANT)
+    assert len(store.signing_keys.rotate().retired_ids) == 2
+
+
 def test_keys_rotate(
     store: Store, repository: Repository, project_id: str, clock: ManualClock
 ) -> None:
@@ -182,12 +226,13 @@ def test_keys_rotate(
     clock.advance(LEASE / 4)
     with store.metadata.transaction() as tx:
         insert_signing_key(tx, SigningKey.generate())
+        date_signing_keys(tx)
     new = located(repository, project_id)
     assert old.split(".")[0] != new.split(".")[0], "the newest signs"
     use(repository, project_id, old)
     use(repository, project_id, new)
     with store.metadata.transaction() as tx:
-        retired = retire_signing_keys(tx, superseded_before=clock.now + INSTANT)
+        retired = retire_signing_keys(tx, superseded_before=clock.now + 2 * INSTANT)
         assert retired == [old.split(".")[0]]
         assert [key.key_id for key in read_signing_keys(tx)] == [new.split(".")[0]]
         assert tx.execute(sa.select(sa.func.count()).select_from(signing_keys)).scalar_one() == 2

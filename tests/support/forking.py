@@ -9,6 +9,7 @@ with its exit code when it ends.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib
 import json
 import os
@@ -28,6 +29,8 @@ from ebbtide.imports import prepare_forks
 
 ROOT: Final = Path(__file__).parents[2]
 PIECE_BYTES: Final = 65_536
+PR_SET_PDEATHSIG: Final = 1
+"""Of `linux/prctl.h`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ class Forks:
         return True
 
     def end(self) -> None:
-        """It ends. Programs that still run go on."""
+        """It ends, and with it the programs that still run."""
         self._process.communicate()
 
 
@@ -177,6 +180,8 @@ def _run(
     code: Any = 1
     try:
         os.setsid()
+        # However the process that it was forked from ends: nothing outlives the tests.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(out or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
         if err is not None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from ebbtide.arrow import Column, make_schema
+from ebbtide.durations import format_duration
+from ebbtide.errors import Refused
 from ebbtide.retention.decision import Roots
 from ebbtide.storage import Storage
 
@@ -129,6 +131,30 @@ class Clocks:
     host: datetime
     database: datetime
     storage: datetime
+
+    @property
+    def earliest(self) -> datetime:
+        """The one that is behind: by it nothing seems older than it is."""
+        return min(self.host, self.database, self.storage)
+
+    def check(self, *, skew_max: timedelta) -> None:
+        """Refused `clock_skew` when any two of them are further apart than `skew_max`."""
+        readings = {
+            "this host": self.host,
+            "the database": self.database,
+            "the storage": self.storage,
+        }
+        first = min(readings, key=lambda name: readings[name])
+        last = max(readings, key=lambda name: readings[name])
+        apart = readings[last] - readings[first]
+        if apart > skew_max:
+            raise Refused(
+                "clock_skew",
+                f"{last} ({readings[last]:%Y-%m-%d %H:%M:%S}) is {apart.total_seconds():.0f} s "
+                f"ahead of {first} ({readings[first]:%Y-%m-%d %H:%M:%S}), "
+                f"{format_duration(skew_max)} is allowed: ages cannot be trusted; set the clocks "
+                "right, then run again",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

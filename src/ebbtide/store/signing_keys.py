@@ -12,6 +12,7 @@ from typing import Final
 from ebbtide.settings import Settings
 from ebbtide.store.metadata.engine import Metadata
 from ebbtide.store.metadata.tokens import (
+    date_signing_keys,
     insert_signing_key,
     read_signing_keys,
     retire_signing_keys,
@@ -45,8 +46,11 @@ class SigningKeys:
         ended; or `at_once`, for a key that leaked: what it signed is refused from now on."""
         new = SigningKey.generate()
         with self._metadata.transaction() as tx:
-            now, longest = tx.now(), _longest(promised(tx, self._settings))
             insert_signing_key(tx, new)
+        with self._metadata.transaction() as tx:
+            # From here on nobody signs with an older one, however long the other was open.
+            date_signing_keys(tx)
+            now, longest = tx.now(), _longest(promised(tx, self._settings))
             superseded_before = _EVER if at_once else now - longest
             retired = retire_signing_keys(tx, superseded_before=superseded_before)
             verifying = [key.key_id for key in read_signing_keys(tx) if key.key_id != new.key_id]

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import zarr
 
+from ebbtide.errors import Refused
 from ebbtide.formats.base import EPOCH_ADDRESS
+from ebbtide.formats.icechunk.repository import UNREACHABLE_ADDRESS
 from ebbtide.formats.icechunk.state import load_repo, snapshot_files, spec_version
 from ebbtide.retention.expiry import ExpiryRequest
 from tests.support.clock import ManualClock
@@ -22,6 +24,7 @@ from tests.support.icechunk import (
     create_repository,
     design_example,
     instant_between,
+    listing,
     open_repository,
     read_snapshot,
 )
@@ -126,6 +129,45 @@ def test_an_expiry_frees_nothing_before_the_grace_is_over(
 
     assert expiry.released
     assert all(read_snapshot(reader, snapshot_id) for snapshot_id in expiry.released)
+
+
+def test_an_expiry_by_a_wrong_clock_is_refused(tmp_path: Path, spec_version: int) -> None:
+    """What it released would seem to have been released long ago."""
+    lake = IcechunkLake(tmp_path / "lake", clock=ManualClock(datetime.now(UTC)))
+    example = design_example(lake.path, spec_version)
+    before = listing(lake.path)
+    request = ExpiryRequest(older_than=example.threshold, younger=example.threshold)
+    assert isinstance(lake.clock, ManualClock)
+    lake.clock.host_offset = -timedelta(days=8)
+
+    with pytest.raises(Refused) as refused:
+        lake.format().expire(request)
+
+    assert refused.value.kind == "clock_skew"
+    assert listing(lake.path) == before
+    assert not list(lake.path.glob("_ebbtide/expire/*"))
+    lake.clock.host_offset = timedelta(0)
+    _, expiry = lake.format().expire(request)
+    assert expiry.released
+
+
+def test_a_plan_that_slept_brings_no_date_back(lake: IcechunkLake, spec_version: int) -> None:
+    """Another one was made meanwhile, and what it saw unreachable counts."""
+    if spec_version == 2:
+        pytest.skip("version 2 remembers by itself")
+    rewound = rewind(lake)
+    slept = lake.format()
+    with slept.reading(rewound.clock.now):
+        pass
+    open_repository(lake.path).reset_branch("main", rewound.head)
+    assert lake.collector().plan().state == "planned"
+    seen = lake.path / UNREACHABLE_ADDRESS
+    before = seen.read_bytes()
+    assert rewound.head.encode() not in before
+
+    slept.record_run("0" * 32, state="planned", run_path="nowhere", plan_checksum="none")
+
+    assert seen.read_bytes() == before
 
 
 def test_a_session_shorter_than_the_grace_commits(

@@ -15,7 +15,7 @@ import zarr
 from icechunk import IcechunkError, Repository
 
 from ebbtide.errors import Conflict, NotFound
-from ebbtide.formats.icechunk.reopening import HOLDS_ADDRESS
+from ebbtide.formats.icechunk.reopening import HOLDS_ADDRESS, read_holds, write_holds
 from ebbtide.formats.icechunk.state import load_repo, snapshot_files
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
@@ -23,7 +23,7 @@ from ebbtide.gc.report import RunReport
 from ebbtide.storage import open_storage
 from tests.support.clock import ManualClock
 from tests.support.dying import Died
-from tests.support.faulty import Hook, SharedFaultyStorage
+from tests.support.faulty import FaultyStorage, Hook, SharedFaultyStorage
 from tests.support.icechunk import (
     SPEC_VERSIONS,
     build_random,
@@ -97,6 +97,23 @@ def rewritten(lake: IcechunkLake, spec_version: int, *, commits: int = 4) -> lis
     repository.reset_branch("main", made[0])
     lake.age()
     return made[1:]
+
+
+def test_two_undos_hold_what_each_brought_back(tmp_path: Path) -> None:
+    """One that slept between reading and writing what is held."""
+    storage = open_storage(str(tmp_path))
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    until = now + timedelta(days=1)
+    others = [["B"], ["C"]]
+
+    def another(method: str, address: str) -> None:
+        if address == HOLDS_ADDRESS and method in ("put", "replace") and others:
+            write_holds(storage, others.pop(), until=until, now=now)
+
+    write_holds(FaultyStorage(storage, before=another), ["A"], until=until, now=now)
+
+    assert not others
+    assert read_holds(storage, now) == dict.fromkeys("ABC", until)
 
 
 @both

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ebbtide.errors import NotFound, Refused
+from ebbtide.errors import Conflict, NotFound, Refused
 from ebbtide.formats.icechunk.ids import id_bytes
 from ebbtide.formats.icechunk.layout import load_snapshot
 from ebbtide.formats.icechunk.repo import NO_PARENT, Listed, RepoFile
@@ -25,6 +25,8 @@ from ebbtide.model import EPOCH
 from ebbtide.storage import Storage
 
 HOLDS_ADDRESS: Final = "_ebbtide/gc/reopened.json"
+WRITES_MAX: Final = 20
+"""How often to try again when another undo was faster."""
 BACK: Final = "brought back by an undo"
 
 
@@ -71,27 +73,46 @@ def read_holds(storage: Storage, now: datetime) -> dict[str, datetime]:
     """Until when each snapshot that came back is held, without those whose time is over. Refused
     `plan_corrupt` for a file that is not as it was written: nobody knows then what is held.
     """
+    return _read_holds(storage, now)[0]
+
+
+def _read_holds(storage: Storage, now: datetime) -> tuple[dict[str, datetime], str | None]:
+    """With the version of the file that says so; None where there is none."""
     try:
-        found = json.loads(storage.get(HOLDS_ADDRESS))
+        data, version = storage.get_versioned(HOLDS_ADDRESS)
+        found = json.loads(data)
         holds = {name: datetime.fromisoformat(until) for name, until in found.items()}
     except NotFound:
-        return {}
+        return {}, None
     except (ValueError, AttributeError, TypeError) as error:
         raise Refused(
             "plan_corrupt",
             f"{storage.url}/{HOLDS_ADDRESS} is not as it was written ({error}): bring it back from "
             "a backup, or delete it if nothing that an undo brought back is needed",
         ) from error
-    return {name: until for name, until in holds.items() if until > now}
+    return {name: until for name, until in holds.items() if until > now}, version
 
 
 def write_holds(
     storage: Storage, snapshot_ids: Collection[str], *, until: datetime, now: datetime
 ) -> None:
-    """Hold snapshots until then, besides those that are held. Raises as `read_holds`."""
-    held = read_holds(storage, now) | dict.fromkeys(snapshot_ids, until)
-    content = {name: end.isoformat() for name, end in sorted(held.items())}
-    storage.put(HOLDS_ADDRESS, json.dumps(content, indent=1).encode())
+    """Hold snapshots until then, besides those that are held, whoever holds others meanwhile.
+
+    Raises as `read_holds`; Conflict `object_changed` where others were faster each time."""
+    for attempt in range(1, WRITES_MAX + 1):
+        held, version = _read_holds(storage, now)
+        held |= dict.fromkeys(snapshot_ids, until)
+        content = {name: end.isoformat() for name, end in sorted(held.items())}
+        data = json.dumps(content, indent=1).encode()
+        try:
+            if version is None:
+                storage.put(HOLDS_ADDRESS, data, create_only=True)
+            else:
+                storage.replace(HOLDS_ADDRESS, data, version=version)
+            return
+        except Conflict:
+            if attempt == WRITES_MAX:
+                raise
 
 
 def _packed(found: Listed) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -56,6 +57,14 @@ WRITE_ATTEMPTS: Final = 50
 """How often to write `repo` when commits are faster."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was seen unreachable, and since when, as a version of the file says."""
+
+    since: Mapping[str, datetime]
+    version: str | None
+
+
 class IcechunkRepository:
     """A repository of version 1 or 2.
 
@@ -94,6 +103,7 @@ class IcechunkRepository:
         self._backups: frozenset[str] = frozenset()
         self._old_backups = False
         self._unreachable: Mapping[str, datetime] = {}
+        self._seen = _Seen({}, None)
 
     def now(self) -> datetime:
         """This machine's time: there is no database."""
@@ -158,7 +168,7 @@ class IcechunkRepository:
             self.storage,
             cutoff=cutoff,
             quiet=self._quiet,
-            first_seen=self._first_seen(),
+            first_seen=self._read_seen().since,
             expiry=self._expiry,
         )
         if copy is not None:
@@ -236,19 +246,25 @@ class IcechunkRepository:
         """Carry a request out; what was done, and the history as it was before.
 
         Refused `run_in_progress` beside a collection or another expiry, `repository_readonly`,
-        `repository_changed`, `repository_mixed`. Version 1 may be left half done then: each edit is
-        complete in itself, and doing it again finishes it.
+        `repository_changed`, `repository_mixed`, `clock_skew`. Version 1 may be left half done by
+        the third: each edit is complete in itself, and doing it again finishes it.
         """
         expire_id = descending_id(self.now())
         with self.hold(expire_id, deletes=True) as hold:
             for _ in range(WRITE_ATTEMPTS):
                 self._check_unmixed()
+                self._read_seen()
                 file = self._load()
                 history, expiry = self._plan_expiry(request, file)
                 if expiry.is_empty:
                     return history, expiry
                 record = write_record(self.storage, expire_id, history, expiry, self.now())
                 hold.check()
+                try:
+                    self._clocks(record).check(skew_max=self._settings.clock_skew_max)
+                except Refused:
+                    self.storage.delete([record])
+                    raise
                 try:
                     if file is None:
                         parents = {c.commit_id: c.first_parent_id for c in history.commits.values()}
@@ -408,8 +424,7 @@ class IcechunkRepository:
         """The date of an entry in the operations log: by the clock that is behind, since Icechunk
         refuses to write until its own is past it. `written` is a file that was written just now,
         or nothing would be held for a grace from now on."""
-        clocks = self._clocks(written)
-        return min(clocks.host, clocks.storage)
+        return self._clocks(written).earliest
 
     def _check_unneeded(self, file: RepoFile, going: frozenset[str]) -> None:
         assert self._known is not None
@@ -422,25 +437,38 @@ class IcechunkRepository:
             if is_new and going.intersection(commit.parent_ids):
                 raise changed(f"snapshot {commit.commit_id} was made on one that was to go")
 
-    def _first_seen(self) -> dict[str, datetime]:
-        """What expiries released and plans saw unreachable in version 1, and since when. A damaged
-        record is none: waiting begins anew."""
+    def _read_seen(self) -> _Seen:
+        """What expiries released and plans saw unreachable in version 1. A damaged record is none:
+        waiting begins anew."""
         storage, _ = self._runs()
-        try:
-            found = json.loads(storage.get(UNREACHABLE_ADDRESS))
-            return {name: datetime.fromisoformat(since) for name, since in found.items()}
-        except (NotFound, ValueError, AttributeError, TypeError):
-            return {}
+        version: str | None = None
+        since: dict[str, datetime] = {}
+        with suppress(NotFound, ValueError, AttributeError, TypeError):
+            data, version = storage.get_versioned(UNREACHABLE_ADDRESS)
+            found = json.loads(data)
+            since = {name: datetime.fromisoformat(date) for name, date in found.items()}
+        self._seen = _Seen(since, version)
+        return self._seen
 
     def _remember_unreachable(self, names: Collection[str], *, forgetting: bool) -> None:
-        """Keep since when each was seen unreachable; with `forgetting`, of these alone."""
+        """Keep since when each was seen unreachable; with `forgetting`, of these alone.
+
+        Only if nobody has written that since it was read here, before the names were: whoever slept
+        would bring back dates of what was reachable since. What is not kept counts from the next
+        plan.
+        """
         if self.spec_version == 2:
             return
         storage, _ = self._runs()
-        now, before = self.now(), self._first_seen()
+        now, (before, version) = self.now(), (self._seen.since, self._seen.version)
         seen = {} if forgetting else {name: since.isoformat() for name, since in before.items()}
         seen |= {name: before.get(name, now).isoformat() for name in sorted(names)}
-        storage.put(UNREACHABLE_ADDRESS, json.dumps(seen).encode())
+        data = json.dumps(seen).encode()
+        with suppress(Conflict):
+            if version is None:
+                storage.put(UNREACHABLE_ADDRESS, data, create_only=True)
+            else:
+                storage.replace(UNREACHABLE_ADDRESS, data, version=version)
 
     def _runs(self) -> tuple[Storage, str]:
         """Where the folders of runs lie."""

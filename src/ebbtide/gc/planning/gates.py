@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from ebbtide.durations import format_duration
 from ebbtide.errors import InvalidInput, Refused
-from ebbtide.formats.base import Clocks, Identity
+from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
 from ebbtide.retention.decision import Roots
 from ebbtide.wording import counted
@@ -26,25 +26,6 @@ def check_grace(grace: timedelta, *, grace_min: timedelta, reason: str, unsafe: 
             f"a grace of {format_duration(grace)} is shorter than {format_duration(grace_min)} "
             f"({reason}): files that are being read or were just written could go. Use a longer "
             "grace, or add --unsafe on a quiet repository",
-        )
-
-
-def check_clocks(clocks: Clocks, *, skew_max: timedelta) -> None:
-    """Refused `clock_skew` when any two clocks are further apart than `skew_max`."""
-    readings = {
-        "this host": clocks.host,
-        "the database": clocks.database,
-        "the storage": clocks.storage,
-    }
-    first = min(readings, key=lambda name: readings[name])
-    last = max(readings, key=lambda name: readings[name])
-    apart = readings[last] - readings[first]
-    if apart > skew_max:
-        raise Refused(
-            "clock_skew",
-            f"{last} ({readings[last]:%Y-%m-%d %H:%M:%S}) is {apart.total_seconds():.0f} s ahead "
-            f"of {first} ({readings[first]:%Y-%m-%d %H:%M:%S}), {format_duration(skew_max)} is "
-            "allowed: ages cannot be trusted; set the clocks right, then run again",
         )
 
 

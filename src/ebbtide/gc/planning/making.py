@@ -21,7 +21,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_group
 from ebbtide.gc.planning.candidates import Subtracted
 from ebbtide.gc.planning.deciding import Basis, Decided, write_decision
-from ebbtide.gc.planning.gates import check_clocks, check_not_empty, check_share
+from ebbtide.gc.planning.gates import check_not_empty, check_share
 from ebbtide.gc.planning.incremental import (
     Chosen,
     EarlierRun,
@@ -358,5 +358,5 @@ class _Planning:
 def check_times(repository: RepositoryFormat, options: RunOptions) -> datetime:
     """The gate on clocks; the earliest clock's now, from which ages are counted."""
     clocks = repository.clocks()
-    check_clocks(clocks, skew_max=options.skew_max)
-    return min(clocks.host, clocks.database, clocks.storage)
+    clocks.check(skew_max=options.skew_max)
+    return clocks.earliest

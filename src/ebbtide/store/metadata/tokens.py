@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -15,15 +16,26 @@ from ebbtide.store.metadata.released import Dropped, release
 from ebbtide.store.metadata.schema import signing_keys, upload_tokens
 from ebbtide.store.signing import SigningKey
 
+UNDATED: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""The date of a key whose transaction may still be open: nobody knows when others sign with it."""
+
 
 def insert_signing_key(tx: Transaction, key: SigningKey) -> None:
-    """Keep a key, which signs from now on: it is dated behind all others, whatever clocks say."""
-    now = tx.now()
-    last: datetime = tx.execute(sa.select(sa.func.max(signing_keys.c.created_at))).scalar() or now
-    created_at = max(now, last + ONE_MICROSECOND)
+    """Keep a key, which signs once the transaction is over. It has no date until a later one calls
+    `date_signing_keys`: the older keys sign for as long as this one is open."""
+    date_signing_keys(tx)
     tx.execute(
-        sa.insert(signing_keys).values(key_id=key.key_id, secret=key.secret, created_at=created_at)
+        sa.insert(signing_keys).values(key_id=key.key_id, secret=key.secret, created_at=UNDATED)
     )
+
+
+def date_signing_keys(tx: Transaction) -> None:
+    """Date the keys that have no date: behind all others, whatever clocks say."""
+    date = signing_keys.c.created_at
+    last: datetime | None = tx.execute(sa.select(sa.func.max(date)).where(date < UNDATED)).scalar()
+    now = tx.now()
+    created_at = now if last is None else max(now, last + ONE_MICROSECOND)
+    tx.execute(sa.update(signing_keys).where(date == UNDATED).values(created_at=created_at))
 
 
 def read_signing_keys(tx: Transaction) -> list[SigningKey]:
