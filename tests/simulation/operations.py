@@ -1,17 +1,14 @@
 """The vocabulary of histories: what clients, runs and administrators do, each with what its answer
 promises.
-
-An operation takes its chances from the numbers of its step, by what is known when it begins, so
-that a history from which others were taken away still means something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ebbtide.errors import NotFound
 from ebbtide.gc.planning.plan import Plan
@@ -20,6 +17,7 @@ from ebbtide.purge.purger import Purges
 from ebbtide.store.contents import ContentChange, FromRef, Located
 from ebbtide.store.reclaiming import Reclaimer
 from ebbtide.store.repository import Repository
+from tests.simulation.choosing import Chances, Nothing
 from tests.simulation.knowledge import Checker, Given, Known
 from tests.simulation.simulation import require_no_defect
 from tests.simulation.world import LAKE, QUARANTINE, TRASH, URL, Process, World
@@ -34,39 +32,18 @@ POLICIES: Final[tuple[dict[str, Any] | None, ...]] = (
     None,
 )
 
-_Item = TypeVar("_Item")
 
-
-class Nothing(Exception):
-    """There is nothing that the operation could be done to."""
-
-
-@dataclass(slots=True)
-class Act:
-    """An operation under way: where, by which process, and the numbers of its step."""
+@dataclass(slots=True, kw_only=True)
+class Act(Chances):
+    """An operation under way: where, and by which process."""
 
     world: World
     known: Known
     process: Process
-    number: int
-    numbers: tuple[int, ...]
 
     @property
     def checker(self) -> Checker:
         return Checker(self.world, self.known)
-
-    def pick(self, choices: Sequence[_Item], place: int = 0) -> _Item:
-        """One of the choices; Nothing where there are none."""
-        if not choices:
-            raise Nothing
-        return choices[self.numbers[place] % len(choices)]
-
-    def newest(self, choices: Sequence[_Item], place: int = 0) -> _Item:
-        """One of the choices, more likely a late one."""
-        if not choices:
-            raise Nothing
-        number = self.numbers[place] % 6
-        return choices[-1 - (0 if number < 3 else number % len(choices))]
 
     def points_at(self, lake: Repository, name: str, commit_id: str) -> None:
         """An answer said that a ref points at a commit."""

@@ -63,7 +63,7 @@ class Simulation:
             found: dict[str, Counter[str]] = {}
             for base, names in self.stage.vocabulary.tours.items():
                 self.run(draw_tour(base, names))
-                for task in self.stage.scheduler.tasks:
+                for task in self.stage.world.scheduler.tasks:
                     found.setdefault(task.kind, Counter()).__ior__(task.counts)
             for name, instead in self.stage.vocabulary.instead.items():
                 found.setdefault(name, Counter()).__ior__(found[instead])
@@ -85,12 +85,12 @@ class Simulation:
             outcome = self._run(draw_base(stage.vocabulary, number), stage.empty, known)
             if outcome.violation is not None:
                 raise outcome.violation
-            stage.clock.now += LEASE * 2
-            self._bases[number] = stage.remember(), known
+            stage.world.clock.now += LEASE * 2
+            self._bases[number] = stage.world.remember(), known
         return self._bases[number]
 
     def _run(self, history: History, state: Any, known: Any) -> Outcome:
-        scheduler = self.stage.begin(state, lambda _task: self.stage.check(known))
+        scheduler = self.stage.world.begin(state, lambda _task: self.stage.check(known))
         outcome = Outcome(None, scheduler.lines)
         try:
             self._steps(history, scheduler, known)
@@ -112,7 +112,7 @@ class Simulation:
         scheduler.finish()
 
     def _let_time_pass(self, step: Step, known: Any) -> None:
-        clock = self.stage.clock
+        clock = self.stage.world.clock
         ends = sorted({each for each in known.ends() if each > clock.now})
         if step.until_end and ends:
             clock.now = max(clock.now, ends[: step.until_end][-1] - A_MOMENT)
@@ -129,7 +129,7 @@ class Simulation:
                 require_no_defect(error.kind, error.message)
                 raise
             finally:
-                known.end(step.number, self.stage.clock.now)
+                known.end(step.number, self.stage.world.clock.now)
             scheduler.tell(f"answers {answer}")
             return answer
 

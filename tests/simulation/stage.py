@@ -8,11 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from tests.simulation.histories import Step, Vocabulary
 from tests.simulation.scheduler import Scheduler, Task
-from tests.support.clock import ManualClock
+from tests.support.memory_world import TruthfulClock
 
 
 class Violation(AssertionError):
@@ -39,29 +39,33 @@ class Knowledge(Protocol):
 K = TypeVar("K", bound=Knowledge)
 
 
+class World(Protocol):
+    """Where histories happen. It serves all of a process, one after the other."""
+
+    clock: TruthfulClock
+    scheduler: Scheduler
+    """Of the history that is under way, or was last."""
+
+    def remember(self) -> Any:
+        """The state that it is in."""
+
+    def begin(self, state: Any, after_slice: Callable[[Task], None]) -> Scheduler:
+        """Bring a state back, for a history."""
+
+
 class Stage(ABC, Generic[K]):
-    """A stage serves all histories of a process, one after the other."""
+    """What goes on in a world."""
 
-    vocabulary: Vocabulary
-    clock: ManualClock
+    vocabulary: ClassVar[Vocabulary]
+    world: World
 
-    @property
-    @abstractmethod
-    def scheduler(self) -> Scheduler:
-        """Of the history that is under way, or was last."""
+    def __init__(self, world: World) -> None:
+        self.world = world
 
     @property
     @abstractmethod
     def empty(self) -> Any:
         """The state before anything happened."""
-
-    @abstractmethod
-    def remember(self) -> Any:
-        """The state that it is in."""
-
-    @abstractmethod
-    def begin(self, state: Any, after_slice: Callable[[Task], None]) -> Scheduler:
-        """Bring a state back, for a history."""
 
     @abstractmethod
     def knowing(self) -> K:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ebbtide.store.reclaiming import Reclaimer
 from tests.simulation.histories import Step
 from tests.simulation.knowledge import Checker, Known
 from tests.simulation.operations import Act, perform
-from tests.simulation.scheduler import Scheduler, Task
+from tests.simulation.scheduler import Scheduler
 from tests.simulation.simulation import Simulation, simulating
 from tests.simulation.stage import Stage, Violation
 from tests.simulation.vocabulary import STORE
@@ -26,27 +26,12 @@ class StoreStage(Stage[Known]):
 
     vocabulary = STORE
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.clock = world.clock
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """See `Stage.scheduler`."""
-        return self.world.scheduler
+    world: World
 
     @property
     def empty(self) -> State:
         """See `Stage.empty`."""
         return self.world.empty
-
-    def remember(self) -> State:
-        """See `Stage.remember`."""
-        return self.world.remember()
-
-    def begin(self, state: State, after_slice: Callable[[Task], None]) -> Scheduler:
-        """See `Stage.begin`."""
-        return self.world.begin(state, after_slice)
 
     def knowing(self) -> Known:
         """See `Stage.knowing`."""
@@ -57,7 +42,14 @@ class StoreStage(Stage[Known]):
         world = self.world
         is_server = step.process < len(world.servers)
         process = world.servers[step.process] if is_server else Process(world, world.database)
-        return perform(step.name, Act(world, known, process, step.number, step.numbers))
+        act = Act(
+            world=world,
+            known=known,
+            process=process,
+            number=step.number,
+            numbers=step.numbers,
+        )
+        return perform(step.name, act)
 
     def check(self, known: Known) -> None:
         """See `Stage.check`."""
@@ -70,7 +62,7 @@ class StoreStage(Stage[Known]):
     def settle(self, known: Known) -> None:
         """See `Stage.settle`."""
         if not known.copied_run:
-            clean_up(self.world, self.scheduler, Checker(self.world, known))
+            clean_up(self.world, self.world.scheduler, Checker(self.world, known))
 
 
 def clean_up(world: World, scheduler: Scheduler, checker: Checker) -> None:

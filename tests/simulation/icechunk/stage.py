@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.retention.expiry import ExpiryRequest
+from tests.simulation.choosing import Chances, Nothing
 from tests.simulation.histories import MINUTE, Step, Vocabulary
 from tests.simulation.icechunk.client import Client, FirstClient
 from tests.simulation.icechunk.world import (
@@ -25,44 +26,22 @@ from tests.simulation.icechunk.world import (
     State,
     open_world,
 )
-from tests.simulation.scheduler import Scheduler, Task
 from tests.simulation.simulation import Simulation, require_no_defect, simulating
 from tests.simulation.stage import Stage, Violation
 from tests.simulation.world import QUARANTINE, RUN_LEASE, SETTLED
-
-_Item = TypeVar("_Item")
 
 ARRAYS: Final = ("a", "b")
 ROUNDS: Final = 3
 """Runs, a long time apart, until nothing is left: version 1 waits for a grace from the first on."""
 
 
-class Nothing(Exception):
-    """There is nothing that the operation could be done to."""
-
-
-@dataclass(slots=True)
-class Act:
-    """An operation under way, and the numbers of its step."""
+@dataclass(slots=True, kw_only=True)
+class Act(Chances):
+    """An operation under way."""
 
     world: IcechunkWorld
     known: Known
     client: Client
-    number: int
-    numbers: tuple[int, ...]
-
-    def pick(self, choices: Sequence[_Item], place: int = 0) -> _Item:
-        """One of the choices; Nothing where there are none."""
-        if not choices:
-            raise Nothing
-        return choices[self.numbers[place] % len(choices)]
-
-    def late(self, choices: Sequence[_Item], place: int = 0) -> _Item:
-        """One of the choices, more likely a late one."""
-        if not choices:
-            raise Nothing
-        number = self.numbers[place] % 6
-        return choices[-1 - (0 if number < 3 else number % len(choices))]
 
     def snapshot(self) -> str:
         """What a branch points at, or its parent, or the parent of that."""
@@ -104,7 +83,7 @@ def branch(act: Act) -> object:
 def tag(act: Act) -> object:
     """Make a tag, or delete one."""
     if act.known.tags and act.numbers[2] % 3 == 0:
-        name = act.late(act.known.tags, 0)
+        name = act.newest(act.known.tags, 0)
         act.known.tags.remove(name)
         act.client.delete_ref("tag", name)
         return name
@@ -123,7 +102,7 @@ def reset(act: Act) -> object:
 
 def delete_branch(act: Act) -> object:
     """Delete a branch."""
-    name = act.late(act.known.branches[1:], 0)
+    name = act.newest(act.known.branches[1:], 0)
     act.known.branches.remove(name)
     act.client.delete_ref("branch", name)
     return name
@@ -189,7 +168,7 @@ def plan(act: Act) -> object:
 
 def sweep(act: Act) -> object:
     """Sweep a plan that is there, perhaps again."""
-    run_id, options = act.late(act.known.runs, 2), _chosen(act)
+    run_id, options = act.newest(act.known.runs, 2), _chosen(act)
     if options["quarantine"] is not None and run_id not in act.known.aside:
         act.known.aside.append(run_id)
     return _told(act, act.world.collector(**options).sweep(run_id))
@@ -197,14 +176,14 @@ def sweep(act: Act) -> object:
 
 def undo(act: Act) -> object:
     """Undo a run."""
-    run_id = act.late(act.known.aside, 2)
+    run_id = act.newest(act.known.aside, 2)
     act.known.promises.pop(f"aside of {run_id}", None)
     return _told(act, act.world.collector().undo(run_id))
 
 
 def purge_aside(act: Act) -> object:
     """Delete for good what a run has aside."""
-    run_id = act.late(act.known.aside, 2)
+    run_id = act.newest(act.known.aside, 2)
     act.known.promises.pop(f"aside of {run_id}", None)
     return _told(act, act.world.collector().purge(run_id))
 
@@ -289,27 +268,12 @@ class IcechunkStage(Stage[Known]):
 
     vocabulary = ICECHUNK
 
-    def __init__(self, world: IcechunkWorld) -> None:
-        self.world = world
-        self.clock = world.clock
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """See `Stage.scheduler`."""
-        return self.world.scheduler
+    world: IcechunkWorld
 
     @cached_property
     def empty(self) -> State:
         """See `Stage.empty`."""
-        return State(self.clock.now, {})
-
-    def remember(self) -> State:
-        """See `Stage.remember`."""
-        return self.world.remember()
-
-    def begin(self, state: State, after_slice: Callable[[Task], None]) -> Scheduler:
-        """See `Stage.begin`."""
-        return self.world.begin(state, after_slice)
+        return State(self.world.clock.now, {})
 
     def knowing(self) -> Known:
         """See `Stage.knowing`."""
@@ -320,7 +284,13 @@ class IcechunkStage(Stage[Known]):
         client = self.world.client(known)
         if step.name == "create":
             return client.create()
-        act = Act(self.world, known, client, step.number, step.numbers)
+        act = Act(
+            world=self.world,
+            known=known,
+            client=client,
+            number=step.number,
+            numbers=step.numbers,
+        )
         try:
             return OPERATIONS[step.name](act)
         except Nothing:
@@ -338,9 +308,9 @@ class IcechunkStage(Stage[Known]):
         if known.spoilt:
             return
         for _ in range(ROUNDS):
-            self.clock.now += SETTLED
+            self.world.clock.now += SETTLED
             report = self.world.collector().run()
-            self.scheduler.tell(f"in the end {report.run_id} {report.state} {report.error}")
+            self.world.scheduler.tell(f"in the end {report.run_id} {report.state} {report.error}")
             if (report.error or {}).get("kind") == "repository_mixed":
                 return  # an upgrade that broke off, beside a client of version 1
             if report.state != "swept":
