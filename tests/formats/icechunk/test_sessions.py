@@ -17,6 +17,7 @@ from ebbtide.formats.icechunk.repository import UNREACHABLE_ADDRESS
 from ebbtide.formats.icechunk.state import load_repo, snapshot_files, spec_version
 from ebbtide.retention.expiry import ExpiryRequest
 from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStorage
 from tests.support.icechunk import (
     SPEC_VERSIONS,
     collect_with_icechunk,
@@ -129,6 +130,38 @@ def test_an_expiry_frees_nothing_before_the_grace_is_over(
 
     assert expiry.released
     assert all(read_snapshot(reader, snapshot_id) for snapshot_id in expiry.released)
+
+
+def test_an_expiry_that_was_suspended_holds_what_it_released(
+    tmp_path: Path, spec_version: int
+) -> None:
+    """Its date is from before, by which the next run goes."""
+    clock = ManualClock(datetime.now(UTC))
+    lake = IcechunkLake(tmp_path / "lake", clock=clock)
+    example = design_example(lake.path, spec_version)
+    grace = lake.settings.icechunk_grace
+    slept: list[str] = []
+
+    def suspended(method: str, address: str) -> None:
+        if method == "replace" and not slept and address.startswith(("repo", "snapshots/")):
+            slept.append(address)
+            clock.advance(2 * grace)
+
+    repository = lake.format(quiet=False)
+    repository.storage = FaultyStorage(repository.storage, before=suspended)
+    request = ExpiryRequest(older_than=example.threshold, younger=example.threshold)
+    _, expiry = repository.expire(request)
+    reader = open_repository(lake.path)
+
+    assert slept
+    for later in (timedelta(0), grace - timedelta(minutes=1)):
+        clock.advance(later)
+        report = lake.collect(quiet=False, grace=grace, allow_share=True)
+        assert report.state == "swept", report.error
+        assert all(read_snapshot(reader, snapshot_id) for snapshot_id in expiry.released)
+    clock.advance(2 * grace)
+    gone = candidates(lake.collect(quiet=False, grace=grace, allow_share=True))
+    assert {f"snapshots/{each}" for each in expiry.released} <= gone.keys()
 
 
 def test_an_expiry_by_a_wrong_clock_is_refused(tmp_path: Path, spec_version: int) -> None:

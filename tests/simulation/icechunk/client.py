@@ -92,12 +92,12 @@ class Content:
 @dataclass(slots=True)
 class Client(ABC):
     """A client with its sessions. `contents` is what was written, by snapshot; `note` is told right
-    behind each write of a ref, whether it took effect or not."""
+    behind each write of a ref, whether it took effect or not, of the date that it has."""
 
     storage: Storage
     now: Callable[[], datetime]
     contents: dict[str, Content]
-    note: Callable[[], None]
+    note: Callable[[datetime], None]
 
     spec_version: ClassVar[int]
 
@@ -212,7 +212,7 @@ class FirstClient(Client):
         try:
             self.storage.put(address, ref_file(snapshot_id), create_only=True)
         finally:
-            self.note()
+            self.note(self.now())
 
     def reset(self, branch: str, snapshot_id: str) -> None:
         """See `Client.reset`."""
@@ -224,7 +224,7 @@ class FirstClient(Client):
         try:
             self.storage.replace(address, ref_file(snapshot_id), version=version)
         finally:
-            self.note()
+            self.note(self.now())
 
     def delete_ref(self, kind: str, name: str) -> None:
         """See `Client.delete_ref`."""
@@ -264,7 +264,7 @@ class FirstClient(Client):
         try:
             self.storage.put("repo", data, create_only=True)
         finally:
-            self.note()
+            self.note(self.now())
         self.storage.delete(addresses)
 
 
@@ -470,7 +470,7 @@ class SecondClient(Client):
             except Conflict:
                 continue
             finally:
-                self.note()
+                self.note(now)
             return
         raise Conflict("object_changed", "others were faster each time")
 

@@ -44,13 +44,14 @@ from tests.support.memory import Stored, opened_in_memory
 from tests.support.memory_world import TruthfulClock
 
 GRACE: Final = LEASE
+SKEW_MAX: Final = timedelta(minutes=1)
 ROOT: Final = f"{URL}/{LAKE}"
 PREFIX: Final = f"{LAKE}/"
 SETTINGS: Final = Settings(
     icechunk_grace=GRACE,
     run_lease_ttl=RUN_LEASE,
     run_heartbeat=timedelta(seconds=10),
-    clock_skew_max=timedelta(minutes=1),
+    clock_skew_max=SKEW_MAX,
     share_max=1.0,
 )
 OPTIONS: Final = replace(
@@ -70,7 +71,7 @@ class Promise:
 @dataclass(slots=True)
 class Known:
     """All that the answers of a history say. It is `spoilt` when a session wrote a ref later than a
-    grace after it began: then nothing is promised any more."""
+    grace after it began, or with a date that was not true any more: then nothing is promised."""
 
     promises: dict[str, Promise] = field(default_factory=dict)
     contents: dict[str, Content] = field(default_factory=dict)
@@ -135,8 +136,9 @@ class IcechunkWorld:
         """A client whose session begins now."""
         began = self.clock.now
 
-        def note() -> None:
-            known.spoilt |= self.clock.now - began >= GRACE
+        def note(dated: datetime) -> None:
+            took = self.clock.now - began
+            known.spoilt |= took >= GRACE or self.clock.now - dated > SKEW_MAX
 
         storage = self.bucket.storage(ROOT)
         made = CLIENTS[2 if self.is_second else self.spec_version]

@@ -26,8 +26,8 @@ _LOOSE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class IcechunkReading:
-    """A state of the repository. What is `closed` by a sweep is tombstoned; what an undo brought
-    `back` is held until the times that it says."""
+    """A state of the repository. What is `closed` by a sweep is tombstoned; what is held
+    besides, such as what an undo brought `back`, is so until the times that it says."""
 
     state: State
     now: datetime

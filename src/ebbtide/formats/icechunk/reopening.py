@@ -1,4 +1,5 @@
-"""Snapshots that an undo opens again: what a run keeps of them, and what holds them afterwards.
+"""Snapshots that an undo opens again: what a run keeps of them, and what holds them afterwards; it
+holds what an expiry released, too, where that took long.
 
 Version 2 lists its snapshots in `repo`, and what is not listed cannot be read: a run keeps their
 entries before it drops them. Version 1 has no such list, and a snapshot is open while its file is
@@ -27,7 +28,7 @@ from ebbtide.storage import Storage
 HOLDS_ADDRESS: Final = "_ebbtide/gc/reopened.json"
 WRITES_MAX: Final = 20
 """How often to try again when another undo was faster."""
-BACK: Final = "brought back by an undo"
+BACK: Final = "brought back by an undo, or released by an expiry that took long"
 
 
 def records_of(file: RepoFile | None, snapshot_ids: Collection[str]) -> list[dict[str, Any]]:

@@ -271,11 +271,21 @@ class IcechunkRepository:
                         apply_v1(self.storage, expiry, parents)
                         self._remember_unreachable(expiry.released, forgetting=False)
                     else:
-                        apply_v2(self.storage, file, expiry, self._log_time(record))
+                        dated = self._log_time(record)
+                        apply_v2(self.storage, file, expiry, dated)
+                        self._hold_released(expiry, dated)
                     return history, expiry
                 except Conflict:
                     self.storage.delete([record])  # a commit was faster
             raise changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
+
+    def _hold_released(self, expiry: Expiry, dated: datetime) -> None:
+        """Hold what was released for a grace from now on, if that is much later than the expiry's
+        date, by which runs go: a machine may be suspended before it writes."""
+        now = self.now()
+        if now - dated > self._settings.clock_skew_max:
+            until = now + self._settings.icechunk_grace
+            write_holds(self.storage, expiry.released, until=until, now=now)
 
     def _load(self) -> RepoFile | None:
         """The file `repo` of version 2."""
