@@ -16,6 +16,7 @@ from ebbtide.formats.icechunk import repository as icechunk
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.formats.icechunk.state import read_state
 from ebbtide.gc.sweeping import undoing
+from ebbtide.retention.expiry import Expiry
 from ebbtide.storage import Storage
 from ebbtide.store import owner
 from ebbtide.store.locators import Locators
@@ -71,6 +72,11 @@ def _lease_without_a_trace(
         return _lease(locators, commit, ends_at_most=ends_at_most)
 
 
+def _held_by_nothing(repository: IcechunkRepository, expiry: Expiry, _dated: datetime) -> None:
+    """Looks at no date behind an expiry."""
+    repository._remember_unreachable(expiry.released, forgetting=False)
+
+
 def _dated_by_a_run(repository: IcechunkRepository, _written: str = "") -> datetime:
     """Dates an expiry by the file that the last run left."""
     clocks = repository.clocks()
@@ -88,6 +94,7 @@ FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
     "OWNER is written over whatever is there": ((owner, "_write", _write),),
     "Icechunk: an expiry that is dated by a run": (
         (IcechunkRepository, "_log_time", _dated_by_a_run),
+        (IcechunkRepository, "_hold_released", _held_by_nothing),
     ),
     "Icechunk: sessions that nobody thinks of": (
         (icechunk, "read_state", lambda *args, **more: read_state(*args, **more | {"quiet": True})),

@@ -13,9 +13,10 @@ import zarr
 
 from ebbtide.errors import Refused
 from ebbtide.formats.base import EPOCH_ADDRESS
-from ebbtide.formats.icechunk.repository import UNREACHABLE_ADDRESS
 from ebbtide.formats.icechunk.state import load_repo, snapshot_files, spec_version
+from ebbtide.formats.icechunk.unreachable import UNREACHABLE_ADDRESS
 from ebbtide.retention.expiry import ExpiryRequest
+from ebbtide.storage import open_storage
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage
 from tests.support.icechunk import (
@@ -31,6 +32,9 @@ from tests.support.icechunk import (
 )
 from tests.support.icechunk_lake import LONG_AGO, IcechunkLake, candidates
 from tests.support.icechunk_writer import Writer, WriterProcess
+
+DATES_BEHIND_MAX = timedelta(milliseconds=20)
+"""By how much a directory's dates are behind the time of day."""
 
 pytestmark = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
 
@@ -122,7 +126,11 @@ def test_an_expiry_frees_nothing_before_the_grace_is_over(
     middle = instant_between(lake.path)
     reader = open_repository(lake.path)
     request = ExpiryRequest(older_than=example.threshold, younger=example.threshold)
+    began = datetime.now(UTC)
     _, expiry = lake.format().expire(request)
+    if spec_version == 2:
+        newest = next(load_repo(open_storage(str(lake.path))).updates)
+        assert newest.at >= began - DATES_BEHIND_MAX, "its date is its own"
     lake.clock = ManualClock(datetime.now(UTC))
 
     for _ in range(2):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -43,6 +42,7 @@ from ebbtide.formats.icechunk.state import (
     snapshot_files,
     spec_version,
 )
+from ebbtide.formats.icechunk.unreachable import Seen, read_seen, remember
 from ebbtide.formats.icechunk.walk import IcechunkWalk
 from ebbtide.ids import descending_id
 from ebbtide.retention.decision import Roots
@@ -51,18 +51,9 @@ from ebbtide.settings import Settings
 from ebbtide.storage import Storage
 
 FORMAT_NAME: Final = "icechunk"
-UNREACHABLE_ADDRESS: Final = "_ebbtide/gc/unreachable.json"
 RECORD_FILE: Final = "record.json"
 WRITE_ATTEMPTS: Final = 50
 """How often to write `repo` when commits are faster."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What was seen unreachable, and since when, as a version of the file says."""
-
-    since: Mapping[str, datetime]
-    version: str | None
 
 
 class IcechunkRepository:
@@ -103,7 +94,7 @@ class IcechunkRepository:
         self._backups: frozenset[str] = frozenset()
         self._old_backups = False
         self._unreachable: Mapping[str, datetime] = {}
-        self._seen = _Seen({}, None)
+        self._seen = Seen({}, None)
 
     def now(self) -> datetime:
         """This machine's time: there is no database."""
@@ -265,23 +256,25 @@ class IcechunkRepository:
                 except Refused:
                     self.storage.delete([record])
                     raise
+                dated = self._log_time(record)
                 try:
                     if file is None:
                         parents = {c.commit_id: c.first_parent_id for c in history.commits.values()}
                         apply_v1(self.storage, expiry, parents)
-                        self._remember_unreachable(expiry.released, forgetting=False)
                     else:
-                        dated = self._log_time(record)
                         apply_v2(self.storage, file, expiry, dated)
-                        self._hold_released(expiry, dated)
-                    return history, expiry
                 except Conflict:
                     self.storage.delete([record])  # a commit was faster
+                    continue
+                self._hold_released(expiry, dated)
+                return history, expiry
             raise changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
 
     def _hold_released(self, expiry: Expiry, dated: datetime) -> None:
-        """Hold what was released for a grace from now on, if that is much later than the expiry's
-        date, by which runs go: a machine may be suspended before it writes."""
+        """See to it that what was released stays for a grace. Version 1 remembers it. In version 2
+        runs go by the expiry's date: where that is long ago, since the machine was suspended before
+        it wrote, it is held from now on."""
+        self._remember_unreachable(expiry.released, forgetting=False)
         now = self.now()
         if now - dated > self._settings.clock_skew_max:
             until = now + self._settings.icechunk_grace
@@ -447,38 +440,17 @@ class IcechunkRepository:
             if is_new and going.intersection(commit.parent_ids):
                 raise changed(f"snapshot {commit.commit_id} was made on one that was to go")
 
-    def _read_seen(self) -> _Seen:
-        """What expiries released and plans saw unreachable in version 1. A damaged record is none:
-        waiting begins anew."""
-        storage, _ = self._runs()
-        version: str | None = None
-        since: dict[str, datetime] = {}
-        with suppress(NotFound, ValueError, AttributeError, TypeError):
-            data, version = storage.get_versioned(UNREACHABLE_ADDRESS)
-            found = json.loads(data)
-            since = {name: datetime.fromisoformat(date) for name, date in found.items()}
-        self._seen = _Seen(since, version)
+    def _read_seen(self) -> Seen:
+        """What was seen unreachable in version 1, before it is looked at what is so now."""
+        self._seen = read_seen(self._runs()[0])
         return self._seen
 
     def _remember_unreachable(self, names: Collection[str], *, forgetting: bool) -> None:
-        """Keep since when each was seen unreachable; with `forgetting`, of these alone.
-
-        Only if nobody has written that since it was read here, before the names were: whoever slept
-        would bring back dates of what was reachable since. What is not kept counts from the next
-        plan.
-        """
-        if self.spec_version == 2:
-            return
-        storage, _ = self._runs()
-        now, (before, version) = self.now(), (self._seen.since, self._seen.version)
-        seen = {} if forgetting else {name: since.isoformat() for name, since in before.items()}
-        seen |= {name: before.get(name, now).isoformat() for name in sorted(names)}
-        data = json.dumps(seen).encode()
-        with suppress(Conflict):
-            if version is None:
-                storage.put(UNREACHABLE_ADDRESS, data, create_only=True)
-            else:
-                storage.replace(UNREACHABLE_ADDRESS, data, version=version)
+        """Keep since when each was seen unreachable; with `forgetting`, of these alone. Version 2
+        remembers by itself."""
+        if self.spec_version == 1:
+            kept = {} if forgetting else self._seen.since
+            remember(self._runs()[0], self._seen, names, kept=kept, now=self.now())
 
     def _runs(self) -> tuple[Storage, str]:
         """Where the folders of runs lie."""
