@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict
+from ebbtide.formats.base import EPOCH_ADDRESS, Clocks
 from ebbtide.formats.icechunk import repository as icechunk
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.formats.icechunk.state import read_state
@@ -23,6 +24,8 @@ from ebbtide.store.locators import Locators
 from ebbtide.store.metadata.commits import CommitRecord
 from ebbtide.store.metadata.schema import branches
 from ebbtide.store.owner import OWNER_ADDRESS, OwnerFile, Ownership
+from tests.simulation.histories import History
+from tests.simulation.simulation import Simulation, told
 
 Patch = tuple[object, str, Any]
 """Of what, which name, and what takes its place."""
@@ -77,10 +80,12 @@ def _held_by_nothing(repository: IcechunkRepository, expiry: Expiry, _dated: dat
     repository._remember_unreachable(expiry.released, forgetting=False)
 
 
-def _dated_by_a_run(repository: IcechunkRepository, _written: str = "") -> datetime:
-    """Dates an expiry by the file that the last run left."""
-    clocks = repository.clocks()
-    return min(clocks.host, clocks.storage)
+_clocks = IcechunkRepository._clocks
+
+
+def _clocks_of_a_run(repository: IcechunkRepository, _written: str) -> Clocks:
+    """Takes the file that the last run left for one that was written just now."""
+    return _clocks(repository, EPOCH_ADDRESS)
 
 
 FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
@@ -93,7 +98,8 @@ FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
     ),
     "OWNER is written over whatever is there": ((owner, "_write", _write),),
     "Icechunk: an expiry that is dated by a run": (
-        (IcechunkRepository, "_log_time", _dated_by_a_run),
+        (IcechunkRepository, "_clocks", _clocks_of_a_run),
+        (Clocks, "check", lambda *_, **__: None),
         (IcechunkRepository, "_hold_released", _held_by_nothing),
     ),
     "Icechunk: sessions that nobody thinks of": (
@@ -109,3 +115,13 @@ def made(*faults: str) -> Iterator[None]:
         for target, name, replacement in chain.from_iterable(FAULTS[each] for each in faults):
             patch.setattr(target, name, replacement)
         yield
+
+
+def require_found(simulation: Simulation, fault: str, shows: History, kind: str) -> None:
+    """The check of that kind finds a fault by a history that shows it, and nothing without it."""
+    with made(fault):
+        found = simulation.run(shows)
+    assert found.violation is not None, told(found)
+    assert found.violation.kind == kind
+    mended = simulation.run(shows)
+    assert mended.violation is None, told(mended)

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.faults import made
+from tests.simulation.faults import require_found
 from tests.simulation.histories import MINUTE, History, history, step
 from tests.simulation.scheduler import Disturbance
 from tests.simulation.simulation import Simulation, told
@@ -113,12 +113,7 @@ def simulation() -> Iterator[Simulation]:
 @pytest.mark.parametrize("fault", KNOWN)
 def test_a_fault_is_found(simulation: Simulation, fault: str) -> None:
     shows, kind = KNOWN[fault]
-    with made(fault):
-        found = simulation.run(shows)
-    assert found.violation is not None, told(found)
-    assert found.violation.kind == kind
-    mended = simulation.run(shows)
-    assert mended.violation is None, told(mended)
+    require_found(simulation, fault, shows, kind)
 
 
 def test_what_was_never_acknowledged_is_not_promised_beside_a_copy(simulation: Simulation) -> None:

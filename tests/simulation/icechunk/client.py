@@ -191,7 +191,7 @@ class FirstClient(Client):
 
     def head(self, branch: str) -> str:
         """See `Client.head`."""
-        return str(json.loads(self.storage.get(f"refs/branch.{branch}/ref.json"))["snapshot"])
+        return pointed_at(self.storage.get(f"refs/branch.{branch}/ref.json"))
 
     def parent(self, snapshot_id: str) -> str | None:
         """See `Client.parent`."""
@@ -200,7 +200,7 @@ class FirstClient(Client):
     def commit(self, branch: str, base: str, content: Content) -> None:
         """See `Client.commit`."""
         data, version = self.storage.get_versioned(f"refs/branch.{branch}/ref.json")
-        if json.loads(data)["snapshot"] != base:
+        if pointed_at(data) != base:
             raise Conflict("object_changed", f"branch {branch} has moved")
         self._replace(branch, content.snapshot_id, version)
 
@@ -242,7 +242,7 @@ class FirstClient(Client):
         for address in addresses:
             kind, _, name = address.split("/")[1].partition(".")
             if address.endswith("/ref.json") and f"{address}.deleted" not in addresses:
-                refs[kind, name] = str(json.loads(self.storage.get(address))["snapshot"])
+                refs[kind, name] = pointed_at(self.storage.get(address))
         parents: dict[str, str | None] = {}
         dates: dict[str, int] = {}
         for tip in refs.values():
@@ -271,6 +271,11 @@ class FirstClient(Client):
 def ref_file(snapshot_id: str) -> bytes:
     """A ref's file."""
     return json.dumps({"snapshot": snapshot_id}).encode()
+
+
+def pointed_at(data: bytes) -> str:
+    """The snapshot that a ref's file names."""
+    return str(json.loads(data)["snapshot"])
 
 
 @lru_cache(maxsize=4_096)

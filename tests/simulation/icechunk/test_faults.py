@@ -9,11 +9,10 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.faults import made
+from tests.simulation.faults import require_found
 from tests.simulation.histories import History, history, step
 from tests.simulation.icechunk.stage import open_simulation
 from tests.simulation.scheduler import Disturbance
-from tests.simulation.simulation import told
 
 KNOWN: Final[dict[str, tuple[int, History, str]]] = {
     "Icechunk: an expiry that is dated by a run": (
@@ -39,9 +38,4 @@ KNOWN: Final[dict[str, tuple[int, History, str]]] = {
 def test_a_fault_is_found(fault: str) -> None:
     spec_version, shows, kind = KNOWN[fault]
     with open_simulation(spec_version) as simulation:
-        with made(fault):
-            found = simulation.run(shows)
-        assert found.violation is not None, told(found)
-        assert found.violation.kind == kind
-        mended = simulation.run(shows)
-        assert mended.violation is None, told(mended)
+        require_found(simulation, fault, shows, kind)

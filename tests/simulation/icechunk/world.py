@@ -24,7 +24,7 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
 from tests.simulation.bucket import SimulatedBucket
-from tests.simulation.icechunk.client import CLIENTS, Client, Content, Repo, snapshot_in
+from tests.simulation.icechunk.client import CLIENTS, Client, Content, Repo, pointed_at, snapshot_in
 from tests.simulation.scheduler import Scheduler, Task
 from tests.simulation.stage import Violation
 from tests.simulation.world import (
@@ -83,7 +83,9 @@ class Known:
 
     def copy(self) -> Known:
         """See `Knowledge.copy`."""
-        return deepcopy(self)
+        copied = deepcopy(replace(self, contents={}))
+        copied.contents = dict(self.contents)  # what is in a snapshot never changes
+        return copied
 
     def end(self, number: int, now: datetime) -> None:
         """See `Knowledge.end`: no promise here depends on it."""
@@ -195,7 +197,7 @@ class IcechunkWorld:
         objects = self.bucket.objects
         refs = [key for key in objects if key.startswith(f"{PREFIX}refs/")]
         return [
-            str(_snapshot_of(objects[key].data))
+            pointed_at(objects[key].data)
             for key in refs
             if key.endswith("/ref.json") and f"{key}.deleted" not in objects
         ]
@@ -215,10 +217,6 @@ class IcechunkWorld:
             for each in addresses
             if (each.startswith(KINDS) and each not in needed) or "/quarantine/" in each
         )
-
-
-def _snapshot_of(data: bytes) -> str:
-    return data.decode().split('"')[3]
 
 
 def _nothing(_task: Task) -> None:

@@ -251,12 +251,15 @@ class IcechunkRepository:
                     return history, expiry
                 record = write_record(self.storage, expire_id, history, expiry, self.now())
                 hold.check()
+                # The record was written just now: by an older file what is released would seem to
+                # have been so for long.
+                clocks = self._clocks(record)
                 try:
-                    self._clocks(record).check(skew_max=self._settings.clock_skew_max)
+                    clocks.check(skew_max=self._settings.clock_skew_max)
                 except Refused:
                     self.storage.delete([record])
                     raise
-                dated = self._log_time(record)
+                dated = clocks.earliest
                 try:
                     if file is None:
                         parents = {c.commit_id: c.first_parent_id for c in history.commits.values()}
@@ -423,11 +426,10 @@ class IcechunkRepository:
         kept = self._known.reached() - self._closed
         return RefsGuard(self.storage, kept=kept, going=self._closed)
 
-    def _log_time(self, written: str = EPOCH_ADDRESS) -> datetime:
-        """The date of an entry in the operations log: by the clock that is behind, since Icechunk
-        refuses to write until its own is past it. `written` is a file that was written just now,
-        or nothing would be held for a grace from now on."""
-        return self._clocks(written).earliest
+    def _log_time(self) -> datetime:
+        """The date of a run's entry in the operations log: by the clock that is behind, since
+        Icechunk refuses to write until its own is past it."""
+        return self.clocks().earliest
 
     def _check_unneeded(self, file: RepoFile, going: frozenset[str]) -> None:
         assert self._known is not None
