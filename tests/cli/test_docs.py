@@ -32,7 +32,7 @@ def environment(**settings: str) -> dict[str, str]:
     return kept | {"PATH": f"{Path(sys.executable).parent}:{kept['PATH']}"} | settings
 
 
-@pytest.mark.drawn("documents that are followed")
+@pytest.mark.drawn("whole programs")
 def test_the_demo(tmp_path: Path) -> None:
     """It compares what it kept byte for byte, and fails where anything differs. Without Spark."""
     done = subprocess.run(
@@ -74,7 +74,7 @@ def test_the_tour_in_the_readme(tmp_path: Path) -> None:
     assert "has expired: collector run" in errors[0]
 
 
-@pytest.mark.drawn("documents that are followed")
+@pytest.mark.drawn("whole programs")
 def test_start_here(tmp_path: Path) -> None:
     """All but the set-up, and what is done in a browser. Its grace, and the wait for that, is two
     seconds here, and its runs start no Spark."""

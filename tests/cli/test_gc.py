@@ -133,7 +133,7 @@ def test_more_than_the_allowed_share_is_refused(
     assert done["state"] == "swept"
 
 
-@pytest.mark.drawn("programs on Spark")
+@pytest.mark.drawn("whole programs")
 def test_a_process_of_its_own_says_nothing_of_spark(
     lake: Ebbtide, expired: str, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.support.randomized import randomized
 from tests.support.small_world import without_runs
 from tests.support.spoiling import SPOILED
 
-pytestmark = pytest.mark.xdist_group("steps of commands")  # in a world that is made once
+pytestmark = pytest.mark.xdist_group("small world")  # which is made once
 
 WRONG: Final = (
     "no-such-thing",

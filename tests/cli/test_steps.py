@@ -46,7 +46,7 @@ NO_DOCUMENT: Final = ("fs cat", "fs get lake dirty", "collection get lake p/c so
 # What an interrupt leaves open ends with a process, which here goes on.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.xdist_group("steps of commands"),
+    pytest.mark.xdist_group("small world"),
 ]
 
 

@@ -32,7 +32,7 @@ from tests.support.clock import wait_for_next_second
 from tests.support.cluster import JAVA_OPTIONS, Cluster, running_cluster
 from tests.support.proxy import Proxy, proxied
 
-pytestmark = [pytest.mark.spark, pytest.mark.drawn("programs on Spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.drawn("whole programs")]
 
 SECONDS_MAX = 300
 QUICKLY = {"compresslevel": 0}

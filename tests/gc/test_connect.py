@@ -100,7 +100,7 @@ def refusing(_task: int) -> Batches:
 
 
 @pytest.mark.spark
-@pytest.mark.drawn("programs on Spark")
+@pytest.mark.drawn("whole programs")
 def test_frames(server: str) -> None:
     """In a process of its own: PySpark has a session of either kind, never of both."""
     program = (

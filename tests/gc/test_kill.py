@@ -64,7 +64,7 @@ def in_session(session: int) -> list[psutil.Process]:
     return found
 
 
-ON_SPARK = pytest.mark.drawn("programs on Spark")
+ON_SPARK = pytest.mark.drawn("whole programs")
 
 
 def check_nothing_lost(world: PlannedWorld, swept: Files) -> None:

@@ -108,7 +108,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Child:
 
 
 @pytest.mark.spark
-@pytest.mark.drawn("programs on Spark")
+@pytest.mark.drawn("whole programs")
 def test_a_session_of_its_own(first: Child) -> None:
     """It outlives Ctrl-C until it is ended, which may be said twice, has the settings of all
     sources, and leaves an archive and no process."""
@@ -122,7 +122,7 @@ def test_a_session_of_its_own(first: Child) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.drawn("programs on Spark")
+@pytest.mark.drawn("whole programs")
 def test_a_damaged_archive_and_an_event_log(first: Child, tmp_path: Path) -> None:
     """The session starts without the archive, which is removed. At its end the log is complete."""
     (archive,) = first.cache.rglob("classes-*.jsa")

@@ -18,7 +18,7 @@ from tests.support.randomized import randomized
 from tests.support.small_world import without_runs
 from tests.support.spoiling import SPOILED
 
-pytestmark = pytest.mark.xdist_group("steps of routes")  # in a world that is made once
+pytestmark = pytest.mark.xdist_group("small world")  # which is made once
 
 BEFORE_IT_STARTS: Final = {"no store", "a newer schema", "a database that is none"}
 """In these states nobody can be served: `ebbtide serve` says so."""

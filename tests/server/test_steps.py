@@ -35,7 +35,7 @@ from tests.support.randomized import randomized
 from tests.support.small_world import View, is_done, without_runs
 from tests.support.steps import Fault, Kind, Place, Steps, faults
 
-pytestmark = pytest.mark.xdist_group("steps of routes")  # in a world that is made once
+pytestmark = pytest.mark.xdist_group("small world")  # which is made once
 
 BROKEN_OFF: Final = 0
 """In place of a status: the answer broke off."""

@@ -121,7 +121,7 @@ def test_one_that_does_not_start() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.drawn("programs on Spark")
+@pytest.mark.drawn("whole programs")
 def test_runs_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each in a process of its own, in one JVM; and in another, once that has died."""
     # That of other tests is none that a server would have.

@@ -25,7 +25,7 @@ from tests.server.test_steps import Requests, faults_of, try_by_chance, try_one
 from tests.support.program import in_world, made_world
 from tests.support.randomized import randomized
 
-pytestmark = pytest.mark.xdist_group("steps of routes")  # in a world that is made once
+pytestmark = pytest.mark.xdist_group("small world")  # which is made once
 
 UI: Final = "http://test/ui"
 TOKEN: Final = re.compile(r'name="form_token" value="(\w+)"')
