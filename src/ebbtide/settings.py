@@ -95,6 +95,10 @@ class Settings(BaseSettings):
         description="Path or URL of the archive that `ebbtide gc archive` wrote, for executors on "
         "machines that lack Ebbtide.",
     )
+    spark_executors_wait: Duration = Field(
+        timedelta(minutes=10),
+        description="How long a run waits for executors of a cluster while there is none.",
+    )
     grace: Duration = Field(
         timedelta(hours=24), description="Nothing younger is ever a candidate for deletion."
     )

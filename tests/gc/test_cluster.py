@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,6 +37,9 @@ from tests.support.proxy import Proxy, proxied
 pytestmark = [pytest.mark.spark, pytest.mark.drawn("whole programs")]
 
 SECONDS_MAX = 300
+WAIT_AT_MOST = 60
+"""Seconds: far less than a run waits for executors, on a machine that is busy with other tests."""
+EXIT_FAILED, INTERRUPTED = 1, 130
 QUICKLY = {"compresslevel": 0}
 DELAY_SECONDS = 0.1
 """Of each request of the storage, once it is slow: long enough to notice what goes on."""
@@ -177,6 +182,57 @@ def test_workers_that_die(
     assert len(killed) == 2
     assert min(killed) >= 3
     lake.check(report)
+
+
+@pytest.fixture(scope="module")
+def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster without a worker."""
+    directory = tmp_path_factory.mktemp("idle")
+    with running_cluster(directory, environment={}, workers=0) as found:
+        yield found
+
+
+def on_idle(lake: Lake, cluster: Cluster, **more: str) -> subprocess.Popen[str]:
+    """A run of which the cluster has heard."""
+    store = lake.store.directory
+    assert store is not None
+    env = environment(store, EBBTIDE_SPARK_MASTER=cluster.url, **more)
+    log = cluster.directory / "master.log"
+    before = log.read_text().count("Registered app")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ebbtide", *RUN],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    ends = time.monotonic() + SECONDS_MAX
+    while log.read_text().count("Registered app") == before:
+        assert process.poll() is None and time.monotonic() < ends, process.communicate()
+        time.sleep(0.05)
+    return process
+
+
+def test_nobody_works(lake: Lake, idle_cluster: Cluster) -> None:
+    """After the time that a setting names the run ends, and says what to look at."""
+    process = on_idle(lake, idle_cluster, EBBTIDE_SPARK_EXECUTORS_WAIT="2s")
+    out, errors = process.communicate(timeout=SECONDS_MAX)
+    error = json.loads(out)["error"]
+    assert error["kind"] == "spark_error"
+    assert f"no executor has worked on {idle_cluster.url} for 2s" in error["message"], errors
+    assert process.returncode == EXIT_FAILED
+    assert len(lake.kept) == len(list(lake.repository.objects.walk("main")))
+
+
+def test_nobody_works_and_somebody_interrupts(lake: Lake, idle_cluster: Cluster) -> None:
+    """Once is enough, wherever the run is then."""
+    process = on_idle(lake, idle_cluster)
+    time.sleep(2)  # by then it waits for its first job
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=WAIT_AT_MOST)
+    assert process.returncode == INTERRUPTED, errors
+    assert json.loads(out)["error"]["kind"] == "interrupted"
 
 
 def replace_worker(cluster: Cluster, killed: list[int]) -> None:

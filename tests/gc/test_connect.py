@@ -195,5 +195,6 @@ def test_progress_and_an_interrupt() -> None:
     assert (reading.done, reading.total) == (6, 8)
     handler(None, 0, "operation", True)
     assert engine.meter.reading().total is None
-    engine.cancel()
+    with pytest.raises(KeyboardInterrupt), engine.watching():
+        raise KeyboardInterrupt
     assert interrupted == [True]

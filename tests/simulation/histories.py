@@ -30,7 +30,7 @@ DELAYS: Final[tuple[timedelta, ...]] = (
     LEASE + MINUTE,
     LEASE * 3 + MINUTE,
 )
-ENDS: Final = (0, 0, 0, 0, 1, 1, 2, 3)
+ENDS: Final = (0, 0, 0, 1, 1, 1, 2, 3)
 SLICES: Final = (1, 1, 1, 1, 2, 2, 3, 5)
 FAULTS: Final[tuple[Fault, ...]] = (*("sleep",) * 12, "kill", "kill", "die", "fail", "lose", "part")
 DISTURBANCES: Final = (1, 1, 1, 1, 1, 2, 2, 2, 3)
@@ -41,6 +41,7 @@ Words = Mapping[str, Mapping[str, int]]
 IN_ORDER: Final = 0.5
 """How many histories follow that order; in the others any step comes at any time."""
 TWICE: Final = 0.25
+BETWEEN: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def draw(vocabulary: Vocabulary, seed: int, words: Words) -> History:
     count = len(names)
     steps = [_step(random, number, name) for number, name in enumerate(names, start=1)]
     for _ in range(random.choice(DISTURBANCES)):
-        place = random.randrange(count)
+        place = _early(random, count)
         disturbance = _disturbance(random, words.get(steps[place].name, {}), vocabulary.sleeps)
         known = steps[place].disturbances
         steps[place] = replace(steps[place], disturbances=(*known, disturbance))
@@ -129,9 +130,14 @@ def _in_order(random: Random, themes: Sequence[tuple[str, ...]], always: str) ->
         for name in theme[: random.randint(1, len(theme))]
         for _ in range(1 + (random.random() < TWICE))
     ]
-    if random.random() < 0.5:
-        names.insert(random.randint(0, len(names)), always)
+    if random.random() < BETWEEN:
+        names.insert(_early(random, len(names) + 1), always)
     return names
+
+
+def _early(random: Random, count: int) -> int:
+    """One of so many places, more likely an early one: who sleeps there is met by all others."""
+    return min(random.randrange(count), random.randrange(count))
 
 
 def _step(random: Random, number: int, name: str) -> Step:
@@ -167,7 +173,7 @@ def _weight(word: str) -> int:
     if word.startswith(("delete", "move")):
         return 12
     if word in ("commit", "replace OWNER"):
-        return 9
+        return 14
     if word.endswith(("OWNER", "EPOCH", "intended", "deleted", "quarantines")):
         return 3
     return 2 if word.startswith(("put", "list", "begin", "INSERT", "UPDATE")) else 1

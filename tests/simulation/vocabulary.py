@@ -35,7 +35,8 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
     ("run aside", "purge aside", "undo"): 2,
     ("run aside", "purge", "undo"): 2,
     ("run",): 2,
-    ("purge whole", "resume purge", "create repository"): 5,
+    ("purge whole", "resume purge", "create repository"): 3,
+    ("purge whole", "create repository"): 3,
     ("delete repository", "restore repository", "remove", "create repository"): 2,
     ("copy database", "copied run"): 3,
 }

@@ -231,7 +231,7 @@ def _spark_engine(
 
     from ebbtide.gc.spark.engine import SparkEngine
 
-    return SparkEngine(spark.session)
+    return SparkEngine(spark.session, executors_wait=settings.spark_executors_wait)
 
 
 class _Spark:

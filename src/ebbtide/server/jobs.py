@@ -335,7 +335,7 @@ def _engine(order: Order) -> Engine:
     from ebbtide.gc.spark.session import attach
 
     attached = cache(partial(attach, order.gateway))
-    return SparkEngine(attached)
+    return SparkEngine(attached, executors_wait=order.settings.spark_executors_wait)
 
 
 def _look(order: Order, collector: Collector, tell: Tell) -> dict[str, Any]:

@@ -9,7 +9,8 @@ Source: Spark's documentation, "Spark Connect Overview".
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -136,6 +137,11 @@ class ConnectEngine(SparkEngine):
         for each in ("ebbtide", *filter(None, self._named)):
             session.addTag(each.replace(",", " "))
 
-    def cancel(self) -> None:
-        """See `SparkEngine.cancel`."""
-        self.spark().interruptAll()
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """See `SparkEngine.watching`."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.spark().interruptAll()
+            raise

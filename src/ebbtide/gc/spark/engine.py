@@ -6,7 +6,8 @@ import base64
 import pickle
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from ebbtide.gc.ahead import AT_ONCE
 from ebbtide.gc.engine import ADDRESSES_HELD_MAX, Engine
 from ebbtide.gc.frames import Batches, Frame, How, Step
 from ebbtide.gc.meter import Meter, Reading
+from ebbtide.gc.spark.watch import EXECUTORS_WAIT, watched
 from ebbtide.imports import allow_pandas
 
 ROWS_PER_PARTITION: Final = 500_000
@@ -85,9 +87,9 @@ class SparkFrame(Frame):
     def collect(self) -> pa.Table:
         """See `Frame.collect`. Failed `spark_error` for what is no step's."""
         try:
-            return self.frame.toArrow().cast(self.schema)
-        except KeyboardInterrupt:
-            self._engine.cancel()
+            with self._engine.watching():
+                return self.frame.toArrow().cast(self.schema)
+        except Failed:
             raise
         except Exception as error:
             told = _ERROR.search(str(error))
@@ -136,14 +138,20 @@ class TaskMeter(Meter):
 
 
 class SparkEngine(Engine):
-    """Everything on Spark. `session` is asked for a session when the first step begins."""
+    """Everything on Spark. `session` is asked for a session when the first step begins. A cluster
+    that has had no executor for `executors_wait` is given up."""
 
     def __init__(
-        self, session: Callable[[], SparkSession], *, held_max: int = ADDRESSES_HELD_MAX
+        self,
+        session: Callable[[], SparkSession],
+        *,
+        held_max: int = ADDRESSES_HELD_MAX,
+        executors_wait: timedelta = EXECUTORS_WAIT,
     ) -> None:
         super().__init__(held_max=held_max)
         self.meter = self._meter = TaskMeter()
         self._session = session
+        self._executors_wait = executors_wait
         self._named = "", "work"
         self._kept: list[DataFrame] = []
 
@@ -196,10 +204,9 @@ class SparkEngine(Engine):
         conf.set("spark.sql.codegen.wholeStage", "true" if is_much else "false")
         conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if is_much else "NO_CODEGEN")
 
-    def cancel(self) -> None:
-        """End the jobs that run."""
-        context = self.spark().sparkContext
-        context.cancelJobGroup(context.getLocalProperty("spark.jobGroup.id") or "")
+    def watching(self) -> AbstractContextManager[None]:
+        """For the block in which a job runs: an interrupt ends the job."""
+        return watched(self.spark().sparkContext, self._named[0], self._executors_wait)
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Have Spark keep what a frame comes to, until it is to `forget`."""

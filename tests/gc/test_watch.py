@@ -1,0 +1,95 @@
+"""What ends a Spark job before its time. On real clusters: `test_cluster.py`."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ebbtide.errors import Failed
+from ebbtide.gc.spark.watch import watched
+
+SECONDS_MAX = 60
+NOT_SOON = timedelta(days=1)
+
+
+class Job:
+    """A job that waits until it is cancelled, on a cluster with so many executors."""
+
+    def __init__(self, executors: int = 0) -> None:
+        self.cancelled: list[str] = []
+        self._is_cancelled = threading.Event()
+        self._looked = threading.Event()
+        self._infos = ["driver", *map(str, range(executors))]
+        tracker = SimpleNamespace(getExecutorInfos=self._look)
+        java = SimpleNamespace(statusTracker=lambda: tracker)
+        self.context: Any = SimpleNamespace(
+            master="spark://somewhere:7077",
+            cancelJobGroup=self._cancel,
+            _jsc=SimpleNamespace(sc=lambda: java),
+        )
+
+    def _cancel(self, group: str) -> None:
+        """The first time it has not begun yet."""
+        self.cancelled.append(group)
+        if len(self.cancelled) > 1:
+            self._is_cancelled.set()
+
+    def _look(self) -> list[str]:
+        self._looked.set()
+        return self._infos
+
+    def wait_for_looks(self) -> None:
+        """Behind the first look, and what follows from it."""
+        for _ in range(2):
+            assert self._looked.wait(SECONDS_MAX)
+            self._looked.clear()
+
+    def wait(self) -> None:
+        """As PySpark does: its end comes as an error of Spark's."""
+        assert self._is_cancelled.wait(SECONDS_MAX)
+        raise RuntimeError("Job 0 cancelled part of cancelled job group")
+
+
+def test_no_executors() -> None:
+    job = Job()
+    with (
+        pytest.raises(Failed, match="no executor has worked on spark://somewhere:7077 for 0s"),
+        watched(job.context, "run", timedelta(0)),
+    ):
+        job.wait()
+    assert set(job.cancelled) == {"run"}
+
+
+def test_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what the caller sees, though PySpark waits for the job first."""
+    job = Job()
+    with pytest.raises(KeyboardInterrupt), watched(job.context, "run", NOT_SOON):
+        try:
+            monkeypatch.setattr("ebbtide.interrupts.is_ending", lambda: True)
+            raise KeyboardInterrupt
+        finally:
+            job.wait()
+    assert set(job.cancelled) == {"run"}
+
+
+@pytest.mark.parametrize(("executors", "wait"), [(1, timedelta(0)), (0, NOT_SOON)])
+def test_others_go_on(executors: int, wait: timedelta) -> None:
+    """Beside executors, or before the time is over: their own errors stay what they are."""
+    job = Job(executors)
+    with pytest.raises(ValueError, match="its own"), watched(job.context, "run", wait):
+        job.wait_for_looks()
+        raise ValueError("its own")
+    assert not job.cancelled
+
+
+def test_behind_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run does to end in good order is not cancelled by the same interrupt."""
+    monkeypatch.setattr("ebbtide.interrupts.is_ending", lambda: True)
+    job = Job(1)
+    with watched(job.context, "run", NOT_SOON):
+        job.wait_for_looks()
+    assert not job.cancelled
