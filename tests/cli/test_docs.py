@@ -61,6 +61,7 @@ def follow(text: str, tmp_path: Path, **settings: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.drawn("whole programs")
 def test_the_tour_in_the_readme(tmp_path: Path) -> None:
     """On Spark, as it stands. Of its output what does not depend on the day."""
     tour = (ROOT / "README.md").read_text().split("## A tour")[1].split("\n## ")[0]

@@ -36,7 +36,9 @@ def main(store: str, now: str, repository_id: str, moment: str, where: str) -> N
     world = LeftWorld(Path(store), now=datetime.fromisoformat(now))
     repository = gone_repository(world.store, repository_id)
     if moment in ("before", "after"):
-        repository.storage = KillingStorage(repository.storage, os.getpid(), moment, where)
+        repository.storage = KillingStorage(
+            repository.storage, os.getpid(), "driver", moment, where
+        )
         outcomes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
 
     def observe(step: str, event: str) -> None:

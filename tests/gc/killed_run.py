@@ -1,14 +1,17 @@
-"""A collector run that kills its own process: a program of `tests.support.forking`.
+"""A collector run that kills its own process, or one that it works with: a program of
+`tests.support.forking`.
 
 `engine` is what it runs with, `action` is `plan` or `sweep`. `moment` and `where` are `start STEP`
 or `end STEP`, where the driver dies; or `before` or `after` and an address, where the process that
-deletes it kills the driver and waits for its own end: before the storage was asked, or before the
-outcome is recorded. Deletes go one by one.
+deletes it kills the `victim`, and waits for its own end: before the storage was asked, or before
+the outcome is recorded. Deletes go one by one. A driver that lives on writes the error that it met
+with beside the store (`ERROR_SUFFIX`).
 """
 
 from __future__ import annotations
 
 import builtins
+import json
 import os
 import signal
 import time
@@ -16,7 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Final, Literal
 
+import psutil
 import pyarrow as pa
 
 from ebbtide.formats.embedded import EmbeddedRepository
@@ -29,6 +34,10 @@ from tests.support.engines import ENGINES
 from tests.support.histories import GRACE
 
 WAIT_SECONDS = 120
+ERROR_SUFFIX: Final = ".error"
+
+Victim = Literal["driver", "jvm", "worker"]
+"""`worker`: the process that deletes, where that is one of Spark's."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,7 @@ class KillingStorage:
 
     inner: Storage
     driver: int
+    victim: Victim
     moment: str
     address: str
 
@@ -115,7 +125,7 @@ class KillingStorage:
         return self.inner.move(moves)
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """Kill the driver where it was asked for; this process ends with it, or the JVM ends it."""
+        """Kill the victim where it was asked for; this process ends with it, or the JVM ends it."""
         if self.address not in addresses:
             return self.inner.delete(addresses)
         if self.moment == "after":
@@ -123,17 +133,34 @@ class KillingStorage:
         raise self._killed()
 
     def _killed(self) -> AssertionError:
-        os.kill(self.driver, signal.SIGKILL)
+        os.kill(self._pid(), signal.SIGKILL)
         time.sleep(WAIT_SECONDS)
-        return AssertionError("this process outlived the driver")
+        return AssertionError(f"this process outlived the {self.victim}")
+
+    def _pid(self) -> int:
+        if self.victim == "worker":
+            return os.getpid()
+        if self.victim == "driver":
+            return self.driver
+        started = psutil.Process(self.driver).children()
+        (jvm,) = (each for each in started if "java" in each.name())
+        return jvm.pid
 
 
-def main(store: str, now: str, engine: str, action: str, moment: str, where: str) -> None:
+def main(
+    store: str,
+    now: str,
+    engine: str,
+    action: str,
+    moment: str,
+    where: str,
+    victim: Victim = "driver",
+) -> None:
     """Run until the kill."""
     world = OpenedWorld(Path(store), now=datetime.fromisoformat(now))
     repository: EmbeddedRepository = world.format()
     if moment in ("before", "after"):
-        repository.storage = KillingStorage(repository.storage, os.getpid(), moment, where)
+        repository.storage = KillingStorage(repository.storage, os.getpid(), victim, moment, where)
         outcomes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
 
     def observe(step: str, event: str) -> None:
@@ -146,7 +173,5 @@ def main(store: str, now: str, engine: str, action: str, moment: str, where: str
         options=RunOptions.of(world.settings, grace=GRACE),
         observer=observe,
     )
-    if action == "plan":
-        collector.plan()
-    else:
-        collector.sweep()
+    report = collector.plan() if action == "plan" else collector.sweep()
+    Path(f"{store}{ERROR_SUFFIX}").write_text(json.dumps(report.error))

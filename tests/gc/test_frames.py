@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from ebbtide.arrow import make_schema, rows_in, table_of
 from ebbtide.errors import Failed, NotFound, Refused
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Batches, Frame
+from ebbtide.gc.spark.engine import SparkFrame
 from tests.support.engines import on_engines
 from tests.support.randomized import randomized
 
@@ -167,4 +170,48 @@ def test_what_a_step_did_not_expect(engine: Engine) -> None:
     with pytest.raises(Failed, match="odd") as failed:
         frame(engine, [(1, "a")], LEFT).map(fail, LEFT).collect()
     assert failed.value.kind == ("task_failed" if engine.name == "none" else "spark_error")
+    assert "\n" not in failed.value.message
+
+
+OF_A_TASK = (
+    "An error occurred while calling o91.getResult.\n"
+    ": org.apache.spark.SparkException: Exception thrown in awaitResult: \n"
+    "\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)\n"
+    "Caused by: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage "
+    "7.0 failed 1 times, most recent failure: Lost task 0.0 in stage 7.0 (TID 9) (127.0.0.1 "
+    "executor driver): {}\n"
+    "\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)\n\n"
+    "Driver stacktrace:\n"
+    "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2906)\n"
+    "Caused by: java.io.EOFException\n"
+)
+"""What PySpark says of a task that failed: line ends, traces and the reason in the middle."""
+FULL = "java.io.IOException: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError(OF_A_TASK.format(FULL)), FULL),
+        (
+            RuntimeError(OF_A_TASK.format("org.x.E: Traceback (most recent call last):\nE: odd")),
+            "E: odd",
+        ),
+        (RuntimeError("one thing"), "one thing"),
+        (RuntimeError(""), "RuntimeError"),
+        (ConnectionRefusedError(111, "Connection refused"), "its JVM has ended, perhaps"),
+    ],
+)
+def test_what_spark_says_of_a_failure(error: Exception, told: str) -> None:
+    """Of all that it prints the one line that says why."""
+
+    def fail() -> pa.Table:
+        raise error
+
+    frame: Any = SimpleNamespace(toArrow=fail)
+    engine: Any = SimpleNamespace(watching=nullcontext)
+    with pytest.raises(Failed) as failed:
+        SparkFrame(frame, LEFT, engine).collect()
+    assert failed.value.kind == "spark_error"
+    assert failed.value.message.startswith(f"the Spark job failed: {told}")
     assert "\n" not in failed.value.message

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from ebbtide.gc.report import RunReport
+from tests.gc.killed_run import ERROR_SUFFIX, Victim
 from tests.support.copies import listing, verify
 from tests.support.forking import forks
 from tests.support.histories import PlannedWorld, Template, kept_contents
@@ -31,12 +35,21 @@ def swept(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Files
     return listing(world.root)
 
 
-def kill(world: PlannedWorld, action: str, moment: str, where: str, *, engine: str) -> None:
-    """Run the collector in a process that is killed there; nothing of it is left behind."""
-    arguments = [str(world.directory), START.isoformat(), engine, action, moment, where]
+def kill(
+    world: PlannedWorld,
+    action: str,
+    moment: str,
+    where: str,
+    *,
+    engine: str,
+    victim: Victim = "driver",
+) -> None:
+    """Run the collector in a process that is killed there, or whose victim is; nothing of it is
+    left behind."""
+    arguments = [str(world.directory), START.isoformat(), engine, action, moment, where, victim]
     run = forks().start("tests.gc.killed_run", *arguments)
     try:
-        assert run.wait() == KILLED
+        assert run.wait() == (KILLED if victim == "driver" else 0)
         assert not wait_for_end(run.pid)
     finally:
         for each in in_session(run.pid):
@@ -162,14 +175,10 @@ def test_killed_sweep_is_finished_by_a_new_run(
 def test_killed_amid_the_deletes_of_a_kind(
     planned: PlannedWorld, swept: Files, kind: str, moment: str, engine: str
 ) -> None:
-    prefix = {"range": "_ebbtide/ranges/", "object": "data/"}[kind]
-    gone = sorted(planned.template.files.keys() - swept.keys())
-    of_kind = [address for address in gone if address.startswith(prefix) and "#" not in address]
-    address = of_kind[len(of_kind) // 2]
-
+    address = to_be_deleted(planned, swept, kind)
     kill(planned, "sweep", moment, address, engine=engine)
     check_nothing_lost(planned, swept)
-    left = listing(planned.root).keys() & set(gone)
+    left = listing(planned.root).keys() - swept.keys()
     assert (address in left) == (moment == "before")
     assert planned.collector().show(planned.run_id).state == "incomplete"
 
@@ -179,3 +188,34 @@ def test_killed_amid_the_deletes_of_a_kind(
     # That of the one before was perhaps still being written.
     unrecorded = report.counts["missing"].objects - (moment == "after")
     assert unrecorded in (0, 1)
+
+
+def to_be_deleted(planned: PlannedWorld, swept: Files, kind: str) -> str:
+    """A file of a kind that has others of it before it and behind it."""
+    prefix = {"range": "_ebbtide/ranges/", "object": "data/"}[kind]
+    gone = sorted(planned.template.files.keys() - swept.keys())
+    of_kind = [address for address in gone if address.startswith(prefix) and "#" not in address]
+    return of_kind[len(of_kind) // 2]
+
+
+@ON_SPARK
+@pytest.mark.parametrize(
+    ("victim", "told"),
+    [
+        ("jvm", "the Spark job failed: its JVM has ended"),
+        ("worker", "the Spark job failed: .*Python worker exited unexpectedly"),
+    ],
+)
+def test_spark_that_breaks_amid_the_deletes(
+    planned: PlannedWorld, swept: Files, victim: Victim, told: str
+) -> None:
+    """One line says what happened; nothing is lost, and the sweep goes on when it is asked to."""
+    address = to_be_deleted(planned, swept, "object")
+    kill(planned, "sweep", "before", address, engine="spark", victim=victim)
+    error = json.loads(Path(f"{planned.directory}{ERROR_SUFFIX}").read_text())
+    assert error["kind"] == "incomplete"
+    assert re.search(told, error["message"]), error
+    assert "\n" not in error["message"]
+    check_nothing_lost(planned, swept)
+    assert planned.collector().show(planned.run_id).state == "incomplete"
+    check_finished(planned, swept, planned.collector().sweep())

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given
 
 from ebbtide.ids import new_id
@@ -33,6 +32,8 @@ NAMES: Final = {
 
 @pytest.fixture(scope="module")
 def schema(servers: Any) -> Any:  # schemathesis' own types
+    import schemathesis  # takes long, and one process in three comes here
+
     server: Server = servers("local")
     with server.http("reader") as client:
         return schemathesis.openapi.from_dict(client.get("/openapi.json").json())

@@ -13,6 +13,8 @@ from tests.simulation.simulation import Simulation, smallest, told
 from tests.simulation.store import open_simulation
 from tests.support.randomized import randomized
 
+pytestmark = pytest.mark.xdist_group("simulation")  # whose beginnings are made once
+
 SHARES = 3
 SEEDS = range(40, 42)
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -31,6 +32,9 @@ COMPILED_FROM: Final = 500_000
 NOT_ASKED: Final = "Spark, which nothing was left to do for"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _ERROR: Final = re.compile(r"ebbtide-error<([A-Za-z0-9+/=]+)>")
+_NOT_TOLD: Final = ("Caused by", "Traceback", "at ", "Driver stacktrace", "JVM stacktrace")
+_OF_TASK: Final = re.compile(r"most recent failure: (?:Lost task .*? executor \w+\): )?(.*)")
+_PYTHON_TRACE: Final = "Traceback (most recent call last):"
 
 
 class SparkFrame(Frame):
@@ -240,6 +244,16 @@ class SparkEngine(Engine):
 
 def _reason(error: Exception) -> str:
     """The line that says what happened, out of the traces of Python and Java."""
+    if _is_unreachable(error):
+        return "its JVM has ended, perhaps for lack of memory (EBBTIDE_SPARK_DRIVER_MEMORY)"
     lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
-    told = [line for line in lines if not line.startswith(("Caused by", "Traceback", "at "))]
-    return told[-1] if told else type(error).__name__
+    told = [line for line in lines if not line.startswith(_NOT_TOLD)] or [type(error).__name__]
+    of_task = next(filter(None, map(_OF_TASK.search, lines)), None)
+    # What Python says of its own errors comes at the end.
+    return told[-1] if of_task is None or of_task[1].endswith(_PYTHON_TRACE) else of_task[1]
+
+
+def _is_unreachable(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, ConnectionError | Py4JNetworkError):
+        error = error.__context__
+    return error is not None

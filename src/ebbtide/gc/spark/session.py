@@ -198,8 +198,7 @@ def end(session: SparkSession) -> None:
     if _must_be_stopped(session):
         session.stop()
     if (server := context._accumulatorServer) is not None:
-        # It reads from the JVM, whose end is no error. Its own end takes up to half a second.
-        server.handle_error = lambda *_: None
+        # Its own end takes up to half a second.
         threading.Thread(target=server.shutdown, daemon=True).start()
     _forget(context)
     jvm.close()
@@ -252,7 +251,11 @@ def _connect(jvm: Jvm) -> SparkSession:
     gateway.proc = jvm.process
     setattr(gateway, _OWNER, jvm)
     try:
-        return SparkSession(SparkContext(gateway=gateway))
+        context: Any = SparkContext(gateway=gateway)
+        if context._accumulatorServer is not None:
+            # It reads from the JVM, and would print a trace where that ends.
+            context._accumulatorServer.handle_error = lambda *_: None
+        return SparkSession(context)
     except BaseException:
         _forget(None)
         raise
