@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -176,3 +179,65 @@ def test_a_directory_without_room_says_so(planned: PlannedWorld) -> None:
         planned.lake.storage.put("data/x", pieces())
     assert caught.value.kind == "disk_full"
     assert listing(planned.root) == before
+
+
+SPILLING = """
+import resource
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from ebbtide.errors import Failed
+from ebbtide.gc.spark.engine import SparkEngine
+from ebbtide.gc.spark.session import end, launch
+
+ROWS = 200_000
+SCHEMA = pa.schema([("key", pa.int64())])
+
+def keys(_task):
+    # Random: what Spark writes of it cannot be made smaller.
+    yield pa.record_batch([np.random.default_rng(7).integers(0, 2**62, ROWS)], schema=SCHEMA)
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+launched = launch(
+    master="local[1]",
+    driver_memory="512m",
+    conf={"spark.local.dir": sys.argv[1], "spark.ui.enabled": "false"},
+    short=True,
+)
+session = launched.session()
+engine = SparkEngine(lambda: session)
+found = engine.frame([1, 2], keys, SCHEMA).distinct()
+try:
+    print(found.collect().num_rows)
+except Failed as error:
+    print(error.kind, error.message)
+some = engine.frame([1], lambda task: iter([pa.record_batch([[task]], schema=SCHEMA)]), SCHEMA)
+print(some.distinct().collect().to_pylist())
+end(session)
+"""
+SECONDS_MAX = 300
+
+
+@pytest.mark.drawn("whole programs")
+def test_no_room_for_what_spark_exchanges(tmp_path: Path) -> None:
+    """One line says so, and the session lives on. A limit on the size of files stands in for the
+    disk: the same call fails, in the same place."""
+    done = subprocess.run(
+        [sys.executable, "-c", SPILLING, str(tmp_path / "spark")],
+        env=os.environ
+        | {
+            "XDG_CACHE_HOME": os.devnull,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    told, after = done.stdout.splitlines()
+    assert told.startswith("spark_error the Spark job failed: java.io.IOException: File too large")
+    assert after == "[{'key': 1}]"

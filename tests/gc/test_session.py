@@ -18,6 +18,7 @@ from ebbtide.errors import Failed, InvalidInput
 from ebbtide.gc.spark import java
 from ebbtide.gc.spark.conf import (
     check,
+    conf_of,
     is_local,
     local_cores,
     read_defaults_file,
@@ -27,6 +28,7 @@ from ebbtide.gc.spark.conf import (
 )
 from ebbtide.gc.spark.java import find_java
 from ebbtide.gc.spark.session import launch
+from ebbtide.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 300
@@ -145,6 +147,18 @@ def test_a_damaged_archive_and_an_event_log(first: Child, tmp_path: Path) -> Non
     assert child.answer["id"] in log.name and not log.name.endswith(".inprogress")
     assert "SparkListenerApplicationEnd" in log.read_text()
     child.wait()
+
+
+def test_a_drivers_memory_that_somebody_chose() -> None:
+    """It comes before `spark-defaults.conf`, which comes before the default of this program."""
+    memory, file = "spark.driver.memory", {"spark.driver.memory": "3g"}
+    for settings, told in (
+        (Settings(), None),  # Spark reads the file itself
+        (Settings(spark_driver_memory="4g"), "4g"),
+        (Settings(spark_driver_memory="4g", spark_conf="spark.driver.memory=5g"), "5g"),
+    ):
+        found = resolve(conf_of(settings), file, driver_memory=settings.spark_driver_memory)
+        assert found.get(memory) == told
 
 
 def test_the_order_of_settings() -> None:

@@ -36,6 +36,7 @@ def test_histories(simulation: Simulation, seed: int, share: int) -> None:
         pytest.fail(f"{outcome.violation}\n{small}\n{told(outcome)}")
 
 
+@pytest.mark.drawn("whole programs")
 def test_a_seed_gives_the_same_history_in_another_process(simulation: Simulation) -> None:
     """Whatever the order of hashes, and whatever was carried out before."""
     here = [simulation.run(simulation.draw(seed)).digest for seed in SEEDS]

@@ -70,7 +70,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "questions": seeds(20, long=1_000),
     "questions by other engines": seeds(2, long=100),
     "simulated Icechunk histories": seeds(12, long=100_000, share=10.0),
-    "simulated histories": seeds(20, long=300_000, share=20.0),
+    "simulated histories": seeds(16, long=300_000, share=20.0),
     "subtractions": seeds(1, long=100),
     "frames": seeds(1, long=200),
     "keys in large numbers": seeds(1, long=100),

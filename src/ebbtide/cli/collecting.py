@@ -218,14 +218,16 @@ def _spark_engine(
     starting: bool,
     short: bool,
 ) -> Engine:
-    from ebbtide.gc.spark.conf import read_pairs, read_text
+    from ebbtide.gc.spark.conf import conf_of, read_pairs, read_text
 
-    pairs = read_text(settings.spark_conf) | read_pairs(conf)
+    named = read_pairs(conf)
     if master.startswith(REMOTE):
         from ebbtide.gc.spark.connect import ConnectEngine, connect
 
-        return ConnectEngine(master, partial(connect, master, pairs))
-    spark = _Spark(settings, master, progress, pairs, short=short)
+        return ConnectEngine(
+            master, partial(connect, master, read_text(settings.spark_conf) | named)
+        )
+    spark = _Spark(settings, master, progress, conf_of(settings) | named, short=short)
     if starting:
         spark.launch()
 

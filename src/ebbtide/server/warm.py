@@ -24,13 +24,13 @@ Gateway = tuple[int, str]
 def launch(settings: Settings) -> Launched:
     """A JVM by the settings."""
     from ebbtide.gc.spark import session
-    from ebbtide.gc.spark.conf import read_text
+    from ebbtide.gc.spark.conf import conf_of
 
     return session.launch(
         master=settings.spark_master,
         driver_memory=settings.spark_driver_memory,
         archive=settings.spark_archive,
-        conf=read_text(settings.spark_conf),
+        conf=conf_of(settings),
     )
 
 

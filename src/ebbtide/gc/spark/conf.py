@@ -12,6 +12,7 @@ from typing import Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.gc.spark.archive import archive_settings
+from ebbtide.settings import Settings
 
 LOCAL_MASTER: Final = "local[*]"
 APP_NAME: Final = "ebbtide"
@@ -123,6 +124,14 @@ def read_text(text: str) -> dict[str, str]:
     """
     pairs = re.split(r"\n|,(?=\s*spark\.)", text)
     return read_pairs(pair for pair in pairs if pair.strip(" \t\r,"))
+
+
+def conf_of(settings: Settings) -> dict[str, str]:
+    """Settings of Spark's that this program's name: $EBBTIDE_SPARK_CONF, and the driver's memory
+    where somebody chose it. Raises as `read_text`."""
+    is_chosen = "spark_driver_memory" in settings.model_fields_set
+    chosen = {MEMORY: settings.spark_driver_memory} if is_chosen else {}
+    return chosen | read_text(settings.spark_conf)
 
 
 def read_defaults_file(folder: Path) -> dict[str, str]:

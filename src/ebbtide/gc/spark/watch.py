@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -38,7 +38,12 @@ class _Watch(threading.Thread):
         self._has_others = not is_local(str(context.master))
 
     def run(self) -> None:
-        """Cancel it where it is time, again and again: the job may not have begun yet."""
+        """Cancel it where it is time."""
+        with suppress(Exception):  # a JVM that has died, of which the job tells
+            self._look()
+
+    def _look(self) -> None:
+        """Cancels again and again: the job may not have begun yet."""
         seen_at = time.monotonic()
         while not self.done.wait(EVERY_SECONDS):
             if self._has_others and self._executors():
