@@ -193,7 +193,7 @@ def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def on_idle(lake: Lake, cluster: Cluster, **more: str) -> subprocess.Popen[str]:
-    """A run of which the cluster has heard."""
+    """Starts a run, and waits until the cluster has registered its application."""
     store = lake.store.directory
     assert store is not None
     env = environment(store, EBBTIDE_SPARK_MASTER=cluster.url, **more)
@@ -215,18 +215,18 @@ def on_idle(lake: Lake, cluster: Cluster, **more: str) -> subprocess.Popen[str]:
 
 
 def test_nobody_works(lake: Lake, idle_cluster: Cluster) -> None:
-    """After the time that a setting names the run ends, and says what to look at."""
+    """The run fails after the time that a setting names, and says what to check."""
     process = on_idle(lake, idle_cluster, EBBTIDE_SPARK_EXECUTORS_WAIT="2s")
     out, errors = process.communicate(timeout=SECONDS_MAX)
     error = json.loads(out)["error"]
     assert error["kind"] == "spark_error"
-    assert f"no executor has worked on {idle_cluster.url} for 2s" in error["message"], errors
+    assert f"{idle_cluster.url} has had no executor for 2s" in error["message"], errors
     assert process.returncode == EXIT_FAILED
     assert len(lake.kept) == len(list(lake.repository.objects.walk("main")))
 
 
 def test_nobody_works_and_somebody_interrupts(lake: Lake, idle_cluster: Cluster) -> None:
-    """Once is enough, wherever the run is then."""
+    """One interrupt ends a run that waits for executors."""
     process = on_idle(lake, idle_cluster)
     time.sleep(2)  # by then it waits for its first job
     process.send_signal(signal.SIGINT)

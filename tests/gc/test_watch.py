@@ -1,4 +1,4 @@
-"""What ends a Spark job before its time. On real clusters: `test_cluster.py`."""
+"""When the watch cancels a Spark job. `test_cluster.py` does it on real clusters."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Job:
         return self._infos
 
     def wait_for_looks(self) -> None:
-        """Behind the first look, and what follows from it."""
+        """Waits until the watch has looked twice, so that it has acted on its first look."""
         for _ in range(2):
             assert self._looked.wait(SECONDS_MAX)
             self._looked.clear()
 
     def wait(self) -> None:
-        """As PySpark does: its end comes as an error of Spark's."""
+        """Waits as PySpark does. The end of a cancelled job is an error of Spark's."""
         assert self._is_cancelled.wait(SECONDS_MAX)
         raise RuntimeError("Job 0 cancelled part of cancelled job group")
 
@@ -57,7 +57,7 @@ class Job:
 def test_no_executors() -> None:
     job = Job()
     with (
-        pytest.raises(Failed, match="no executor has worked on spark://somewhere:7077 for 0s"),
+        pytest.raises(Failed, match="spark://somewhere:7077 has had no executor for 0s"),
         watched(job.context, "run", timedelta(0)),
     ):
         job.wait()
@@ -65,7 +65,7 @@ def test_no_executors() -> None:
 
 
 def test_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is what the caller sees, though PySpark waits for the job first."""
+    """The caller gets the interrupt, although PySpark waits for the job first."""
     job = Job()
     with pytest.raises(KeyboardInterrupt), watched(job.context, "run", NOT_SOON):
         try:
@@ -78,7 +78,7 @@ def test_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("executors", "wait"), [(1, timedelta(0)), (0, NOT_SOON)])
 def test_others_go_on(executors: int, wait: timedelta) -> None:
-    """Beside executors, or before the time is over: their own errors stay what they are."""
+    """A job with executors, or within the time, is not cancelled, and its error stays as it is."""
     job = Job(executors)
     with pytest.raises(ValueError, match="its own"), watched(job.context, "run", wait):
         job.wait_for_looks()
@@ -87,7 +87,7 @@ def test_others_go_on(executors: int, wait: timedelta) -> None:
 
 
 def test_behind_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a run does to end in good order is not cancelled by the same interrupt."""
+    """A job that begins after an interrupt is not cancelled by it."""
     monkeypatch.setattr("ebbtide.interrupts.is_ending", lambda: True)
     job = Job(1)
     with watched(job.context, "run", NOT_SOON):

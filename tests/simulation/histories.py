@@ -136,7 +136,8 @@ def _in_order(random: Random, themes: Sequence[tuple[str, ...]], always: str) ->
 
 
 def _early(random: Random, count: int) -> int:
-    """One of so many places, more likely an early one: who sleeps there is met by all others."""
+    """A place below `count`, more likely an early one: an operation that sleeps there meets all
+    later ones."""
     return min(random.randrange(count), random.randrange(count))
 
 

@@ -1,7 +1,9 @@
-"""The narrow waist between the collector and the kinds of repository.
+"""The contract between the collector and a repository format.
 
-The collector is written against these two protocols and never names a format. `Layout` is a
-picklable value that travels to Spark's executors; `RepositoryFormat` stays with the driver.
+The collector uses these protocols alone and never names a format. To add a format, implement
+`Layout` and `Walk` (how files are laid out and read), `Reading` (the metadata at one instant) and
+`RepositoryFormat` (everything else). `Layout` is picklable and travels to Spark's executors;
+`RepositoryFormat` stays in the driver.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ NODES_SCHEMA: Final = make_schema(
     ("checksum", pa.string()),
     ("entry_count", pa.int64()),
 )
-"""The relation tree → node: which nodes a tree has, with the checksum of each node's file and how
-many entries it holds, so that an empty node differs from one that was not read."""
+"""The nodes of a tree, with the checksum of each node's file and the number of its entries. The
+number tells an empty node from a node that could not be read."""
 
 PROTECTED_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -34,39 +36,41 @@ PROTECTED_SCHEMA: Final = make_schema(
     ("until", pa.timestamp("us", "UTC")),
     ("created_at", pa.timestamp("us", "UTC")),
 )
-"""The relation `protected`: addresses that no commit holds and that must stay all the same. `until`
-and `created_at` are null where a format does not know them."""
+"""The relation `protected`: addresses that must stay although no commit refers to them. `until` and
+`created_at` are null if the format does not know them."""
 
 AMONG_MAX: Final = 500_000
-"""How many addresses can be asked for by name: one parameter of a statement, some 35 MB."""
+"""The most addresses in one batch of a query by address. A batch is one parameter of a statement,
+and has some 35 MB."""
 
 SHARES_MAX: Final = 8
-"""Of a directory: each reads all its names, so that more of them gain nothing."""
+"""The most tasks that list one local directory. Each task reads all names of the directory, so that
+more tasks gain nothing."""
 
 RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
-"""Where the folders of runs lie on a repository's own storage."""
+"""The prefix of the folders of runs on the repository's storage."""
 INDEX_PREFIX: Final = "_ebbtide/gc/index/1/"
-"""Where the address index of a repository lies, with the number of its form."""
+"""The prefix of the address index, with the version of its file format."""
 QUARANTINES_PREFIX: Final = "_ebbtide/gc/quarantines/"
-"""Where it is on record which runs moved something aside in place of deleting it."""
+"""The prefix of the records of quarantines: one for each run that moved files to quarantine."""
 EPOCH_ADDRESS: Final = "_ebbtide/gc/EPOCH"
-"""Which run may delete: executors read it before each batch."""
+"""The file that names the run that may delete. Executors read it before each batch."""
 
 FOREIGN: Final = "foreign"
-"""The kind of a file that does not look like the format's own: reported and kept."""
+"""The kind of files that the format does not know. They are counted in reports and never
+deleted."""
 RECORD: Final = "record"
-"""The kind of files of runs, of the index and of exports, where a repository that is gone is
-collected: they are system files of any other."""
+"""The kind of files of runs, of the index and of exports while a deleted repository is removed. In
+a repository that exists these files are of the kind SYSTEM."""
 SYSTEM: Final = "system"
-"""The kind of files that are never candidates: runs, the index, ownership."""
+"""The kind of files that are never candidates: files of runs, the index, OWNER."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose repository a plan is for: two ids that never change, and a name for people.
+    """The repository that a plan is for: two ids that never change, and a name for people.
 
-    A repository whose format can be upgraded has another id afterwards: `former_id` is the one that
-    its plans had before.
+    An upgrade of the format can change the repository's id. `former_id` is its id before that.
     """
 
     format_name: str
@@ -78,8 +82,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class ListingItem:
-    """A unit of listing: all files under `prefix`, or only those directly under it; of these one
-    share of several, with sizes or without, and streamed or not, as `Storage.list` has it."""
+    """One unit of listing: the files under `prefix`, or only those directly in it if `recursive` is
+    false. `share`, `sized` and `streamed` are arguments of `Storage.list`."""
 
     prefix: str
     recursive: bool
@@ -91,8 +95,8 @@ class ListingItem:
 def in_shares(
     storage: Storage, prefix: str, *, cores: int, sized: bool, streamed: bool = False
 ) -> list[ListingItem]:
-    """All files under a prefix, divided among tasks. On a local disk, where each reads all names;
-    an object store would have to be asked for all of it by each."""
+    """Divides the listing of a prefix among tasks. Only a local directory is divided: on an object
+    store each task would have to list everything."""
     count = min(cores, SHARES_MAX) if storage.url.startswith("file:") else 1
     return [
         ListingItem(prefix, recursive=True, share=(k, count), sized=sized, streamed=streamed)
@@ -102,12 +106,12 @@ def in_shares(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """Which slices a listing may leave out. Their names say when they were opened, and nothing in
-    one is older.
+    """The slices that a listing may leave out. A slice's name says when it was opened; no file in
+    it is older.
 
-    Those opened between `cutoff` and `now` hold nothing that may go. Those that sort behind
-    `closed_after` were closed off before an earlier run looked. What is listed where no pointers
-    lie (in a slice, or in their like) is to be `sized`, or is only named.
+    Slices opened between `cutoff` and `now` hold no candidates. Slices that sort after
+    `closed_after` were closed before an earlier run listed them. `sized`: ask for the sizes of
+    objects too. Trees and nodes are always listed with sizes and dates.
     """
 
     cutoff: datetime
@@ -118,7 +122,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What to list, and how many slices are left out for being young."""
+    """The units to list, and the number of slices left out because they are young."""
 
     items: list[ListingItem]
     young_slices: int = 0
@@ -126,7 +130,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What the three clocks that a run depends on said at about the same time (UTC)."""
+    """The three clocks that a run depends on, read at about the same time (UTC)."""
 
     host: datetime
     database: datetime
@@ -134,11 +138,11 @@ class Clocks:
 
     @property
     def earliest(self) -> datetime:
-        """The one that is behind: by it nothing seems older than it is."""
+        """The slowest clock. By this clock no file seems older than it is."""
         return min(self.host, self.database, self.storage)
 
     def check(self, *, skew_max: timedelta) -> None:
-        """Refused `clock_skew` when any two of them are further apart than `skew_max`."""
+        """Raises Refused `clock_skew` if two of the clocks differ by more than `skew_max`."""
         readings = {
             "this host": self.host,
             "the database": self.database,
@@ -159,8 +163,8 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protector:
-    """A row of the relation `protected`, for people: `where` says more than its reason does, such
-    as which branch has the address staged. Without an end it protects until something changes."""
+    """A reason why an address is protected, for people. `where` adds detail, such as the branch
+    that has the address staged. `until` is None if the protection has no end of its own."""
 
     reason: str
     where: str | None = None
@@ -170,8 +174,8 @@ class Protector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetGo:
-    """That a commit was let go: by which run, or by hand for that reason. Of one that is
-    `forgotten` the record went, too."""
+    """The record of an expired commit: the run that closed it, or None and the `reason` if an
+    administrator gave it up. `forgotten`: the commit's record was deleted as well."""
 
     run_id: str | None
     at: datetime | None
@@ -181,7 +185,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgedAddress:
-    """That an address was closed for good: by which purge, asked for why, and how far that is."""
+    """The record of a purged address: the purge, its reason, and its state."""
 
     purge_id: str
     at: datetime
@@ -190,114 +194,123 @@ class PurgedAddress:
 
 
 class Layout(Protocol):
-    """How a format lays out its files, and how their contents are read. Picklable."""
+    """How a format lays out its files, and how trees and nodes are read. Picklable."""
 
     @property
     def delete_order(self) -> tuple[str, ...]:
-        """The kinds that may be collected, pointers before what they point at."""
+        """The kinds that can be deleted, in order: a file is deleted before the files that it
+        refers to."""
 
     def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
-        """The whole storage, once, but for slices that may be left out; split for listing on so
-        many cores."""
+        """Returns units that list each file of the storage once, without the slices that may be
+        left out, divided for `cores` tasks."""
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
-        """The kind of each address: one of `delete_order`, FOREIGN or SYSTEM."""
+        """Returns the kind of each address: one of `delete_order`, FOREIGN or SYSTEM."""
 
     def slices(self, addresses: pa.StringArray) -> pa.StringArray:
-        """The slice of each address, null where it lies in none."""
+        """Returns the slice of each address, or null if it lies in no slice."""
 
     def targets(self, addresses: pa.StringArray) -> pa.StringArray:
-        """For a temporary file the address that it is being written for; null for any other."""
+        """Returns the final address of each temporary file, and null for all other files."""
 
     def tree_address(self, tree_id: str) -> str:
-        """Where the tree lies."""
+        """Returns the address of a tree's file."""
 
     def tree_addresses(self, tree_ids: Column) -> Column:
-        """Where each of many trees lies."""
+        """Returns the addresses of many trees' files, in order."""
 
     def node_address(self, node_id: str) -> str:
-        """Where the node lies."""
+        """Returns the address of a node's file."""
 
     def node_addresses(self, node_ids: Column) -> Column:
-        """Where each of many nodes lies."""
+        """Returns the addresses of many nodes' files, in order."""
 
     @property
     def checked_kinds(self) -> tuple[str, ...]:
-        """The kinds of trees and nodes, where these are asked for with a checksum of what is in
-        them: what they refer to is remembered then, until their files change.
+        """The kinds of trees and nodes, if references to them carry a checksum of their content.
+        Runs then remember what these files refer to until the files change.
 
-        Where there are none, everything live must be found on the storage, or the run refuses: a
-        node that was damaged could name another address than was written.
+        Empty if references carry no checksum. A damaged node could then name a wrong address, so
+        that a run refuses unless it finds every live address on the storage.
         """
 
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
-        """The nodes of a tree (NODES_SCHEMA). Refused `missing_tree`, `corrupt_tree`,
-        `unknown_format_version`."""
+        """Returns the nodes of a tree (NODES_SCHEMA). Raises Refused `missing_tree`, `corrupt_tree`
+        or `unknown_format_version`."""
 
     def read_files(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.Table:
-        """The addresses that a node refers to, with sizes (columns `address`, `size_bytes`), of
-        formats with slices. Refused as `read_node`."""
+        """Returns the addresses that a node refers to, with sizes (columns `address`,
+        `size_bytes`). For formats with slices. Raises as `read_node` does."""
 
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
-        """The addresses that a node refers to. Refused `missing_node`, `corrupt_node`,
-        `unknown_format_version`."""
+        """Returns the addresses that a node refers to. Raises Refused `missing_node`,
+        `corrupt_node` or `unknown_format_version`."""
 
 
 class Walk(Protocol):
-    """Another way to read trees and nodes, for verification: plain, slow, and without any code of
-    the layout's, so that the two do not err alike. Used by several threads.
+    """A second reader of trees and nodes, for verification. It is plain and slow, and shares no
+    code with the layout, so that both cannot have the same defect. Several threads use it.
 
-    All raise NotFound `object_not_found` for a file that is not there, and ValueError for one that
-    is damaged.
+    All methods raise NotFound `object_not_found` for a missing file, and ValueError for a damaged
+    one.
     """
 
     def tree(self, tree_id: str) -> str:
-        """The address of a tree's file."""
+        """Returns the address of a tree's file, by the tree's id."""
 
     def nodes(self, tree: str) -> list[str]:
-        """The addresses of the nodes of the tree at an address."""
+        """Returns the addresses of a tree's nodes, by the address of the tree."""
 
     def content(self, node: str) -> Iterator[str]:
-        """What the node at an address refers to; also what lies outside the storage root."""
+        """Yields the addresses that a node refers to, by the node's address. This includes
+        addresses outside the storage root."""
 
 
 class Reading(Protocol):
-    """One consistent reading of a repository's metadata."""
+    """The metadata of a repository at one instant."""
 
     def roots(self) -> Roots:
-        """Refs, commits, policy and the time."""
+        """Returns refs, commits, the policy, and the time of the snapshot."""
 
     def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
-        """The relation `protected` (PROTECTED_SCHEMA) in batches; what is not `among` some
-        addresses, of which there are AMONG_MAX at most, may be left out, and so may `created_at`
-        of what is. They come in batches, each of which is asked for together."""
+        """Yields the relation `protected` (PROTECTED_SCHEMA).
+
+        `among` restricts the answer to some addresses, in batches of at most AMONG_MAX together;
+        each batch is one query. Addresses that are not `among` them may be left out, and
+        `created_at` may be null then.
+        """
 
     def untraced(self) -> Iterator[pa.Table]:
-        """Those of the protected addresses (a column `address`, in batches, and perhaps others) of
-        which a later reading's `dropped` need not tell. For formats with slices."""
+        """Yields protected addresses that `dropped` of a later reading need not report (column
+        `address`; other columns may be there too). For formats with slices."""
 
     def dropped(self) -> Iterator[pa.Table]:
-        """Addresses (a column `address`, in batches) that have lost something that protected them,
-        and may be protected by something else. What an earlier reading protected, and did not name
-        as `untraced`, is protected now, or named here, or has gone; or a tree has it that is newer
-        than that reading. For formats with slices."""
+        """Yields addresses that lost a protection (column `address`). Another protection may still
+        cover them. For formats with slices.
+
+        An address that was protected in an earlier reading, and was not `untraced` there, is in one
+        of four states now: still protected; named here; deleted; or referred to by a tree that is
+        newer than the earlier reading.
+        """
 
     def purged(self) -> Iterator[pa.Table]:
-        """Addresses (a column `address`, in batches) that an administrator closed for good and
-        whose files may still be there: they go, though commits refer to them."""
+        """Yields purged addresses whose files may still exist (column `address`). A run deletes
+        them although commits refer to them."""
 
     def protectors(self, address: str) -> list[Protector]:
-        """What `protected` has of one address."""
+        """Returns the protections of one address."""
 
     def let_go(self, commit_id: str) -> LetGo | None:
-        """What is on record of letting a commit go; None too where a format keeps no record."""
+        """Returns the record of an expired commit, or None. A format without records returns
+        None."""
 
     def purged_at(self, address: str) -> PurgedAddress | None:
-        """What is on record of purging an address, whose file may be there or not."""
+        """Returns the record of a purged address, or None. Its file may still exist."""
 
 
 class RunHold(Protocol):
@@ -305,25 +318,27 @@ class RunHold(Protocol):
 
     @property
     def run_epoch(self) -> int:
-        """Grows with every run; executors compare it before they delete."""
+        """A number that grows with every run. Executors compare it before each batch of deletes."""
 
     def check(self) -> None:
-        """Refused `lease_lost` when another run has taken the repository."""
+        """Raises Refused `lease_lost` if another run has taken the repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """What the fence of a run closes, chosen inside its transaction from a fresh reading."""
+    """The commits that a fence closes. They are chosen inside its transaction, from metadata that
+    the transaction read."""
 
     tombstone: Collection[str]
 
 
 Guard = Callable[[], None]
-"""Picklable. Called in executors; Refused `repository_changed` stops the sweep."""
+"""A check that executors call before each batch of deletes. It raises Refused `repository_changed`
+to stop the sweep. Picklable."""
 
 
 def unguarded() -> None:
-    """The guard of a repository whose fence holds by itself."""
+    """The guard of a format whose fence needs no further check."""
 
 
 class RepositoryFormat(Protocol):
@@ -331,69 +346,73 @@ class RepositoryFormat(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """Whose it is."""
+        """The ids and the name of this repository."""
 
     @property
     def storage(self) -> Storage:
-        """Where its files lie."""
+        """The storage of this repository's files."""
 
     @property
     def layout(self) -> Layout:
-        """How they lie there."""
+        """The layout of this repository's files."""
 
     @property
     def walk(self) -> Walk:
-        """Another way to read its trees and nodes."""
+        """The second reader of trees and nodes, for verification."""
 
     @property
     def landmark(self) -> str:
-        """An address that is always there: an inventory that lacks it is not of this storage."""
+        """An address that always exists. An inventory without it belongs to another storage."""
 
     def now(self) -> datetime:
-        """The time by the clock that decides."""
+        """Returns the time by which this repository decides (UTC)."""
 
     def hold(self, run_id: str, *, deletes: bool) -> AbstractContextManager[RunHold]:
-        """Take the repository for one run. Refused `run_in_progress`.
+        """Takes the repository for one run, for as long as the context is open.
 
-        One that does not delete may leave the storage unwritten.
+        A run that does not delete need not write to the storage. Raises Refused `run_in_progress`.
         """
 
     def check_storage(self) -> None:
-        """Refused `storage_foreign` unless the storage is this database's; moves its epoch."""
+        """Raises Refused `storage_foreign` unless the storage belongs to this database. Increases
+        the epoch of OWNER."""
 
     def clocks(self) -> Clocks:
-        """Read all three clocks; called after `check_storage`, whose write dates the storage's."""
+        """Reads all three clocks. Called after `check_storage`: the date of the file that it wrote
+        is the storage's clock."""
 
     def reading(self, cutoff: datetime) -> AbstractContextManager[Reading]:
-        """One snapshot of the metadata. What was made since `cutoff` is kept where a format cannot
-        tell whether somebody is about to need it."""
+        """Reads the metadata in one snapshot. A format that cannot tell whether a young commit is
+        still needed keeps all commits since `cutoff`."""
 
     def resolve(self, expression: str) -> str:
-        """The id of the commit that an expression means which is neither a ref's name nor an id:
-        such as `main~2`, or the first digits of an id. NotFound `ref_not_found`."""
+        """Returns the id of the commit for an expression such as `main~2` or the first digits of an
+        id. Names of refs and whole ids do not come here. Raises NotFound `ref_not_found`."""
 
     def address_at(self, ref: str, path: str) -> str:
-        """The address of what a ref has at a path. NotFound `ref_not_found`, `object_not_found`;
-        InvalidInput `invalid_argument` where a format has no paths, or the path leads to what was
-        imported from outside the storage root."""
+        """Returns the address of the object at a path of a ref.
+
+        Raises NotFound `ref_not_found` or `object_not_found`, and InvalidInput `invalid_argument`
+        if the format has no paths, or if the object lies outside the storage root.
+        """
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
     ) -> None:
-        """Keep the run's state, and the plan's checksum once there is one."""
+        """Records the run's state, and the checksum of its plan if there is one."""
 
     def plan_checksum(self, run_id: str) -> str | None:
-        """The recorded checksum of a run's plan; None when no plan was recorded."""
+        """Returns the recorded checksum of a run's plan, or None if no plan was recorded."""
 
     def drop_run(self, run_id: str) -> None:
-        """Drop the record of a run."""
+        """Deletes the record of a run."""
 
     def run_paths(self) -> dict[str, str]:
-        """Where the folders of all recorded runs lie: run id to path, the newest first."""
+        """Returns the folders of all recorded runs: run id to path, newest first."""
 
     def closed_after(self) -> str | None:
-        """Slices that sort behind this one get no more files: read before a listing. None where a
-        format has no slices, and so no incremental runs."""
+        """Returns a slice; slices that sort after it get no more files. Called before a listing.
+        None if the format has no slices, and therefore no incremental runs."""
 
     def fence(
         self,
@@ -403,35 +422,38 @@ class RepositoryFormat(Protocol):
         *,
         cutoff: datetime,
     ) -> None:
-        """In one transaction: read the roots, tombstone what `choose` names, drop what ended.
+        """Reads the roots, tombstones the commits that `choose` names, and drops metadata that has
+        ended, all in one transaction.
 
-        A format without such transactions closes in `forget` instead.
+        A format without such transactions closes commits in `forget` instead.
         """
 
     def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Take back those tombstones of a run, which has deleted nothing since it set them.
+        """Removes tombstones that a run has set, if it has deleted nothing since.
 
-        Refused `lease_lost`: another run may have seen them, and deleted.
+        Raises Refused `lease_lost`: another run may have relied on the tombstones and deleted data.
         """
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Drop the records of commits that nothing reaches; stubs stay where there are any.
+        """Deletes the records of unreachable commits. A format with stubs keeps a stub of each.
 
-        Refused `repository_changed` when one is needed again since the fence; nothing was dropped.
+        Raises Refused `repository_changed`, and deletes nothing, if one of the commits is needed
+        again since the fence.
         """
 
     def guard(self) -> Guard:
-        """What executors ask before each batch of deletes; made after `forget`."""
+        """Returns the check that executors make before each batch of deletes. Called after
+        `forget`."""
 
     def check_undoable(self) -> None:
-        """InvalidInput `invalid_argument` for a format whose runs can't be undone."""
+        """Raises InvalidInput `invalid_argument` if runs of this format cannot be undone."""
 
     def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
-        """All that `forget` drops of commits, as JSON, for `reopen`: `commit_id`, `tree_id` and
-        `tree_checksum` among it."""
+        """Returns the records that `forget` would delete, as JSON, for `reopen`. Each has at least
+        `commit_id`, `tree_id` and `tree_checksum`."""
 
     def closed_by(self, run_id: str) -> list[dict[str, Any]]:
-        """The commits that a run closed and did not forget (`commit_id`, `tree_id`,
+        """Returns the commits that a run closed and whose records it kept (`commit_id`, `tree_id`,
         `tree_checksum`)."""
 
     def reopen(
@@ -443,45 +465,47 @@ class RepositoryFormat(Protocol):
         *,
         until: datetime,
     ) -> int:
-        """Open again what a run closed, in one transaction: put `records` back that it dropped,
-        lift the tombstones of `commit_ids`, and keep the data of them all until then. How many of
-        `commit_ids` are open now.
+        """Opens the commits that a run closed, in one transaction.
 
-        Refused `lease_lost`.
+        Restores the `records` that the run deleted, removes the tombstones of `commit_ids`, and
+        protects the data of all these commits until `until`. Returns how many of `commit_ids` are
+        open now. Raises Refused `lease_lost`.
         """
 
     def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
-        """Those of the addresses that an administrator closed for good."""
+        """Returns those of the addresses that were purged."""
 
 
 class GoneFormat(RepositoryFormat, Protocol):
-    """A repository that is gone, all of which may go: no policy, ref or commit has a say."""
+    """A deleted repository. All of its files are deleted, without regard to policy, refs or
+    commits."""
 
     def layout_of(self, run_id: str) -> Layout:
-        """The layout as a run sees it that collects all of it: the run's own files stay."""
+        """Returns the layout for the run that deletes everything but its own files."""
 
     @property
     def last_addresses(self) -> tuple[str, ...]:
-        """What goes when all else went, in that order."""
+        """The addresses that are deleted last, in order."""
 
     def close_storage(self) -> None:
-        """Leave on the storage that nobody owns it any more. Refused `storage_foreign`."""
+        """Records on the storage that it has no owner any more. Raises Refused
+        `storage_foreign`."""
 
     def check_removable(self) -> None:
-        """Refused `repository_not_gone`, or `repository_in_use` while something that was given out
-        has not ended."""
+        """Raises Refused `repository_not_gone`, or `repository_in_use` while a lease or locator of
+        the repository has not ended."""
 
     def fence_whole(self, hold: RunHold, run_id: str) -> datetime:
-        """Look again, and close the repository for good, in one transaction; when that was.
+        """Checks again and closes the repository for good, in one transaction. Returns the time.
 
-        Refused as `check_removable`, and `lease_lost`.
+        Raises Refused as `check_removable` does, and `lease_lost`.
         """
 
     def owns_storage(self) -> bool:
-        """Whether the storage is still this database's."""
+        """Whether the storage still belongs to this database."""
 
     def emptied(self) -> Removal | None:
-        """The record of the run that emptied the storage, if one did."""
+        """Returns the record of the run that emptied the storage, or None."""
 
     def record_emptied(
         self,
@@ -489,19 +513,21 @@ class GoneFormat(RepositoryFormat, Protocol):
         run_id: str,
         report: Mapping[str, Any],  # JSON
     ) -> Removal:
-        """Record that a run emptied the storage, before its own files go. Refused `lease_lost`."""
+        """Records that a run emptied the storage. Called before the run's own files are deleted.
+        Raises Refused `lease_lost`."""
 
     def drop_rows(self, hold: RunHold) -> None:
-        """Drop all that is known of the repository but that record. Refused `lease_lost`."""
+        """Deletes all metadata of the repository except that record. Raises Refused
+        `lease_lost`."""
 
 
 class Removal(Protocol):
-    """What is on record of a run that emptied the storage of a gone repository."""
+    """The record of the run that emptied the storage of a deleted repository."""
 
     @property
     def run_id(self) -> str:
-        """Which run."""
+        """The id of the run."""
 
     @property
     def report(self) -> Mapping[str, Any]:  # JSON
-        """Its report."""
+        """The report of the run."""

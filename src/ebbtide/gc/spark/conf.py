@@ -127,8 +127,8 @@ def read_text(text: str) -> dict[str, str]:
 
 
 def conf_of(settings: Settings) -> dict[str, str]:
-    """Settings of Spark's that this program's name: $EBBTIDE_SPARK_CONF, and the driver's memory
-    where somebody chose it. Raises as `read_text`."""
+    """Spark's settings in the settings of this program: $EBBTIDE_SPARK_CONF, and the driver's
+    memory if the user set it. Raises as `read_text`."""
     is_chosen = "spark_driver_memory" in settings.model_fields_set
     chosen = {MEMORY: settings.spark_driver_memory} if is_chosen else {}
     return chosen | read_text(settings.spark_conf)

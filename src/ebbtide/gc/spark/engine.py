@@ -142,8 +142,8 @@ class TaskMeter(Meter):
 
 
 class SparkEngine(Engine):
-    """Everything on Spark. `session` is asked for a session when the first step begins. A cluster
-    that has had no executor for `executors_wait` is given up."""
+    """Everything on Spark. `session` is asked for a session when the first step begins. A job fails
+    when its cluster has had no executor for `executors_wait`."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class SparkEngine(Engine):
         conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if is_much else "NO_CODEGEN")
 
     def watching(self) -> AbstractContextManager[None]:
-        """For the block in which a job runs: an interrupt ends the job."""
+        """A context for the call that waits for a job: an interrupt ends the job."""
         return watched(self.spark().sparkContext, self._named[0], self._executors_wait)
 
     def keep(self, frame: DataFrame) -> DataFrame:
@@ -243,13 +243,13 @@ class SparkEngine(Engine):
 
 
 def _reason(error: Exception) -> str:
-    """The line that says what happened, out of the traces of Python and Java."""
+    """The line of a Spark error that says what happened, without traces of Python and Java."""
     if _is_unreachable(error):
         return "its JVM has ended, perhaps for lack of memory (EBBTIDE_SPARK_DRIVER_MEMORY)"
     lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
     told = [line for line in lines if not line.startswith(_NOT_TOLD)] or [type(error).__name__]
     of_task = next(filter(None, map(_OF_TASK.search, lines)), None)
-    # What Python says of its own errors comes at the end.
+    # A trace of Python ends with its error.
     return told[-1] if of_task is None or of_task[1].endswith(_PYTHON_TRACE) else of_task[1]
 
 

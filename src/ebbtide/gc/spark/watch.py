@@ -1,7 +1,7 @@
-"""What ends a job before its time: an interrupt, and a cluster on which nobody works.
+"""Cancels a Spark job after an interrupt, or when a cluster has had no executor for too long.
 
-PySpark waits for a job in a call that an interrupt does not end, and Spark waits for executors for
-ever. So a thread looks, and cancels the job.
+PySpark waits for a job in a call that an interrupt does not end. Spark waits for executors without
+a limit. A thread therefore watches each job and cancels it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ EXECUTORS_WAIT: Final = timedelta(minutes=10)
 
 
 class _Watch(threading.Thread):
-    """Looks at one job, of a group, until `done`."""
+    """Watches the jobs of one group until `done` is set. `is_alone`: no executor was there for too
+    long."""
 
     def __init__(self, context: SparkContext, group: str, executors_wait: timedelta) -> None:
         super().__init__(name="watch over a Spark job", daemon=True)
@@ -38,32 +39,35 @@ class _Watch(threading.Thread):
         self._has_others = not is_local(str(context.master))
 
     def run(self) -> None:
-        """Cancel it where it is time."""
-        with suppress(Exception):  # a JVM that has died, of which the job tells
-            self._look()
+        """Cancels the jobs when it has to. The job itself reports a JVM that died."""
+        with suppress(Exception):
+            self._watch()
 
-    def _look(self) -> None:
-        """Cancels again and again: the job may not have begun yet."""
+    def _watch(self) -> None:
+        """Cancels repeatedly, because a cancellation before the job begins has no effect."""
         seen_at = time.monotonic()
         while not self.done.wait(EVERY_SECONDS):
             if self._has_others and self._executors():
                 seen_at = time.monotonic()
             elif self._has_others and time.monotonic() - seen_at > self._wait_seconds:
                 self.is_alone = True
-            # Whoever works behind an interrupt has a reason: it is the next one that counts.
+            # A job that begins after an interrupt belongs to the clean-up: that interrupt is over.
             if self.is_alone or (interrupts.is_ending() and not self._heard):
                 self._context.cancelJobGroup(self._group)
 
     def _executors(self) -> int:
-        """How many there are. Spark counts the driver among them."""
-        java: Any = self._context._jsc  # PySpark has no other way to ask
+        """The number of executors. Spark's own number includes the driver."""
+        java: Any = self._context._jsc  # PySpark has no public way to ask
         return len(java.sc().statusTracker().getExecutorInfos()) - 1
 
 
 @contextmanager
 def watched(context: SparkContext, group: str, executors_wait: timedelta) -> Iterator[None]:
-    """In the block, in which jobs of a group run: an interrupt ends them, and so does a cluster
-    that has had no executor for so long (Failed `spark_error`)."""
+    """Watches the jobs of a group that the block runs.
+
+    Raises the interrupt itself after an interrupt, and Failed `spark_error` when the cluster has
+    had no executor for `executors_wait`.
+    """
     watch = _Watch(context, group, executors_wait)
     watch.start()
     try:
@@ -75,9 +79,9 @@ def watched(context: SparkContext, group: str, executors_wait: timedelta) -> Ite
         if watch.is_alone:
             raise Failed(
                 "spark_error",
-                f"no executor has worked on {context.master} for {format_duration(executors_wait)}"
-                " (EBBTIDE_SPARK_EXECUTORS_WAIT): has the cluster a worker that is alive, with the"
-                " cores and the memory that executors ask for?",
+                f"{context.master} has had no executor for {format_duration(executors_wait)}"
+                " (EBBTIDE_SPARK_EXECUTORS_WAIT): check that a worker is alive and has the cores"
+                " and the memory that executors need",
             ) from error
         raise
     finally:
@@ -85,7 +89,8 @@ def watched(context: SparkContext, group: str, executors_wait: timedelta) -> Ite
 
 
 def _interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
-    """The interrupt that came first, where PySpark met with an error on its way out."""
+    """The interrupt that was raised before `error`. PySpark waits for its job on the way out, and
+    the end of that job replaces the interrupt."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, KeyboardInterrupt):
         found = found.__context__
