@@ -10,7 +10,6 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from ebbtide import interrupts
 from ebbtide.cli.command import Cli
 from ebbtide.cli.progress import StepProgress
 from ebbtide.cli.text import parse_date
@@ -284,10 +283,6 @@ class _Spark:
             except EbbtideError:
                 self._progress.pause()
                 raise
-            finally:
-                if interrupts.is_installed():
-                    # Spark has a handler of its own for Ctrl-C, which knows no second time.
-                    interrupts.install()
             self._progress("start", "end")
         return self._session
 

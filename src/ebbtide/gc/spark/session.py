@@ -8,6 +8,7 @@ Executors must use the driver's interpreter, whatever the shell says, or they im
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ebbtide import interrupts
 from ebbtide.errors import Failed
 from ebbtide.gc.spark.cache import find_cache
 from ebbtide.gc.spark.conf import (
@@ -32,10 +34,10 @@ from ebbtide.gc.spark.conf import (
 )
 from ebbtide.gc.spark.java import find_java
 from ebbtide.gc.spark.jvm import Jvm
-from ebbtide.interrupts import held
 from ebbtide.processes import was_submitted
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
@@ -126,6 +128,7 @@ def launch(
 
     Raises Failed (`java_not_found`) and InvalidInput (`invalid_argument`, a setting).
     """
+    _quiet_py4j()
     explicit = check(conf or {})
     if was_submitted() or _is_active():
         return Launched(None, {"spark.app.name": app_name} | explicit)
@@ -140,7 +143,7 @@ def launch(
     is_shown = bool(_SHOWN & (explicit.keys() | file.keys()))
     jvm: Jvm | None = None
     try:
-        with held():
+        with interrupts.held():
             jvm = Jvm(settings, java_home=java_home, short=short, is_shown=is_shown)
     except BaseException:  # an interrupt, which waited for the end of the block
         if jvm is not None:
@@ -159,6 +162,7 @@ def attach(gateway: tuple[int, str]) -> SparkSession:
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    _quiet_py4j()
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     try:
         with _named(*gateway):
@@ -170,6 +174,7 @@ def attach(gateway: tuple[int, str]) -> SparkSession:
         conf = SparkConf(_jconf=shared.getConf())
         os.environ["PYSPARK_PYTHON"] = conf.get(PYTHON) or sys.executable
         made = SparkContext(gateway=connected, jsc=shared, conf=conf)
+        _settle(made)
         return SparkSession(made).newSession()
     except Exception as error:
         raise Failed(
@@ -251,10 +256,8 @@ def _connect(jvm: Jvm) -> SparkSession:
     gateway.proc = jvm.process
     setattr(gateway, _OWNER, jvm)
     try:
-        context: Any = SparkContext(gateway=gateway)
-        if context._accumulatorServer is not None:
-            # It reads from the JVM, and would print a trace where that ends.
-            context._accumulatorServer.handle_error = lambda *_: None
+        context = SparkContext(gateway=gateway)
+        _settle(context)
         return SparkSession(context)
     except BaseException:
         _forget(None)
@@ -274,11 +277,33 @@ def _connect_submitted(settings: Mapping[str, str]) -> SparkSession:
         for name, value in SQL.items():
             conf.setIfMissing(name, value)
         conf.setAll([pair for pair in settings.items() if pair[0] != MASTER])
-        return SparkSession(SparkContext(gateway=gateway, conf=conf))
+        context = SparkContext(gateway=gateway, conf=conf)
+        _settle(context)
+        return SparkSession(context)
     except Exception as error:
         raise Failed(
             "spark_error", f"Spark did not start on what it was submitted to: {error}"
         ) from error
+
+
+def _settle(context: SparkContext) -> None:
+    """Adapts a new context to this program: Ctrl-C stays with it, and the JVM may end."""
+    if interrupts.is_installed():
+        # PySpark's handler of Ctrl-C calls the JVM even within another call, which breaks both.
+        interrupts.install()
+    server: Any = vars(context).get("_accumulatorServer")
+    if server is not None:
+        # It reads from the JVM, and prints a trace if the JVM ends.
+        server.handle_error = lambda *_: None
+
+
+def _quiet_py4j() -> None:
+    """Keeps Py4J from printing errors, with traces, that it also raises."""
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
 
 
 @contextmanager
