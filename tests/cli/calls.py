@@ -160,7 +160,8 @@ _REFS: Final = {
     "fs cp": (_changes("fs cp lake dirty a copy"), _changes("fs cp lake dirty e e --from dev")),
     "fs mv": (_changes("fs mv lake dirty a moved", "object_not_found"),),
     "fs address": (_changes("fs address lake dirty new", adds="upload_tokens"),),
-    "fs link": (_changes("fs link lake dirty linked {token}", "token_used"),),
+    # What was uploaded stays for the reclaimer where the answer to the COMMIT is lost.
+    "fs link": (_changes("fs link lake dirty linked {token}", "token_used", adds="data"),),
     "fs stage": (_changes("fs stage lake dirty away s3://bucket/key --size 3"),),
 }
 

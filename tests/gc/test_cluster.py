@@ -192,7 +192,7 @@ def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield found
 
 
-def on_idle(lake: Lake, cluster: Cluster, **more: str) -> subprocess.Popen[str]:
+def on_idle(lake: Lake, cluster: Cluster, *options: str, **more: str) -> subprocess.Popen[str]:
     """Starts a run, and waits until the cluster has registered its application."""
     store = lake.store.directory
     assert store is not None
@@ -200,7 +200,7 @@ def on_idle(lake: Lake, cluster: Cluster, **more: str) -> subprocess.Popen[str]:
     log = cluster.directory / "master.log"
     before = log.read_text().count("Registered app")
     process = subprocess.Popen(
-        [sys.executable, "-m", "ebbtide", *RUN],
+        [sys.executable, "-m", "ebbtide", *RUN, *options],
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -227,8 +227,9 @@ def test_nobody_works(lake: Lake, idle_cluster: Cluster) -> None:
 
 def test_nobody_works_and_somebody_interrupts(lake: Lake, idle_cluster: Cluster) -> None:
     """One interrupt ends a run that waits for executors."""
-    process = on_idle(lake, idle_cluster)
-    time.sleep(2)  # by then it waits for its first job
+    process = on_idle(lake, idle_cluster, "--verbose")
+    assert process.stderr is not None
+    assert any("listing the storage" in line for line in process.stderr)  # its first job waits
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=WAIT_AT_MOST)
     assert process.returncode == INTERRUPTED, errors

@@ -162,6 +162,7 @@ _OBJECTS: Final = (
         f"{_D}/staging/backing?path=linked",
         {"staging": {"physical_address": "<linked>"}, "checksum": "", "size_bytes": 40},
         "token_used",
+        adds="data",  # as of `fs link`
     ),
     get(f"{_R}/refs/main/objects?path=a"),
     _head(f"{_R}/refs/main/objects?path=a"),

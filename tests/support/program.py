@@ -73,9 +73,16 @@ class Program:
         return json.loads(result.out)
 
 
-@cache
 def made_world(directory: Path) -> SmallWorld:
-    """A small world below a directory; made once, which takes some seconds."""
+    """A small world below a directory, as it was made: other modules may have left it otherwise."""
+    world = _made_world(directory)
+    world.reset()
+    return world
+
+
+@cache
+def _made_world(directory: Path) -> SmallWorld:
+    """Made once, which takes some seconds."""
     world = SmallWorld(directory / "world", directory / "pristine")
     with in_world(world) as program:
         world.make(program.do)
