@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 
 
 def unique_keys(kind: str, what: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
@@ -23,7 +24,7 @@ def unique_keys(kind: str, what: str) -> Callable[[list[tuple[str, object]]], di
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidInput(kind, f"{what} has the key {twice[:60]!r} twice: keep one of them")
+            raise InvalidInput(kind, f"{what} has the key {shown(twice)} twice: keep one of them")
         return found
 
     return read

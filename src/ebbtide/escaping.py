@@ -12,6 +12,13 @@ _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800
 """Control characters, ends of lines and paragraphs, what turns the direction of writing round, and
 halves of characters, which stand for bytes that are no UTF-8."""
 _UNSAFE_IN_LINES: Final = re.compile(r"(?![\n\t])" + _UNSAFE.pattern)
+SHOWN_MAX: Final = 100
+"""How many characters of a word from outside a message repeats."""
+
+
+def shown(text: str, most: int = SHOWN_MAX) -> str:
+    """`text` as messages quote it: cut where it is long."""
+    return repr(text if len(text) <= most else text[:most] + "…")
 
 
 def escaped(text: str) -> str:

@@ -16,9 +16,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ebbtide.durations import format_duration, parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.escaping import shown
 
 ENV_PREFIX: Final = "EBBTIDE_"
-_SHOWN_MAX: Final = 60
 _PROMISED: Final = " Counts when a store is made; later, `ebbtide promises` changes it."
 
 
@@ -227,7 +227,7 @@ def _invalid_setting(error: ValidationError) -> InvalidInput:
     name = str(problem["loc"][0]) if problem["loc"] else "?"
     variable = ENV_PREFIX + name.upper()
     if name not in Settings.model_fields:
-        return InvalidInput("invalid_setting", f"there is no setting {name[:_SHOWN_MAX]!r}")
+        return InvalidInput("invalid_setting", f"there is no setting {shown(name)}")
     if problem["type"] == "value_error":
         reason = str(problem["ctx"]["error"])
     else:
@@ -235,7 +235,7 @@ def _invalid_setting(error: ValidationError) -> InvalidInput:
         how = _HOW.get(annotation, "write text")
         reason = f"{problem['msg'][0].lower()}{problem['msg'][1:]}: {how}"
         if not name.endswith(("_url", "_key")):
-            reason = f"{str(problem['input'])[:_SHOWN_MAX]!r} is refused, {reason}"
+            reason = f"{shown(str(problem['input']))} is refused, {reason}"
     return InvalidInput("invalid_setting", f"{variable}: {reason}", setting=name)
 
 

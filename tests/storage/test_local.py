@@ -57,6 +57,21 @@ def rows(storage: LocalStorage, prefix: str = "") -> dict[str, bool]:
     return found
 
 
+@pytest.mark.parametrize("address", ["x" * 5_000, f"data/{'y' * 300}/z"], ids=["file", "directory"])
+def test_a_name_that_no_file_can_have(storage: LocalStorage, address: str) -> None:
+    """Nothing is there, and nothing can be written there: said in a message that can be read."""
+    storage.put("data/real", b"1")
+    assert storage.head(address) is None
+    for read in (storage.get, storage.get_versioned, storage.stream):
+        with pytest.raises(NotFound) as absent:
+            read(address)
+        assert len(absent.value.message) < 1_200
+    with pytest.raises(InvalidInput, match="too long for the file system") as refused:
+        storage.put(address, b"1")
+    assert len(refused.value.message) < 1_200
+    assert rows(storage) == {"data/real": True}
+
+
 def test_links_are_listed_and_never_followed(
     storage: LocalStorage, root: Path, outside: Path
 ) -> None:

@@ -15,6 +15,7 @@ from ebbtide.ids import descending_id
 from ebbtide.store.days import DayRules
 from ebbtide.store.embedded import Store
 from ebbtide.store.exporting import EXPORTS_PREFIX
+from ebbtide.store.owner import MOVE_EVERY, OWNER_ADDRESS
 from ebbtide.store.repository import Repository
 from ebbtide.store.uploads import OnlyIf
 from tests.support.clock import ManualClock
@@ -389,6 +390,24 @@ def test_deleting_a_repository(store: Store, repository: Repository, clock: Manu
     with raises("repository_not_found"):
         store.catalog.restore(deleted.info.repository_id)
     assert [each.info.repository_id for each in store.catalog.gone()] == [lake.info.repository_id]
+
+
+@pytest.mark.parametrize("action", ["expire", "restore"])
+def test_a_repository_of_another_database_is_not_changed(
+    store: Store, repository: Repository, clock: ManualClock, action: str
+) -> None:
+    """Refused before the change, which would keep more than the storage's owner knows of."""
+    deleted = store.catalog.delete("lake") if action == "restore" else None
+    before = store.catalog.list(include_expired=True)
+    repository.storage.put(OWNER_ADDRESS, b"{}")
+    clock.advance(MOVE_EVERY)
+    with raises("storage_foreign") as refused:
+        if deleted is not None:
+            store.catalog.restore(deleted.info.repository_id)
+        else:
+            store.catalog.set_expiry("lake", clock.now + timedelta(days=3))
+    assert "the change is made" not in refused.value.message
+    assert store.catalog.list(include_expired=True) == before
 
 
 def test_a_repository_made_in_the_place_of_one_in_the_trash(store: Store) -> None:

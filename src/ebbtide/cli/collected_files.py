@@ -31,7 +31,7 @@ from ebbtide.cli.progress import Bar
 from ebbtide.cli.text import count_text, size_text
 from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.escaping import escaped
+from ebbtide.escaping import escaped, shown
 
 if TYPE_CHECKING:
     from ebbtide.store.collection_reading import Collection
@@ -167,7 +167,7 @@ def _get_all(
     readables = list(collections.open_all(found.collection_id, version=version, prefix=prefix))
     if prefix and not readables:
         raise NotFound(
-            "object_not_found", f"there is nothing below {prefix[:100]!r} in {escaped(found.path)}"
+            "object_not_found", f"there is nothing below {shown(prefix)} in {escaped(found.path)}"
         )
     # Before the first is written: what can be no file stops it all.
     targets = files_below(to, [each.entry.path.removeprefix(prefix) for each in readables])

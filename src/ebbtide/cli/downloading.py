@@ -11,6 +11,7 @@ from typing import Final
 
 from ebbtide.cli.output import answering
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 
 NAME_BYTES_MAX: Final = 255
@@ -64,7 +65,7 @@ def files_below(directory: Path, paths: Sequence[str]) -> list[Path]:
             reasons[path] = reason
     if reasons:
         shown = "; ".join(
-            f"{path[:100]!r} {reason}" for path, reason in list(reasons.items())[:SHOWN_MAX]
+            f"{shown(path)} {reason}" for path, reason in list(reasons.items())[:SHOWN_MAX]
         )
         more = len(reasons) - SHOWN_MAX
         raise InvalidInput(
@@ -90,7 +91,7 @@ def _obstacle(directory: Path, path: str, known: set[str]) -> str | None:
         return "is too long"
     for outer in map(str, PurePosixPath(path).parents[:-1]):
         if outer in known:
-            return f"lies in {outer[:100]!r}, which is a file itself"
+            return f"lies in {shown(outer)}, which is a file itself"
     if target.is_dir():
         return "is a directory there"
     for place in target.parents[: len(parts)]:

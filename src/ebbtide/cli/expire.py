@@ -20,6 +20,7 @@ from ebbtide.cli.summary import show_block
 from ebbtide.cli.text import count_text, date_text, size_text
 from ebbtide.durations import parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.retention.dates import to_utc
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _instant(text: str, now: datetime) -> datetime:
     except ValueError:
         raise InvalidInput(
             "invalid_date",
-            f"{text[:60]!r} is neither a period such as 30d nor a date such as 2026-01-31 or "
+            f"{shown(text)} is neither a period such as 30d nor a date such as 2026-01-31 or "
             "2026-01-31T12:00:00Z",
         ) from None
     return to_utc(found if found.tzinfo is not None else found.replace(tzinfo=UTC), what="the date")

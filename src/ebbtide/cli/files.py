@@ -16,7 +16,7 @@ from ebbtide.cli.lifecycle import warn_of_expiry
 from ebbtide.cli.text import count_text, date_text, parse_pairs, size_text
 from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.escaping import escaped
+from ebbtide.escaping import escaped, shown
 
 if TYPE_CHECKING:
     from ebbtide.store.content.entries import Entry
@@ -241,10 +241,10 @@ def remove(
     missing = objects.delete_many(branch, chosen)
     deleted_count = len(set(chosen)) - len(missing)
     if missing or not chosen:
-        shown = ", ".join(repr(path[:100]) for path in (missing or paths)[:MISSING_SHOWN])
+        listed = ", ".join(shown(path) for path in (missing or paths)[:MISSING_SHOWN])
         raise NotFound(
             "object_not_found",
-            f"there is no object {shown} on {branch!r}; {count_text(deleted_count)} deleted",
+            f"there is no object {listed} on {branch!r}; {count_text(deleted_count)} deleted",
             missing=missing,
         )
     cli.output.answer(

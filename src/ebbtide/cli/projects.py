@@ -27,7 +27,7 @@ from ebbtide.cli.lifecycle import (
 )
 from ebbtide.cli.text import date_text, parse_date, parse_pairs
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import escaped
+from ebbtide.escaping import escaped, shown
 from ebbtide.retention.lifecycle import LifecycleState
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def changed_properties(
     properties = dict(before)
     for name in unset or []:
         if name not in properties:
-            raise InvalidInput("invalid_argument", f"there is no property {name[:60]!r} to drop")
+            raise InvalidInput("invalid_argument", f"there is no property {shown(name)} to drop")
         del properties[name]
     return {"properties": properties | parse_pairs(set_to or [], option="--property")}
 

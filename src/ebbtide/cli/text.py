@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import escaped
+from ebbtide.escaping import escaped, shown
 from ebbtide.model import EPOCH
 from ebbtide.retention.dates import to_utc
 from ebbtide.wording import counted
@@ -113,9 +113,9 @@ def parse_pairs(texts: Iterable[str], *, option: str) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InvalidInput(
-                "invalid_argument", f"{option} {text[:60]!r}: write it as NAME=VALUE"
+                "invalid_argument", f"{option} {shown(text)}: write it as NAME=VALUE"
             )
         if key in pairs:
-            raise InvalidInput("invalid_argument", f"{option} names {key[:60]!r} twice")
+            raise InvalidInput("invalid_argument", f"{option} names {shown(key)} twice")
         pairs[key] = value
     return pairs

@@ -19,6 +19,7 @@ from ebbtide.cli.policies import read_policy_file
 from ebbtide.cli.text import count_text, date_text, size_text
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +90,7 @@ def _mapping(text: str) -> object:
     """The JSON of a policy, by itself or from a file."""
     if not text.lstrip().startswith("{"):
         return read_policy_file(text)
-    return read_document(text, kind="invalid_policy", what=repr(text[:60]))
+    return read_document(text, kind="invalid_policy", what=shown(text))
 
 
 def _show(cli: Cli, found: WhatIf, names: Sequence[str], price: float | None) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from ebbtide.errors import EbbtideError, Failed, Incomplete, InvalidInput, NotFound, Refused
+from ebbtide.escaping import shown
 from ebbtide.formats.base import RUNS_PREFIX, RepositoryFormat, RunHold
 from ebbtide.gc.aside import Aside
 from ebbtide.gc.engine import Engine
@@ -444,8 +445,8 @@ class Collector:
         if not (folder.has(PLAN_FILE) or folder.has(REPORT_FILE)):
             raise NotFound(
                 "run_not_found",
-                f"no run {run_id} of {self._repository.identity.repository_name} at "
-                f"{folder.path}: see 'ebbtide gc runs'",
+                f"no run {shown(run_id)} of {self._repository.identity.repository_name} in "
+                f"{folder.path.removesuffix(run_id)}: see 'ebbtide gc runs'",
             )
         return folder
 

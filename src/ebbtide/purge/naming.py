@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ebbtide.errors import NotFound
+from ebbtide.escaping import shown
 from ebbtide.purge.request import PathTarget, Request
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.reading import find_entry
@@ -18,7 +19,6 @@ from ebbtide.store.metadata.collections import read_content_uses
 from ebbtide.store.metadata.commits import CommitRecord, find_commits
 from ebbtide.store.metadata.references import StagedAddress
 from ebbtide.store.metadata.staged import find_staged
-from ebbtide.store.names import shown
 from ebbtide.store.repository import Repository
 from ebbtide.store.revisions import Revision, resolve
 

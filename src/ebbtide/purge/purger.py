@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
+from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.engine import Engine, LocalEngine
 from ebbtide.gc.meter import Meter
@@ -42,7 +43,6 @@ from ebbtide.store.metadata.purges import (
     list_purges,
     update_purge,
 )
-from ebbtide.store.names import shown
 from ebbtide.store.purge_keys import PurgeKeys
 from ebbtide.store.repository import Repository
 from ebbtide.store.secrets import SecretBox

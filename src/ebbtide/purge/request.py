@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide.errors import InvalidInput
-from ebbtide.store.names import check_path, check_text, shown
+from ebbtide.escaping import shown
+from ebbtide.store.names import check_path, check_text
 
 REASON_BYTES_MAX: Final = 4096
 TARGETS_MAX: Final = 10_000

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.store.embedded import Store
 
 _LOCAL: Final = re.compile(r"local://([A-Za-z0-9_][A-Za-z0-9_.-]{0,254})/?")
@@ -22,7 +23,7 @@ def storage_url_of(place: str, store: Store) -> str:
     if not re.match(r"(file|s3|s3a|gs|az)://", place):
         raise InvalidInput(
             "invalid_argument",
-            f"{place[:100]!r} is no place for a repository: write local://NAME, or a URL such "
+            f"{shown(place)} is no place for a repository: write local://NAME, or a URL such "
             "as s3://bucket/prefix or file:///directory",
         )
     return place

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
+from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engine import LocalEngine
@@ -80,7 +81,7 @@ def get(served: Served, repository: str, run_id: str) -> RunAnswer:
     """One run. Raises NotFound `run_not_found`."""
     known = _Known(served, repository)
     if run_id not in known.ids:
-        raise NotFound("run_not_found", f"there is no run {run_id[:100]!r} of {repository}")
+        raise NotFound("run_not_found", f"there is no run {shown(run_id)} of {repository}")
     return known.answer(run_id)
 
 

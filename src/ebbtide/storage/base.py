@@ -14,7 +14,8 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from ebbtide.errors import Conflict, InvalidInput
+from ebbtide.errors import Conflict, InvalidInput, NotFound
+from ebbtide.escaping import shown
 
 _FIELDS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("address", pa.string(), nullable=False),
@@ -30,6 +31,9 @@ to be reported, never to be deleted."""
 
 LISTING_ROWS_MAX: Final = 50_000
 """Rows in one batch of a listing."""
+
+ADDRESS_SHOWN_MAX: Final = 1024
+"""How many characters of an address a message repeats: as many as S3 allows bytes."""
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes that one step of a stream holds in memory."""
@@ -248,6 +252,12 @@ def chunks(data: Content) -> Iterator[bytes]:
         yield from data
 
 
+def not_found(address: str) -> NotFound:
+    """The error for an address where nothing is."""
+    where = shown(address, ADDRESS_SHOWN_MAX)
+    return NotFound("object_not_found", f"there is no object at {where}", address=address)
+
+
 def changed(address: str) -> Conflict:
     """The error for an object that is not the version that was read."""
     return Conflict(
@@ -258,5 +268,4 @@ def changed(address: str) -> Conflict:
 
 
 def _refused(address: str, why: str) -> InvalidInput:
-    shown = address if len(address) <= 100 else address[:100] + "…"
-    return InvalidInput("invalid_address", f"{shown!r} is not an address: {why}")
+    return InvalidInput("invalid_address", f"{shown(address)} is not an address: {why}")

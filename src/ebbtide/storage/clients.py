@@ -10,7 +10,8 @@ from typing import Final, TypeAlias
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
+from ebbtide.errors import Conflict, Failed, InvalidInput
+from ebbtide.storage import base
 
 Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
 
@@ -102,7 +103,7 @@ def translated(address: str) -> Iterator[None]:
             "object_exists", f"there is an object at {address} already", address=address
         ) from None
     except FileNotFoundError:
-        raise not_found(address) from None
+        raise base.not_found(address) from None
     except ERRORS as error:
         text = explained(error)
         raise Failed(
@@ -110,11 +111,6 @@ def translated(address: str) -> Iterator[None]:
             f"the storage answered with an error on {address}: {text}",
             address=address,
         ) from error
-
-
-def not_found(address: str) -> NotFound:
-    """The error for an address where nothing is."""
-    return NotFound("object_not_found", f"there is no object at {address}", address=address)
 
 
 THROTTLED: Final = "throttled: "

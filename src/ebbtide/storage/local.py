@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound, disk_full
+from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.storage import base, directories
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Outcome
@@ -81,7 +82,7 @@ class LocalStorage:
     def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """See `Storage.stream`."""
         if self.head(address) is None:
-            raise _not_found(address)
+            raise base.not_found(address)
         return self._pieces(address, start, end)
 
     def put(
@@ -329,28 +330,32 @@ def _translated(address: str, *, reading: bool = False) -> Iterator[None]:
         yield
     except NotADirectoryError as error:
         if reading:
-            raise _not_found(address) from None
+            raise base.not_found(address) from None
         raise InvalidInput(
-            "invalid_address", f"nothing can be written to {address!r}: {error}"
+            "invalid_address", f"nothing can be written to {shown(address)}: {error.strerror}"
         ) from None
     except FileExistsError:
         raise Conflict(
             "object_exists", f"there is an object at {address} already", address=address
         ) from None
     except FileNotFoundError:
-        raise _not_found(address) from None
+        raise base.not_found(address) from None
     except OSError as error:
         if error.errno in _FULL:
             raise disk_full(f"the disk of {address}", str(error)) from error
+        if error.errno == errno.ENAMETOOLONG:
+            if reading:
+                raise base.not_found(address) from None
+            raise InvalidInput(
+                "invalid_address",
+                f"nothing can be written to {shown(address)}: a name in it is too "
+                "long for the file system",
+            ) from None
         raise Failed(
             "storage_error",
             f"the file system answered with an error on {address}: {error}",
             address=address,
         ) from error
-
-
-def _not_found(address: str) -> NotFound:
-    return NotFound("object_not_found", f"there is no object at {address}", address=address)
 
 
 def _write(descriptor: int, data: Content, *, durable: bool) -> None:

@@ -341,7 +341,7 @@ class RemoteStorage:
     def _size(self, address: str) -> int:
         found = self.head(address)
         if found is None:
-            raise clients.not_found(address)
+            raise base.not_found(address)
         return found.size_bytes
 
     def _client(self) -> clients.Client:

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
+from ebbtide.escaping import shown
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.retention.dates import to_utc
 from ebbtide.storage import contains, object_url
@@ -32,7 +33,7 @@ from ebbtide.store.metadata.tokens import (
     read_signing_keys,
     read_verifying_keys,
 )
-from ebbtide.store.names import check_path, check_text, shown
+from ebbtide.store.names import check_path, check_text
 from ebbtide.store.purged import require_not_purged
 from ebbtide.store.signing import sign, verify
 from ebbtide.store.uploads import NewObject, OnlyIf, Uploads

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ebbtide.errors import NotFound
+from ebbtide.escaping import shown
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
 from ebbtide.store.lifecycle import Listed, ambiguous, free_name, taken
 from ebbtide.store.listing import check_amount
@@ -29,7 +30,8 @@ from ebbtide.store.metadata.repositories import (
     repository_by_id,
     update_repository,
 )
-from ebbtide.store.names import REPOSITORY_LENGTH_MAX, shown
+from ebbtide.store.names import REPOSITORY_LENGTH_MAX
+from ebbtide.store.owner import Ownership
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,13 @@ class Catalog:
         metadata: Metadata,
         *,
         trash_time: timedelta,
-        announce: Callable[[RepositoryInfo], None],
+        ownership: Callable[[RepositoryInfo], Ownership],
     ) -> None:
-        """`announce` moves a repository's OWNER after a change: see `Ownership.announce`."""
+        """`ownership` is of a repository's storage: looked at before a change of what is kept, and
+        moved after it."""
         self._metadata = metadata
         self._trash_time = trash_time
-        self._announce = announce
+        self._ownership = ownership
 
     def get(self, ref: str, *, include_expired: bool = False) -> Catalogued:
         """The one of that name or id; with `include_expired`, if there is none, that in the trash.
@@ -140,8 +143,9 @@ class Catalog:
         another name if `ensure_unique_name`.
 
         Raises NotFound `repository_not_found`; Conflict `ref_ambiguous`, `repository_exists`;
-        InvalidInput `invalid_date`.
+        InvalidInput `invalid_date`; Refused `storage_foreign`; Failed.
         """
+        self._ownership(self.get(ref, include_expired=True).info).require()
         with self._metadata.transaction() as tx:
             lock_all_repositories(tx)
             asked = expiry_asked(expires_at, now=tx.now())
@@ -151,12 +155,16 @@ class Catalog:
                 changed = self._revive(tx, found.info, asked, ensure_unique_name=ensure_unique_name)
             else:
                 changed = self._update(tx, found.info, expires_at=asked)
-        self._announce(changed.info)
+        self._ownership(changed.info).announce()
         return changed
 
     def restore(self, ref: str, *, ensure_unique_name: bool = False) -> Catalogued:
         """Bring one back from the trash, for good: by its id, or by its name, if no other in the
         trash bears it. Raises as `set_expiry`."""
+        with self._metadata.snapshot() as tx:
+            recoverable = self._recoverable(tx, ref)
+        if recoverable is not None:
+            self._ownership(recoverable.info).require()
         with self._metadata.transaction() as tx:
             lock_all_repositories(tx)
             recoverable = self._recoverable(tx, ref)
@@ -164,7 +172,7 @@ class Catalog:
                 raise taken("repository", self._require(tx, ref).info.name)
             found = self._locked(tx, recoverable.info.repository_id, include_expired=True)
             revived = self._revive(tx, found.info, None, ensure_unique_name=ensure_unique_name)
-        self._announce(revived.info)
+        self._ownership(revived.info).announce()
         return revived
 
     def _revive(

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ebbtide.errors import Gone, NotFound
+from ebbtide.escaping import shown
 from ebbtide.retention.lifecycle import LifecycleState, earliest, state_at
 from ebbtide.store.content.diffing import Change, diff_trees
 from ebbtide.store.content.entries import Entry
@@ -36,7 +37,6 @@ from ebbtide.store.metadata.collections import (
 from ebbtide.store.metadata.commits import CommitRecord, require_commit, require_intact_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.expiries import StateFilter
-from ebbtide.store.names import shown
 from ebbtide.store.objects import Objects, Readable
 from ebbtide.store.projects import (
     Lineage,

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ebbtide.errors import Conflict, Gone, InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
 from ebbtide.store.changes import KEEP, Keep, Unchanged, given
@@ -42,7 +43,7 @@ from ebbtide.store.metadata.collections import (
 )
 from ebbtide.store.metadata.commits import CommitRecord, raise_lease, require_commit
 from ebbtide.store.metadata.engine import LockMode, Transaction
-from ebbtide.store.names import check_item_name, check_properties, check_text, free_name, shown
+from ebbtide.store.names import check_item_name, check_properties, check_text, free_name
 from ebbtide.store.projects import (
     DESCRIPTION_BYTES_MAX,
     require_changeable,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from ebbtide.escaping import shown
 from ebbtide.store import comparing, history
 from ebbtide.store.committing import commit_staged
 from ebbtide.store.content.diffing import Change
@@ -13,7 +14,6 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.listing import Page, page_of
 from ebbtide.store.merging import merge_into, pick_onto, revert_on
 from ebbtide.store.metadata.commits import CommitRecord
-from ebbtide.store.names import shown
 from ebbtide.store.publishing import CommitDetails
 from ebbtide.store.resetting import reset_all, reset_paths
 from ebbtide.store.revisions import resolve

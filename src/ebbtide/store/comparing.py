@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ebbtide.errors import Conflict
+from ebbtide.escaping import shown
 from ebbtide.store import views
 from ebbtide.store.content.diffing import Change, diff_trees
 from ebbtide.store.content.entries import same_content
@@ -13,7 +14,6 @@ from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.history import merge_base
 from ebbtide.store.metadata.commits import CommitRecord
-from ebbtide.store.names import shown
 from ebbtide.store.revisions import resolve
 
 

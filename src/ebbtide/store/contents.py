@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.store.content.building import PathChange
 from ebbtide.store.content.entries import Entry
@@ -28,7 +29,7 @@ from ebbtide.store.metadata.commits import CommitRecord, insert_commit, require_
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
 from ebbtide.store.metadata.tokens import keep_uploads
-from ebbtide.store.names import check_path, shown
+from ebbtide.store.names import check_path
 from ebbtide.store.publishing import BuiltTree, building
 from ebbtide.store.purged import require_not_purged
 from ebbtide.store.revisions import resolve

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Conflict, EbbtideError, Refused
+from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.model import EPOCH
 from ebbtide.storage import Storage, contains, normalize_url, open_storage
@@ -30,7 +31,6 @@ from ebbtide.store.metadata.repositories import (
     list_repositories,
     lock_all_repositories,
 )
-from ebbtide.store.names import shown
 from ebbtide.store.owner import Ownership, close_owner, read_owner
 
 INITIAL_MESSAGE: Final = "Repository created"

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ebbtide.errors import Conflict, InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.retention.policy import Policy
 from ebbtide.retention.rules import Rule
-from ebbtide.store.names import check_ref_name, shown
+from ebbtide.store.names import check_ref_name
 
 DAY = timedelta(days=1)
 

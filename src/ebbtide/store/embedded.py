@@ -69,7 +69,7 @@ class Store:
         self.settings = settings
         self.metadata = metadata
         self.store_id = store_id
-        self.catalog = Catalog(metadata, trash_time=settings.trash_time, announce=self._announce)
+        self.catalog = Catalog(metadata, trash_time=settings.trash_time, ownership=self._ownership)
         box = SecretBox(directory, settings)
         self.keys = AccessKeys(metadata, box)
         self.sessions = Sessions(metadata, self.keys, box, ttl=settings.session_ttl)
@@ -199,8 +199,8 @@ class Store:
                 raise no_repository(tx, name, trash_time=self.settings.trash_time)
         return self._opened(info)
 
-    def _announce(self, info: RepositoryInfo) -> None:
-        self._opened(info).context.ownership.announce()
+    def _ownership(self, info: RepositoryInfo) -> Ownership:
+        return self._opened(info).context.ownership
 
     def _opened(self, info: RepositoryInfo) -> Repository:
         with self._lock:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from ebbtide.arrow import texts
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.escaping import shown
 from ebbtide.ids import ID_PATTERN, descending_id, instant_of, new_id
 from ebbtide.retention.decision import decide
 from ebbtide.store.collecting import read_roots
@@ -130,7 +131,7 @@ class Exports:
 
     def state(self, task_id: str) -> TaskState:
         """How far a task is. Raises NotFound `task_not_found`, also for a damaged record."""
-        missing = NotFound("task_not_found", f"there is no task {task_id[:100]!r}")
+        missing = NotFound("task_not_found", f"there is no task {shown(task_id)}")
         if not _ID.fullmatch(task_id):
             raise missing
         try:

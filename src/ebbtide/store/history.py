@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from itertools import islice
 
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.retention.dates import to_utc
 from ebbtide.store.content.diffing import diff_trees
@@ -21,7 +22,6 @@ from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.commits import CommitRecord, find_commits, require_commit
 from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.names import shown
 from ebbtide.store.revisions import resolve
 
 LOG_MAX = 10_000

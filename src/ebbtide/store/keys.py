@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Final
 
 from ebbtide.errors import Denied, InvalidInput, NotFound
+from ebbtide.escaping import shown
 from ebbtide.store.metadata.engine import Metadata
 from ebbtide.store.metadata.keys import (
     KeyRow,
@@ -23,7 +24,7 @@ from ebbtide.store.metadata.keys import (
     list_keys,
     write_revoked,
 )
-from ebbtide.store.names import check_text, shown
+from ebbtide.store.names import check_text
 from ebbtide.store.secrets import SecretBox
 
 ID_PREFIX: Final = "EBBT"

@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import Conflict
+from ebbtide.escaping import shown
 from ebbtide.retention.dates import to_utc
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.store.metadata.expiries import StateFilter
-from ebbtide.store.names import shown, unique_name
+from ebbtide.store.names import unique_name
 
 IDS_SHOWN: Final = 20
 SUFFIX_MAX: Final = 8

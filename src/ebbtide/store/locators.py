@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
+from ebbtide.escaping import shown
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.storage import Content, stream_external
 from ebbtide.store import views
@@ -28,7 +29,6 @@ from ebbtide.store.metadata.pending import publish_writes
 from ebbtide.store.metadata.repositories import repository_by_id
 from ebbtide.store.metadata.tags import find_tag
 from ebbtide.store.metadata.tokens import insert_token, read_signing_keys, read_verifying_keys
-from ebbtide.store.names import shown
 from ebbtide.store.objects import checked
 from ebbtide.store.purged import require_not_purged
 from ebbtide.store.signing import SigningKey, sign, verify

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, get_args
 
 from ebbtide.errors import Conflict, InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.store.content.merging import Merged, Strategy, merge_trees
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.history import merge_base
@@ -13,7 +14,6 @@ from ebbtide.store.metadata.branches import BranchRow, require_branch
 from ebbtide.store.metadata.commits import CommitRecord, require_commit, require_intact_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.staged import has_staged
-from ebbtide.store.names import shown
 from ebbtide.store.publishing import CommitDetails, Publication, building, publish
 from ebbtide.store.revisions import resolve
 from ebbtide.wording import counted

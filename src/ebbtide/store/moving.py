@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
+from ebbtide.escaping import shown
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
@@ -22,7 +23,7 @@ from ebbtide.store.metadata.copies import record_copy
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import publish_writes
 from ebbtide.store.metadata.staged import Change, find_staged, share_row, take_row, write_staged
-from ebbtide.store.names import check_path, shown
+from ebbtide.store.names import check_path
 from ebbtide.store.purged import require_not_purged
 from ebbtide.store.uploads import NewObject, write_object
 from ebbtide.store.views import Found

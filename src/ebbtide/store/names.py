@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any, Final
 
 from ebbtide.errors import Conflict, InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.ids import ID_PATTERN
 
 REF_LENGTH_MAX: Final = 255
@@ -22,7 +23,6 @@ METADATA_BYTES_MAX: Final = 16 * 1024
 ITEM_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
 PROPERTIES_DEPTH_MAX: Final = 32
-SHOWN_MAX: Final = 100
 
 _REPOSITORY: Final = re.compile(rf"[a-z0-9][a-z0-9-]{{2,{REPOSITORY_LENGTH_MAX - 1}}}")
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
@@ -42,11 +42,6 @@ _ITEM_RULE: Final = (
     f"use 1 to {ITEM_BYTES_MAX} bytes of UTF-8 without '/' and control characters, without blanks "
     "at the ends, and neither '.' nor '..' nor 32 hexadecimal digits, which are an id"
 )
-
-
-def shown(text: str) -> str:
-    """`text` as messages quote it: cut where it is long."""
-    return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…")
 
 
 def check_repository_name(name: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ebbtide.errors import Failed, NotFound
+from ebbtide.escaping import shown
 from ebbtide.storage import Content, stream_external
 from ebbtide.store import views
 from ebbtide.store.content.entries import Entry, is_external
@@ -20,7 +21,7 @@ from ebbtide.store.listing import Page, page_of
 from ebbtide.store.metadata.commits import require_intact_commits
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.moving import move_path
-from ebbtide.store.names import check_path, shown
+from ebbtide.store.names import check_path
 from ebbtide.store.purged import require_not_purged
 from ebbtide.store.sharing import share_staged
 from ebbtide.store.uploads import NewObject, OnlyIf, Uploads, UploadTotals

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
+from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState, earliest, expiry_asked, state_at
 from ebbtide.store.changes import KEEP, Keep, Unchanged, given
@@ -32,7 +33,7 @@ from ebbtide.store.metadata.projects import (
     read_project_tree,
     update_project,
 )
-from ebbtide.store.names import check_item_name, check_properties, check_text, free_name, shown
+from ebbtide.store.names import check_item_name, check_properties, check_text, free_name
 
 DESCRIPTION_BYTES_MAX: Final = 64 * 1024
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict, NotFound
+from ebbtide.escaping import shown
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked, state_at
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.lifecycle import Listed, ambiguous, free_name, taken
@@ -24,7 +25,7 @@ from ebbtide.store.metadata.commits import require_intact_commits
 from ebbtide.store.metadata.engine import LockMode, Transaction
 from ebbtide.store.metadata.refs import RefTable
 from ebbtide.store.metadata.tags import TAGS, TagRow
-from ebbtide.store.names import REF_LENGTH_MAX, shown
+from ebbtide.store.names import REF_LENGTH_MAX
 
 
 class NamedCommit(Protocol):

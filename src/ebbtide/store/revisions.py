@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
+from ebbtide.escaping import shown
 from ebbtide.ids import ID_PATTERN
 from ebbtide.store.metadata.branches import BranchRow, find_branch
 from ebbtide.store.metadata.commits import (
@@ -26,7 +27,6 @@ from ebbtide.store.metadata.commits import (
 )
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.tags import find_tag
-from ebbtide.store.names import shown
 from ebbtide.wording import counted
 
 PREFIX_LENGTH_MIN: Final = 6

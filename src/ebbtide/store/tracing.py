@@ -6,6 +6,7 @@ Not for: reading objects, or whether anything keeps them.
 from __future__ import annotations
 
 from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.escaping import shown
 from ebbtide.store import views
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.content.reading import find_entry
@@ -13,7 +14,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.metadata.branches import find_branch
 from ebbtide.store.metadata.commits import find_commits
 from ebbtide.store.metadata.tags import find_tag
-from ebbtide.store.names import check_path, shown
+from ebbtide.store.names import check_path
 from ebbtide.store.places import read_kept
 
 

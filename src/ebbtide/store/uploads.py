@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from ebbtide.errors import Conflict, EbbtideError
+from ebbtide.escaping import shown
 from ebbtide.storage import Content
 from ebbtide.storage.base import chunks
 from ebbtide.store.content.entries import Entry
@@ -23,7 +24,7 @@ from ebbtide.store.metadata.commits import require_commit
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.pending import give_up_writes, publish_writes
 from ebbtide.store.metadata.staged import find_staged, write_staged
-from ebbtide.store.names import check_metadata, check_path, check_text, shown
+from ebbtide.store.names import check_metadata, check_path, check_text
 from ebbtide.store.writes import Writes
 
 BATCH_MIN: Final = 8

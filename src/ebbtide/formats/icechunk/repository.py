@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ebbtide.clock import Clock, SystemClock
 from ebbtide.errors import Conflict, InvalidInput, NotFound, Refused
+from ebbtide.escaping import shown
 from ebbtide.formats.base import (
     EPOCH_ADDRESS,
     RUNS_PREFIX,
@@ -213,7 +214,7 @@ class IcechunkRepository:
         """There are no expressions: NotFound `ref_not_found`."""
         raise NotFound(
             "ref_not_found",
-            f"there is no branch, tag or snapshot {expression[:100]!r} at {self.storage.url}",
+            f"there is no branch, tag or snapshot {shown(expression)} at {self.storage.url}",
         )
 
     def address_at(self, ref: str, path: str) -> str:
@@ -222,7 +223,7 @@ class IcechunkRepository:
         raise InvalidInput(
             "invalid_argument",
             f"{self.identity.repository_name} has arrays, and no single file at a path: name the "
-            f"file itself, such as chunks/ID, or the snapshot or ref alone ({ref[:100]})",
+            f"file itself, such as chunks/ID, or the snapshot or ref alone ({shown(ref)})",
         )
 
     def plan_expiry(self, request: ExpiryRequest) -> tuple[History, Expiry]:

@@ -11,6 +11,7 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.model import EPOCH, Commit
 from ebbtide.retention.decision import Decision, Roots, decide
@@ -107,7 +108,7 @@ def _start(visit: Visit, repository: Repository, history: Sequence[Commit]) -> i
         for number, commit in enumerate(history):
             if commit.commit_id == wanted:
                 return number
-        raise NotFound("commit_not_found", f"the history has no commit {wanted[:100]!r}")
+        raise NotFound("commit_not_found", f"the history has no commit {shown(wanted)}")
     if visit.query("date"):
         # In seconds: behind the last day there is no other date.
         ends_at = _day(visit.query("date")).timestamp() + 86_400

@@ -10,6 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ebbtide.errors import Gone, NotFound
+from ebbtide.escaping import shown
 from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import commits, holds
@@ -121,7 +122,7 @@ def require_commit(tx: Transaction, repository_id: str, commit_id: str) -> Commi
     """One commit, or its stub. Raises NotFound `commit_not_found`."""
     found = find_commits(tx, repository_id, [commit_id]).get(commit_id)
     if found is None:
-        raise NotFound("commit_not_found", f"there is no commit {commit_id[:100]!r}")
+        raise NotFound("commit_not_found", f"there is no commit {shown(commit_id)}")
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import sqlalchemy as sa
 
 from ebbtide.errors import NotFound
+from ebbtide.escaping import shown
 from ebbtide.model import RefKind
 from ebbtide.store.metadata.engine import LockMode, Transaction
 from ebbtide.store.metadata.prefixes import begins_with
@@ -103,7 +104,7 @@ class RefTable(Generic[Row]):
                 f": it was deleted or has expired, and 'ebbtide {self.kind} restore' may bring it "
                 "back"
             )
-        raise NotFound(f"{self.kind}_not_found", f"there is no {self.kind} {name[:100]!r}{hint}")
+        raise NotFound(f"{self.kind}_not_found", f"there is no {self.kind} {shown(name)}{hint}")
 
     def by_id(
         self, tx: Transaction, repository_id: str, ref_id: str, *, lock: LockMode | None = None
