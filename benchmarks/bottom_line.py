@@ -4,32 +4,33 @@
                                                [--objects files|inventory]
                                                [--sizes auto|all|candidates]
 
-Writes a repository through the store's own writers of ranges and trees (this takes a while, and is
-not part of the figures), then runs `ebbtide gc run`, each time as a program of its own:
+Writes a repository through the store's own writers of ranges and trees. This takes a while, and is
+not part of the figures. Then runs `ebbtide gc run`, each time as a program of its own:
 
 1. a clean run from cold: nothing is known of the repository;
 2. an incremental run after 1 % of everything has changed;
 3. a clean run after 1 % more has changed: its address index is warm.
 
-A directory that was built before is used again, each run after a change of 1 %. Each must delete
-exactly the objects that are known, from how the history was made, to be of no use
-to anybody. Prints the ratio of each to a bare listing of the same files. Before a cold run the
-system's caches are emptied, if the program may do that. Figures go to `benchmarks/results/`, beside
-those of earlier runs of other kinds.
+A directory that was built before is used again, with a change of 1 % before each run. Each run must
+delete exactly the objects that nothing needs. They are known from the way the history was made.
+Prints the ratio of each run to a bare listing of the same files. Before a cold run the system's
+caches are emptied, if the program may do that. Figures go to `benchmarks/results/`, beside those of
+earlier runs of other kinds.
 
-With `--peers` each clean run is compared with what `benchmarks.peers` has, or with those of them
-that are named: the method in common use, on the same store, before the run; obstore deleting the
-same files in a loop. What a peer deletes is put back. The join by itself is in `benchmarks.join`.
+With `--peers` each clean run is compared with the programs of `benchmarks.peers`, or with the named
+ones. `common` is the method in common use, on the same store, before the run. `deletes` is obstore
+deleting the same files in a loop. Files that a peer deletes are written again. `benchmarks.join`
+measures the join by itself.
 
-With `--sizes all` the runs ask for size and date of every file, however many there are, with
-`candidates` for those of what could go alone; their figures stand beside the others.
+With `--sizes all` the runs ask for size and date of every file, and with `candidates` only for
+those of possible candidates. Their figures are kept beside the others.
 
-With `--objects inventory` no object is a file: they are in an inventory of S3's form, and a plan is
-made by that. It must name exactly those objects, and nothing is deleted.
+With `--objects inventory` no object is a file. An inventory in S3's form lists the objects, and a
+plan is made from it. The plan must name exactly the objects that nothing needs. Nothing is deleted.
 
-At scale 1 there are 120,000 ranges with 50 M pairs of range and address, 5 M staged objects in the
-same 2,000 slices as the others, and 1 M to delete, half of which nothing ever referred to. Objects
-are empty files.
+At scale 1 there are 120,000 ranges with 50 M pairs of range and address. 5 M staged objects are in
+the same 2,000 slices as the others. 1 M objects are to be deleted, and half of these never had a
+reference. Objects are empty files.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ NAMES: Final = {
 
 @dataclass(slots=True)
 class Figures:
-    """A run as seen from outside, memory in bytes: of the program, and of all its processes, but
-    for files that they have mapped."""
+    """The figures of one run, measured from outside. `program` and `everything` are the peak memory
+    of the program and of all its processes, in bytes, without files that they have mapped."""
 
     name: str
     report: dict[str, Any]
@@ -90,7 +91,7 @@ class Figures:
     peers: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """What is kept of it."""
+        """Returns the part that is stored in the results."""
         counted = ("listed_count", "live_count", "candidate_count", "deleted_count")
         return {
             "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -104,7 +105,7 @@ class Figures:
 
 
 def run(name: str, directory: Path, work: Sequence[str], more: Mapping[str, str]) -> Figures:
-    """Run the program at its `work`, with more in its environment."""
+    """Runs `ebbtide gc` with the arguments `work`, and `more` variables in its environment."""
     command = [
         *(str(Path(sys.executable).with_name("ebbtide")), "--store", str(directory)),
         *("gc", *work, "--json", "--grace", "1s", "--unsafe", "--allow-share"),
@@ -113,7 +114,7 @@ def run(name: str, directory: Path, work: Sequence[str], more: Mapping[str, str]
         **os.environ,
         "EBBTIDE_LEASE_TTL": "0s",
         "EBBTIDE_TRASH_TIME": "0s",
-        # Each run closes what changed before it off, as if changes were days apart.
+        # Each run then finds the slices of earlier changes closed, as if changes were days apart.
         "EBBTIDE_SLICE_AGE_MAX": "1s",
         **more,
     }
@@ -144,7 +145,7 @@ def _watch(process: psutil.Process, figures: Figures) -> None:
 
 
 def _memory(pid: int) -> int:
-    """Bytes that a process has for itself: a file that is mapped is the system's cache."""
+    """Returns the bytes of a process's own memory. Mapped files are the system's cache."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
@@ -153,12 +154,12 @@ def _memory(pid: int) -> int:
 
 
 def deleted_objects(report: dict[str, Any]) -> set[str]:
-    """What a run says that it deleted."""
+    """Returns the addresses of the objects that a run deleted, by its record."""
     return _objects(report, "deleted", ("outcome", "deleted"))
 
 
 def planned_objects(report: dict[str, Any]) -> set[str]:
-    """What a plan names."""
+    """Returns the addresses of the objects that a plan names."""
     return _objects(report, "candidates")
 
 
@@ -175,7 +176,7 @@ def _objects(report: dict[str, Any], what: str, *conditions: tuple[str, str]) ->
 
 
 def bare_listing(directory: Path) -> float:
-    """Seconds that looking at each file takes without anything else, in one process."""
+    """Returns the seconds that one process needs to list the files with sizes and dates."""
     started = time.monotonic()
     waiting = [str(directory)]
     while waiting:
@@ -189,7 +190,7 @@ def bare_listing(directory: Path) -> float:
 
 
 def show(figures: Figures, limit: float | None) -> None:
-    """Print a run's figures."""
+    """Prints a run's figures."""
     report = figures.report
     share = "" if limit is None else f", {figures.seconds / limit:.1f} x a bare listing"
     print(f"{figures.name}: {figures.seconds:.1f} s{share}")
@@ -208,7 +209,7 @@ PEERS: Final = ("deletes", "common")
 
 
 def peer(*arguments: object) -> dict[str, Any]:
-    """What a peer does, as a program of its own."""
+    """Runs a peer as a program of its own. Returns its figures."""
     command = [sys.executable, "-m", "benchmarks.peers", *map(str, arguments)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
@@ -217,7 +218,8 @@ def peer(*arguments: object) -> dict[str, Any]:
 
 
 def delete_again(history: History, numbers: set[int], directory: Path, lake: Repository) -> Any:
-    """What a loop takes for the same files, put back, and looked at as a plan did."""
+    """Returns the figures of deleting the same files in a loop. They are written again first, and
+    looked at as a plan did."""
     put_back(history, numbers, lake)
     listed = directory.with_name(f"{directory.name}.deletes")
     listed.write_text("\n".join(sorted(map(history.address, numbers))))
@@ -228,7 +230,8 @@ def delete_again(history: History, numbers: set[int], directory: Path, lake: Rep
 
 
 def ratios(figures: Figures) -> dict[str, float]:
-    """How a run compares with its peers. Ends the program if one found other things to delete."""
+    """Prints and returns the ratios of a run to its peers. Ends the program if a peer deleted
+    another number of objects."""
     found, count = figures.peers, figures.report["deleted_count"]
     if "common" in found and found["common"]["deleted"] != count:
         sys.exit(f"the method in common use found other things: {found}")
@@ -245,7 +248,8 @@ def ratios(figures: Figures) -> dict[str, float]:
 
 
 def forget_files() -> bool:
-    """Have the system read files from the disk again, if this program may ask for that."""
+    """Empties the system's caches, so that files are read from the disk again. Returns whether this
+    program may do that."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")
@@ -264,7 +268,7 @@ def measure(
     has_files: bool = True,
     sizes: str = "auto",
 ) -> None:
-    """Build, run, check, change, run again."""
+    """Builds the store, and makes, checks and prints each run, with a change before it."""
     suffix = "" if sizes == "auto" else f", sizes of {sizes}"
     with built(directory, scale, has_files=has_files) as (history, store, lake):
         content: dict[str, Any] = {"scale": history.scale, "files": len(history.slice_of)}
@@ -324,9 +328,9 @@ def collect(
     directory: Path,
     more: Mapping[str, str] | None = None,
 ) -> Figures:
-    """A run, of which what it deleted is what is of no use. The program has `more` in its
+    """Makes a run, and checks that it deleted the `expected` objects. The program has `more` in its
     environment."""
-    os.sync()  # what was written for the run is not the run's to wait for
+    os.sync()  # the run must not wait for the disk to have the files that were made for it
     time.sleep(2)  # the grace is one second
     mode = "incremental" if kind == "incremental" else "clean"
     work = ("run", "lake", "--yes", "--mode", mode)
@@ -339,7 +343,8 @@ def collect(
 def plan_by_inventory(
     kind: str, history: History, expected: set[int], directory: Path, lake: Repository
 ) -> Figures:
-    """A plan, by an inventory that was written before, which names what is of no use."""
+    """Writes an inventory, makes a plan from it, and checks that the plan names the `expected`
+    objects."""
     inventory = directory.with_name(f"{directory.name}.inventory")
     begun_at = write_inventory(history, lake, inventory)
     given = ("--inventory", str(inventory), "--inventory-date", begun_at.isoformat())
@@ -349,7 +354,7 @@ def plan_by_inventory(
 
 
 def check(figures: Figures, found: set[str], history: History, expected: set[int]) -> None:
-    """End the program if a run took, or named, anything but what it had to."""
+    """Ends the program if a run deleted or named other objects than the `expected` ones."""
     wanted = {history.address(number) for number in expected}
     if found != wanted:
         show(figures, None)
@@ -358,7 +363,7 @@ def check(figures: Figures, found: set[str], history: History, expected: set[int
 
 
 def main() -> None:
-    """Read the options and measure."""
+    """Reads the options and measures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--directory", type=Path, help="where to build, or what was built; kept")

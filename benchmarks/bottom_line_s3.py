@@ -2,13 +2,17 @@
 
     .venv/bin/python -m benchmarks.bottom_line_s3 [--scale 0.01]
 
-Starts Ceph's gateway, fills a bucket as `benchmarks.bottom_line` fills a directory, and runs
-`ebbtide gc run` through a proxy: from cold, with a twentieth of all requests answered 503 until
-a quarter of what goes has gone; after a change of 1 %, with half a second added to each request;
-after 1 % more, as it is. Each run must delete exactly what is of no use. Prints how many bulk
-deletes went a second while requests were refused, in the first half of those afterwards, and in the
-second; and how many go in a loop of obstore's, for the same objects, put back, through a proxy that
-refuses none.
+Starts Ceph's gateway, fills a bucket as `benchmarks.bottom_line` fills a directory, and makes
+three runs of `ebbtide gc run` through a proxy:
+
+1. a run from cold: until a quarter of the candidates is deleted, a twentieth of all requests is
+   answered with 503;
+2. a run after a change of 1 %: each request takes half a second longer;
+3. a run after 1 % more: the proxy changes nothing.
+
+Each run must delete exactly the objects that nothing needs. Prints the bulk deletes a second while
+requests were refused, in the first half of the deletes after that, and in the second half. Prints
+also the rate of a loop with obstore, for the same objects, through a proxy that refuses nothing.
 """
 
 from __future__ import annotations
@@ -43,15 +47,15 @@ ENDPOINTS: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")
 
 @dataclass
 class Deletes:
-    """When bulk deletes came, and when requests were not refused any more."""
+    """The times of bulk deletes, and the time at which the proxy stopped refusing requests."""
 
     proxy: Proxy
-    refused_until: int  # so many bulk deletes
+    refused_until: int  # the number of bulk deletes
     times: list[float] = field(default_factory=list)
     busy_ended: float | None = None
 
     def see(self, method: str, url: str) -> None:
-        """Take note of a request."""
+        """Records a request. Ends the refusals after enough bulk deletes."""
         if method != "POST" or "delete" not in url:
             return
         self.times.append(time.monotonic())
@@ -60,7 +64,7 @@ class Deletes:
             self.proxy.busy_share = 0.0
 
     def rates(self) -> dict[str, float]:
-        """Bulk deletes a second while some were refused, then, and in the end."""
+        """Returns the bulk deletes a second while some were refused, then, and in the end."""
         ended = self.busy_ended
         after = [] if ended is None else [each for each in self.times if each > ended]
         if ended is None or len(after) < 4:
@@ -77,7 +81,7 @@ class Deletes:
 def measured(
     name: str, history: History, lake: Repository, directory: Path, target: str, **options: float
 ) -> dict[str, Any]:
-    """A run through a proxy."""
+    """Makes a run through a proxy. Returns its figures."""
     policy = history.policy(history.changes)
     lake.retention.set(Policy.parse(policy))
     with proxied(target, **options) as proxy:
@@ -85,7 +89,7 @@ def measured(
         seen = Deletes(proxy, max(2, round(len(useless) / 4_000)))
         proxy.seeing = seen.see
         kind = "cold" if history.changes == 0 else "warm"
-        # Not for this process, whose clients are kept.
+        # Only the program gets this: the clients of this process are kept.
         more = dict.fromkeys(ENDPOINTS, proxy.endpoint)
         figures = collect(kind, history, useless, directory, more)
         figures.name = name
@@ -100,7 +104,7 @@ def measured(
 
 
 def loop_rate(history: History, numbers: set[int], lake: Repository, target: str) -> float:
-    """Bulk deletes a second of these objects, one after the other."""
+    """Returns the bulk deletes a second of a loop over these objects."""
     put_back(history, numbers, lake)
     names = sorted(f"{PREFIX}/{history.address(number)}" for number in numbers)
     with proxied(target) as proxy:
@@ -112,7 +116,7 @@ def loop_rate(history: History, numbers: set[int], lake: Repository, target: str
 
 
 def main() -> None:
-    """Build and measure."""
+    """Builds the store and measures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scale", type=float, default=0.01)
     scale = parser.parse_args().scale

@@ -1,8 +1,8 @@
-"""The store of the bottom-line case: how its history is made, and written through the store's own
-writers of ranges and trees.
+"""Makes the history of the bottom-line case, and writes it through the store's own writers of
+ranges and trees.
 
-A history decides everything by numbers, so that it is known what nobody needs. It is kept beside
-the store, for more runs of it.
+A history refers to everything by numbers, so that the objects that nothing needs are known. It is
+kept beside the store, for more runs over it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ _ODD: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
 
 @dataclass(slots=True)
 class Made:
-    """One commit: its number's parent, branch and date, and the numbers of its tree's ranges."""
+    """One commit: the numbers of its parent, its branch and the ranges of its tree, and its
+    date."""
 
     parent: int | None
     branch: int
@@ -78,11 +79,12 @@ class Made:
 
 @dataclass(slots=True)
 class History:
-    """What was made so far, by numbers: objects, ranges, commits and branches have each their own.
+    """Everything that was made so far. Objects, ranges, commits and branches are numbered, each
+    kind from 0.
 
-    `slice_of` has the slice of each object, `contents` the objects of each range, `positions` where
-    in a tree it stands, `heads` the newest commit of each branch. `staged` and `unreferred` are
-    runs of objects, those `written` are in the store already, and `gone` were deleted.
+    `slice_of` has the slice of each object, `contents` the objects of each range, `positions` the
+    place of each range in its tree, `heads` the newest commit of each branch. `staged` and
+    `unreferred` are runs of object numbers. The numbers below `…_written` are in the store.
     """
 
     scale: float
@@ -102,13 +104,13 @@ class History:
     gone: set[int] = field(default_factory=set)  # objects that a run has deleted
     objects_written: int = 0
     commits_written: int = 0
-    branches_written: int = 1  # main is there from the beginning
-    has_files: bool = True  # or its objects are in an inventory alone
-    changes: int = 0  # after what was made first
-    is_collected: bool = False  # since the last of them
+    branches_written: int = 1  # main exists from the beginning
+    has_files: bool = True  # else only an inventory lists the objects
+    changes: int = 0  # after the first history was made
+    is_collected: bool = False  # since the last change
 
     def grow(self, share: float, start: datetime, end: datetime) -> None:
-        """Let as much happen between two instants as is this share of everything."""
+        """Adds this share of all commits and objects, dated between two instants."""
         first = len(self.slice_of)
         when: list[float] = []
         count = round(COMMITS * self.scale * share)
@@ -133,7 +135,7 @@ class History:
         self.slice_of = np.concatenate([self.slice_of, of_new])
 
     def _commit(self, date: datetime, number: int) -> int:
-        """Add a commit, and a branch now and then; the number of the next object."""
+        """Adds a commit, and sometimes a branch. Returns the number of the next object."""
         rng = self.rng
         place = len(self.commits)
         if not self.heads:
@@ -167,13 +169,14 @@ class History:
         return number
 
     def policy(self, change: int) -> dict[str, Any]:
-        """Rules that count, so that it does not matter when a run begins; each change of
-        everything lets a share of the trunk's commits go."""
+        """Returns a policy of counting rules, so that the time of a run does not matter. With each
+        `change` some more commits of the trunk expire."""
         trunk = round(COMMITS * self.scale * (0.3 - CHANGE * change / 2))
         return {"default": {"keep_last": 10}, "branches": {"main": {"keep_last": trunk}}}
 
     def useless(self, policy: dict[str, Any]) -> set[int]:
-        """The objects that nothing needs by a policy: no commit that it keeps, and no branch."""
+        """Returns the objects that no kept commit needs by a policy, and that no branch has
+        staged."""
         commits = [
             Commit(_id(place), tuple([] if m.parent is None else [_id(m.parent)]), m.date, "")
             for place, m in enumerate(self.commits)
@@ -191,7 +194,7 @@ class History:
         return set(np.flatnonzero(~needed).tolist()) - self.gone
 
     def address(self, number: int) -> str:
-        """Where an object lies."""
+        """Returns the address of an object."""
         return f"data/{self.slices[self.slice_of[number]]}/{(number + 1) * _ODD & _MASK:032x}"
 
 
@@ -203,15 +206,15 @@ def _name(branch: int) -> str:
     return "main" if branch == 0 else f"branch-{branch:05d}"
 
 
-# Writing it
+# Writes it
 
 _now: History
-"""What the processes of a pool inherit."""
+"""The history that the processes of a pool inherit."""
 _storage: Storage
 
 
 def write(history: History, lake: Repository, store: Store) -> None:
-    """Bring the store up to what has happened."""
+    """Writes everything of the history that is not in the store yet."""
     global _now, _storage
     _now, _storage = history, lake.context.storage
     first_range, last_range = len(history.infos), len(history.contents)
@@ -221,7 +224,7 @@ def write(history: History, lake: Repository, store: Store) -> None:
         if history.has_files:
             pool.map(_write_objects, list(_by_slices(history, np.arange(first, last))), chunksize=4)
     places = range(history.commits_written, len(history.commits))
-    with _pool(_storage) as pool:  # which knows the ranges
+    with _pool(_storage) as pool:  # its processes inherit the ranges
         checksums = pool.map(_write_tree, places, chunksize=50)
     now = datetime.now(UTC)
     repository_id = lake.info.repository_id
@@ -249,14 +252,14 @@ def write(history: History, lake: Repository, store: Store) -> None:
                 insert_branch(tx, repository_id, row)
         insert_staged(tx, _staged_rows(history, tokens, repository_id, first, rng))
     with store.metadata.engine.connect() as connection:
-        # As it is some time after so much was written.
+        # This is the state some time after so many writes.
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
     history.objects_written, history.commits_written = last, len(history.commits)
     history.branches_written = len(history.heads)
 
 
 def begun(scale: float, *, has_files: bool = True) -> History:
-    """What happens until a few hours ago."""
+    """Returns a history of one year that ends a few hours ago."""
     now = datetime.now(UTC)
     history = History(scale, np.random.default_rng(SEED), replaced=121, has_files=has_files)
     history.grow(1.0, now - timedelta(days=365), now - timedelta(hours=3))
@@ -264,7 +267,7 @@ def begun(scale: float, *, has_files: bool = True) -> History:
 
 
 def change(history: History, lake: Repository, store: Store) -> None:
-    """Let 1 % more happen, and bring the store up to it."""
+    """Adds 1 % to the history, and writes it to the store."""
     history.changes += 1
     now = datetime.now(UTC)
     history.grow(CHANGE, now, now + timedelta(seconds=1))
@@ -272,7 +275,7 @@ def change(history: History, lake: Repository, store: Store) -> None:
 
 
 def put_back(history: History, numbers: Iterable[int], lake: Repository) -> None:
-    """Write objects that were deleted once more."""
+    """Writes deleted objects again."""
     global _now, _storage
     _now, _storage = history, lake.context.storage
     with _pool(_storage) as pool:
@@ -281,7 +284,8 @@ def put_back(history: History, numbers: Iterable[int], lake: Repository) -> None
 
 
 def _pool(storage: Storage) -> Pool:
-    """Processes that inherit what there is, for a directory; threads that wait, for a server."""
+    """Returns a pool of processes for a directory, and of threads for a server. Forked processes
+    inherit the history; threads mostly wait."""
     if isinstance(storage, LocalStorage):
         return multiprocessing.get_context("fork").Pool(PROCESSES)
     return ThreadPool(THREADS)
@@ -290,7 +294,7 @@ def _pool(storage: Storage) -> Pool:
 def _staged_rows(
     history: History, tokens: Sequence[str], repository_id: str, first: int, rng: random.Random
 ) -> Iterator[tuple[Any, ...]]:
-    """Of all objects from `first` on that are staged, in the order of STAGED_COLUMNS."""
+    """Yields the rows of the staged objects from `first` on, in the order of STAGED_COLUMNS."""
     micros = (datetime.now(UTC) - EPOCH) // ONE_MICROSECOND
     for start, end in history.staged:
         for number in range(max(start, first), end):
@@ -324,7 +328,7 @@ def _write_tree(place: int) -> str:
 def _by_slices(
     history: History, numbers: np.ndarray[Any, np.dtype[np.int64]]
 ) -> Iterator[list[int]]:
-    """Of these objects, which ascend, those of each slice."""
+    """Yields these objects, given in ascending order, slice by slice."""
     of_each = history.slice_of[numbers]
     order = np.argsort(of_each, kind="stable")
     ends = np.flatnonzero(np.diff(of_each[order])) + 1
@@ -344,12 +348,12 @@ def _write_objects(numbers: list[int]) -> None:
 
 
 def saved(directory: Path) -> Path:
-    """Where the history of a store is kept, for more runs of it."""
+    """Returns the path of a store's history, for more runs over it."""
     return directory.with_name(f"{directory.name}.history")
 
 
 def save(history: History, directory: Path) -> None:
-    """Keep it."""
+    """Stores a history beside its store."""
     with saved(directory).open("wb") as file:
         pickle.dump(history, file, protocol=pickle.HIGHEST_PROTOCOL)
 
@@ -358,8 +362,8 @@ def save(history: History, directory: Path) -> None:
 def built(
     directory: Path, scale: float, *, has_files: bool = True
 ) -> Iterator[tuple[History, Store, Repository]]:
-    """The store in a directory: as it was left, or made. Without files, its objects are nowhere but
-    in inventories."""
+    """Opens the store in a directory, or makes it. Without `has_files` its objects are only in
+    inventories."""
     settings = Settings(lease_ttl="0s", trash_time="0s")
     if saved(directory).exists():
         with saved(directory).open("rb") as file:
@@ -384,8 +388,8 @@ def built(
 
 
 def write_inventory(history: History, lake: Repository, directory: Path) -> datetime:
-    """Write an inventory of all objects, which may be nowhere else, and of the files that there
-    are, in the form of S3 Inventory's Parquet files; when it was begun."""
+    """Writes an inventory of all objects, which may not exist as files, and of all other files, as
+    Parquet files in the form of S3 Inventory. Returns the instant at which it was begun."""
     begun_at = datetime.now(UTC)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()

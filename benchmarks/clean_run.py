@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/clean_run.py [--files 200000 --commits 1000 --branches 20]
 
-Builds a store through its own API (this takes a while, and is not part of the figure), then runs
-`ebbtide gc run` as a program of its own: wall time with Spark's start, the peak memory of the
-driver's process and of Spark's. Prints the ratio to what the storage alone needs: listing the same
-tree and deleting as many files, with nothing but the operating system's calls.
+Builds a store through its own API. This takes a while, and is not part of the figure. Then runs
+`ebbtide gc run` as a program of its own. Prints the wall time with Spark's start, the peak memory
+of the driver's process and of Spark's, and the ratio to the bare storage. The bare storage is the
+time to list the same tree and delete as many files, with only the operating system's calls.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ KEEP = timedelta(days=30)
 
 @dataclass(slots=True)
 class Peaks:
-    """Peak resident memory, in bytes, of the program itself and of the JVM that it started."""
+    """The peak resident memory, in bytes, of the program itself and of the JVM that it started."""
 
     python: int = 0
     jvm: int = 0
 
     def sample(self, process: psutil.Process) -> None:
-        """Look at the process and its children now."""
+        """Looks at the process and its children now."""
         with contextlib.suppress(psutil.Error):
             self.python = max(self.python, process.memory_info().rss)
             for child in process.children(recursive=True):
@@ -54,7 +54,8 @@ class Peaks:
 
 
 def build(directory: Path, *, files: int, commits: int, branches: int) -> Repository:
-    """A year of history: each commit overwrites, adds and deletes; branches leave main evenly."""
+    """Makes a year of history. Commits overwrite and add files, and every third one deletes some.
+    Branches leave main at even intervals."""
     rng = random.Random(SEED)
     store = Store.init(directory, settings=Settings(lease_ttl="0s", trash_time="0s"))
     lake = store.create_repository("lake")
@@ -84,13 +85,13 @@ def build(directory: Path, *, files: int, commits: int, branches: int) -> Reposi
 
 
 def uploads(paths: list[str]) -> Iterator[NewObject]:
-    """Small files, each with its own content."""
+    """Yields small files, each with its own content."""
     for path in paths:
         yield NewObject(path, f"{path} {random.random()}".encode())
 
 
 def collect(directory: Path) -> tuple[dict[str, Any], float, Peaks]:
-    """Run the program; its report, its wall time in seconds, and its peaks."""
+    """Runs the program. Returns its report, its wall time in seconds, and its peak memory."""
     command = [
         *(str(Path(sys.executable).with_name("ebbtide")), "--store", str(directory)),
         *("gc", "run", "lake", "--yes", "--json"),
@@ -110,7 +111,7 @@ def collect(directory: Path) -> tuple[dict[str, Any], float, Peaks]:
 
 
 def bare_storage(directory: Path, *, deleted: int) -> float:
-    """Seconds that listing the storage and deleting as many files take without anything else."""
+    """Returns the seconds to list the storage and delete as many files, without anything else."""
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         for number in range(deleted):
             (Path(scratch) / str(number)).write_bytes(b"x" * 40)
@@ -128,7 +129,7 @@ def bare_storage(directory: Path, *, deleted: int) -> float:
 
 
 def main() -> None:
-    """Build, run, compare, print."""
+    """Builds the store, runs the program, compares and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--files", type=int, default=200_000)
     parser.add_argument("--commits", type=int, default=1_000)

@@ -1,4 +1,4 @@
-"""Draws what the bottom-line case costs over its scale, from the results.
+"""Draws the time and memory of the bottom-line case over its scale, from the results.
 
     .venv/bin/python -m benchmarks.draw
 
@@ -19,7 +19,7 @@ from benchmarks.results import RESULTS
 TARGET: Final = Path(__file__).parents[1] / "docs" / "performance.svg"
 RUNS: Final = {"cold": "clean, cold", "warm": "clean, warm", "incremental": "incremental, 1 %"}
 SIZES: Final = ", sizes of all"
-"""What the figures of runs are called that asked for those of all files, however many."""
+"""The suffix of runs that asked for the sizes of all files."""
 STEPS: Final = {
     "list": ("list",),
     "reach, mark": ("reach", "mark", "recall"),
@@ -30,10 +30,10 @@ STEPS: Final = {
 
 
 def main() -> None:
-    """Read, draw, write."""
+    """Reads the results, draws them, and writes the picture."""
     found = [json.loads(file.read_text()) for file in RESULTS.glob("bottom-line-[0-9]*.json")]
     found.sort(key=lambda each: float(each["files"]))
-    # Ids and dates that differ from drawing to drawing say nothing.
+    # Without random ids and dates, equal results give an equal picture.
     mpl.rcParams.update({"svg.hashsalt": "ebbtide", "svg.fonttype": "none", "font.size": 9})
     figure, (whole, steps, memory) = plt.subplots(1, 3, figsize=(12, 4.4), layout="constrained")
     millions = [each["files"] / 1e6 for each in found]

@@ -1,20 +1,20 @@
-"""Collecting a real Icechunk repository: whole processes of this program and of Icechunk itself.
+"""Measures the collection of a real Icechunk repository, by Ebbtide and by Icechunk itself.
 
     .venv/bin/python benchmarks/icechunk.py [--commits 1000 --chunks 500 --keep 100]
     .venv/bin/python benchmarks/icechunk.py --decode
 
-Builds a repository with Icechunk (this takes a while, and is not part of the figure): the first
-commit fills an array, each of the others replaces some of its chunks. Copies of it are expired down
-to the newest snapshots and collected, one by Icechunk and one by `ebbtide`, each in fresh
-processes, and the files that went are compared. With `--decode` it times the reading of a manifest
-alone.
+Builds a repository with Icechunk. This takes a while, and is not part of the figure. The first
+commit fills an array, and each of the others replaces some of its chunks. Copies of the repository
+are expired down to the newest snapshots and collected: one by Icechunk and one by `ebbtide`, each
+in fresh processes. Then the deleted files are compared. With `--decode`, only the reading of a
+manifest is timed.
 
-The two copies that are collected are full ones: to take away a file that has another name, a hard
-link, is half the work or less, since the disk gets nothing back. The one that is only planned
-shares the files of its chunks.
+The two collected copies are full copies. To delete a file that has another name (a hard link) is at
+most half of the work, because it frees nothing on the disk. The copy that is only planned consists
+of hard links.
 
-Memory is what the whole tree of processes takes, pages that several share counted once (PSS);
-beside it stand the resident sets (RSS) of the parts, each at its own peak.
+The memory figure is that of the whole tree of processes, with shared pages counted once (PSS).
+Beside it are the resident sets (RSS) of the parts, each at its own peak.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-# Run as a script, this very file would be what `import icechunk` finds.
+# When this file runs as a script, `import icechunk` would find the file itself.
 if (_HERE := str(Path(__file__).resolve().parent)) in sys.path:
     sys.path.remove(_HERE)
 
@@ -58,7 +58,8 @@ ARRAY: Final = "values"
 RSS_EVERY: Final = 0.05
 TREE_EVERY: Final = 0.25
 PSS_GROWTH: Final = 1.05
-"""Adding up PSS takes the kernel tens of milliseconds: only when the tree grew by so much."""
+"""PSS is added up only when the tree's RSS grew by this factor: it takes the kernel tens of
+milliseconds."""
 
 OPEN: Final = """
 import json, sys
@@ -84,7 +85,7 @@ print(json.dumps({name: getattr(found, f"{name}_deleted") for name in names}))
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a repository is built to."""
+    """The size and version of a repository."""
 
     spec_version: int
     commits: int
@@ -93,13 +94,13 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """Of its directory: one that was built to the same is used again."""
+        """The name of the repository's directory. A repository of the same shape is used again."""
         return f"v{self.spec_version}-{self.commits}x{self.chunks}-of-{self.array_chunks}"
 
 
 @dataclass(slots=True)
 class Peaks:
-    """Peak memory of a tree of processes, in bytes: PSS of all, RSS of each part."""
+    """The peak memory of a tree of processes, in bytes: PSS of all, RSS of each part."""
 
     tree: int = 0
     driver: int = 0
@@ -108,7 +109,7 @@ class Peaks:
     _last_rss: float = 0.0
 
     def sample(self, root: psutil.Process, others: Iterable[psutil.Process]) -> None:
-        """Look at the processes now."""
+        """Looks at the processes now."""
         parts = {"driver": _rss(root), "jvm": 0, "workers": 0}
         alive = [root, *others]
         for process in alive[1:]:
@@ -124,7 +125,7 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A program that ran to its end."""
+    """The figures and the output of a program that ran to its end."""
 
     seconds: float
     peaks: Peaks
@@ -133,13 +134,13 @@ class Measured:
 
 @dataclass(slots=True)
 class Comparison:
-    """What both programs took, by the name of the step."""
+    """The figures of both programs, by the name of the step."""
 
     icechunk: dict[str, Measured] = field(default_factory=dict)
     ebbtide: dict[str, Measured] = field(default_factory=dict)
 
     def show(self) -> None:
-        """Print the table."""
+        """Prints the table."""
         print(f"{'':<12}{'Icechunk':>20}{'Ebbtide':>20}{'ratio':>16}")
         print(f"{'':<12}" + f"{'s':>10}{'MiB':>10}" * 2 + f"{'s':>8}{'MiB':>8}")
         for step, mine in self.ebbtide.items():
@@ -154,7 +155,7 @@ class Comparison:
 
 
 def mib(size: int) -> float:
-    """Bytes as MiB."""
+    """Converts bytes to MiB."""
     return size / 2**20
 
 
@@ -180,7 +181,7 @@ def _pss(process: psutil.Process) -> int:
 
 
 def measure(command: list[str]) -> Measured:
-    """Run a program in a process of its own: the wall time of all of it, and its peaks."""
+    """Runs a program in a process of its own. Returns its whole wall time, and its peaks."""
     peaks = Peaks()
     with tempfile.TemporaryFile("w+") as output:
         started = time.monotonic()
@@ -214,13 +215,13 @@ def _children(root: psutil.Process) -> list[psutil.Process]:
 
 
 def open_repository(path: Path) -> icechunk.Repository:
-    """Open the one at `path`."""
-    icechunk.set_logs_filter("error")  # else it warns that the local disk is not for many writers
+    """Opens the repository at `path`."""
+    icechunk.set_logs_filter("error")  # it warns that a local disk is not for many writers
     return icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
 
 
 def built(directory: Path, shape: Shape) -> Path:
-    """The repository, built unless it was before."""
+    """Returns the path of the repository, which is built unless it exists."""
     path = directory / shape.name
     if path.exists():
         print(f"{path} is used again")
@@ -235,7 +236,7 @@ def built(directory: Path, shape: Shape) -> Path:
 
 
 def build(path: Path, shape: Shape) -> None:
-    """A commit that fills the array, then `commits` that replace chunks here and there."""
+    """Makes a commit that fills the array, then commits that each replace random chunks."""
     icechunk.set_logs_filter("error")
     repository = icechunk.Repository.create(
         icechunk.local_filesystem_storage(str(path)), spec_version=shape.spec_version
@@ -253,7 +254,7 @@ def build(path: Path, shape: Shape) -> None:
 
 
 def create_array(session: icechunk.Session, chunks: int, *, values: int) -> None:
-    """An array of float64 in so many chunks of so many values, not compressed."""
+    """Makes an uncompressed array of float64, in `chunks` chunks of `values` values each."""
     zarr.create_array(
         session.store,
         name=ARRAY,
@@ -271,7 +272,8 @@ def write_chunks(
     *,
     values: int = CHUNK_VALUES,
 ) -> None:
-    """Write whole chunks of random bytes, past zarr: it would take longer than Icechunk does."""
+    """Writes whole chunks of random bytes directly to the store, because zarr would take longer
+    than Icechunk."""
 
     async def write() -> None:
         await asyncio.gather(
@@ -285,8 +287,8 @@ def write_chunks(
 
 
 def copy(source: Path, target: Path, *, links: bool = False) -> Path:
-    """A copy, its files made in the order in which those of `source` were, so that they lie on the
-    disk as in a repository in use; with `links`, its files are other names of the same ones."""
+    """Copies a repository. The files are made in the order of the `source`, so that they are on the
+    disk as in a repository in use. With `links` the copy consists of hard links."""
     target.mkdir()
     if links:
         subprocess.run(["cp", "-al", f"{source}/.", str(target)], check=True)
@@ -306,8 +308,8 @@ def copy(source: Path, target: Path, *, links: bool = False) -> Path:
 
 
 def files(path: Path) -> frozenset[str]:
-    """The files that both programs must agree on: neither the copies of `repo`, which each makes
-    anew, nor what Ebbtide writes for itself."""
+    """Returns the files that both programs must agree on. Left out are the copies of `repo`, which
+    each program makes itself, and Ebbtide's own files."""
     found = set()
     waiting = [entry.path for entry in os.scandir(path) if entry.is_dir()]
     for name in ("overwritten", "_ebbtide"):
@@ -324,14 +326,14 @@ def files(path: Path) -> frozenset[str]:
 
 
 def digest(path: Path) -> str:
-    """Of all values of the newest snapshot, read with Icechunk."""
+    """Returns the hash of all values of the newest snapshot, read with Icechunk."""
     session = open_repository(path).readonly_session("main")
     values: Any = zarr.open_array(session.store, path=ARRAY, mode="r")[...]
     return hashlib.sha256(values.tobytes()).hexdigest()
 
 
 def run_icechunk(path: Path, threshold: datetime) -> dict[str, Measured]:
-    """Expire and collect with Icechunk."""
+    """Expires and collects with Icechunk. Returns the figures of each step."""
 
     def program(code: str, argument: str) -> Measured:
         return measure([sys.executable, "-P", "-c", code, str(path), argument])
@@ -344,7 +346,8 @@ def run_icechunk(path: Path, threshold: datetime) -> dict[str, Measured]:
 
 
 def run_ebbtide(planned: Path, path: Path, threshold: datetime) -> dict[str, Measured]:
-    """Expire and collect `path` with Ebbtide; `planned` is expired and planned only."""
+    """Expires and collects `path` with Ebbtide. `planned` is only expired and planned. Returns the
+    figures of each step."""
     ebbtide = str(Path(sys.executable).with_name("ebbtide"))
     options = ("--grace", "1s", "--unsafe", "--quiet-repository", "--allow-share", "--json")
 
@@ -361,7 +364,7 @@ def run_ebbtide(planned: Path, path: Path, threshold: datetime) -> dict[str, Mea
 
 
 def collect(directory: Path, shape: Shape, *, keep: int, ebbtide_first: bool) -> None:
-    """Collect copies of the repository with both programs, compare, print."""
+    """Collects copies of the repository with both programs, compares and prints."""
     source = built(directory, shape)
     newest = open_repository(source).ancestry(branch="main")
     threshold = next(info for number, info in enumerate(newest, 1) if number == keep).written_at
@@ -370,9 +373,9 @@ def collect(directory: Path, shape: Shape, *, keep: int, ebbtide_first: bool) ->
         started = time.monotonic()
         its, mine = (copy(source, Path(scratch) / name) for name in ("icechunk", "ebbtide"))
         planned = copy(source, Path(scratch) / "planned", links=True)
-        os.sync()  # the disk is not to be busy with the copies
+        os.sync()  # the disk must not be busy with the copies
         print(f"{len(before):,} files, copied three times in {time.monotonic() - started:.0f} s")
-        # A disk goes on with what the first one freed while the second one deletes.
+        # While the second program deletes, the disk still works on the files of the first.
         if ebbtide_first:
             ebbtide = run_ebbtide(planned, mine, threshold)
             found = Comparison(run_icechunk(its, threshold), ebbtide)
@@ -387,7 +390,8 @@ def collect(directory: Path, shape: Shape, *, keep: int, ebbtide_first: bool) ->
 
 
 def check(found: Comparison, before: frozenset[str], after: dict[str, Path], values: str) -> None:
-    """Print what both did; exit if that is not the same, or if a copy is damaged."""
+    """Prints the results of both. Ends the program if the deleted files differ, or if a copy is
+    damaged."""
     deleted = {name: before - files(path) for name, path in after.items()}
     for step in ("dry run", "collect"):
         measured = found.ebbtide[step]
@@ -414,7 +418,7 @@ def check(found: Comparison, before: frozenset[str], after: dict[str, Path], val
 
 
 def decode(directory: Path, *, references: int, spec_version: int) -> None:
-    """Time the reading of one real manifest on one core, and the same by FlatBuffers' library."""
+    """Times the reading of one real manifest on one core, and by the library of FlatBuffers."""
     path = directory / f"decode-v{spec_version}-{references}"
     if not path.exists():
         build_manifest(path, references, spec_version)
@@ -440,7 +444,7 @@ def decode(directory: Path, *, references: int, spec_version: int) -> None:
 
 
 def build_manifest(path: Path, references: int, spec_version: int) -> None:
-    """One commit of so many chunks, 8 bytes each, none of them inline."""
+    """Makes a repository with one commit of `references` chunks, 8 bytes each, none inline."""
     config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0)
     icechunk.set_logs_filter("error")
     storage = icechunk.local_filesystem_storage(str(path))
@@ -455,7 +459,7 @@ def build_manifest(path: Path, references: int, spec_version: int) -> None:
 
 
 def chunk_ids(payload: bytes, limit: int) -> list[bytes]:
-    """The ids of the first chunks, by the accessors that generated code consists of."""
+    """Returns the ids of the first chunks, by the accessors that generated code uses."""
     uoffset = number_types.UOffsetTFlags
     root = Table(payload, uoffset.py_type(Table(payload, 0).Get(uoffset, 0)))
     array = _element(root, _vector(root, 1), 0)
@@ -479,7 +483,8 @@ def _element(table: Any, vector: int, index: int) -> Any:
 
 
 def cpu_seconds(work: Callable[[], object], *, times: int = 7) -> float:
-    """The median of several; of the processor's time, so that other programs count less."""
+    """Returns the median of several times. It is processor time, so that other programs matter
+    less."""
     spent = []
     for _ in range(times):
         started = time.process_time()
@@ -489,7 +494,7 @@ def cpu_seconds(work: Callable[[], object], *, times: int = 7) -> float:
 
 
 def main() -> None:
-    """Build, run, compare, print."""
+    """Builds the repository, runs both programs, compares and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--commits", type=int, default=1_000)
     parser.add_argument("--chunks", type=int, default=500, help="that each commit replaces")

@@ -1,18 +1,18 @@
-"""The anti-join of a plan by itself: keys of what is listed, less keys of what stays, in Parquet.
+"""Measures the anti-join of a plan by itself: listed keys less kept keys, in Parquet.
 
     python -m benchmarks.join [--listed 20] [--kept 35] [--left 1.4] [--directory DIR]
         [--ways ours native duckdb none] [--partitions 64]
 
-In millions. Each way is a program of its own, from its start to its end, and must find the same
-number of rows:
+The three numbers are in millions. Each way is a program of its own, from its start to its end, and
+must find the same number of rows:
 
-    ours     as a plan does it: parts read by Python in Spark's tasks, joined by Spark
-    native   Spark reading Parquet itself, with a shuffled hash join: the best settings that were
-             found, for what the detour through Python costs
-    none     the same code as `ours`, in one process without Spark
+    ours     as a plan does it: Python reads parts in Spark's tasks, Spark joins
+    native   Spark reads Parquet itself, with a shuffled hash join and the best settings that were
+             found; the difference is the cost of the way through Python
+    none     the code of `ours`, in one process without Spark
     duckdb   DuckDB, on as many threads as there are cores; it exchanges nothing
 
-Keys are random, and lie in files of a million rows.
+Keys are random, in files of a million rows.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ MEMORY: Final = "8g"
 
 
 def make(directory: Path, listed: int, kept: int, left: int) -> None:
-    """Write both sides, unless they are there: `left` of the listed are not kept."""
+    """Writes both sides, unless they exist: `left` of the listed keys are not kept."""
     done = directory / "done"
     if done.exists():
         return
     rng = np.random.default_rng(1)
     for side in ("listed", "kept"):
         (directory / side).mkdir(parents=True, exist_ok=True)
-    # Odd keys are kept, even ones are not: no chance decides how many are left.
+    # Odd keys are kept and even ones are not, so that the number left is exact.
     common = listed - left
     kept_keys = rng.integers(-(2**62), 2**62, kept, dtype=np.int64) * 2 + 1
     listed_keys = np.concatenate(
@@ -75,7 +75,7 @@ def _write(target: Path, table: pa.Table) -> None:
 
 
 def ours(directory: Path, partitions: int, *, spark: bool = True) -> int:
-    """How many rows a plan's own frames find."""
+    """Returns the number of rows that are left, by a plan's own frames."""
     from ebbtide.gc.engine import Engine, LocalEngine
     from ebbtide.gc.frames import Batches
 
@@ -103,7 +103,7 @@ def ours(directory: Path, partitions: int, *, spark: bool = True) -> int:
 
 
 def native(directory: Path, partitions: int) -> int:
-    """The same, by Spark's own reader."""
+    """Returns the number of rows that are left, by Spark's own reader and join."""
     from ebbtide.gc.spark.session import launch
 
     spark = launch(
@@ -122,7 +122,7 @@ def native(directory: Path, partitions: int) -> int:
 
 
 def in_duckdb(directory: Path, partitions: int) -> int:
-    """The same, by DuckDB."""
+    """Returns the number of rows that are left, by DuckDB."""
     import duckdb
 
     del partitions
@@ -144,8 +144,8 @@ DO: Final[dict[str, Callable[[Path, int], int]]] = {
 
 
 def measure(way: str, directory: Path, partitions: int) -> dict[str, float]:
-    """Seconds of a program that does it one way, of them those of the join, and its peak memory,
-    with all its processes, in MiB."""
+    """Runs the join in one way, as a program. Returns the seconds of the program and of the join,
+    and the peak memory of all its processes in MiB."""
     command = [sys.executable, "-m", "benchmarks.join", "--do", way]
     command += ["--directory", str(directory), "--partitions", str(partitions)]
     started = time.monotonic()
@@ -172,7 +172,7 @@ def _memory(pid: int) -> int:
 
 
 def main() -> None:
-    """Measure, or do it one way."""
+    """Measures the given ways; or, with `--do`, carries out one of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--listed", type=float, default=20.0)
     parser.add_argument("--kept", type=float, default=35.0)

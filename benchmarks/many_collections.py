@@ -1,13 +1,13 @@
-"""A project of many collections: trashed, brought back, listed.
+"""Measures a project of many collections: trashing it, restoring it, listing it.
 
     .venv/bin/python -m benchmarks.many_collections [--collections 100000] [--directory DIR]
         [--database-url URL]
 
-Fills a project with collections of one file each, which share their content, through the tables
-alone (this is not part of the figures). Then times, in this process: trashing the project, bringing
-it back, listing it page by page, and reading for a collector what its collections keep. The ratio
-of each is to fetching the same rows through SQLAlchemy and throwing them away, which a listing
-cannot beat, and which trashing must not come near. Prints by how much memory the process grows
+Fills a project with collections of one file each, which share their content, directly through the
+tables. This is not part of the figures. Then times four operations in this process: trashing the
+project, restoring it, listing it page by page, and reading for a collector what its collections
+keep. Prints the ratio of each to fetching the same rows through SQLAlchemy. No listing can be
+faster than that, and trashing must be much faster. Prints also the growth of the process's memory
 while it lists.
 """
 
@@ -39,7 +39,8 @@ PAGE = 1_000
 
 
 def fill(lake: Repository, project_id: str, count: int) -> None:
-    """`count` collections in a project, named as people do, with the content of the first."""
+    """Makes `count` collections in a project, with names such as people use, and with the content
+    of the first."""
     first = lake.collections.create(
         project_id, "first", ContentChange([Files([NewObject("file", b"x")])])
     )
@@ -60,7 +61,8 @@ def fill(lake: Repository, project_id: str, count: int) -> None:
 
 
 def fetch_all(lake: Repository, project_id: str) -> int:
-    """The practical limit: every row of the project, in the order of a listing."""
+    """Fetches every row of the project, in the order of a listing: the practical limit. Returns
+    their number."""
     with lake.context.metadata.snapshot() as tx:
         rows = tx.execute(
             sa.select(collections)
@@ -71,7 +73,8 @@ def fetch_all(lake: Repository, project_id: str) -> int:
 
 
 def list_all(lake: Repository, project_id: str) -> tuple[int, str]:
-    """The listing that the server gives, page by page; and the growth meanwhile."""
+    """Lists the project page by page, as the server does. Returns the number of collections, and
+    the growth of the process's memory."""
     process = psutil.Process()
     count, after, largest = 0, ("", ""), 0
     before = process.memory_info().rss
@@ -83,7 +86,7 @@ def list_all(lake: Repository, project_id: str) -> tuple[int, str]:
 
 
 def keep_all(lake: Repository) -> int:
-    """What a collector reads of them."""
+    """Reads what the collections keep, as a collector does. Returns the number of refs."""
     settings = lake.context.settings
     with lake.context.metadata.snapshot() as tx:
         kept = read_kept(
@@ -97,14 +100,14 @@ def keep_all(lake: Repository) -> int:
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:
-    """Seconds that it took, and what came of it."""
+    """Returns the seconds that `work` took, and its result."""
     start = time.perf_counter()
     outcome = work()
     return time.perf_counter() - start, outcome
 
 
 def run(directory: Path, database_url: str | None, count: int) -> None:
-    """Fill, then measure."""
+    """Fills the project, then measures."""
     settings = Settings(database_url=database_url)
     with Store.init(directory, settings=settings) as store:
         lake = store.create_repository("lake")
@@ -120,13 +123,13 @@ def run(directory: Path, database_url: str | None, count: int) -> None:
 
 
 def show(what: str, found: tuple[float, object], limit: float) -> None:
-    """One figure."""
+    """Prints one figure."""
     seconds, outcome = found
     print(f"{what}: {seconds:.3f} s, {seconds / limit:.3f} x the fetching ({outcome})")
 
 
 def main() -> None:
-    """Read the arguments, and run."""
+    """Reads the arguments and measures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--collections", type=int, default=COLLECTIONS)
     parser.add_argument("--directory", type=Path)

@@ -1,12 +1,12 @@
-"""The pages, in Chromium: when the first of each is seen.
+"""Measures the time to the first content of each page, in Chromium.
 
     .venv/bin/python -m benchmarks.pages [--directory DIR] [--commits 30000] [--candidates 1000000]
 
-A server on loopback, over a repository with many commits on some branches, and a plan that names
-many files; both are put into the database and the run's folder directly, and there are no files of
-them. Of each page the first contentful paint that the browser reports is shown, its median over
-visits, beside the same answer fetched by a plain HTTP client right after it, and the processor time
-that the server took for that. The aim is a second.
+The server runs on loopback, over a repository with many commits on some branches, and a plan that
+names many files. Both are written directly to the database and the run's folder, and the files do
+not exist. For each page three figures are shown, each the median of all visits. They are the
+browser's first contentful paint, the same answer fetched by a plain HTTP client right after it, and
+the server's processor time for that answer. The aim is a second.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ SECONDS_MAX: Final = 1.0
 SEED: Final = 20_261_122
 POLICY: Final = {"default": "30d", "branches": {"main": {"keep_within": "60d", "keep_monthly": 12}}}
 Figures = tuple[float, float, float]
-"""Seconds: the first paint, the plain answer, the server's processor."""
+"""In seconds: the first paint, the plain answer, the server's processor time."""
 PAINT: Final = (
     "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime / 1000)[0]"
 )
 
 
 def main() -> None:
-    """Build, serve, and visit each page."""
+    """Builds the store, serves it, and visits each page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", help="where the store is made; a temporary one without it")
     parser.add_argument("--commits", type=int, default=30_000)
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def _fill(lake: Repository, count: int) -> None:
-    """Commits over two years: each on the head of a branch, some of them merges."""
+    """Makes commits over two years, each on the head of a branch, some of them merges."""
     rng = random.Random(SEED)
     names = ["main", *(f"branch-{number:02d}" for number in range(1, BRANCHES))]
     for name in names[1:]:
@@ -128,7 +128,8 @@ def _fill(lake: Repository, count: int) -> None:
 
 
 def _plan(store: Store, lake: Repository, count: int) -> str:
-    """A plan that names so many files, as a run would have written it; its run."""
+    """Writes a plan that names `count` files, as a run would have written it. Returns the run's
+    id."""
     form = EmbeddedRepository(lake.context, store_id=store.store_id)
     engine = LocalEngine()
     collector = Collector(form, engine=engine, options=RunOptions.of(store.settings))
@@ -137,7 +138,7 @@ def _plan(store: Store, lake: Repository, count: int) -> str:
     folder, answer = RunFolder.inside(lake.storage, run_id), PartRows()
     for number, table in enumerate(_candidates(count)):
         answer.wrote(folder, f"candidates/{number:05d}.parquet", table, group="object")
-    # As the plan of this run has them: what decided is the same.
+    # These are the files of the plan that was just made: the decision is the same.
     for name in ("commits.parquet", "refs.parquet"):
         source = RunFolder.inside(lake.storage, plan.run_id)
         lake.storage.put(folder.address(name), lake.storage.get(source.address(name)))
@@ -211,7 +212,7 @@ def _visit(url: str, server: psutil.Process, key: KeyPair, run_id: str) -> dict[
         sync_playwright() as started,
     ):
         client.post("/ui/login", data=login, headers={"Origin": url})
-        # Its own sandbox needs rights that root and containers do not have.
+        # Chromium's own sandbox needs rights that root and containers do not have.
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
         page = browser.new_page()
         page.set_default_timeout(120_000)
@@ -224,7 +225,8 @@ def _visit(url: str, server: psutil.Process, key: KeyPair, run_id: str) -> dict[
             paints, plain, cpu = [], [], []
             for _ in range(VISITS):
                 page.goto(f"{url}{place}", wait_until="load")
-                # By hand: the pages' policy lets nobody evaluate text, who waits for it inside.
+                # Polled here: the policy of the pages forbids to evaluate text in the page, which
+                # `wait_for_function` does.
                 while (painted := page.evaluate(PAINT)) is None:
                     page.wait_for_timeout(10)
                 paints.append(float(painted))

@@ -1,11 +1,11 @@
-"""What the bottom-line case is measured against, each as a program of its own.
+"""The peers of the bottom-line case, each as a program of its own.
 
     python -m benchmarks.peers common STORE        the method in common use; deletes
     python -m benchmarks.peers deletes DIR NAMES   obstore deleting files of a directory in a loop
 
-The method in common use is written for the comparison from published descriptions: Spark reads
-every range of every active commit anew, subtracts addresses as text with EXCEPT, and the driver
-deletes what is left in pages of 1,000. Each prints its seconds by step, as JSON.
+The method in common use was written for the comparison, from published descriptions. Spark reads
+every range of every active commit again, and subtracts addresses as text with EXCEPT. The driver
+deletes the remaining files in pages of 1,000. Each peer prints its seconds by step, as JSON.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ PAGE: Final = 1_000
 LOOKED_AT: Final = 100_000
 TASKS: Final = 32
 MEMORY: Final = "8g"
-"""Of Spark, which has too little with what Ebbtide gives it, where every address is a text."""
+"""The memory of Spark. Ebbtide's default is too little where every address is a text."""
 
 
 class Steps:
-    """Seconds by step."""
+    """The seconds of each step."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Time the block."""
+        """Times the block."""
         started = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - started, 2)
 
 
 def common(directory: Path) -> dict[str, Any]:
-    """Collect the store as is usual; seconds, and how many were deleted."""
+    """Collects the store by the method in common use. Returns the seconds of each step, and the
+    numbers of deleted objects and of ranges."""
     steps = Steps()
     settings = Settings(lease_ttl="0s", trash_time="0s")
     cutoff = datetime.now(UTC)
@@ -72,7 +73,8 @@ def common(directory: Path) -> dict[str, Any]:
                 master="local[*]",
                 driver_memory=MEMORY,
                 conf={
-                    # Spark takes what a task makes from a number for as small as the number.
+                    # Spark assumes that the rows which a task makes of a number are as small as
+                    # the number, and would broadcast them.
                     "spark.sql.autoBroadcastJoinThreshold": "-1",
                 },
             ).session()
@@ -119,7 +121,7 @@ def common(directory: Path) -> dict[str, Any]:
 
 
 def _prepare(store: Store, target: Path) -> tuple[Any, Path]:
-    """Roots, and the addresses that are not committed, as a Parquet file."""
+    """Returns the roots, and the path of a Parquet file with the uncommitted addresses."""
     lake = store.repository("lake")
     repository = EmbeddedRepository(lake.context, store_id=store.store_id)
     with repository.reading() as reading:
@@ -151,8 +153,8 @@ def _listing(storage: Storage, cutoff: datetime) -> Callable[[str], Iterator[pa.
 
 
 def deletes(directory: Path, listed: Path) -> dict[str, Any]:
-    """obstore deleting files of a directory whose names are the lines of another file, a thousand
-    at a time, once all were looked at."""
+    """Deletes files of a directory with obstore, a thousand at a time. The lines of the file
+    `listed` are their names. Before that, the size and date of each file are read."""
     names = listed.read_text().splitlines()
     for first in range(0, len(names), LOOKED_AT):
         LocalStorage(str(directory)).sizes(names[first : first + LOOKED_AT])
@@ -165,7 +167,7 @@ def deletes(directory: Path, listed: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what is asked for."""
+    """Runs the chosen peer."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=["common", "deletes"])
     parser.add_argument("directory", type=Path)

@@ -1,15 +1,14 @@
-"""Preparing everything uncommitted for a collector: many staged objects on many branches.
+"""Measures the preparation of all uncommitted data: many staged objects on many branches.
 
     .venv/bin/python benchmarks/prepare_uncommitted.py [--objects 5000000 --branches 1000]
         [--directory DIR] [--database-url URL]
 
-Fills the database of a store with staged rows (this takes a while, and is not part of the figure; a
-directory that was filled before is used again), then, in a fresh process, opens the store, reads
-all that is uncommitted and writes it as Parquet parts. Prints the ratio to what the database alone
-needs: the same addresses, fetched through the bare driver and thrown away.
+Fills the database of a store with staged rows. This takes a while, and is not part of the figure. A
+directory that was filled before is used again. Then a fresh process opens the store, reads all
+uncommitted data and writes it as Parquet parts. Prints the ratio to the bare database: the same
+addresses, fetched through the driver alone and thrown away.
 
-With a URL of PostgreSQL the database must be an empty one, or the one that the directory was filled
-with.
+With a URL of PostgreSQL the database must be empty, or the one with which the directory was filled.
 """
 
 from __future__ import annotations
@@ -48,7 +47,8 @@ SEED = 20_240_607
 START = datetime(2024, 6, 1, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ROUNDS = 10
-"""Each branch is written to so many times, in turns: rows of a branch do not come in one run."""
+"""The number of turns in which each branch is written to: rows of a branch are not all
+neighbours."""
 SLICE_OBJECTS = 50_000
 ROWS_PER_FETCH = 50_000
 REPOSITORY = "lake"
@@ -56,11 +56,12 @@ STAGED_COLUMNS = (
     *("repository_id", "token", "path", "address"),
     *("size_bytes", "checksum", "mtime", "content_type", "metadata"),
 )
-"""What is written of staged rows. The others say what is shared or replaced, and nothing is."""
+"""The written columns of staged rows. The others are about shared and replaced addresses, and there
+are none."""
 
 
 def fill(directory: Path, database_url: str | None, *, objects: int, branches: int) -> None:
-    """A store whose branches have `objects` staged rows, with files of none of them."""
+    """Makes a store whose branches have `objects` staged rows, without their files."""
     with Store.init(directory, settings=Settings(database_url=database_url)) as store:
         lake = store.create_repository(REPOSITORY)
         rng = random.Random(SEED)
@@ -79,7 +80,7 @@ def fill(directory: Path, database_url: str | None, *, objects: int, branches: i
 def rows(
     lake: Repository, tokens: list[str], rng: random.Random, *, turn: int, objects: int
 ) -> Iterator[tuple[Any, ...]]:
-    """The staged rows of one turn, in the order of STAGED_COLUMNS."""
+    """Yields the staged rows of one turn, in the order of STAGED_COLUMNS."""
     instant = START + timedelta(hours=turn)
     first, last = objects * turn // ROUNDS, objects * (turn + 1) // ROUNDS
     per_branch = -(-(last - first) // len(tokens))
@@ -102,7 +103,7 @@ def rows(
 
 
 def insert_staged(tx: Transaction, values: Iterator[tuple[Any, ...]]) -> None:
-    """As fast as the driver can."""
+    """Inserts staged rows directly through the driver, which is the fastest way."""
     names = ", ".join(STAGED_COLUMNS)
     cursor: Any = tx.connection.connection.cursor()  # the driver's own
     if tx.dialect_name == "sqlite":
@@ -116,7 +117,8 @@ def insert_staged(tx: Transaction, values: Iterator[tuple[Any, ...]]) -> None:
 
 
 def prepare(directory: Path, database_url: str | None, target: Path) -> dict[str, Any]:
-    """Open, read, write; the figures of it. For a process of its own."""
+    """Opens the store, reads the uncommitted data and writes its parts. Returns the figures. Called
+    in a process of its own."""
     started = time.monotonic()
     with Store.open(directory, settings=Settings(database_url=database_url)) as store:
         lake = store.repository(REPOSITORY)
@@ -136,7 +138,7 @@ def prepare(directory: Path, database_url: str | None, target: Path) -> dict[str
 
 
 def bare_select(directory: Path, database_url: str | None) -> float:
-    """Seconds that fetching the same addresses takes without anything else."""
+    """Returns the seconds to fetch the same addresses without anything else."""
     query = "SELECT address FROM staged"
     started = time.monotonic()
     count = 0
@@ -160,7 +162,7 @@ def bare_select(directory: Path, database_url: str | None) -> float:
 
 
 def main() -> None:
-    """Fill, prepare in a process of its own, compare, print."""
+    """Fills the store, prepares in a process of its own, compares and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--objects", type=int, default=5_000_000)
     parser.add_argument("--branches", type=int, default=1_000)
@@ -190,7 +192,7 @@ def main() -> None:
 
 
 def report(directory: Path, database_url: str | None, target: Path) -> None:
-    """Measure and print."""
+    """Measures and prints."""
     print(f"load average before: {os.getloadavg()[0]:.2f}")
     figures = in_fresh_process("prepare", directory, database_url, target)
     limit = in_fresh_process("bare", directory, database_url, target)
@@ -205,7 +207,7 @@ def report(directory: Path, database_url: str | None, target: Path) -> None:
 def in_fresh_process(
     what: str, directory: Path, database_url: str | None, target: Path
 ) -> Any:  # what the step prints, from JSON
-    """Run one step by itself, so that its memory is its own."""
+    """Runs one step in a process of its own, so that its memory is its own. Returns its output."""
     command = [sys.executable, __file__, "--only", what, "--directory", str(directory)]
     command += ["--target", str(target)]
     if database_url is not None:

@@ -1,11 +1,11 @@
-"""What keeping references costs an upload and a commit, and how soon what is released is deleted.
+"""Measures online reclaim: the cost for uploads and commits, and the delay until the deletion.
 
     python benchmarks/reclaim.py [--database-url URL] [--releases-seconds S]
         [--objects memory|directory]
 
-The cost is measured against the same code with the release switched off and the statement that
-stages entries as it was before. The delay is from the moment at which an object becomes due, which
-is its release and the lease, to its deletion.
+The cost is measured against the same code without the release, and with the earlier statement that
+stages entries. The delay is the time from the instant at which an object becomes due, one lease
+after its release, to its deletion.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LEASE = timedelta(seconds=5)
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database-url", default=None)
     parser.add_argument("--releases-seconds", type=float, default=30)
@@ -61,7 +61,8 @@ def main() -> None:
 
 
 def costs(store: Store, *, is_in_memory: bool) -> None:
-    """Rounds with and without, side by side, so that both meet the machine's moods."""
+    """Measures rounds with and without the release, in pairs, so that the machine's speed is the
+    same for both."""
     measured: dict[str, Callable[[Repository], float]] = {
         "new paths": lambda lake: uploads(lake, lambda number: f"{new_id()}/{number}"),
         "overwrites": lambda lake: uploads(lake, lambda number: f"{number % 10}"),
@@ -75,7 +76,7 @@ def costs(store: Store, *, is_in_memory: bool) -> None:
         kept: list[float] = []
         without: list[float] = []
         for _ in range(ROUNDS):
-            # In an order by chance: what one leaves to do, such as a checkpoint, the next one pays.
+            # In random order: one round may leave work, such as a checkpoint, to the next.
             for is_kept in random.sample([True, False], 2):
                 with nullcontext() if is_kept else references_not_kept():
                     (kept if is_kept else without).append(measure(lake))
@@ -87,7 +88,7 @@ def costs(store: Store, *, is_in_memory: bool) -> None:
 
 
 def uploads(lake: Repository, path: Callable[[int], str]) -> float:
-    """Seconds of one upload."""
+    """Returns the seconds of one upload."""
     started = time.perf_counter()
     for number in range(UPLOADS):
         lake.objects.put("main", path(number), b"1")
@@ -95,21 +96,21 @@ def uploads(lake: Repository, path: Callable[[int], str]) -> float:
 
 
 def entries(lake: Repository) -> None:
-    """Stage many, at new paths."""
+    """Stages many entries, at new paths."""
     prefix = new_id()
     new = (NewObject(f"{prefix}/{number}", b"1") for number in range(COMMIT_ENTRIES))
     lake.objects.put_many("main", new)
 
 
 def batches(lake: Repository) -> float:
-    """Seconds of staging many at once."""
+    """Returns the seconds of staging many entries at once."""
     started = time.perf_counter()
     entries(lake)
     return time.perf_counter() - started
 
 
 def commits(lake: Repository) -> float:
-    """Seconds of a commit of many entries."""
+    """Returns the seconds of a commit of many entries."""
     entries(lake)
     started = time.perf_counter()
     lake.commits.commit("main", "")
@@ -118,7 +119,7 @@ def commits(lake: Repository) -> float:
 
 @cache
 def plain_upsert(dialect_name: str) -> sa.Insert:
-    """Made once, as the other one is."""
+    """Returns the earlier statement that stages entries. It is made once, as today's is."""
     insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
     statement = insert(table)
     names = ["address", "size_bytes", "checksum", "mtime", "content_type", "metadata"]
@@ -130,7 +131,7 @@ def plain_upsert(dialect_name: str) -> sa.Insert:
 
 @contextmanager
 def references_not_kept() -> Iterator[None]:
-    """Within the block rows are staged, and taken up, as if nobody deleted anything."""
+    """In the block, rows are staged and committed without the work for reclaim."""
 
     def write(
         tx: Any, repository_id: str, token: str, changes: Any, **_options: Any
@@ -163,7 +164,7 @@ def references_not_kept() -> Iterator[None]:
 
 
 def delays(store: Store, seconds: float) -> None:
-    """From due to deleted, of objects that are released at a steady pace."""
+    """Measures the delay from due to deleted, of objects that are released at a steady rate."""
     lake = store.create_repository(f"lake-{new_id()[:8]}", storage_url=f"memory:{new_id()}")
     released: dict[str, float] = {}
     deleted: dict[str, float] = {}

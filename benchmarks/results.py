@@ -1,4 +1,4 @@
-"""Results as files: what was measured, where, with what, and by which command."""
+"""Stores results as files: the figures, the machine, the versions and the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES: Final = ("pyspark", "pyarrow", "numpy", "obstore", "SQLAlchemy", "duck
 
 
 def machine() -> dict[str, Any]:
-    """What it was measured on, by nothing that names the machine."""
+    """Describes the machine, without anything that names it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = {line.partition(": ")[2] for line in lines if line.startswith("model name")}
     return {
@@ -33,17 +33,17 @@ def machine() -> dict[str, Any]:
 
 
 def read(name: str) -> dict[str, Any]:
-    """A result that is there; nothing where none is."""
+    """Returns a stored result; an empty one if there is none."""
     target = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(target.read_text()) if target.exists() else {}
     return found
 
 
 def write(name: str, content: dict[str, Any]) -> Path:
-    """Write a result, in the place of an earlier one of its name."""
+    """Writes a result, in place of an earlier one of the same name. Returns its path."""
     RESULTS.mkdir(exist_ok=True)
     target = RESULTS / f"{name}.json"
-    # Where things lay says nothing, and differs.
+    # Absolute paths differ between machines, and say nothing.
     options = [each for each in sys.argv[1:] if not each.startswith("/")]
     whole = {
         **content,

@@ -1,9 +1,9 @@
-"""How long `select_commits` takes, and how much memory, on large histories of several shapes.
+"""Measures the time and memory of `select_commits`, on large histories of several shapes.
 
 The practical limit is one plain pass over the same commits that builds a dict of first parents:
-nothing that looks at every commit can be faster. The verdict is on processor time, so that a busy
-machine does not change it. Each case runs in a process of its own, so
-that its peak memory is its own; the commits themselves are part of it.
+code that looks at every commit cannot be faster. The verdict uses processor time, so that a busy
+machine does not change it. Each case runs in a process of its own, so that its peak memory is its
+own. The commits themselves are part of it.
 
 Run: .venv/bin/python benchmarks/select_commits.py [--commits N] [--branches N] [--shape S]
 """
@@ -39,11 +39,11 @@ COUNTS = {
 }
 
 Parents = list[int]
-"""Per commit, the place of its first parent; -1 for none. Parents come before children."""
+"""The position of each commit's first parent; -1 for none. Parents come before children."""
 
 
 def shared(commits: int, branches: int) -> Parents:
-    """One long history, and branches of one commit that leave it all along."""
+    """Makes one long history, and branches of one commit at even intervals along it."""
     trunk = max(commits - branches, 1)
     step = max(trunk // max(branches, 1), 1)
     chain = [place - 1 for place in range(trunk)]
@@ -51,19 +51,19 @@ def shared(commits: int, branches: int) -> Parents:
 
 
 def comb(commits: int, branches: int) -> Parents:
-    """A trunk of half the commits with a tooth on each: as many dangling heads as teeth."""
+    """Makes a trunk of half the commits, with one more commit on each: as many dangling heads."""
     del branches
     trunk = (commits + 1) // 2
     return [place - 1 for place in range(trunk)] + list(range(commits - trunk))
 
 
 def deep(commits: int, branches: int) -> Parents:
-    """As many chains as branches, side by side."""
+    """Makes one chain for each branch, side by side."""
     return [place - branches for place in range(commits)]
 
 
 def bushy(commits: int, branches: int) -> Parents:
-    """Each commit on one of the thousand before it."""
+    """Makes each commit on a random one of the thousand before it."""
     del branches
     source = random.Random(SEED)
     return [
@@ -80,12 +80,12 @@ SHAPES: Mapping[str, Callable[[int, int], Parents]] = {
 
 
 def rising(place: int, total: int) -> datetime:
-    """Dates as a repository makes them."""
+    """Returns a commit's date as a repository makes it: later than all before it."""
     return NOW - SPAN * ((total - place) / total)
 
 
 def shuffled(place: int, total: int) -> datetime:
-    """Dates as an import from elsewhere may bring them, in no order at all."""
+    """Returns a commit's date as an import may bring it, in no order."""
     return rising(place * 7_368_787 % total, total)
 
 
@@ -101,7 +101,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What was measured."""
+    """The figures of one measurement."""
 
     seconds: float
     cpu_seconds: float
@@ -112,7 +112,8 @@ class Figures:
 
 
 def history(case: Case, commits: int, branches: int) -> tuple[list[Commit], list[Ref]]:
-    """The commits of a case, and branches on evenly spread leaves first, then anywhere."""
+    """Returns the commits of a case, and branches: first on evenly spread leaves, then on random
+    commits."""
     parents = [parent if parent >= 0 else -1 for parent in SHAPES[case.shape](commits, branches)]
     date = shuffled if case.shuffled else rising
     ids = [f"{place:064x}" for place in range(commits)]
@@ -130,7 +131,7 @@ def history(case: Case, commits: int, branches: int) -> tuple[list[Commit], list
 
 
 def measure(case: Case, commits: int, branches: int) -> Figures:
-    """Selects once, after one plain pass over the same commits."""
+    """Measures one plain pass over the commits of a case, then one selection."""
     made, refs = history(case, commits, branches)
     policy = Policy.parse(case.policy)
     gc.collect()
@@ -156,7 +157,8 @@ def measure(case: Case, commits: int, branches: int) -> Figures:
 
 
 def cases(shape: str | None) -> list[Case]:
-    """Every shape with periods and with counts, and counts over shuffled dates."""
+    """Returns three cases of every shape: rules with periods, rules with counts, and counts over
+    shuffled dates."""
     found = []
     for name in [shape] if shape else SHAPES:
         found.append(Case(shape=name, policy_name="age", policy=AGE))

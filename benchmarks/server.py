@@ -1,17 +1,17 @@
-"""The server, through the client that people use: uploads, stats, gets, lists, a large commit.
+"""Measures the server through lakeFS's client: uploads, stats, gets, lists, a large commit.
 
     .venv/bin/python -m benchmarks.server [--directory DIR] [--requests 1000]
 
-One server process and one client process, with one thread and with eight. Each figure has its ratio
-to a practical limit, measured right after it:
+There are one server process and one client process, with one thread and with eight. Each figure has
+its ratio to a practical limit, which is measured right after it:
 
-- of uploads, the same bytes written to as many new files of the same disk, each flushed, by as many
-  threads;
-- of all others, a bare FastAPI application on uvicorn, which answers the very bytes that the server
-  answered, through the same client.
+- for uploads, writing the same bytes to as many new files of the same disk, each flushed, by as
+  many threads;
+- for all others, a bare FastAPI application on uvicorn, which answers with the same bytes through
+  the same client.
 
-Then a listing of many staged objects, and a commit of many; their rows are put into the database
-directly, and there are no files of them.
+Then a listing of many staged objects and a commit of many are measured. Their rows are written
+directly to the database, and the files do not exist.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Work = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """How long so many units took, and how much of a processor either side needed."""
+    """The seconds that `units` took, and the processor seconds of client and server."""
 
     units: int
     seconds: float
@@ -71,11 +71,11 @@ class Figure:
 
     @property
     def rate(self) -> float:
-        """Units per second."""
+        """The units per second."""
         return self.units / self.seconds
 
     def row(self, what: str, threads: int, limit: Figure) -> str:
-        """One line of the table."""
+        """Returns one line of the table."""
         per_unit = 1e6 / self.units
         return (
             f"| {what} | {threads} | {self.rate:,.0f} | {limit.rate / self.rate:.1f} "
@@ -92,7 +92,7 @@ class Running:
     process: psutil.Process
 
     def measure(self, work: Work, *, requests: int, threads: int, units: int = 1) -> Figure:
-        """`work` for each number, by threads that share them; `units` for each."""
+        """Calls `work` for each number, in threads. Each call counts as `units`."""
         busy = _processor_seconds(self.process)
         client = time.process_time()
         started = time.monotonic()
@@ -122,7 +122,7 @@ def _spread(work: Work, *, requests: int, threads: int) -> None:
 
 @contextmanager
 def served(arguments: list[str], **environment: str) -> Iterator[Running]:
-    """A process that says its URL in its first line."""
+    """Runs a process that prints its URL in its first line."""
     process = subprocess.Popen(
         arguments, env=os.environ | environment, stdout=subprocess.PIPE, text=True
     )
@@ -137,30 +137,31 @@ def served(arguments: list[str], **environment: str) -> Iterator[Running]:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What is measured, on one server. Each thread has its own connection, by the client's pool."""
+    """The measured requests to one server. Each thread has its own connection, from the client's
+    pool."""
 
     repository: lakefs.Repository
 
     @classmethod
     def to(cls, url: str, key: tuple[str, str]) -> Requests:
-        """Through a client of its own."""
+        """Returns requests to a server, through a client of its own."""
         client = Client(host=url, username=key[0], password=key[1])
         return cls(lakefs.Repository(REPOSITORY, client=client))
 
     def upload(self, number: int) -> object:
-        """A small new object."""
+        """Uploads a small new object."""
         return self._object(number).upload(_content(number), pre_sign=False)
 
     def stat(self, number: int) -> object:
-        """Of one that is staged."""
+        """Asks for the metadata of a staged object."""
         return self._object(number).stat()
 
     def get(self, number: int) -> object:
-        """All of its bytes."""
+        """Reads all bytes of an object."""
         return self._object(number).reader(pre_sign=False).read()
 
     def page(self, _number: int) -> object:
-        """The first of a listing."""
+        """Lists the first page of objects."""
         found = self.repository.branch("listed").objects(max_amount=PAGE, amount=PAGE)
         return list(found)
 
@@ -177,7 +178,7 @@ def _content(number: int) -> bytes:
 
 
 def answers(url: str, key: tuple[str, str]) -> dict[str, str]:
-    """What the server answers, by the end of the path: what the bare one is to answer."""
+    """Returns the server's answers by the end of the path, for the bare application."""
     refs = f"{url}{API}/repositories/{REPOSITORY}/refs"
     with httpx.Client(auth=key, verify=False) as http:
         stat = (
@@ -190,7 +191,7 @@ def answers(url: str, key: tuple[str, str]) -> dict[str, str]:
 
 
 def serve_bare(file: Path) -> None:
-    """The bare application, on any free port; for a process of its own."""
+    """Runs the bare application on a free port, in a process of its own."""
     import socket
 
     import uvicorn
@@ -218,7 +219,8 @@ def serve_bare(file: Path) -> None:
 
 
 def write_files(directory: Path, *, requests: int, threads: int) -> Figure:
-    """As many files as there were uploads, each on the disk with its name."""
+    """Writes as many files as there were uploads, each flushed with its directory. Returns the
+    figure."""
     directory.mkdir()
     descriptor = os.open(directory, os.O_RDONLY)
 
@@ -238,7 +240,7 @@ def write_files(directory: Path, *, requests: int, threads: int) -> Figure:
 
 
 def fill(store: Store, branch: str, count: int) -> None:
-    """Stage so many objects, of which there are no files, on a new branch."""
+    """Stages `count` objects without files on a new branch."""
     lake = store.repository(REPOSITORY)
     lake.branches.create(branch, "main")
     rng = random.Random(SEED)
@@ -266,11 +268,11 @@ def fill(store: Store, branch: str, count: int) -> None:
 def measure_requests(
     running: Running, key: tuple[str, str], directory: Path, *, requests: int
 ) -> None:
-    """Print the table of single requests."""
+    """Prints the table of single requests."""
     print("| request | threads | per second | x limit | server µs | limit's µs | client µs |")
     print("|---|---|---|---|---|---|---|")
     real = Requests.to(running.url, key)
-    real.upload(requests)  # the first touches what later ones find
+    real.upload(requests)  # the first one opens what later ones use
     for threads in THREADS:
         seen = running.measure(real.upload, requests=requests, threads=threads)
         files = directory / f"files-{threads}"
@@ -290,7 +292,7 @@ def measure_requests(
 
 
 def measure_large(running: Running, key: tuple[str, str]) -> None:
-    """Print the listing and the commit, with what they may take."""
+    """Prints the listing and the commit, each with its aim."""
     lake = Requests.to(running.url, key).repository
 
     def listing(_number: int) -> None:
@@ -312,7 +314,7 @@ def measure_large(running: Running, key: tuple[str, str]) -> None:
 
 
 def main() -> None:
-    """Make a store, serve it, measure, print."""
+    """Makes a store, serves it, measures and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--directory", type=Path, help="where the store and other files go")
     parser.add_argument("--requests", type=int, default=1000)

@@ -116,7 +116,7 @@ def _directory() -> Path:
         return Path(tempfile.mkdtemp(prefix="ebbtide-demo-"))
     directory = Path(sys.argv[1]).resolve()
     if directory.exists():
-        sys.exit(f"error: {directory} is there already: name a directory that is not")
+        sys.exit(f"error: {directory} exists already: name a directory that does not")
     return directory
 
 
@@ -181,9 +181,9 @@ def _throw_experiment_away(history: History, sources: dict[str, Path]) -> None:
 
 
 def _set_policy() -> None:
-    _say("What is to be kept: the policy")
+    _say("The policy: which commits are kept")
     print(
-        "On main: everything for 30 days, then the last release of each of 12 months.\n"
+        "On main: all commits for 30 days, then the last release of each of 12 months.\n"
         "Elsewhere: 7 days. Tags keep their commit.\n"
     )
     rule = "main=keep_within:30d,keep_monthly:12"
@@ -192,8 +192,8 @@ def _set_policy() -> None:
 
 def _kept(store: Store, history: History) -> list[str]:
     """Show what the policy keeps and why; the ids of the commits that it keeps."""
-    _say("What that means: each commit that is kept, and the reason")
-    print("(What a branch pointed at stays one lease longer: here a second, not the usual hour.)\n")
+    _say("The effect: each commit that is kept, and the reason")
+    print("(The former head of a branch is kept for one lease: here a second, not an hour.)\n")
     time.sleep(2)
     _shell("retention", "show", NAME, "--commits", only="kept")
     context = history.repository.context
@@ -203,13 +203,13 @@ def _kept(store: Store, history: History) -> list[str]:
 
 
 def _collect() -> None:
-    _say("What would go: a plan, which deletes nothing")
+    _say("The plan: the files to be deleted. It deletes nothing")
     print(
         "(The files are seconds old, so the grace is set to 1 second instead of 24 hours. On a\n"
         "repository that is in use, leave it alone.)\n"
     )
     _shell("gc", "plan", NAME, *GRACE)
-    _say("The sweep, which carries out just that plan")
+    _say("The sweep: it carries out exactly this plan")
     _shell("gc", "sweep", NAME, *GRACE, "--yes")
 
 
@@ -242,7 +242,7 @@ def _prove(history: History, kept: list[str]) -> None:
                 sys.exit(f"FAILED: {path} of commit {commit_id} is not what was written")
             compared += 1
     print(f"{count_text(len(kept), 'commit')} were kept. All their files, {compared:,} in all,")
-    print("were read back and are byte for byte what was written.")
+    print("were read back, and equal the written files byte for byte.")
     gone = [commit_id for commit_id in history.commits if commit_id not in kept]
     _require_gone(history, gone)
     print(f"\nThe {len(gone)} others answer with an error that says why:\n")
@@ -256,7 +256,7 @@ def _require_gone(history: History, gone: list[str]) -> None:
             history.repository.objects.get(commit_id, next(iter(history.commits[commit_id])))
         except Gone:
             continue
-        sys.exit(f"FAILED: commit {commit_id} was let go, and can still be read")
+        sys.exit(f"FAILED: commit {commit_id} has expired, and can still be read")
 
 
 def _shell(*arguments: str, only: str = "", expected: int = 0) -> None:
@@ -282,15 +282,15 @@ def _say(title: str) -> None:
 
 
 _NEXT = """
-The store stays in {directory}. To go on with it:
+The store stays in {directory}. To continue with it:
 
     export EBBTIDE_STORE={directory} PATH="$PWD/.venv/bin:$PATH"
     ebbtide log {name} main --limit 10        the expired ones are still in it
-    ebbtide fs ls {name} v1.0 lib/            what the tag keeps
-    ebbtide gc runs {name}                    runs, with what became of every file
+    ebbtide fs ls {name} v1.0 lib/            the files that the tag keeps
+    ebbtide gc runs {name}                    runs, with the number of deleted files
     ebbtide --help
 
-README.md has a tour on data of your own, docs/safety.md why a run deletes nothing that lives.
+README.md has a tour with your own data. docs/safety.md says why a run deletes no live file.
 """
 
 

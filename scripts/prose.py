@@ -18,18 +18,22 @@ import textwrap
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 AVERAGE_WORDS_MAX: Final = 16.0
 SENTENCE_WORDS_MAX: Final = 35
+SENTENCES_MIN: Final = 5
+"""An average of fewer says little of a file."""
 DRAWN: Final = 20
 """How many texts of each kind `--draw` shows."""
 
-GENERATED: Final = frozenset({"docs/cli.md", "docs/settings.md", "docs/errors.md"})
+GENERATED: Final = frozenset({"docs/cli.md", "docs/settings.md"})
 """Made of texts that are measured where they stand in the code."""
 
 DOCUMENT: Final = "paragraph"
@@ -39,7 +43,7 @@ HELP: Final = "help text"
 
 _MARKDOWN: Final = MarkdownIt("commonmark").enable("table")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
-_WORD: Final = re.compile(r"[\w`][\w`'’./+%-]*")
+_WORD: Final = re.compile(r"`[^`]*`|\w[\w'./+%-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ class Text:
 
     def sentences(self) -> Iterator[str]:
         """The sentences, each on one line, without code blocks, tables and headings."""
-        for paragraph in _paragraphs(self.content):
-            yield from filter(None, map(str.strip, _SENTENCE_END.split(paragraph)))
+        for _, paragraph in _paragraphs(self.content):
+            yield from filter(None, _SENTENCE_END.split(paragraph))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Measured:
     """What the prose of one file comes to. Lengths are in words."""
 
     file: str
+    sentence_count: int
     average: float
     longest: tuple[int, Text, str]
     too_long: list[tuple[int, Text, str]]
@@ -69,13 +74,14 @@ class Measured:
     @property
     def is_fine(self) -> bool:
         """Whether the file keeps both limits."""
-        return self.average < AVERAGE_WORDS_MAX and not self.too_long
+        is_short = self.average < AVERAGE_WORDS_MAX or self.sentence_count < SENTENCES_MIN
+        return is_short and not self.too_long
 
 
 def texts_of(file: str, content: str) -> list[Text]:
     """All prose of a file, by what its name ends in."""
     if file.endswith(".md"):
-        return [Text(file, 1, DOCUMENT, content)]
+        return [Text(file, line, DOCUMENT, said) for line, said in _paragraphs(content) if said]
     return [*_strings(file, content), *_comments(file, content)]
 
 
@@ -91,6 +97,7 @@ def measure(file: str, texts: list[Text]) -> Measured | None:
         return None
     return Measured(
         file,
+        len(lengths),
         sum(length for length, _, _ in lengths) / len(lengths),
         max(lengths, key=lambda each: each[0]),
         [each for each in lengths if each[0] > SENTENCE_WORDS_MAX],
@@ -104,16 +111,25 @@ def project_files() -> list[str]:
     return [file for file in listed if file and file not in GENERATED]
 
 
-def _paragraphs(markdown: str) -> Iterator[str]:
-    """The text of each paragraph and list item; code within it becomes one word."""
+def _paragraphs(markdown: str) -> Iterator[tuple[int, str]]:
+    """Each paragraph and list item on one line, with the number of its first line."""
     tokens = _MARKDOWN.parse(markdown)
-    for opening, token in zip(tokens, tokens[1:], strict=False):
+    for opening, token in pairwise(tokens):
         if opening.type == "paragraph_open":
-            yield " ".join(
-                "`code`" if child.type == "code_inline" else child.content or " "
-                for child in token.children or []
-                if child.type in ("text", "code_inline", "softbreak")
-            )
+            pieces = (_plain(child) for child in token.children or [])
+            yield (token.map or [0])[0] + 1, " ".join("".join(pieces).split())
+
+
+def _plain(token: Token) -> str:
+    """What a reader sees of a part of a paragraph. Code is one word, and pictures are left out."""
+    match token.type:
+        case "text":
+            return token.content
+        case "code_inline":
+            return "`" + re.sub(r"\s", "·", token.content) + "`"
+        case "softbreak" | "hardbreak":
+            return " "
+    return ""
 
 
 def _strings(file: str, content: str) -> Iterator[Text]:
@@ -149,7 +165,8 @@ def _comments(file: str, content: str) -> Iterator[Text]:
         yield Text(file, first, COMMENT, " ".join(lines))
 
 
-def _read(files: list[str]) -> dict[str, list[Text]]:
+def read(files: list[str]) -> dict[str, list[Text]]:
+    """The prose of files, which are paths from the root, by file."""
     return {file: texts_of(file, (ROOT / file).read_text()) for file in files}
 
 
@@ -172,13 +189,7 @@ def _draw(texts: dict[str, list[Text]], seed: int) -> None:
     pools: dict[str, list[Text]] = {}
     for file, found in texts.items():
         for text in found if file.startswith(("src/", "docs/", "README", "ARCH")) else []:
-            if text.kind == DOCUMENT:
-                paragraphs = _paragraphs(text.content)
-                pools.setdefault(DOCUMENT, []).extend(
-                    Text(file, text.line, DOCUMENT, paragraph) for paragraph in paragraphs
-                )
-            else:
-                pools.setdefault(text.kind, []).append(text)
+            pools.setdefault(text.kind, []).append(text)
     for kind, pool in sorted(pools.items()):
         for text in chances.sample(pool, min(DRAWN, len(pool))):
             print(f"[{kind}] {text.file}:{text.line}\n{text.content.strip()}\n")
@@ -191,7 +202,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--draw", type=int, metavar="SEED")
     arguments = parser.parse_args()
-    texts = _read(arguments.files or project_files())
+    texts = read(arguments.files or project_files())
     if arguments.draw is not None:
         _draw(texts, arguments.draw)
         return 0

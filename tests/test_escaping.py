@@ -30,6 +30,14 @@ def test_lines_stay_where_a_text_has_some() -> None:
     assert escaped_lines("a\n\tb\x1b") == "a\n\tb\\x1b"
 
 
+def test_messages_of_errors_can_be_read() -> None:
+    """However long a name in them is. A key of S3 stands whole."""
+    key = "é" * 512
+    message = f"there is no object at {key}, {'x' * 5_000} nor {'y' * 5_000}"
+    error = NotFound("object_not_found", message)
+    assert error.message == f"there is no object at {key}, {'x' * 100}… nor {'y' * 100}…"
+
+
 def test_messages_of_errors_are_escaped() -> None:
     error = NotFound("object_not_found", "there is no object at a\x1b[2J\nb", address="a\x1b[2J\nb")
     assert error.message == str(error) == "there is no object at a\\x1b[2J\\nb"

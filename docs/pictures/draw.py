@@ -206,10 +206,10 @@ def run() -> Picture:
     picture.text(110, 206, "Sweep: carries out just that plan", "strong", "start")
     swept = (
         "check\nas before, and\nthe plan's sums",
-        "fence\ncloses the\nlet-go commits",
-        "recheck\nwhat came\nback to life",
+        "fence\ncloses expired\ncommits",
+        "recheck\nwhat is\nneeded again",
         "forget\nrecords, before\ntheir files",
-        "delete\nor move aside,\neach on record",
+        "delete\nor quarantine,\neach on record",
         "report\nthe outcome\nof every file",
     )
     looks: tuple[Look, ...] = ("plain", "step", "step", "step", "gone", "kept")
@@ -218,7 +218,7 @@ def run() -> Picture:
     picture.text(
         20,
         310,
-        "A gate may refuse the run anywhere before the first delete: then nothing has gone.",
+        "A gate may refuse the run anywhere before the first delete. Then nothing was deleted.",
         "small",
         "start",
     )
@@ -234,7 +234,7 @@ def _step(picture: Picture, number: int, y: float, text: str, look: Look) -> Non
 
 
 def time() -> Picture:
-    """Which commits stay by their dates, and which files are too young to go."""
+    """Which commits their dates keep, and which files are too young to be deleted."""
     picture = Picture(300, "A rule of 7 days over four commits, and the grace before a listing")
     picture.text(20, 30, "Commits of a branch, under a rule of 7d", "strong", "start")
     picture.line((40, 110), (770, 110))
@@ -248,13 +248,13 @@ def time() -> Picture:
     picture.arrow((590, 58), (746, 58))
     picture.text(750, 40, "now", "strong")
     for x, text in (
-        (100, "let go"),
+        (100, "expired"),
         (240, "was the head when\nthe 7 days began"),
         (440, "young"),
         (640, "head, and young"),
     ):
         picture.text(x, 145, text, "small")
-    picture.text(20, 195, "Files that nothing needs", "strong", "start")
+    picture.text(20, 195, "Files that are not needed", "strong", "start")
     picture.line((40, 240), (770, 240))
     picture.line((680, 205), (680, 275), dashed=True)
     picture.text(674, 268, "the cutoff: a grace before the listing", "small", "end")
@@ -298,8 +298,8 @@ def undo() -> Picture:
     boxes: tuple[tuple[float, str, Look], ...] = (
         (20, "kept:\nsomething\nneeds it", "kept"),
         (210, "unneeded:\nthe next plan\nnames it", "plain"),
-        (440, "aside:\nmoved, for a time\nthat you set", "aside"),
-        (650, "deleted:\nthe storage\nhas said so", "gone"),
+        (440, "quarantined:\nmoved, for a time\nthat you set", "aside"),
+        (650, "deleted:\nthe storage\nconfirmed it", "gone"),
     )
     for x, text, look in boxes:
         picture.box(x, 92, 130, 70, text, look)
@@ -311,7 +311,7 @@ def undo() -> Picture:
         picture.arrow((x, 127), (to, 127))
         picture.text((x + to) / 2, 104, text, "small")
     picture.arrow((505, 92), (505, 50), (85, 50), (85, 90))
-    picture.text(295, 43, "gc undo: back at its address, and held for 7 days", "small")
+    picture.text(295, 43, "gc undo: restored to its address, and held for 7 days", "small")
     picture.arrow((275, 162), (275, 190), (85, 190), (85, 164))
     picture.text(180, 208, "needed again before the sweep", "small")
     picture.arrow((320, 162), (320, 220), (715, 220), (715, 164))

@@ -28,7 +28,7 @@ OUTSIDE: Final = {
 """Pages of the site by the documents that they are made of, which lie outside `docs/`."""
 
 _LINK: Final = re.compile(
-    r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)"
+    r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)"
 )
 
 
@@ -51,11 +51,12 @@ def on_post_page(output: str, **_others: object) -> str:
 
 
 def turned(markdown: str, document: Path, places: Mapping[Path, str]) -> str:
-    """The text of a document with its links to files of the checkout as links of the site, or as
-    paths. `places` says where in the site which file is.
+    """Returns the text of a document, whose links to files of the checkout become links of the
+    site, or paths. `places` maps the files of the site to their places in it.
 
-    A directory stands for its first document, and a document's path as text for its title. A link
-    to what is not there is left alone: MkDocs reports it.
+    A link to a directory leads to its first document. If a link's text is the path of a document,
+    it becomes the document's title. A picture that is not part of the site, and a link to a missing
+    file, stay as they are, and MkDocs reports them.
     """
     here = posixpath.dirname(places[document]) or "."
 
@@ -64,8 +65,9 @@ def turned(markdown: str, document: Path, places: Mapping[Path, str]) -> str:
         inside = sorted(place for place in places if path in (place, place.parent))
         if inside:
             text = title_of(inside[0]) if found["text"].endswith(".md") else found["text"]
-            return f"[{text}]({posixpath.relpath(places[inside[0]], here)}{found['anchor'] or ''})"
-        if not path.exists():
+            target = posixpath.relpath(places[inside[0]], here) + (found["anchor"] or "")
+            return f"{found['picture']}[{text}]({target})"
+        if found["picture"] or not path.exists():
             return found[0]
         name = f"`{path.relative_to(ROOT)}`"
         return name if found["text"].strip("`/") in name else f"{found['text']} ({name})"

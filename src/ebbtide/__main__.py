@@ -1,4 +1,4 @@
-"""`python -m ebbtide`; and the file that `spark-submit` is given."""
+"""The program as `python -m ebbtide`, and the file for `spark-submit`."""
 
 from ebbtide.cli import main
 

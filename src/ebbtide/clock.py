@@ -1,8 +1,8 @@
-"""The one place that reads the time: of the host, of the database, of the object storage.
+"""The clocks of host, database and object storage. Only this module reads the time.
 
-Everything else takes an instant, or a `Clock`, as an argument, so that tests set the time. What is
-expired, gone or ended is judged by the database's time, read inside the transaction that acts on
-it: several servers share a database, and their own clocks may differ.
+All other modules take an instant or a `Clock` as an argument, so that tests can set the time. The
+database's time decides whether a thing has expired or ended, because several servers share a
+database and their own clocks may differ. It is read inside the transaction that depends on it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Queries(Protocol):
-    """What a clock needs of a transaction."""
+    """The parts of a transaction that a clock needs."""
 
     @property
     def dialect_name(self) -> str:
@@ -31,37 +31,38 @@ class Clock(Protocol):
     """The three clocks that must agree before anything is written or deleted."""
 
     def host_now(self) -> datetime:
-        """This machine's time, UTC."""
+        """Returns this machine's time, UTC."""
 
     def database_now(self, tx: Queries) -> datetime:
-        """The database's time, UTC, to the microsecond; another call may give a later one."""
+        """Returns the database's time, UTC, to the microsecond. The next call may return a later
+        time."""
 
     def storage_time(self, last_modified: datetime) -> datetime:
-        """The storage's time, UTC, told from the date that it gave a file written just now."""
+        """Returns the storage's time, UTC, from the date of a file that was written just now."""
 
 
 class SystemClock:
     """The real clocks."""
 
     def host_now(self) -> datetime:
-        """This machine's time, UTC."""
+        """Returns this machine's time, UTC."""
         return datetime.now(UTC)
 
     def database_now(self, tx: Queries) -> datetime:
-        """The database's time, UTC.
+        """Returns the database's time, UTC.
 
-        SQLite runs in this process and has no clock but the host's, of which its SQL functions
-        give milliseconds only: the host is asked directly. PostgreSQL's `now()` stands still
-        within a transaction, which may have waited for a lock; `clock_timestamp()` does not.
+        SQLite runs in this process and uses the host's clock. Its SQL functions return only
+        milliseconds, so that the host's clock is read directly. In PostgreSQL, `now()` does not
+        change within a transaction, which may have waited for a lock; `clock_timestamp()` does.
         """
         if tx.dialect_name == "sqlite":
             return self.host_now()
 
-        import sqlalchemy as sa  # which takes long, and repositories without a database need not
+        import sqlalchemy as sa  # slow, and not needed for repositories without a database
 
         now: datetime = tx.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
         return now.astimezone(UTC)
 
     def storage_time(self, last_modified: datetime) -> datetime:
-        """What the storage itself wrote down; S3 gives whole seconds."""
+        """Returns the date that the storage recorded; S3 has whole seconds."""
         return last_modified.astimezone(UTC)

@@ -1,7 +1,7 @@
-"""JSON that people write, read strictly: a key that stands twice in one object is an error.
+"""Reads JSON that people write, strictly: a key that is twice in one object is an error.
 
-Python's own reader lets the last one win, so that the rule that somebody reads first would not be
-the one in force. Not for files that the program itself wrote.
+Python's own reader uses the last value of such a key. The rule that a person reads first would then
+not be the rule in force. Not for files that the program itself wrote.
 """
 
 from __future__ import annotations

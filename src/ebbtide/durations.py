@@ -23,9 +23,10 @@ _HOW = "write a number with a unit: s, m, h, d or w, such as 20d, 12h, 2w or 1d1
 
 
 def parse_duration(text: object) -> timedelta:
-    """The duration that `text` names; zero is a duration, a bare or negative number is not.
+    """Returns the duration of a text. Zero is allowed. A negative number, or one without a unit, is
+    not.
 
-    Raises InvalidInput (`invalid_duration`), saying how to write it.
+    Raises InvalidInput (`invalid_duration`), which says how to write a duration.
     """
     if not isinstance(text, str):
         raise InvalidInput("invalid_duration", f"{text!r} is not a duration: {_HOW}")
@@ -45,8 +46,8 @@ def parse_duration(text: object) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Text that `parse_duration` reads back to `duration` (whole seconds). Without weeks: people
-    compare periods in days."""
+    """Returns a text that `parse_duration` reads back to `duration` (whole seconds). The text has
+    no weeks, because people compare periods in days."""
     seconds = int(duration.total_seconds())
     if seconds == 0:
         return "0s"

@@ -1,6 +1,6 @@
-"""Text from outside (names of files, keys, what other programs say), made safe to print.
+"""Makes text from outside (file names, keys, messages of other programs) safe to print.
 
-Not for: HTML, JSON or a shell, each of which has an escaping of its own.
+Not for: HTML, JSON or a shell, which have their own escaping.
 """
 
 from __future__ import annotations
@@ -9,25 +9,33 @@ import re
 from typing import Final
 
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, ends of lines and paragraphs, what turns the direction of writing round, and
-halves of characters, which stand for bytes that are no UTF-8."""
+"""Control characters, line and paragraph separators, characters that change the direction of text,
+and surrogates, which stand for bytes that are not UTF-8."""
 _UNSAFE_IN_LINES: Final = re.compile(r"(?![\n\t])" + _UNSAFE.pattern)
+_LONG_WORD: Final = re.compile(r"\S{1100,}")
 SHOWN_MAX: Final = 100
-"""How many characters of a word from outside a message repeats."""
+"""The most characters of a text from outside that a message repeats."""
 
 
-def shown(text: str, most: int = SHOWN_MAX) -> str:
-    """`text` as messages quote it: cut where it is long."""
-    return repr(text if len(text) <= most else text[:most] + "…")
+def shown(text: str) -> str:
+    """Returns `text` as messages quote it, cut if it is long."""
+    return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…")
+
+
+def readable(text: str) -> str:
+    """Returns a message on one line: unsafe characters are escaped, and long words are cut. A name
+    from outside may have thousands of characters, and S3 allows 1,024 bytes for a key."""
+    return escaped(_LONG_WORD.sub(lambda word: word[0][:SHOWN_MAX] + "…", text))
 
 
 def escaped(text: str) -> str:
-    r"""`text` with what could move a cursor, end a line or not be written, as `\n` or `\x1b`."""
+    r"""Returns `text` on one line: unsafe characters are written as `\n`, `\x1b` and so on."""
     return _UNSAFE.sub(_escape, text)
 
 
 def escaped_lines(text: str) -> str:
-    """The same, but for line feeds and tabs, of a text that has lines of its own."""
+    """Returns `text` with unsafe characters escaped, except line feeds and tabs. For texts of
+    several lines."""
     return _UNSAFE_IN_LINES.sub(_escape, text)
 
 

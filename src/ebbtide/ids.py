@@ -1,4 +1,4 @@
-"""Ids: random ones, and ones that sort newest first. Not for names that people choose."""
+"""Makes ids: random ids, and ids that sort newest first. Not for names that people choose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ebbtide.errors import InvalidInput
 from ebbtide.model import EPOCH
 
 ID_PATTERN: Final = "[0-9a-f]{32}"
-"""The shape of every id, random or descending, as a regular expression."""
+"""A regular expression for every id, random or descending."""
 
 _ID: Final = re.compile(ID_PATTERN)
 _INSTANT_MAX: Final = 2**64 - 1
@@ -19,22 +19,22 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def new_id() -> str:
-    """A random id: 128 bits as 32 lower-case hexadecimal digits."""
+    """Returns a random id: 128 bits as 32 lower-case hexadecimal digits."""
     return secrets.token_hex(16)
 
 
 def numbered_id(number: int) -> str:
-    """An id of the same shape that sorts by a number, as far as its eight digits go; 96 bits of it
-    are random."""
+    """Returns an id that sorts by a number. The first eight digits are the number modulo 2^32, the
+    other 96 bits are random."""
     return f"{number % 2**32:08x}{secrets.token_hex(12)}"
 
 
 def descending_id(instant: datetime) -> str:
-    """An id of 32 hexadecimal digits that sorts before every one made for an earlier instant.
+    """Returns an id of 32 hexadecimal digits that sorts before the ids of earlier instants.
 
-    The first 16 digits count down the microseconds since 1970, the others are random: ids of one
-    microsecond are unique, in no order. Raises InvalidInput (`invalid_date`) on an instant before
-    1970 or without a zone.
+    The first 16 digits count down the microseconds since 1970, the others are random. Ids of the
+    same microsecond are unique and have no order. Raises InvalidInput (`invalid_date`) for an
+    instant before 1970 or without a zone.
     """
     if instant.tzinfo is None:
         raise InvalidInput("invalid_date", f"{instant} has no time zone: give one")
@@ -45,12 +45,14 @@ def descending_id(instant: datetime) -> str:
 
 
 def latest_id(instant: datetime) -> str:
-    """The id that sorts behind all that are made for an instant or later, and before all others."""
+    """Returns an id that sorts after the ids of an instant and later ones, and before the ids of
+    earlier instants."""
     return descending_id(instant)[:16] + "f" * 16
 
 
 def instant_of(text: str) -> datetime | None:
-    """The instant of a descending id, UTC to the microsecond; None if `text` can't be one."""
+    """Returns the instant of a descending id, UTC to the microsecond; None if `text` is no such
+    id."""
     if not _ID.fullmatch(text):
         return None
     try:

@@ -1,12 +1,13 @@
-"""How libraries are loaded.
+"""Controls the import of libraries, so that processes start fast and can be forked.
 
-Leaving pandas alone: Arrow imports it where it is installed, to see whether a list is one of its
-columns, which takes a third of a second in each process. Spark alone needs it.
+Pandas: if it is installed, Arrow imports it to check whether a list is a pandas column. This takes
+a third of a second in each process, and only Spark needs pandas.
 
-Without threads for algebra: NumPy starts some as it is loaded, which wait for work as busily as if
-they had any, a tenth of a second in each process. Nothing here is of matrices.
+Threads for algebra: NumPy starts them when it is imported. They wait for work in a busy loop, for a
+tenth of a second in each process. Nothing here computes with matrices.
 
-Before others are forked from a process: none of its threads would go with them.
+Forks: a forked process has none of its parent's threads, so that a process to fork from should
+start none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _WithoutPandas:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
-        """Say that it is not installed."""
+        """Raises ModuleNotFoundError for pandas, as if it were not installed."""
         del path, target
         if fullname == "pandas":
             raise ModuleNotFoundError("pandas is left alone until Spark needs it", name=fullname)
@@ -35,25 +36,28 @@ _finder = _WithoutPandas()
 
 
 def leave_pandas_alone() -> None:
-    """From here on it is not found, unless it was imported before."""
+    """Hides pandas from imports from now on, unless it was imported before."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 
 
 def leave_algebra_alone() -> None:
-    """Have NumPy, when this process and those that it starts load it, start no threads."""
+    """Makes NumPy start no threads, in this process and in processes that it starts."""
     os.environ.setdefault(_ALGEBRA_THREADS, "1")
 
 
 def allow_pandas() -> None:
-    """From here on it is found again."""
+    """Lets imports find pandas again."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
 
 
 def prepare_forks() -> None:
-    """In a process that others are forked from, before it imports anything large: leave alone what
-    would start threads, or what no run needs. Arrow's own memory pool has a thread."""
+    """Prepares a process that others are forked from. Called before large imports.
+
+    Hides libraries that no run needs, and prevents threads: NumPy's, and the thread of Arrow's own
+    memory pool.
+    """
     leave_algebra_alone()
     leave_pandas_alone()
     os.environ.setdefault(_MEMORY_POOL, "system")

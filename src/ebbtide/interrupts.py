@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM: the first ends what is going on in good order, the second ends it at once.
+"""Handles Ctrl-C and SIGTERM: the first signal ends the work in order, the second ends it at once.
 
-Where `install` was called, the first of them raises Interrupted in the main thread, behind the end
-of a block that is `held`. Python drops what is raised while an object is cleared away: it is raised
-again then. Not for: worker processes, which leave both to their parent.
+After `install`, the first signal raises Interrupted in the main thread, or at the end of a block
+that is `held`. Python drops an exception that is raised in an object's finalizer; Interrupted is
+then raised again. Not for: worker processes, whose parent handles both signals.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Final
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 REPEAT_SECONDS: Final = 0.3
-"""What comes again so soon is the same: a terminal sends it, and so does whoever started this."""
+"""Signals within this time count as one: both the terminal and the parent process may send it."""
 
 AGAIN_SECONDS: Final = 0.02
-"""By then an object whose clearing away was interrupted is gone."""
+"""The delay before a dropped Interrupted is raised again. By then the finalizer has ended."""
 
 _SHOW_CURSOR: Final = b"\x1b[?25h\n"
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked this process to end. `exit_code` is what shells expect then."""
+    """A signal asked this process to end. `exit_code` is the code that shells expect for it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -36,12 +36,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 def exit_code(number: int) -> int:
-    """Of a process that a signal ended."""
+    """Returns the exit code of a process that a signal ended."""
     return 128 + number
 
 
 class _Interrupts:
-    """What this process has heard."""
+    """The signals that this process has received."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -51,7 +51,7 @@ class _Interrupts:
         self.otherwise = sys.unraisablehook
 
     def hear(self, number: int, _frame: FrameType | None) -> None:
-        """Handle a signal. Python calls this in the main thread."""
+        """Handles a signal. Python calls this in the main thread."""
         now = time.monotonic()
         if self.received is None:
             self.received, self.at = number, now
@@ -60,18 +60,18 @@ class _Interrupts:
         elif now - self.at > REPEAT_SECONDS:
             if os.isatty(2):
                 os.write(2, _SHOW_CURSOR)
-            # Nothing is cleaned up: worker processes end with this one, and a lease of a process
-            # that is gone holds nobody up.
+            # No cleanup is needed: worker processes end with this one, and the lease of a dead
+            # process blocks nobody.
             os._exit(exit_code(number))
 
     def throw(self) -> None:
-        """Raise what was received, once."""
+        """Raises Interrupted for the received signal, once."""
         if self.received is not None and not self.is_raised:
             self.is_raised = True
             raise Interrupted(self.received)
 
     def dropped(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """What Python calls with an error that can go no further (`sys.unraisablehook`)."""
+        """Sends the signal again if Python dropped its Interrupted (`sys.unraisablehook`)."""
         if not isinstance(unraisable.exc_value, Interrupted) or self.received is None:
             self.otherwise(unraisable)
             return
@@ -85,7 +85,8 @@ _heard: Final = _Interrupts()
 
 
 def install() -> None:
-    """Handle the signals from now on; again, where somebody else took them over meanwhile."""
+    """Handles the signals from now on. Call it again if another library has replaced the
+    handlers."""
     for number in SIGNALS:
         signal.signal(number, _heard.hear)
     if sys.unraisablehook != _heard.dropped:
@@ -94,18 +95,18 @@ def install() -> None:
 
 
 def is_installed() -> bool:
-    """Whether `install` was called in this process, and nobody took the signals over since."""
+    """Whether `install` was called in this process, and its handlers were not replaced since."""
     return signal.getsignal(signal.SIGTERM) == _heard.hear
 
 
 def is_ending() -> bool:
-    """Whether a signal has come, and a second one would end the process at once."""
+    """Whether a signal was received, so that a second one would end the process at once."""
     return _heard.received is not None
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """What is in the block is brought to its end before it is interrupted."""
+    """Delays Interrupted until the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,6 +1,6 @@
-"""The values that every other module speaks of: commits and refs.
+"""The values that all other modules use: commits and refs.
 
-Not for: anything that reads, writes or decides. This module imports nothing of ours.
+Not for: reading, writing or deciding. This module imports no other module of Ebbtide.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ RefKind = Literal["branch", "tag", "collection"]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """The date of every repository's initial, empty commit."""
 ONE_MICROSECOND = timedelta(microseconds=1)
-"""As exact as dates are."""
+"""The precision of dates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One version of a repository.
 
-    `parent_ids` has the first parent first. `created_at` is UTC, to the microsecond.
-    `tombstoned` says that a collector has passed its fence over the commit: its objects may be
-    gone. `leased_until` is the latest instant to which somebody was promised its data. One with
-    `is_content` was made as the content of a collection: it is no part of a history, so that only
-    refs, holds and leases keep it.
+    `parent_ids` has the first parent first. `created_at` is UTC, to the microsecond. If
+    `tombstoned` is true, the fence of a run has closed the commit: its objects may be gone.
+    `leased_until` is the end of the last lease on its data. If `is_content` is true, the commit is
+    the content of a collection. It is not part of a history, so that only refs, holds and leases
+    keep it.
     """
 
     commit_id: str
@@ -44,9 +44,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A name that points at a commit. `expires_at` is None for one that is persistent.
+    """A name that points at a commit. `expires_at` is None if the ref is persistent.
 
-    One that does not keep the data keeps the commit's record, tree and nodes alone.
+    If `keeps_data` is false, the ref keeps only the commit's record, tree and nodes.
     """
 
     name: str

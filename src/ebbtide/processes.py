@@ -1,7 +1,7 @@
-"""Processes: whether one that held something is gone, from the name it left behind; and those that
-end with their parent; how this one was started, and is set up for many rows.
+"""Helpers for processes: whether the holder of a lease is dead, how this process was started, and
+how a worker ends with its parent.
 
-Not for: processes of other machines, of which nothing is known but that they fell silent.
+Not for: processes of other machines. Only the end of their heartbeat is known.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Final
 
 OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
 NO_SPARK: Final = "none"
-"""What stands in place of a Spark master for runs in the process alone."""
+"""The value in place of a Spark master for runs without Spark, in this process alone."""
 REMOTE: Final = "sc://"
-"""What the address of a server of Spark Connect begins with, in place of a Spark master."""
+"""The beginning of the address of a Spark Connect server, in place of a Spark master."""
 
 
 def this_process() -> str | None:
-    """Machine, process namespace, process and its start: enough to tell that it is gone.
+    """Returns machine, process namespace, process id and start time, for `is_dead`.
 
-    None where the system does not say (no `/proc`).
+    None if the system does not provide them (no `/proc`).
     """
     machine = _machine()
     start = _start_of(str(os.getpid()))
@@ -32,9 +32,9 @@ def this_process() -> str | None:
 
 
 def is_dead(holder: str | None) -> bool:
-    """Whether `holder`, as `this_process` gave it, ran on this machine and is gone.
+    """Whether the process `holder`, a text of `this_process`, ran on this machine and is gone.
 
-    Unsure is not dead: neither is None, nor a text that `this_process` can't have given.
+    False in doubt: for None, and for any other text.
     """
     parts = (holder or "").rsplit(" ", 2)
     if len(parts) != 3 or not parts[1].isdecimal():
@@ -44,7 +44,8 @@ def is_dead(holder: str | None) -> bool:
 
 
 def _machine() -> str | None:
-    """The running kernel and the namespace of process ids: equal only where ids are comparable."""
+    """Returns the boot id of the kernel and the namespace of process ids. If two are equal, process
+    ids can be compared."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -53,8 +54,8 @@ def _machine() -> str | None:
 
 
 def _start_of(pid: str) -> str | None:
-    """When process `pid` started, in the kernel's own ticks; None when there is none (or it is
-    a zombie)."""
+    """Returns the start time of process `pid` in the kernel's ticks. None if there is no such
+    process, or if it is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -64,19 +65,21 @@ def _start_of(pid: str) -> str | None:
 
 
 def was_submitted() -> bool:
-    """Whether `spark-submit` started this program: its JVM runs, and knows the master."""
+    """Whether `spark-submit` started this program. Its JVM then runs, and knows the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def collect_seldom() -> None:
-    """Have Python look for cycles less often: rows by the hundred thousand have none, and to look
-    through them each time that some were made takes as long as to make them."""
+    """Makes Python look for reference cycles less often.
+
+    Hundreds of thousands of rows have no cycles, and the search takes as long as making the rows.
+    """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
 
 
 def follow_parent() -> None:
-    """In a process of `multiprocessing`: leave interrupts to the parent, and end when it does,
-    however that ends."""
+    """Makes a process of `multiprocessing` ignore interrupts, and end when its parent ends for any
+    reason."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,6 +1,6 @@
-"""The one table of settings: name, type, default, help. Environment, CLI and docs come from it.
+"""The table of all settings: name, type, default, help. The source of environment, CLI and docs.
 
-Not for: what the settings mean to the code that reads them.
+Not for: the effects of the settings.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.escaping import shown
 
 ENV_PREFIX: Final = "EBBTIDE_"
-_PROMISED: Final = " Counts when a store is made; later, `ebbtide promises` changes it."
+_PROMISED: Final = " Read when a store is made; later, `ebbtide promises` changes it."
 
 
 def _duration(value: object) -> timedelta:
-    """Text with a unit, from the environment; a timedelta, from code."""
+    """Parses a text with a unit from the environment. A timedelta from code stays as it is."""
     if isinstance(value, timedelta):
         return value
     try:
@@ -50,9 +50,9 @@ _HOW: Final[dict[object, str]] = {
 
 
 class Settings(BaseSettings):
-    """Every setting. Arguments win over the environment, which wins over the defaults.
+    """All settings. Arguments override the environment, which overrides the defaults.
 
-    Raises InvalidInput (`invalid_setting`), naming the variable and what to write.
+    Raises InvalidInput (`invalid_setting`), which names the variable and the valid values.
     """
 
     model_config = SettingsConfigDict(
@@ -62,58 +62,61 @@ class Settings(BaseSettings):
     store: Path | None = Field(None, description="Directory of the store.")
     database_url: str | None = Field(
         None,
-        description="Metadata database, `sqlite:///FILE` or `postgresql://…`; without it, a "
-        "SQLite file in the store's directory.",
+        description="URL of the metadata database, `sqlite:///FILE` or `postgresql://…`. Without "
+        "it, the store uses a SQLite file in its directory.",
         repr=False,
     )
     storage_url: str | None = Field(
         None,
-        description="Where new repositories put their storage roots, a directory or URL; without "
-        "it, `storage` in the store's directory.",
+        description="Directory or URL below which new repositories get their storage roots. "
+        "Without it, `storage` in the store's directory.",
         repr=False,
     )
     secret_key: str | None = Field(
         None,
-        description="Key by which the secrets of access keys are encrypted, 32 bytes in base64url; "
-        "without it, the file `secret.key` in the store's directory, made by `init`.",
+        description="Key that encrypts the secrets of access keys, 32 bytes in base64url. "
+        "Without it, the file `secret.key` in the store's directory, which `init` "
+        "makes.",
         repr=False,
     )
     spark_master: str = Field(
         "local[*]",
-        description="Spark master that collector runs use; `sc://host:port`: a server of Spark "
-        "Connect; `none`: no Spark, but this process alone, for repositories of some hundred "
-        "thousand files.",
+        description="Spark master of collector runs. `sc://host:port`: a server of Spark "
+        "Connect. `none`: no Spark, only this process, for repositories of some "
+        "hundred thousand files.",
     )
     spark_conf: str = Field(
         "",
-        description="Settings of Spark's own, `spark.name=value`, separated by line ends or by the "
-        "comma before the next; `--conf` comes before them, `spark-defaults.conf` after.",
+        description="Settings of Spark, `spark.name=value`, separated by line breaks, or by a "
+        "comma before the next name. They override `spark-defaults.conf`; `--conf` "
+        "overrides them.",
     )
     spark_driver_memory: str = Field("2g", description="Memory of Spark's driver.")
     spark_archive: str | None = Field(
         None,
-        description="Path or URL of the archive that `ebbtide gc archive` wrote, for executors on "
-        "machines that lack Ebbtide.",
+        description="Path or URL of the archive that `ebbtide gc archive` wrote, for executors "
+        "on machines without Ebbtide.",
     )
     spark_executors_wait: Duration = Field(
         timedelta(minutes=10),
-        description="How long a run waits for executors of a cluster while there is none.",
+        description="How long a run waits while its cluster has no executor.",
     )
     grace: Duration = Field(
-        timedelta(hours=24), description="Nothing younger is ever a candidate for deletion."
+        timedelta(hours=24), description="No younger file is a candidate for deletion."
     )
     icechunk_grace: Duration = Field(
         timedelta(days=7),
-        description="The same for Icechunk repositories: longer than any of their sessions lasts.",
+        description="The grace for Icechunk repositories. It must be longer than the longest "
+        "session on them.",
     )
     lease_ttl: Duration = Field(
         timedelta(hours=1),
-        description="How long a signed URL or locator lasts, and what a ref pointed at stays."
+        description="How long signed URLs and locators last, and a ref's former target stays."
         + _PROMISED,
     )
     trash_time: Duration = Field(
         timedelta(days=7),
-        description="How long what was deleted or has expired can be restored." + _PROMISED,
+        description="How long the content of the trash can be restored." + _PROMISED,
     )
     share_max: float = Field(
         0.5,
@@ -127,94 +130,102 @@ class Settings(BaseSettings):
     )
     upload_ttl: PositiveDuration = Field(
         timedelta(hours=1),
-        description="How long an address for a direct upload can be uploaded to and linked."
-        + _PROMISED,
+        description="How long an address for a direct upload can be used, and the upload can be "
+        "linked." + _PROMISED,
     )
     prepare_ttl: PositiveDuration = Field(
         timedelta(hours=6),
-        description="How long reading what is uncommitted may take from its first page to its "
+        description="How long a list of uncommitted data can be read, from its first page to its "
         "last." + _PROMISED,
     )
     reclaim: bool = Field(
         True,
-        description="Whether the server deletes what was never committed and nobody refers to any "
-        "more.",
+        description="Whether the server deletes objects that were never committed and lost their "
+        "last reference.",
     )
     reclaim_interval: PositiveDuration = Field(
-        timedelta(seconds=2), description="How often it looks for such objects."
+        timedelta(seconds=2), description="How often the server looks for such objects."
     )
     reclaim_claim_ttl: PositiveDuration = Field(
         timedelta(minutes=10),
-        description="After so long another process deletes what one set out to delete and did not.",
+        description="Period after which another process deletes the objects that a process "
+        "claimed but did not delete.",
     )
     slice_objects_max: int = Field(
-        50_000, ge=1, description="Objects in one slice of a storage root before the next starts."
+        50_000,
+        ge=1,
+        description="Number of objects in a slice after which a process starts its next slice.",
     )
     slice_age_max: PositiveDuration = Field(
-        timedelta(hours=1), description="Age at which a process starts its next slice."
+        timedelta(hours=1), description="Age of a slice at which a process starts its next slice."
     )
     range_entries_target: int = Field(
         2048, ge=1, description="Average number of entries in one range file."
     )
     clock_skew_max: PositiveDuration = Field(
         timedelta(minutes=5),
-        description="How far the clocks of host, database and storage may be apart.",
+        description="The largest allowed difference between the clocks of host, database and "
+        "storage.",
     )
     run_heartbeat: PositiveDuration = Field(
-        timedelta(seconds=5), description="How often a run says that it is alive."
+        timedelta(seconds=5), description="How often a run writes a heartbeat."
     )
     run_lease_ttl: PositiveDuration = Field(
         timedelta(seconds=30),
-        description="Without a heartbeat for so long, the next run may take the repository.",
+        description="Time without a heartbeat after which another run may take the repository.",
     )
     clean_every: PositiveDuration = Field(
         timedelta(days=7),
-        description="A run that may be incremental is clean when the last clean one is older.",
+        description="A run in mode `auto` is clean if the last clean run is older.",
     )
     sizes: Literal["auto", "all", "candidates"] = Field(
         "auto",
-        description="Of which files a run asks a directory for size and date: of all, or, several "
-        "times as fast, of those alone that could go (`candidates`). `auto`: of all, up to a "
-        "million files.",
+        description="Files in a directory whose size and date a run reads. `all`: all files. "
+        "`candidates`: only possible candidates, which is several times as fast. "
+        "`auto`: all, up to a million files.",
     )
     server_spark_idle: Duration = Field(
         timedelta(minutes=10),
-        description="How long a server keeps Spark's JVM after the last run, for the next.",
+        description="How long a server keeps Spark's JVM after a run, for the next run.",
     )
     server_threads: int = Field(
-        32, ge=1, description="Requests that one server works on at a time."
+        32, ge=1, description="The most requests that one server works on at a time."
     )
     server_transfers_max: int = Field(
-        64, ge=1, description="Uploads that one server takes at a time; others wait."
+        64, ge=1, description="The most uploads that one server takes at a time; others wait."
     )
     server_upload_max: int = Field(
-        5 * 2**40, ge=1, description="Bytes of one upload through the server."
+        5 * 2**40, ge=1, description="The most bytes of one upload through the server."
     )
-    server_body_max: int = Field(16 * 2**20, ge=1, description="Bytes of any other request's body.")
+    server_body_max: int = Field(
+        16 * 2**20, ge=1, description="The most bytes of the body of any other request."
+    )
     server_header_max: int = Field(
-        64 * 2**10, ge=1024, description="Bytes of a request's line and headers."
+        64 * 2**10, ge=1024, description="The most bytes of a request's line and headers."
     )
-    server_list_max: int = Field(1000, ge=1, le=5000, description="Results in one page of a list.")
+    server_list_max: int = Field(
+        1000, ge=1, le=5000, description="The most results in one page of a list."
+    )
     session_ttl: PositiveDuration = Field(
         timedelta(hours=12), description="How long a login to the pages lasts."
     )
     import_prefixes: str = Field(
         "s3:// gs:// az://",
-        description="What URLs of objects may begin with that are staged through the server where "
-        "they are, divided by blanks.",
+        description="Prefixes, separated by blanks, of the URLs of objects that may be imported "
+        "through the server.",
     )
     price_gb_month: float | None = Field(
         None,
         ge=0,
         allow_inf_nan=False,
-        description="What a GB (1,000,000,000 bytes) costs for a month, in any currency; `what-if` "
-        "reckons with it.",
+        description="Price of one GB (1,000,000,000 bytes) for a month, in any currency. "
+        "`what-if` shows costs with it.",
     )
     run_retention: Duration = Field(
         timedelta(days=365), description="How long the records of collector runs are kept."
     )
 
-    def __init__(self, **values: Any) -> None:  # each is checked by its field
+    def __init__(self, **values: Any) -> None:  # each field checks its own value
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -222,7 +233,8 @@ class Settings(BaseSettings):
 
 
 def _invalid_setting(error: ValidationError) -> InvalidInput:
-    """The first problem. The value itself stays out for URLs: they may hold a password."""
+    """Returns the error for the first problem. It leaves out the values of URLs and keys, which may
+    be secret."""
     problem = error.errors()[0]
     name = str(problem["loc"][0]) if problem["loc"] else "?"
     variable = ENV_PREFIX + name.upper()
@@ -241,7 +253,7 @@ def _invalid_setting(error: ValidationError) -> InvalidInput:
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """One setting as docs and `--help` show it; `default` is written as the variable would be."""
+    """One setting as docs and `--help` show it. `default` is a valid text for the variable."""
 
     name: str
     variable: str
@@ -250,7 +262,7 @@ class SettingInfo:
 
 
 def list_settings() -> Iterator[SettingInfo]:
-    """Every setting, in the order of the table."""
+    """Yields every setting, in the order of the table."""
     for name, field in Settings.model_fields.items():
         yield SettingInfo(
             name=name,

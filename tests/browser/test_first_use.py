@@ -53,7 +53,7 @@ def upload(visitor: Visitor, file: Path, *, path: str = "") -> None:
 def commit(visitor: Visitor, message: str) -> None:
     visitor.page.fill("#message", message)
     visitor.follow("button:has-text('Commit')")
-    visitor.page.wait_for_selector("text=It is committed")
+    visitor.page.wait_for_selector("text=The changes are committed")
 
 
 def newest_commit(server: Server) -> datetime:
@@ -71,7 +71,7 @@ def test_from_a_key_to_the_first_byte(browser: Browser, new_store: Server, tmp_p
         page = visitor.page
         page.fill("#name", "lake")
         visitor.follow("button:has-text('Make it')")
-        page.wait_for_selector("text=The repository is there")
+        page.wait_for_selector("text=The repository is created")
         upload(visitor, wanted)
         upload(visitor, unwanted, path="raw/first.csv")
         visitor.follow("nav.path a")
@@ -79,7 +79,7 @@ def test_from_a_key_to_the_first_byte(browser: Browser, new_store: Server, tmp_p
         assert page.locator(".changes li").count() == 3
         commit(visitor, "Three files")
         visitor.follow("[aria-label='Delete un wanted „2“.csv']")
-        page.wait_for_selector("text=The file is deleted here")
+        page.wait_for_selector("text=The file is deleted from the branch")
         commit(visitor, "Without one")
 
         visitor.follow("nav.sections >> text=Policy")

@@ -142,7 +142,7 @@ def test_the_graph_by_keyboard(visitors: Visitors) -> None:
     page.keyboard.press("Escape")
     assert not bubble.is_visible()
     page.locator(".commit.gone .tip").first.hover()
-    assert "let its data go" in page.locator(".commit.gone .bubble:visible").inner_text()
+    assert "deleted its data" in page.locator(".commit.gone .bubble:visible").inner_text()
 
     total = int(re.findall(r"of (\d+)", page.locator(".pages").first.inner_text())[0])
     seen = page.locator("li.commit").count()
@@ -267,18 +267,18 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
 
     # What went is aside for a week, and comes back.
     assert "40 files" in page.locator("#aside + p").inner_text()
-    aside = page.locator(".figures div:has(dt:text-is('Aside')) dd").first.inner_text()
+    aside = page.locator(".figures div:has(dt:text-is('Quarantine')) dd").first.inner_text()
     assert re.match(r"[\d.]+ KiB$", aside)
     by_run = f"tr:has([href='{place.removeprefix(visitor.url)}'])"
     for listed, row in (("", "tr:has(th a:text-is('lake'))"), (f"{LAKE}/runs", by_run)):
         visitor.go(listed)
-        assert page.locator(f"{row} [data-label='Aside']").inner_text() == aside, listed
+        assert page.locator(f"{row} [data-label='Quarantine']").inner_text() == aside, listed
     visitor.go(LAKE)
-    assert page.locator(".figures div:has(dt:text-is('Aside')) dd").first.inner_text() == aside
+    assert page.locator(".figures div:has(dt:text-is('Quarantine')) dd").first.inner_text() == aside
     page.goto(place)
     page.click("button:has-text('Undo')")
     page.wait_for_selector(".head .badge.undone", timeout=120_000)
-    assert page.locator(".figures div:has(dt:text-is('Aside'))").count() == 0
+    assert page.locator(".figures div:has(dt:text-is('Quarantine'))").count() == 0
     visitor.go(f"{LAKE}/explain")
     page.fill("#what", address)
     page.keyboard.press("Enter")
@@ -291,7 +291,7 @@ def test_the_trash(visitors: Visitors) -> None:
     visitor.go(f"{LAKE}/trash")
     assert page.locator("text=6 days left").count() == 5
     visitor.follow("[aria-label='Restore branch dropped']")
-    page.wait_for_selector("text=It was brought back")
+    page.wait_for_selector("text=It was restored")
     visitor.go(f"{LAKE}/refs?state=persistent&prefix=dropped")
     assert page.locator("tbody tr").count() == 1
     reader = visitors("reader")
@@ -305,10 +305,10 @@ def test_a_purge(visitors: Visitors) -> None:
     visitor.go(f"{LAKE}/purges")
     page.click("summary")
     page.fill("#paths", "user-bob:hostile")
-    page.check("text=Every commit that holds what is named, too")
+    page.check("text=Also every other commit that has a named object")
     page.fill("#reason", "asked for by its owner")
     assert page.locator("#purge").is_disabled()
-    visitor.follow("text=Plan: see what would go")
+    visitor.follow("text=Plan: show what would be deleted")
     page.wait_for_selector(".head .badge:is(.planned, .refused)", timeout=60_000)
     state = page.locator(".head .badge").inner_text()
     assert state == "planned"

@@ -1,9 +1,14 @@
 """The program, which is interrupted while it works.
 
-`python -m tests.cli.interrupted WHEN SIGNAL TIMES SECONDS COMMAND …`. WHEN is `start STEP` or
-`end STEP`, where the process signals itself; `done N`, once so many files are deleted; `stuck`,
-once a worker has a batch in hands that takes for ever; or `never`, for a caller that signals from
-outside. TIMES is `once` or `until it ends`. Candidates are deleted one by one, each after SECONDS.
+`python -m tests.cli.interrupted WHEN SIGNAL TIMES SECONDS COMMAND …`. WHEN says when the process
+signals itself:
+
+- `start STEP` or `end STEP`: there;
+- `done N`: when N files are deleted;
+- `stuck`: when a worker has a batch that never ends;
+- `never`: the caller signals from outside.
+
+TIMES is `once` or `until it ends`. Candidates are deleted one by one, each after SECONDS.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def test_the_trash(p: Ebbtide) -> None:
         assert trashed["collection_id"] in message
         assert "--ensure-unique-name" in message
     back = p("collection", "restore", "lake", trashed["collection_id"], "--ensure-unique-name")
-    assert "p/c (2) is back" in back.out
+    assert "p/c (2) is restored" in back.out
 
 
 def test_changes(p: Ebbtide, tree: Path) -> None:
@@ -170,7 +170,7 @@ def test_changes(p: Ebbtide, tree: Path) -> None:
     ).document
     assert (changed["path"], changed["properties"]) == ("q/d", {"b": "2"})
     let_go = p("collection", "update", "lake", "q/d", "--replication-desired", "0")
-    assert "may be gone for good" in let_go.err
+    assert "can delete its data for good" in let_go.err
     assert "not kept" in p("collection", "show", "lake", "q/d").out
     for command in (("get", "lake", "q/d", "one"), ("locators", "lake", "q/d")):
         assert p("collection", *command, "--json", code=1).error_kind == "data_released"

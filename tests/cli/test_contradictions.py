@@ -55,6 +55,6 @@ def test_what_a_new_policy_drops_is_said(lake: Ebbtide) -> None:
     lake("retention", "set", "lake", "--default", "30d", "--tags", "9d", "--branch", "old=1d")
     result = lake("retention", "set", "lake", "--branch", "main=3d")
     for name in ("the default rule", "the rule for 'old'", "the rule for tags"):
-        assert f"{name} of the policy before is gone" in result.err
+        assert f"{name} of the previous policy is dropped" in result.err
     again = lake("retention", "set", "lake", "--branch", "main=4d", "--default", "9d")
-    assert "is gone" not in again.err
+    assert "is dropped" not in again.err

@@ -9,6 +9,7 @@ import pytest
 
 from ebbtide.cli.downloading import files_below, save
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from tests.cli.conftest import Ebbtide, Write
 
 LONGEST = "é" * 127 + "x"  # 255 bytes
@@ -44,7 +45,7 @@ def test_paths_that_can_be_no_files_are_named(
     error = refused(tmp_path, *paths)
     assert error.details["paths"] == wrong
     for path in wrong[:3]:
-        assert repr(path[:100]) in error.message
+        assert shown(path) in error.message
 
 
 def test_not_all_of_many_are_named(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ class TestExpire:
         after = lake.files()
         again = program_free(*arguments, "--json").document
         assert (again["done"], again["edited"], again["released"]) == (False, [], [])
-        kept = "there is nothing to expire: of 4 snapshots that may go by age, refs or rules keep"
+        kept = "there is nothing to expire: 4 snapshots are old enough, but kept by refs or rules"
         assert program_free(*arguments).out.startswith(kept)
         assert lake.files() == after
 
@@ -254,7 +254,7 @@ class TestExpire:
         """No changes nothing."""
         typing("n\n")
         answer = program_free("expire", unchanged.name, "--keep-last", "1", "--unsafe")
-        assert "rewrite its history so?" in answer.err
+        assert "rewrite the history like this?" in answer.err
         assert "nothing was changed" in answer.err
 
 
@@ -443,7 +443,7 @@ class TestCollecting:
         runs = program_free("gc", "runs", lake.name, *elsewhere, "--json").document["runs"]
         assert [run["run_id"] for run in runs] == [planned["run_id"]]
         assert (
-            "0 let go" in program_free("gc", "show", lake.name, planned["run_id"], *elsewhere).out
+            "0 expired" in program_free("gc", "show", lake.name, planned["run_id"], *elsewhere).out
         )
         assert program_free("gc", "runs", lake.name, "--json").document == {"runs": []}
         assert lake.files() == before

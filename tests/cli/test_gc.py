@@ -68,7 +68,7 @@ def test_verify(lake: Ebbtide, expired: str) -> None:
     assert (found["checked"]["candidates"], found["checked"]["outcomes"]) == (1, 0)
     told = lake("gc", "verify", "lake", run_id).out
     assert re.search(rf"^run +{run_id} passes$", told, re.MULTILINE)
-    assert re.search(r"^looked at +1 candidates, 0 outcomes,", told, re.MULTILINE)
+    assert re.search(r"^checked +1 candidates, 0 outcomes,", told, re.MULTILINE)
     swept = lake("gc", "sweep", "lake", run_id, *SHORT, "--yes", "--json").document
     assert lake("gc", "verify", "lake", run_id, "--json").document["checked"]["outcomes"] == 1
 
@@ -99,7 +99,7 @@ def test_verify_where_nothing_can_be_written(
 
     monkeypatch.setattr("ebbtide.storage.local.LocalStorage.put", refuse)
     found = lake("gc", "verify", "lake", swept["run_id"], code=3)
-    assert "they are written nowhere: no writing here" in found.err
+    assert "the full list could not be written: no writing here" in found.err
     assert "unrecorded" in found.out
 
 
@@ -109,7 +109,7 @@ def test_run_asks_with_the_figures(
     """No leaves the plan; yes sweeps. A plan that nobody swept is what `gc sweep` means."""
     typing("n\n")
     refused = lake("gc", "run", "lake", *SHORT)
-    assert "move 1 file (3 B) of lake aside, and close the commits that are" in refused.err
+    assert "quarantine 1 file (3 B) of lake, and close the expired commits?" in refused.err
     assert "keep_last 1" in refused.out
     assert lake("fs", "cat", "lake", expired, "a").out == "old"
     typing("y\n")
@@ -127,7 +127,7 @@ def test_more_than_the_allowed_share_is_refused(
     assert (found.document["state"], found.document["error"]["kind"]) == ("refused", "over_share")
     assert "error: " in found.err
     planned = lake("gc", "plan", "lake", *SHORT, "--run-dir", tmp_path / "runs", code=3)
-    assert "would go" in planned.out
+    assert "would be deleted" in planned.out
     assert lake("fs", "cat", "lake", expired, "a").out == "old"
     done = lake("gc", "run", "lake", *SHORT, "--allow-share", "--yes", "--json").document
     assert done["state"] == "swept"
@@ -187,7 +187,7 @@ def test_modes(lake: Ebbtide, expired: str) -> None:
     second = lake(*run).document
     assert (second["mode"], second["previous_id"]) == ("incremental", first["run_id"])
     shown = lake("gc", "plan", "lake", *SHORT).out
-    assert f"incremental: goes on from run {second['run_id']}" in shown
+    assert f"incremental: continues from run {second['run_id']}" in shown
     assert lake(*run, "--mode", "clean").document["mode"] == "clean"
     assert lake(*run, "--mode", "fast", code=2).error_kind == "invalid_argument"
 

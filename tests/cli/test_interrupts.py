@@ -115,14 +115,14 @@ def ended(
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
-def command_named(told: str, way: str = "Go on with") -> str:
+def command_named(told: str, way: str = "Continue with") -> str:
     """The command line that a message names, as it stands there."""
     named = re.search(rf"^{way}: (ebbtide .*)$", told, re.MULTILINE)
     assert named is not None, told
     return named[1]
 
 
-def go_on(lake: Ebbtide, told: str, way: str = "Go on with") -> str:
+def go_on(lake: Ebbtide, told: str, way: str = "Continue with") -> str:
     """Runs the command that a message names, in this process. Returns what it prints."""
     return lake(*shlex.split(command_named(told, way))[1:]).out
 
@@ -204,8 +204,8 @@ def test_a_sweep_that_deletes(
         lake("gc", "plan", "lake", *SHORT)
     found = interrupted(store, "gc", command, "lake", *SHORT, "--yes", *options, when=when, how=how)
     assert found.returncode == {"SIGINT": INTERRUPTED, "SIGTERM": TERMINATED}[how]
-    assert "Nothing is lost: what was planned stays planned" in found.stderr
-    told = re.search(rf"(\d+) of {FILES} files (deleted|moved aside)\.", found.stderr)
+    assert "Nothing is lost: the plan stays" in found.stderr
+    told = re.search(rf"(\d+) of {FILES} files (deleted|quarantined)\.", found.stderr)
     records = list((store / "storage").rglob("deleted/**/*.parquet"))
     assert len(records) == (int(told[1]) if told else 0), found.stderr
     if when == "done 3":
@@ -256,8 +256,8 @@ def test_deleting_for_good(lake: Ebbtide, store: Path) -> None:
     """Likewise."""
     run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d", "--json").document
     found = interrupted(store, "gc", "purge", "lake", run["run_id"], "--yes", when="start purge")
-    assert "files that were aside are deleted for good" in found.stderr
-    assert "has nothing aside any more" in go_on(lake, found.stderr, "Start it again with")
+    assert "in quarantine deleted for good" in found.stderr
+    assert "has no files in quarantine any more" in go_on(lake, found.stderr, "Start it again with")
     assert lake("gc", "undo", "lake", run["run_id"], code=1).err
 
 
@@ -265,8 +265,8 @@ def test_deleting_for_good(lake: Ebbtide, store: Path) -> None:
     ("when", "said"),
     [
         ("start close", "nothing was deleted"),
-        ("start delete", "what is named is closed"),
-        ("start record", "what is named is closed"),
+        ("start delete", "the named data is closed"),
+        ("start record", "the named data is closed"),
     ],
 )
 def test_a_purge(lake: Ebbtide, store: Path, when: str, said: str) -> None:

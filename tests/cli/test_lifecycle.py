@@ -148,7 +148,7 @@ def test_a_repository_from_the_trash_to_its_end(
     assert thing in lake("repo", "list", "--gone").out
     assert thing not in lake("repo", "list", "--include-expired").out
     plan = lake("gc", "plan", thing)
-    assert "lake is gone: all that is Ebbtide's would go" in plan.out
+    assert "lake is gone: all files that Ebbtide wrote would be deleted" in plan.out
     typing("n\n")
     assert "the plan stays" in lake("gc", "sweep", thing).err
     assert (root / "_ebbtide" / "OWNER").exists()

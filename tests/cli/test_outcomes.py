@@ -81,7 +81,8 @@ def test_each_is_told(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, command: s
             result = lake(*words, *form, code=code)
             assert "defect" not in result.out + result.err, report
             if report.state == "refused" and command in ("undo", "purge"):
-                assert "are back" not in result.out and "nothing aside" not in result.out
+                assert "restored" not in result.out
+                assert "no files in quarantine" not in result.out
             if report.error is not None and not form and not reading:
                 assert report.error["message"] in result.err
             told.append(result.out)

@@ -97,4 +97,4 @@ def test_each_commit_with_its_fate(lake: Ebbtide, write: Callable[..., str]) -> 
     assert (fates[head]["kept"], fates[head]["reason"]) == (True, "head of branch main")
     assert (fates[old]["kept"], fates[old]["reason"]) == (False, None)
     text = lake("retention", "show", "lake", "--commits").out
-    assert "1 commit kept, 3 let go" in text
+    assert "1 commit kept, 3 expired" in text

@@ -63,7 +63,7 @@ def test_steps_are_kept_with_what_was_counted(capsys: pytest.CaptureFixture[str]
     assert shown.current is None
     subtract = shown.reached("sub")
     assert subtract is not None
-    assert subtract.line == "finding what nothing needs: 4 files"
+    assert subtract.line == "finding files that are not needed: 4 files"
     assert shown.reached("delete ") is None
     assert capsys.readouterr() == ("", "")
 
@@ -125,7 +125,7 @@ def test_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
     text = _read_to_the_end(driver).decode()
     last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "").rstrip().splitlines()[-1]
-    assert re.search(r"✓ looking for what keeps it: 7 files of .*… 0:00:0\d$", last), text
+    assert re.search(r"✓ finding what keeps it: 7 files of .*… 0:00:0\d$", last), text
 
 
 def _read_to_the_end(driver: int) -> bytes:
@@ -148,7 +148,7 @@ def test_summary(lake: Ebbtide, tmp_path: Path) -> None:
     run_id = found["run"].split()[0]
     assert found["run"] == f"{run_id} planned"
     assert (found["repository"], found["store"]) == ("lake", str(tmp_path / "store"))
-    assert found["would go"] == "0 files, 0 B"
+    assert found["would be deleted"] == "0 files, 0 B"
     assert re.fullmatch(r"begun \d{4}-\d\d-\d\d \d\d:\d\d UTC, \d+\.\d s at work", found["when"])
     shown = lake("gc", "show", "lake", run_id, "--run-dir", tmp_path / "my runs", "--json")
     assert found["policy"] == f"sha256 {shown.document['policy_sha256'][:12]}"

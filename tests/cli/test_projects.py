@@ -71,7 +71,7 @@ def test_the_trash(lake: Ebbtide) -> None:
         assert trashed["project_id"] in message
         assert "--ensure-unique-name" in message
     back = lake("project", "restore", "lake", trashed["project_id"], "--ensure-unique-name")
-    assert "project a (2) is back" in back.out
+    assert "project a (2) is restored" in back.out
     none = lake("project", "restore", "lake", "a (2)", "--json", code=1)
     assert none.document["error"]["message"].endswith("nothing was restored")
     assert "in" in lake("project", "list", "lake", "a (2)").out

@@ -71,7 +71,7 @@ def test_what_is_in_the_way_is_shown_and_ends_with_3(filled: Ebbtide, tmp_path: 
     assert refused.document["error"]["kind"] == "purge_in_use"
     assert refused.document["reference_counts"] == {"commit": 1}
     shown = filled("purge", "run", "lake", "--path", "main:a", *WHY, "--dry-run", code=3)
-    assert "in the way" in shown.out
+    assert "blocked by" in shown.out
     assert "Nothing was deleted" in shown.err
     assert files(tmp_path) == 3
     with_all = ("--all-history", "--yes-i-mean", "lake")
@@ -117,7 +117,7 @@ def test_the_name_is_typed_in(
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     asked = filled("purge", "run", "lake", "--path", "main:a", *WHY)
-    assert "type lake to go on" in asked.err
+    assert "type lake to continue" in asked.err
     assert files(tmp_path) == left
 
 

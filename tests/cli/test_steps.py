@@ -35,7 +35,7 @@ for (_, known_kind), (exit_code, *_others) in documented().items():
     CODES.setdefault(known_kind, set()).add(exit_code)
 INTERRUPTED: Final = 130
 CLAIMS: Final = re.compile(r"[Nn]othing was (changed|stored|written|deleted)")
-NAMED: Final = re.compile(r"(?:Go on with|Start it again with): (ebbtide .*)$", re.MULTILINE)
+NAMED: Final = re.compile(r"(?:Continue with|Start it again with): (ebbtide .*)$", re.MULTILINE)
 TOLD: Final = r"^(error: |[Ii]nterrupted)"
 QUOTED: Final = re.compile(r"'ebbtide ([a-z][^']*)'")
 CLEAN: Final = ("--mode", "clean", "--grace", "1s", "--unsafe", "--yes")

@@ -16,7 +16,7 @@ from tests.cli.test_gc import SHORT
 
 def test_a_run_comes_back_as_it_was(lake: Ebbtide, expired: str) -> None:
     run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "3d")
-    assert "moved aside" in run.out
+    assert "quarantined" in run.out
     assert "ebbtide gc undo lake" in run.out
     assert lake("fs", "cat", "lake", expired, "a", code=1).err
     (listed,) = lake("gc", "runs", "lake", "--json").document["runs"]
@@ -25,12 +25,14 @@ def test_a_run_comes_back_as_it_was(lake: Ebbtide, expired: str) -> None:
     )
     assert listed["quarantine"]["bytes"] == 3
     run_id = listed["run_id"]
-    assert re.search(r"^aside +1 file, 3 B, until ", lake("gc", "show", "lake", run_id).out, re.M)
+    assert re.search(
+        r"^quarantine +1 file, 3 B, until ", lake("gc", "show", "lake", run_id).out, re.M
+    )
     undone = lake("gc", "undo", "lake", run_id).out
-    assert "1 file (3 B) is back" in undone
+    assert "1 file (3 B) is restored" in undone
     assert "can be read again" in undone
     assert lake("fs", "cat", "lake", expired, "a").out == "old"
-    assert "brought back" in lake("gc", "show", "lake", run_id).out
+    assert "restored" in lake("gc", "show", "lake", run_id).out
     again = lake("gc", "undo", "lake", run_id, code=1)
     assert "was undone already" in again.err
 
@@ -40,9 +42,11 @@ def test_a_selection_and_the_end(lake: Ebbtide, expired: str) -> None:
     run_id = lake("gc", "runs", "lake", "--json").document["runs"][0]["run_id"]
     none = lake("gc", "undo", "lake", run_id, "--under", "data/none", "--json").document
     assert (none["state"], none["quarantine"]["back_objects"]) == ("swept", 0)
-    assert "1 file (3 B) stays aside" in lake("gc", "undo", "lake", run_id, "--under", "x").out
+    assert (
+        "1 file (3 B) stays in quarantine" in lake("gc", "undo", "lake", run_id, "--under", "x").out
+    )
     purged = lake("gc", "purge", "lake", run_id, "--yes")
-    assert "has nothing aside any more" in purged.out
+    assert "has no files in quarantine any more" in purged.out
     assert lake("gc", "undo", "lake", run_id, code=1).err
     assert lake("fs", "cat", "lake", expired, "a", code=1).err
 
@@ -52,19 +56,22 @@ def test_a_selection_and_the_end(lake: Ebbtide, expired: str) -> None:
     [
         (
             1,
-            "1 file (3 B) is back|1 commit can be read again|1 file (5 B) stays aside|"
-            "1 file stays as it is, and commits that need it closed: a sweep was about to take it|"
-            "1 file that the run moved aside is not there any more|"
-            "1 commit stays closed: not all that it needs|"
-            "1 file did not come back: an administrator had it purged",
+            "1 file (3 B) is restored|1 commit can be read again|1 file (5 B) stays in quarantine|"
+            "1 file was not restored, and commits that need it stay closed: a sweep had begun to "
+            "delete it|"
+            "1 file that the run quarantined does not exist any more|"
+            "1 commit stays closed: files that it needs|"
+            "1 file was not restored: an administrator purged it",
         ),
         (
             2,
-            "2 files (3 B) are back|2 commits can be read again|2 files (5 B) stay aside|"
-            "2 files stay as they are, and commits that need them closed: a sweep was about to take"
-            "|2 files that the run moved aside are not there any more|"
-            "2 commits stay closed: not all that they need|"
-            "2 files did not come back: an administrator had them purged",
+            "2 files (3 B) are restored|2 commits can be read again|"
+            "2 files (5 B) stay in quarantine|"
+            "2 files were not restored, and commits that need them stay closed: a sweep had begun "
+            "to delete them|"
+            "2 files that the run quarantined do not exist any more|"
+            "2 commits stay closed: files that they need|"
+            "2 files were not restored: an administrator purged them",
         ),
     ],
 )
@@ -86,7 +93,7 @@ def test_a_script_deletes_at_once(lake: Ebbtide, expired: str) -> None:
     done = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
     assert (done["deleted_count"], done["quarantine"]) == (1, None)
     missing = lake("gc", "undo", "lake", done["run_id"], code=1)
-    assert "deleted for good" in missing.err
+    assert "deleted them at once" in missing.err
 
 
 @pytest.mark.parametrize("period", ["7", "soon", "-1d"])
@@ -101,9 +108,9 @@ def test_who_is_asked_has_a_week(
 ) -> None:
     typing("y\n")
     run = lake("gc", "run", "lake", *SHORT)
-    assert "kept for 7d" in run.err
+    assert "in quarantine for 7d" in run.err
     assert "1 copy" in run.err
-    assert "move 1 file (3 B) of lake aside" in run.err
+    assert "quarantine 1 file (3 B) of lake" in run.err
     run_id = lake("gc", "runs", "lake", "--json").document["runs"][0]["run_id"]
     lake("gc", "undo", "lake", run_id)
     assert lake("fs", "cat", "lake", expired, "a").out == "old"

@@ -1,11 +1,11 @@
 """A collector run that kills its own process, or one that it works with: a program of
 `tests.support.forking`.
 
-`engine` is what it runs with, `action` is `plan` or `sweep`. `moment` and `where` are `start STEP`
-or `end STEP`, where the driver dies; or `before` or `after` and an address, where the process that
-deletes it kills the `victim`, and waits for its own end: before the storage was asked, or before
-the outcome is recorded. Deletes go one by one. A driver that lives on writes the error that it met
-with beside the store (`ERROR_SUFFIX`).
+`engine` names the engine of the run, and `action` is `plan` or `sweep`. `moment` and `where` say
+when a process dies. With `start STEP` or `end STEP` the driver dies. With `before` or `after` and
+an address, the process that deletes the address kills the `victim` and waits for its own end. It
+does so before it calls the storage, or before it records the outcome. Deletes go one by one. A
+driver that survives writes the error of its run beside the store (`ERROR_SUFFIX`).
 """
 
 from __future__ import annotations

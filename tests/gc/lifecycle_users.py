@@ -69,9 +69,9 @@ def lifecycle_acts(*groups: str) -> st.SearchStrategy[Act]:
 
 @dataclass(slots=True)
 class Wanted:
-    """What is asked for: sources as the store takes them, the files that they give by path
-    (addresses, or bytes of new files), what must refuse them at an instant, and whether some were
-    promised by locators."""
+    """A wanted content: its `sources` as the store takes them, and its `files` by path (an address,
+    or the bytes of a new file). `refused` says which errors must refuse it at an instant.
+    `promised_until` is the latest end of the locators among the sources."""
 
     sources: list[Source]
     files: dict[str, str | bytes]

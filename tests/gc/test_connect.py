@@ -186,7 +186,7 @@ def test_progress_and_an_interrupt() -> None:
         interruptAll=lambda: interrupted.append(True),
     )
     engine = ConnectEngine("sc://somewhere", lambda: session)
-    assert engine.name.startswith("Spark, which nothing")
+    assert engine.name.startswith("Spark (not started")
     engine.spark()
     (handler,) = told
     stages = [SimpleNamespace(num_tasks=4, num_completed_tasks=3) for _ in range(2)]

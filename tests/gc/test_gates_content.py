@@ -115,7 +115,9 @@ def test_file_of_an_unknown_version(planned: PlannedWorld, family: str) -> None:
 
     with nothing_deleted(planned):
         report = planned.collector().run()
-    check_refused(report, "unknown_format_version", "of format 2", "knows 1", "use a newer")
+    check_refused(
+        report, "unknown_format_version", "has format version 2", "knows 1", "use a newer"
+    )
     check_readable(planned)
 
 

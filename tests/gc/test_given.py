@@ -179,7 +179,7 @@ def test_no_incremental_run_goes_on_from_one(planned: PlannedWorld, inventory: P
     assert by(planned, inventory, mode="auto").run().mode == "clean"
     report = planned.collector(mode="auto").run()
     assert (report.state, report.mode) == ("swept", "clean")
-    assert "went by an inventory" in str(report.mode_reason)
+    assert "used an inventory" in str(report.mode_reason)
 
 
 def test_manifest(planned: PlannedWorld, inventory: Path, tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_inventory_of_something_else(planned: PlannedWorld, tmp_path: Path, what
     write(table, tmp_path / "inventory.parquet")
     with nothing_deleted(planned):
         report = by(planned, tmp_path / "inventory.parquet").run()
-    check_refused(report, "inventory_foreign", "twice" if what == "twice" else "nowhere")
+    check_refused(report, "inventory_foreign", "more than once" if what == "twice" else "nowhere")
 
 
 def _spoil(place: Path, how: str) -> None:
@@ -336,10 +336,10 @@ def test_files_that_cannot_be_read(planned: PlannedWorld, inventory: Path, how: 
         ("nowhere/manifest.json", None, "no file"),
         ("inventory", None, "give its date"),
         ("inventory", DATE.replace(tzinfo=None), "no zone"),
-        ("inventory", START + timedelta(minutes=1), "and it is"),
+        ("inventory", START + timedelta(minutes=1), "in the future"),
         ("store", DATE, "no Parquet file"),
         ("text.json", None, "no manifest"),
-        ("csv.json", None, "have S3 write it in Parquet"),
+        ("csv.json", None, "configure S3 to write it in Parquet"),
         ("good.json", DATE + timedelta(1), "leave out the date"),
         ("good.json", datetime.max.replace(tzinfo=timezone(-timedelta(hours=12))), "years 1 to"),
         ("late.json", None, "no manifest"),

@@ -1,8 +1,8 @@
 """Random histories of projects, collections and locators with a collector among the users, against
 the definition.
 
-Nothing that is needed, promised or leased is ever deleted; what nobody needs is gone after at most
-two runs past its time; and whatever is asked of the store is answered as the model says.
+No needed, promised or leased file is ever deleted. A file that nobody needs is gone after at most
+two runs past its time. The store answers each request as the model says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A locator that is given while the transaction that takes its object's name away is open.
 
-What such a transaction writes down about the past is dated when it is written, not when it counts:
-the locator is younger, and lasts longer than any promise that is reckoned from there.
+The transaction dates its records when it writes them, and they count from its commit. The locator
+is younger than these dates. So it outlasts each promise that begins at one of them.
 """
 
 from __future__ import annotations

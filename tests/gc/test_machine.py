@@ -1,8 +1,8 @@
 """Random histories with a collector among the users, against the naive definition.
 
-Users act between the steps of runs too. Whatever they do, every ref and everything staged reads
-back byte for byte, a commit is wholly there or closed by a run that is named, and when all is
-quiet the files are exactly those that the definition says.
+Users also act between the steps of runs. After each step, every ref and every staged file reads
+back byte for byte, and each commit is wholly there or was closed by a named run. At the end, the
+files are exactly those that the definition says.
 """
 
 from __future__ import annotations

@@ -162,9 +162,9 @@ def test_purged_and_timed_out(world: World) -> None:
     assert done.quarantine is not None
     assert (done.quarantine["state"], done.quarantine["objects"]) == ("purged", 0)
     assert not (world.root / quarantine.prefix_of(first)).exists()
-    with pytest.raises(NotFound, match="aside"):
+    with pytest.raises(NotFound, match="no files in quarantine"):
         world.collector().undo(first)
-    with pytest.raises(NotFound, match="aside"):
+    with pytest.raises(NotFound, match="no files in quarantine"):
         world.collector().purge(first)
     world.lake.objects.put("main", "more", b"1")
     world.lake.objects.delete("main", "more")

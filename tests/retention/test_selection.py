@@ -179,7 +179,7 @@ class TestDangling:
         assert set(selection.active) == {"c0", "c1", "c2", "main"}
         assert selection.active["c2"] == "tag v1"
         assert selection.active["c1"] == (
-            "on the ancestry of dangling commit c2, created 3 days before now, "
+            "in the history of dangling commit c2, created 3 days before now, "
             "within the default rule's 7d"
         )
 
@@ -343,7 +343,7 @@ class TestReport:
             "the rule for 'dev' matches no branch",
             "the rule for 'user-*' matches no branch",
             "held, but not in this repository: commit x",
-            "held, but let go by an earlier run: commit f0",
+            "held, but expired in an earlier run: commit f0",
         )
 
     def test_by_ref(self) -> None:

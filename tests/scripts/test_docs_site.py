@@ -91,6 +91,8 @@ def test_a_site_reads_markdown_as_code_hosts_do(pages: dict[Path, Shown]) -> Non
         ),
         ("[decisions](docs/design/)", "[decisions](design/001-foundations.md)"),
         ("[ARCHITECTURE.md](ARCHITECTURE.md)", "[Architecture](architecture.md)"),
+        ("![A run](docs/run.svg)", "![A run](run.svg)"),
+        ("![Others](docs/no-such.svg)", "![Others](docs/no-such.svg)"),
         ("[`demo`](scripts/demo)", "`scripts/demo`"),
         ("[the rules](src/ebbtide/retention)", "the rules (`src/ebbtide/retention`)"),
         ("[gone](docs/no-such.md)", "[gone](docs/no-such.md)"),
@@ -99,7 +101,8 @@ def test_a_site_reads_markdown_as_code_hosts_do(pages: dict[Path, Shown]) -> Non
     ],
 )
 def test_links_of_a_checkout_become_links_of_the_site(text: str, wanted: str) -> None:
-    inside = ["retention.md", "safety.md", "design/002-icechunk.md", "design/001-foundations.md"]
+    inside = ["retention.md", "safety.md", "run.svg"]
+    inside += ["design/002-icechunk.md", "design/001-foundations.md"]
     places = {DOCS / name: name for name in inside}
     places |= {ROOT / document: name for name, document in OUTSIDE.items()}
     assert turned(text, ROOT / "README.md", places) == wanted

@@ -130,7 +130,7 @@ _REFS: Final = (
     send("POST", f"{_B}/branch-bin/restore", {}, "trashed", "branch_exists"),
     send("POST", f"{_D}/commits", {"message": "m"}, "nothing_to_commit"),
     send("POST", f"{_B}/main/revert", {"ref": "<head>"}, "nothing_to_commit"),
-    send("POST", f"{_B}/main/cherry-pick", {"ref": "dev"}, "nothing_to_merge"),
+    send("POST", f"{_B}/main/cherry-pick", {"ref": "dev"}, "nothing_to_commit"),
     get(f"{_D}/diff"),
     get(f"{_R}/tags?include_expired=true"),
     send("POST", f"{_R}/tags", {"id": "new", "ref": "main"}, "tag_exists"),

@@ -332,12 +332,14 @@ def try_one(requests: Requests, asked: Asked, fault: Fault) -> None:
 
 
 def resumed(requests: Requests, asked: Asked) -> Asked:
-    """The same request; or, of a purge that stopped behind its plan, the one that goes on with it:
-    what it closed is not found any more."""
+    """Returns the same request, or the request that resumes a purge that stopped after its plan:
+    the purge has closed its objects, and they are not found any more. A request for a plan alone
+    stays the same."""
     if not asked.url.endswith("/purges") or asked.content is None:
         return asked
     reason = json.loads(asked.content)["reason"]
-    stopped = requests.world.stopped_purges(reason)
+    is_plan = ("lake", "planned", reason) in requests.normal(asked).after["purges"]
+    stopped = [] if is_plan else requests.world.stopped_purges(reason)
     if not stopped:
         return asked
     body = json.dumps({"confirmation": asked.in_repository}).encode()

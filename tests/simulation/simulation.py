@@ -40,8 +40,8 @@ class Outcome:
 
 A_MOMENT: Final = timedelta(seconds=1)
 GARBAGE_EVERY: Final = 50
-"""How many histories go by until what they left in memory is looked for: threads that ended in the
-middle leave rings behind, and to look for them at any time takes a tenth of it all."""
+"""After how many histories memory is collected. Threads that end in the middle leave cycles of
+objects behind. A collection at any time would take a tenth of all time."""
 
 
 @dataclass(slots=True)

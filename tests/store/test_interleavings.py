@@ -22,8 +22,8 @@ def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
 
 
 def meanwhile(repository: Repository, action: Callable[[], object], at: str) -> Repository:
-    """The repository, in whose next operation `action` happens as the first file is written
-    at an address that begins with `at`."""
+    """Returns the repository. Its next operation calls `action` when it writes its first file at an
+    address that begins with `at`."""
     return with_storage(repository, FaultyStorage(repository.storage, before=OncePut(at, action)))
 
 

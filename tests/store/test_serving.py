@@ -123,6 +123,20 @@ def test_a_readable_object_stays_what_it_was(repository: Repository) -> None:
     assert found.entry.size_bytes == 3
 
 
+@pytest.mark.parametrize("message", [None, "own"])
+@pytest.mark.parametrize("metadata", [None, {}, {"l": "w"}])
+def test_what_a_pick_says_is_replaced_part_by_part(
+    repository: Repository, message: str | None, metadata: dict[str, str] | None
+) -> None:
+    commit(repository, a=b"1")
+    repository.branches.create("old", "main")
+    repository.objects.put("main", "a", b"2")
+    picked = repository.commits.commit("main", "picked", metadata={"k": "v"}).commit_id
+    made = repository.commits.cherry_pick("old", picked, message=message, metadata=metadata)
+    assert made.message == ("picked" if message is None else "own")
+    assert made.metadata == ({"k": "v"} if metadata is None else metadata)
+
+
 def test_picks(repository: Repository) -> None:
     commit(repository, a=b"1", b=b"1")
     repository.branches.create("old", "main")

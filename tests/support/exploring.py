@@ -2,9 +2,9 @@
 
 An operation is a thread, of which one runs at a time: it hands the baton over before each of its
 transactions, and each call of the storage that others can notice. A schedule is the list of who got
-the baton. Schedules are gone through depth first, each from the start; where the whole state has
-been met before (database, objects, clock, and all that each thread has read) the rest is left out,
-since it would be as it was then. Database and objects are in memory.
+the baton. Schedules are gone through depth first, each from the start. A state consists of the
+database, the objects, the clock, and all that each thread has read. If a schedule reaches a state
+that was met before, the rest of it is left out. Database and objects are in memory.
 
 Not for: what is inside a transaction, which SQLite runs alone. Those of PostgreSQL real threads
 meet.

@@ -138,9 +138,9 @@ def examples(name: str, **more: Any) -> settings:
 def randomized(name: str) -> Callable[[Test], Test]:
     """Repeats a test as often as the volume `name` says; in a long run, for its share of the time.
 
-    The test may take `seed` (int), from which all of its chances come; `seconds` (float), how long
-    it goes on, if its volume is in seconds; and `tmp_path`, which is then a new directory for each
-    case, removed once the case has passed. Other fixtures are the same for all cases.
+    The test may take three arguments. `seed` (int) is the source of all its chances. `seconds`
+    (float) is how long it goes on, if its volume is in seconds. `tmp_path` is a new directory for
+    each case, and is removed after the case has passed. Other fixtures are the same for all cases.
     """
     volume = VOLUMES[name]
 

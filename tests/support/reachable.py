@@ -41,7 +41,8 @@ def staged_live(repository: Repository) -> set[str]:
     context = repository.context
     with context.metadata.snapshot() as tx:
         gone_before = tx.now() - context.trash_time
-        rows = tx.execute(sa.select(branches)).all()
+        ours = branches.c.repository_id == repository.info.repository_id
+        rows = tx.execute(sa.select(branches).where(ours)).all()
         tokens = {
             token
             for row in rows

@@ -1,7 +1,7 @@
-"""A store that has a little of everything, made once and put back as it was for each try; what it
-holds, told without ids and dates; and whether all that is committed can be read.
+"""A store that has a little of everything, made once and reset before each try.
 
-All of it lies below one directory, whose place never changes: a run's record names places.
+It can describe its content without ids and dates, and check that all committed files can be read.
+All of it lies below one directory with a fixed path, because the record of a run names paths.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ Answer = TypeVar("Answer")
 
 Kind = Literal["fails", "late", "down", "interrupted", "interrupted behind"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-"""What can become of a step: it fails; it is done, and its answer gets lost; it fails, and so does
-all that follows of its kind; a Ctrl-C comes before it, or just behind it."""
+"""What can happen to a step. In this order: it fails; it takes effect and its answer is lost; it
+fails, and all later steps of its kind too. Or Ctrl-C comes: before the step, or right after it."""
 
 Service = Literal["storage", "database", "stdout", "file"]
 

@@ -1,8 +1,8 @@
-"""The command line: reads arguments, calls the layers below, prints. It never decides anything.
+"""The command line: reads arguments, calls the layers below, and prints. Not for: decisions.
 
-Modules that take long to import (Spark, Arrow, SQLAlchemy, pydantic) are imported inside the
-functions that need them, so that `ebbtide --help` answers at once; and the program itself inside
-`main`, since each worker process imports the module of its parent.
+Functions import slow modules (Spark, Arrow, SQLAlchemy, pydantic) themselves, so that
+`ebbtide --help` answers at once. `main` imports the program itself, because each worker process
+imports the module of its parent.
 """
 
 

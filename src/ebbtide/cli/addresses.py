@@ -1,4 +1,4 @@
-"""`fs address`, `fs link`, `fs stage`: objects that others write to the storage."""
+"""The commands `fs address`, `fs link`, `fs stage`: objects that others write to the storage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MetaOption = Annotated[
 def address(
     cli: Cli, repository: RepositoryArgument, branch: BranchArgument, path: PathArgument
 ) -> None:
-    """Ask for an address to upload an object to directly, and a token to link it with."""
+    """Get an address for a direct upload, and a token to link the object with."""
     found = cli.repository(repository).addresses.get(branch, path)
 
     def show() -> None:
@@ -71,7 +71,7 @@ def link(
     content_type: ContentTypeOption = None,
     meta: MetaOption = None,
 ) -> None:
-    """Stage what was uploaded to an address. A token is good once."""
+    """Stage an object that was uploaded to an address. A token can be used once."""
     staged = cli.repository(repository).addresses.link(
         branch,
         path,
@@ -94,15 +94,15 @@ def stage(
         str,
         typer.Argument(
             metavar="URL",
-            help="Where the object lies, outside the storage roots of the store.",
+            help="URL of the object, outside the storage roots of the store.",
             show_default=False,
         ),
     ],
     size: Annotated[
-        int, typer.Option("--size", metavar="BYTES", help="Its size.", show_default=False)
+        int, typer.Option("--size", metavar="BYTES", help="Size of the object.", show_default=False)
     ],
     checksum: Annotated[
-        str, typer.Option("--checksum", metavar="TEXT", help="Its checksum, of any sort.")
+        str, typer.Option("--checksum", metavar="TEXT", help="Checksum of the object, of any kind.")
     ] = "",
     content_type: ContentTypeOption = None,
     meta: MetaOption = None,

@@ -42,10 +42,10 @@ from ebbtide.cli.output import answering, drop_output, print_error
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
 
 PATH_SHOWN = 300
-"""Characters of a path in a message."""
+"""The most characters of a path in a message."""
 
 MESSAGE_SHOWN = 1000
-"""Characters of a message that repeats what was typed."""
+"""The most characters of a message that repeats parts of the command line."""
 
 app = typer.Typer(
     name="ebbtide",
@@ -66,7 +66,7 @@ def _program(
     ] = False,
 ) -> None:
     context.obj = Given(store, verbose)
-    # `--traceback` is looked up by `run`, which meets errors of the command line itself too.
+    # `run` looks for `--traceback` itself, because it also handles errors of the command line.
     del show_traceback
     if version:
         from importlib.metadata import version as version_of
@@ -103,21 +103,24 @@ app.add_typer(keys.app, name="key")
 
 
 def main() -> None:
-    """Run the program on the arguments of this process, and end it."""
+    """Runs the program with the arguments of this process, and ends the process."""
     _open_streams()
     if isinstance(sys.stdout, TextIOWrapper):
-        # File names of this machine may hold bytes that are no text.
+        # File names of this machine may have bytes that are not text.
         sys.stdout.reconfigure(errors="backslashreplace")
     interrupts.install()
     code = run(sys.argv[1:])
-    # Python looks through all that is left several times before it ends: a quarter of a second.
+    # Before it ends, Python searches all remaining objects several times: a quarter of a second.
     freeze()
     sys.exit(code)
 
 
 def _open_streams() -> None:
-    """Whoever starts a program with a stream closed wants nothing of it. Left closed, its number
-    would be that of the next file to be opened, into which others then write their messages."""
+    """Opens closed standard streams on the null device.
+
+    Otherwise the next file that is opened would get the number of a closed stream, and messages
+    would be written into this file.
+    """
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(opened)
@@ -127,17 +130,17 @@ def _open_streams() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the program; the exit code. Every error is shown, none is raised."""
+    """Runs the program, and returns the exit code. Every error is shown, none is raised."""
     if VARIABLE in os.environ:
         return _complete(arguments)
     streams = sys.stdout, sys.stderr
     code = _run(arguments)
-    # Typer has put others in their place, where nobody reads them.
+    # Typer has replaced the streams by others, whose content is lost.
     sys.stdout, sys.stderr = streams
     try:
         sys.stdout.flush()
     except OSError:
-        # That it failed was said when it first did. At its end Python would say it again.
+        # The first failure was reported already. At its end, Python would report it again.
         drop_output()
     return code
 
@@ -147,12 +150,12 @@ def _run(arguments: Sequence[str]) -> int:
     show_traceback = "--traceback" in arguments
     try:
         code: Any = app(list(arguments), standalone_mode=False, prog_name="ebbtide")
-        # Whatever is still in the buffer may find that nobody reads it: now, not after this.
+        # The rest of the buffer is written here, where a failure is still handled.
         with answering():
             sys.stdout.flush()
         return code if isinstance(code, int) else ExitCode.DONE
     except SystemExit as ended:
-        # So the options for completion end, which are Typer's.
+        # Typer's options for completion end like this.
         return ended.code if isinstance(ended.code, int) else ExitCode.DONE
     except EbbtideError as error:
         return _failed(error, as_json=as_json, show_traceback=show_traceback)
@@ -162,14 +165,14 @@ def _run(arguments: Sequence[str]) -> int:
         print_error("invalid_argument", text, as_json=as_json, hint=hint)
         return ExitCode.USAGE
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader of the output has closed the pipe.
         return ExitCode.FAILED
     except KeyboardInterrupt as interrupt:
-        # Before the command, or behind it: it says itself what an interrupt left undone.
+        # Before or after the command. A command itself says what an interrupt left undone.
         print_error("interrupted", "interrupted", as_json=as_json, lead="")
         return getattr(interrupt, "exit_code", INTERRUPTED)
     except UnicodeEncodeError:
-        text = "an argument, or the name of a file, is no valid UTF-8"
+        text = "an argument, or the name of a file, is not valid UTF-8"
         print_error("invalid_argument", text, as_json=as_json)
         return ExitCode.USAGE
     except OSError as error:
@@ -179,13 +182,13 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _complete(arguments: Sequence[str]) -> int:
-    """Answer a shell that completes a command line. Somebody is typing there: whatever goes wrong,
-    nothing is said."""
+    """Answers a shell that completes a command line. Prints no errors, because a user is typing on
+    the same terminal."""
     try:
         app(list(arguments), standalone_mode=False, prog_name="ebbtide")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else ExitCode.DONE
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - a completion must not fail visibly
         return ExitCode.FAILED
     return ExitCode.DONE
 
@@ -200,7 +203,7 @@ def _failed(error: EbbtideError, *, as_json: bool, show_traceback: bool) -> int:
 def _unexpected(error: Exception, *, as_json: bool, show_traceback: bool) -> int:
     if show_traceback:
         traceback.print_exc()
-    hint = "" if show_traceback else "put --traceback behind 'ebbtide' to see where it arose"
+    hint = "" if show_traceback else "put --traceback after 'ebbtide' to see where it arose"
     message = f"a defect in this program: {type(error).__name__}: {str(error)[:500]}"
     print_error("internal", message, as_json=as_json, hint=hint)
     return ExitCode.FAILED
@@ -214,7 +217,7 @@ def _usage_hint(error: typer.TyperException) -> str:
 
 
 def _file_error(error: OSError) -> EbbtideError:
-    """What is wrong with a file that the caller named; other storages have errors of their own."""
+    """Returns the error for a file that the caller named. Other storages have their own errors."""
     where = "" if error.filename is None else f"{os.fsdecode(error.filename)[:PATH_SHOWN]}: "
     text = f"{where}{error.strerror or error}"
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):

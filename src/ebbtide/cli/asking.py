@@ -1,4 +1,4 @@
-"""The question before something is destroyed."""
+"""Asks before data is destroyed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ebbtide.escaping import escaped_lines
 
 
 def require_answerable(*, yes: bool) -> None:
-    """InvalidInput `invalid_argument` where nobody can be asked and nobody said `--yes`.
+    """Raises InvalidInput `invalid_argument` without `--yes` if there is no terminal to ask at.
 
     Called before any work, so that a forgotten `--yes` in a script costs nothing.
     """
-    # A process may have been started without a stdin at all.
+    # A process may have no stdin at all.
     if not yes and (sys.stdin is None or not sys.stdin.isatty()):
         raise InvalidInput(
             "invalid_argument",
-            "this asks before it goes on, and there is no terminal to ask at: add --yes to "
-            "answer every question with yes. Nothing was changed",
+            "this command asks before it continues, and there is no terminal to ask at: add --yes "
+            "to answer every question with yes. Nothing was changed",
         )
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Ask on stderr, so that stdout stays the answer's; `yes` has answered already."""
+    """Asks on stderr, because stdout is for the answer. Returns true at once if `yes` is set."""
     require_answerable(yes=yes)
     if yes:
         return True
@@ -32,24 +32,23 @@ def confirm(question: str, *, yes: bool) -> bool:
 
 
 def confirm_name(what: str, name: str, *, given: str | None, option: str) -> bool:
-    """Ask for `name` to be typed in, before what no answer of `yes` is enough for.
+    """Asks the user to type `name`, if a `yes` would not be enough. Returns whether it was typed.
 
-    `given` was typed on the command line, by `option`. InvalidInput `invalid_argument` where it is
-    another, or nobody can be asked.
+    `given` is the name from the command line, from `option`. Raises InvalidInput `invalid_argument`
+    if it is another name, or if there is no terminal to ask at.
     """
     if given is not None:
         if given != name:
             raise InvalidInput(
                 "invalid_argument",
-                f"{option} has to be followed by the name of the repository, {name!r}. Nothing was "
-                "changed",
+                f"{option} needs the name of the repository, {name!r}. Nothing was changed",
             )
         return True
     if sys.stdin is None or not sys.stdin.isatty():
         raise InvalidInput(
             "invalid_argument",
-            f"this cannot be taken back, and there is no terminal to ask at: add {option} {name}. "
+            f"this cannot be undone, and there is no terminal to ask at: add {option} {name}. "
             "Nothing was changed",
         )
-    print(f"{escaped_lines(what)}\ntype {name} to go on: ", end="", file=sys.stderr, flush=True)
+    print(f"{escaped_lines(what)}\ntype {name} to continue: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == name

@@ -1,4 +1,4 @@
-"""`collection files|get|put|rm|locators|diff`: the files of collections."""
+"""The commands `collection files|get|put|rm|locators|diff`: the files of collections."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ STDOUT: str = "-"
 
 VersionOption = Annotated[
     int | None,
-    typer.Option("--version", metavar="N", help="A version that is kept.", show_default=False),
+    typer.Option("--version", metavar="N", help="Number of a kept version.", show_default=False),
 ]
 KeepVersionOption = Annotated[
-    bool, typer.Option("--keep-version", help="Keep what it was until now as a version.")
+    bool, typer.Option("--keep-version", help="Keep the present content as a version.")
 ]
 
 
@@ -58,22 +58,22 @@ def list_files(
     repository: RepositoryArgument,
     collection: CollectionArgument,
     prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="What the paths begin with.")
+        str, typer.Argument(metavar="PREFIX", help="Only paths that begin with this.")
     ] = "",
     recursive: Annotated[
-        bool, typer.Option("--recursive", "-r", help="Every path, not one level of directories.")
+        bool, typer.Option("--recursive", "-r", help="List all paths, not one directory level.")
     ] = False,
     version: VersionOption = None,
     include_expired: ExpiredOption = False,
     after: Annotated[
-        str, typer.Option(metavar="PATH", help="Only what sorts behind this path.")
+        str, typer.Option(metavar="PATH", help="List only paths that sort after this one.")
     ] = "",
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="At most so many lines.", show_default=False),
+        typer.Option(metavar="N", min=1, help="The most lines to print.", show_default=False),
     ] = None,
 ) -> None:
-    """List the files of a collection, also where its data is not kept."""
+    """List the files of a collection, even if its data is not kept."""
     collections = cli.repository(repository).collections
     found = collections.find(collection, include_expired=include_expired)
     warn(cli, found)
@@ -101,7 +101,7 @@ def get(
         str,
         typer.Argument(
             metavar="PATH",
-            help="Path of a file, or of a directory, which ends in a slash; without it, all.",
+            help="Path of a file, or of a directory with a slash at its end. Default: all files.",
         ),
     ] = "",
     to: Annotated[
@@ -109,15 +109,15 @@ def get(
         typer.Option(
             "--to",
             metavar="PLACE",
-            help="File to write; of more than one file, the directory. Without it, stdout.",
+            help="File to write, or directory for several files. Default: stdout, for one file.",
             show_default=False,
         ),
     ] = None,
     version: VersionOption = None,
 ) -> None:
-    """Download one file, or all. Their bytes are checked against their checksums.
+    """Download one file or all files, and check their bytes against their checksums.
 
-    Nothing is written where not all paths can be files side by side: the error names those.
+    If not all paths can be files side by side, nothing is written, and the error names them.
     """
     collections = cli.repository(repository).collections
     found = collections.find(collection)
@@ -126,9 +126,7 @@ def get(
         _get_one(cli, collections, found, path, to, version)
         return
     if to is None:
-        raise InvalidInput(
-            "invalid_argument", "more than one file goes to a directory: name it by --to"
-        )
+        raise InvalidInput("invalid_argument", "several files need a directory: name it with --to")
     _get_all(cli, collections, found, path, to, version)
 
 
@@ -144,7 +142,8 @@ def _get_one(
     if to is None:
         if cli.output.as_json:
             raise InvalidInput(
-                "invalid_argument", "a file's bytes are no JSON document: write them --to a file"
+                "invalid_argument",
+                "--json cannot print a file's bytes: write them to a file with --to",
             )
         write_out(readable.stream())
         return
@@ -167,9 +166,9 @@ def _get_all(
     readables = list(collections.open_all(found.collection_id, version=version, prefix=prefix))
     if prefix and not readables:
         raise NotFound(
-            "object_not_found", f"there is nothing below {shown(prefix)} in {escaped(found.path)}"
+            "object_not_found", f"there is no file below {shown(prefix)} in {escaped(found.path)}"
         )
-    # Before the first is written: what can be no file stops it all.
+    # Before the first file is written: a path that cannot be a file stops all.
     targets = files_below(to, [each.entry.path.removeprefix(prefix) for each in readables])
     to.mkdir(parents=True, exist_ok=True)
     with Bar("downloading", total=len(targets), quiet=cli.output.as_json) as bar:
@@ -199,13 +198,13 @@ def put(
     from_version: FromVersionOption = None,
     prefix: PrefixOption = "",
     locators: LocatorsOption = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="In place of all that is there.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the whole content.")] = False,
     keep_version: KeepVersionOption = False,
 ) -> None:
-    """Put files into a collection, over those with the same paths, from where 'create' takes
-    them."""
+    """Put files into a collection, from the same sources as 'collection create'.
+
+    They replace files with the same paths.
+    """
     from ebbtide.store.contents import ContentChange
 
     collections = cli.repository(repository).collections
@@ -213,7 +212,7 @@ def put(
     sources = Sources(files, links, into, from_ref, from_collection, from_version, prefix, locators)
     with sources.opened(cli, collections) as opened:
         if not opened and not replace:
-            raise InvalidInput("invalid_argument", "say which files: name some, or a source")
+            raise InvalidInput("invalid_argument", "no files are given: name files or a source")
         changed = collections.update(
             found.collection_id,
             ContentChange(opened, replaces=replace),
@@ -231,13 +230,13 @@ def remove(
         list[str],
         typer.Argument(
             metavar="PATH…",
-            help="Paths of files, or of directories, which end in a slash.",
+            help="Paths of files, or of directories with a slash at their end.",
             show_default=False,
         ),
     ],
     keep_version: KeepVersionOption = False,
 ) -> None:
-    """Take files out of a collection. Versions that are kept, and others that have them, stay."""
+    """Remove files from a collection. Kept versions and other collections keep them."""
     from ebbtide.store.contents import ContentChange
 
     collections = cli.repository(repository).collections
@@ -260,13 +259,13 @@ def locators(
     repository: RepositoryArgument,
     collection: CollectionArgument,
     prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="What the paths begin with.")
+        str, typer.Argument(metavar="PREFIX", help="Only paths that begin with this.")
     ] = "",
     version: VersionOption = None,
 ) -> None:
-    """Print a locator for each file, as JSON, which 'create --locators' and 'put --locators' take.
+    """Print a locator for each file, as JSON for 'create --locators' and 'put --locators'.
 
-    Whoever holds a locator can read the file, or make it one of a collection, until it ends.
+    Until a locator ends, its holder can read the file, or add it to a collection.
     """
     collections = cli.repository(repository).collections
     found = collections.find(collection)
@@ -274,7 +273,7 @@ def locators(
     signed = list(_signed(collections, found, prefix, version))
     document = {
         "locators": {each.entry.path: each.locator for each in signed},
-        # Those of a long list are given at different times.
+        # The locators of a long list are made at different times.
         "expires_at": documents.instant(min((each.expires_at for each in signed), default=None)),
     }
     cli.output.answer(document, lambda: cli.output.line(json.dumps(document, indent=2)))
@@ -309,15 +308,16 @@ def diff(
         typer.Option(
             "--other-version",
             metavar="N",
-            help="A version of the other that is kept.",
+            help="Number of a kept version of the other collection.",
             show_default=False,
         ),
     ] = None,
     prefix: Annotated[
-        str, typer.Option(metavar="PREFIX", help="Only paths that begin so.", show_default=False)
+        str,
+        typer.Option(metavar="PREFIX", help="Only paths that begin with this.", show_default=False),
     ] = "",
 ) -> None:
-    """Show which files differ between two collections, also where data is not kept."""
+    """Show the files that differ between two collections, even if data is not kept."""
     collections = cli.repository(repository).collections
     ours, theirs = collections.find(left), collections.find(right)
     changes = collections.diff(

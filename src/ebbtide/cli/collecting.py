@@ -1,4 +1,4 @@
-"""A collector for one command, and what it works with: Spark, or this process alone."""
+"""Makes the collector of one command, and its engine: Spark, or this process alone."""
 
 from __future__ import annotations
 
@@ -33,23 +33,25 @@ if TYPE_CHECKING:
 ASKED: Final = "asked"
 NO_QUARANTINE: Final = "none"
 ASKED_PERIOD: Final = timedelta(days=7)
-"""How long is kept what somebody was asked about."""
+"""The quarantine of a sweep that asks before it begins."""
 
 SMALL_DATABASE_BYTES: Final = 32 * 2**20
-"""Some hundred thousand files, or ten thousand commits."""
+"""The size of a database with some hundred thousand files, or ten thousand commits."""
 
 ICECHUNK: Final = "icechunk:"
-"""What stands before the place of an Icechunk repository."""
+"""The prefix of the path or URL of an Icechunk repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A collector and the display of its steps, which is to be entered while it works; and for how
-    long its sweeps keep aside what goes."""
+    """A collector, the display of its steps, and the quarantine of its sweeps (None: none).
+
+    Enter `progress` while the collector works.
+    """
 
     collector: Collector
     progress: StepProgress
-    aside_for: timedelta | None = None
+    quarantine: timedelta | None = None
 
 
 def open_collector(
@@ -71,9 +73,11 @@ def open_collector(
     conf: Sequence[str] = (),
     starting: bool = False,
 ) -> Run:
-    """The collector of a repository, with the options of a command; `reading` is for commands that
-    only look at runs. A `quarantine` of ASKED is for repositories whose runs can be undone. `conf`
-    and `starting` are for `make_engine`."""
+    """Returns the collector of a repository, with the options of a command.
+
+    `reading` is for commands that only read runs. A `quarantine` of ASKED has an effect only if
+    runs of the repository can be undone. `conf` and `starting` are arguments of `make_engine`.
+    """
     progress = cli.progress
     cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
     chosen = NO_SPARK if reading else master
@@ -91,7 +95,8 @@ def open_collector(
     elif quiet:
         raise InvalidInput(
             "invalid_argument",
-            "--quiet-repository is for Icechunk repositories: Ebbtide knows who works on its own",
+            "--quiet-repository is only for Icechunk repositories: leave it out. Ebbtide knows the "
+            "users of its own repositories",
         )
     else:
         settings, sessions = cli.store.settings, None
@@ -127,8 +132,8 @@ def open_collector(
 
 
 def _is_small(cli: Cli) -> bool:
-    """Whether the store's SQLite file tells of a run of seconds, for which the JVM need not compile
-    much."""
+    """Whether the store's SQLite file is so small that a run takes seconds. The JVM then need not
+    compile much."""
     from ebbtide.store.completing import DATABASE_FILE
 
     directory = cli.directory or cli.settings.store
@@ -140,8 +145,8 @@ def _is_small(cli: Cli) -> bool:
 
 
 def _period(found: RepositoryFormat, quarantine: str | None) -> timedelta | None:
-    """For how long is kept aside what goes. InvalidInput where the format's runs can't be undone,
-    or the repository is gone, and it was asked for."""
+    """Returns the quarantine, or None. Raises InvalidInput if a period is given but the runs cannot
+    be undone, as those of a gone repository."""
     if quarantine in (None, NO_QUARANTINE):
         return None
     try:
@@ -154,7 +159,7 @@ def _period(found: RepositoryFormat, quarantine: str | None) -> timedelta | None
 
 
 def is_icechunk(repository: str) -> bool:
-    """Whether a repository is named by the URI of one."""
+    """Whether a name is that of an Icechunk repository."""
     return repository.startswith(ICECHUNK)
 
 
@@ -166,7 +171,7 @@ def open_icechunk(
     quiet: bool = False,
     expiry: Expiry | None = None,
 ) -> IcechunkRepository:
-    """The Icechunk repository that `icechunk:PATH` or `icechunk:URL` names."""
+    """Returns the Icechunk repository of `icechunk:PATH` or `icechunk:URL`."""
     from ebbtide.formats.icechunk.repository import IcechunkRepository
     from ebbtide.storage import open_storage
 
@@ -189,10 +194,12 @@ def make_engine(
     starting: bool = False,
     short: bool = False,
 ) -> Engine:
-    """What runs work with: Spark on a master, the settings' unless one is named; or this process
-    alone, for NO_SPARK. `conf` are settings of Spark's, as texts. Spark starts when it is needed
-    first, or, where it is `starting`, its JVM does now, while the rest loads; `short` as
-    `gc.spark.session.launch` has it."""
+    """Returns the engine of runs: Spark on a master, or this process alone for NO_SPARK.
+
+    Without a `master`, the settings have it. `conf` are settings of Spark, as texts. Spark starts
+    on first use. With `starting`, its JVM starts now, while other modules load. `short` is an
+    argument of `gc.spark.session.launch`.
+    """
     from ebbtide.processes import collect_seldom, was_submitted
 
     collect_seldom()
@@ -236,7 +243,7 @@ def _spark_engine(
 
 
 class _Spark:
-    """Spark for one command. It ends with this process."""
+    """Spark for one command. Spark ends with this process."""
 
     def __init__(
         self,
@@ -256,7 +263,7 @@ class _Spark:
         self._session: SparkSession | None = None
 
     def launch(self) -> Launched:
-        """Start the JVM, once. Failed `java_not_found`."""
+        """Starts the JVM, once. Raises Failed `java_not_found`."""
         if self._launched is None:
             from ebbtide.gc.spark import session
 
@@ -271,11 +278,11 @@ class _Spark:
         return self._launched
 
     def session(self) -> SparkSession:
-        """The session, once its JVM answers. Failed as `Launched.session`."""
+        """Returns the session when its JVM answers. Raises Failed as `Launched.session` does."""
         if self._session is None:
             self._progress("start", "start")
             launched = self.launch()
-            # Meanwhile: whoever hands Spark a function of Arrow's has pandas loaded.
+            # While the JVM starts: functions over Arrow batches in Spark need pandas.
             allow_pandas()
             import_module("pandas")
             try:

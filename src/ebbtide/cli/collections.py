@@ -1,4 +1,4 @@
-"""`collection`: named sets of files, with a lifecycle of their own. Not for: their files."""
+"""The commands `collection`: named sets of files with a lifecycle. Not for: their files."""
 
 from __future__ import annotations
 
@@ -75,13 +75,15 @@ ReplicationOption = Annotated[
     typer.Option(
         "--replication-desired",
         metavar="N",
-        help="0 lets the data go and keeps names, sizes and checksums.",
+        help="0: runs delete the data; names, sizes and checksums stay.",
         show_default=False,
     ),
 ]
 NameFilter = Annotated[
     str | None,
-    typer.Option("--name", metavar="NAME", help="Only those of that name.", show_default=False),
+    typer.Option(
+        "--name", metavar="NAME", help="List only collections of this name.", show_default=False
+    ),
 ]
 _WHEN = "--expires-in PERIOD or --expires-at DATE"
 
@@ -94,7 +96,7 @@ def create(
         str,
         typer.Argument(
             metavar="COLLECTION",
-            help="Path of the new collection: the project's, and a name.",
+            help="Path of the new collection: the path of its project, and a name.",
             show_default=False,
         ),
     ],
@@ -113,11 +115,11 @@ def create(
     expires_at: ExpiresAtOption = None,
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Make a collection: of files of this machine, of what commits or collections have, of what
-    locators promise, of all of these, or empty.
+    """Make a collection, empty or with files.
 
-    Of two files with one path, one of this machine wins, then that of a locator, then that of a
-    collection.
+    The files come from this machine, from commits, from other collections, from locators, or from
+    several of these. If two files have the same path, a file of this machine wins over a locator's,
+    then a collection's, then a commit's.
     """
     from ebbtide.store.contents import ContentChange
 
@@ -175,7 +177,7 @@ def list_all(
 def _pages(
     collections: Collections,
     project_id: str,
-    filters: dict[str, Any],  # see `filters_of`
+    filters: dict[str, Any],  # made by `filters_of`
 ) -> Iterable[Collection]:
     after = ("", "")
     while page := collections.page(project_id, after=after, amount=PAGE, **filters):
@@ -202,7 +204,7 @@ def show_one(
     collection: CollectionArgument,
     include_expired: ExpiredOption = False,
 ) -> None:
-    """Show what a collection is."""
+    """Show a collection's state, size, dates and properties."""
     collections = cli.repository(repository).collections
     found = collections.find(collection, include_expired=include_expired)
     cli.output.answer(documents.collection(found), lambda: cli.output.fields(_fields(found)))
@@ -210,7 +212,7 @@ def show_one(
 
 
 def _fields(found: Collection) -> list[tuple[str, str]]:
-    keeps = "kept" if found.replication_desired else "not kept: names, sizes and checksums alone"
+    keeps = "kept" if found.replication_desired else "not kept: only names, sizes and checksums"
     return [
         ("path", escaped(found.path)),
         ("id", found.collection_id),
@@ -236,8 +238,10 @@ def find_hash(
     ],
     include_expired: ExpiredOption = False,
 ) -> None:
-    """Find a collection by its content: a persistent one before an expiring, and either before one
-    in the trash."""
+    """Find a collection by the hash of its content.
+
+    A persistent collection is preferred to an expiring one, and both to one in the trash.
+    """
     collections = cli.repository(repository).collections
     found = collections.by_hash(content_hash, include_expired=include_expired)
     cli.output.answer(documents.collection(found), lambda: cli.output.fields(_fields(found)))
@@ -255,7 +259,7 @@ def update(
         typer.Option(
             "--project",
             metavar="PROJECT",
-            help="Move it there: a path or an id.",
+            help="Move it to this project: a path or an id.",
             show_default=False,
         ),
     ] = None,
@@ -268,7 +272,10 @@ def update(
     never: NeverOption = False,
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Change what is given. A date of one in the trash brings it back, if it is not past."""
+    """Change the given properties of a collection.
+
+    A new date of expiry restores a collection from the trash, if the date is not past.
+    """
     found = cli.repository(repository)
     before = found.collections.find(collection, include_expired=True)
     changed = found.collections.update(
@@ -290,14 +297,14 @@ def update(
     )
     if before.replication_desired and not changed.replication_desired:
         cli.output.warn(
-            "from the next collector run on its data may be gone for good; until then "
+            "the next collector run can delete its data for good; until then, "
             "--replication-desired 1 keeps it"
         )
 
 
 @command(app, "versions")
 def versions(cli: Cli, repository: RepositoryArgument, collection: CollectionArgument) -> None:
-    """List the earlier versions that are kept, the newest first."""
+    """List the earlier versions that are kept, newest first."""
     collections = cli.repository(repository).collections
     found = collections.find(collection)
     kept = list(_versions(collections, found.collection_id))
@@ -339,7 +346,7 @@ def drop_version(
     version: VersionArgument,
     yes: YesOption = False,
 ) -> None:
-    """Keep an earlier version no longer."""
+    """Drop an earlier version that is kept."""
     collections = cli.repository(repository).collections
     found = collections.find(collection)
     if not cli.may(f"drop version {version} of {escaped(found.path)} for good?", yes=yes):
@@ -355,9 +362,10 @@ def drop_version(
 def delete(
     cli: Cli, repository: RepositoryArgument, collection: CollectionArgument, yes: YesOption = False
 ) -> None:
-    """Put a collection in the trash, from which it can be restored for the trash time.
+    """Move a collection to the trash.
 
-    Asks only where the trash time is zero, so that nothing could bring it back.
+    It can be restored until the trash time is over. The command asks only if the trash time is
+    zero, because then nothing could restore the collection.
     """
     collections = cli.repository(repository).collections
     found = collections.find(collection)
@@ -375,20 +383,20 @@ def restore(
     collection: CollectionArgument,
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Bring a collection back from the trash."""
+    """Restore a collection from the trash."""
     collections = cli.repository(repository).collections
     found = collections.find(collection, include_expired=True)
     back = collections.restore(found.collection_id, ensure_unique_name=ensure_unique_name)
-    answer(cli, back, f"collection {escaped(back.path)} is back")
+    answer(cli, back, f"collection {escaped(back.path)} is restored")
 
 
 def answer(cli: Cli, found: Collection, text: str) -> None:
-    """Answer with a collection; `text` is for people."""
+    """Answers with a collection. `text` is for people."""
     cli.output.answer(documents.collection(found), lambda: cli.output.line(text))
 
 
 def warn(cli: Cli, found: Collection) -> None:
-    """Say on a terminal when what is read there is going to end."""
+    """Warns on a terminal if the collection will expire."""
     warn_of_end(cli, f"collection {escaped(found.path)}", found.ends_at)
 
 

@@ -1,4 +1,4 @@
-"""How a command is declared, and what every command gets: `--store`, `--json`, and a `Cli`."""
+"""Declares commands. Every command gets `--store`, `--json`, `--verbose`, and a `Cli`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="DIR",
-        help="Directory of the store; without it, EBBTIDE_STORE.",
+        help="Directory of the store. Default: EBBTIDE_STORE.",
         show_default=False,
     ),
 ]
@@ -41,7 +41,7 @@ VerboseOption = Annotated[
     bool,
     typer.Option(
         "--verbose",
-        help="Say on stderr how far it has come, also where that is no terminal.",
+        help="Show progress on stderr, even if it is no terminal.",
         show_default=False,
     ),
 ]
@@ -73,7 +73,7 @@ RefArgument = Annotated[
     str,
     typer.Argument(
         metavar="REF",
-        help="A branch, tag or commit id, with ~N or ^N behind it for its ancestors.",
+        help="A branch, tag or commit id; ~N or ^N after it names an ancestor.",
         show_default=False,
         autocompletion=completing.refs,
     ),
@@ -100,22 +100,23 @@ RunArgument = Annotated[
 
 INTERRUPTED: Final = exit_code(signal.SIGINT)
 TERMINATED: Final = exit_code(signal.SIGTERM)
-"""The exit codes that shells expect of a program that Ctrl-C or SIGTERM ended."""
+"""The exit codes that shells expect if Ctrl-C or SIGTERM ended a program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The options before the command."""
+    """The options that were given before the command."""
 
     store: Path | None
     verbose: bool
 
 
 class Cli:
-    """What one command works with. The store is opened when it is first needed.
+    """The tools of one command: its output, its progress and its store, which is opened on first
+    use.
 
-    What is said when it is interrupted is `told`; a command that can leave something unfinished
-    says so there, with the way on.
+    `told` returns the text for an interrupt. A command that can leave work unfinished says so
+    there, and how to continue.
     """
 
     def __init__(
@@ -136,10 +137,12 @@ class Cli:
         *,
         done: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """From now on, say what `told` gives, and how to go on: with the present command again, or
-        with the one of these `words` on these `arguments`. `done` gives what to say instead where
-        nothing is left to be done."""
-        lead = "Go on with" if words else "Start it again with"
+        """Sets the text for an interrupt: the text of `told`, and the command that continues.
+
+        That is the present command, or the one of `words` with `arguments`. If no work is left,
+        `done` returns the text instead.
+        """
+        lead = "Continue with" if words else "Start it again with"
         way = f"\n{lead}: {command_line(self.context, words, arguments)}"
         self.told = lambda: done() or told() + way
 
@@ -154,8 +157,8 @@ class Cli:
         return self._store
 
     def _warn_of_times(self, promised: Settings) -> None:
-        """Say which settings of the environment do not count, since the store promises another
-        time."""
+        """Warns of settings of the environment that have no effect, because the store promises
+        another time."""
         from ebbtide.durations import format_duration
         from ebbtide.settings import ENV_PREFIX
         from ebbtide.store.promises import times_of
@@ -166,30 +169,30 @@ class Cli:
             if told != counts:
                 self.output.warn(
                     f"{ENV_PREFIX}{name.upper()} is {told}, but the store promises {counts}, which "
-                    "counts for all of its processes; to change it: ebbtide promises "
+                    "applies to all of its processes; to change it: ebbtide promises "
                     f"--{name.replace('_', '-')} {told}"
                 )
 
     def repository(self, name: str) -> Repository:
-        """The repository of that name. InvalidInput where it is none of the store's."""
+        """Returns the repository of a name. Raises InvalidInput for an Icechunk repository."""
         if name.startswith("icechunk:"):
             raise InvalidInput(
                 "invalid_argument",
-                f"{name} is none of a store's repositories, for which this command is: Icechunk's "
-                "take 'expire', 'explain' and 'gc plan|sweep|run|runs|show'",
+                f"{name} is not a repository of a store, and this command is only for those: use "
+                "'expire', 'explain' or 'gc plan|sweep|run|runs|show'",
             )
         return self.store.repository(name)
 
     @property
     def settings(self) -> Settings:
-        """The settings of the environment, for what lies outside any store."""
+        """The settings of the environment, for use without a store."""
         from ebbtide.settings import Settings
 
         return Settings()
 
     def collected(self, name: str) -> EmbeddedRepository:
-        """The repository of that name, or the gone one of that name or id, as the collector sees
-        it."""
+        """Returns a repository for the collector, by its name. A gone repository is found by its
+        name or id."""
         from ebbtide.formats.embedded import EmbeddedRepository
         from ebbtide.formats.gone import GoneRepository
 
@@ -204,24 +207,25 @@ class Cli:
         return EmbeddedRepository(context, store_id=self.store.store_id)
 
     def may(self, question: str, *, yes: bool) -> bool:
-        """Whether the answer is yes; when it is not, that is the command's answer."""
+        """Asks a question. Returns whether the answer is yes; otherwise the command has its own
+        answer: nothing was changed."""
         if confirm(question, yes=yes):
             return True
         self.declined("nothing was changed")
         return False
 
     def declined(self, text: str) -> None:
-        """Answer that somebody said no."""
+        """Answers that the user said no."""
         self.output.answer({"done": False}, lambda: self.output.say(text))
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Closes the store, if it was opened."""
         if self._store is not None:
             self._store.close()
 
 
 Command = Callable[..., None]
-"""A function whose first parameter is a `Cli` and whose others are Typer's."""
+"""A function with a `Cli` as its first parameter. Typer fills the other parameters."""
 
 _Parameter: Final = inspect.Parameter
 _ADDED: Final = (
@@ -232,9 +236,9 @@ _ADDED: Final = (
 
 
 class _Command(TyperCommand):
-    """A command that refuses an option given twice, of which the last one would win unsaid."""
+    """A command that refuses an option given twice. Typer would silently use the last one."""
 
-    # The context's type is of a library that Typer carries within it.
+    # The context's type is from a library inside Typer.
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises a usage error that names the option."""
         if not ctx.resilient_parsing:
@@ -246,19 +250,19 @@ class _Command(TyperCommand):
 
 
 def _single_option(parameter: Any) -> str | None:
-    """The name of an option that takes one value; None for arguments, flags and lists."""
+    """Returns the name of an option with one value; None for arguments, flags and lists."""
     if parameter.param_type_name != "option" or parameter.multiple or parameter.is_flag:
         return None
     return str(parameter.opts[0])
 
 
 def group(help_text: str) -> typer.Typer:
-    """A group of commands."""
+    """Returns a group of commands."""
     return typer.Typer(help=help_text, rich_markup_mode=None)
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
-    """Register a function as the command `name` of `app`. Its docstring is the help."""
+    """Registers a function as the command `name` of `app`. Its docstring is the help text."""
 
     def register(function: Command) -> Command:
         @wraps(function)
@@ -282,7 +286,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
                 try:
                     function(cli, *arguments, **options)
                 except KeyboardInterrupt:
-                    told = cli.told()  # may look at the store, which is still open
+                    told = cli.told()  # may read the store, which is still open
                     raise
                 finally:
                     cli.close()
@@ -295,7 +299,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
         leading = _Parameter("context", _Parameter.POSITIONAL_ONLY, annotation=typer.Context)
         named = [parameter.replace(kind=_Parameter.KEYWORD_ONLY) for parameter in own]
         signature = inspect.Signature([leading, *named, *_ADDED])
-        # Typer reads the signature of what it calls; the one that `wraps` shows is the function's.
+        # Typer reads the signature of `invoke`. Through `wraps` it would get the function's.
         del invoke.__wrapped__
         invoke.__signature__ = signature  # type: ignore[attr-defined]
         invoke.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}

@@ -1,4 +1,4 @@
-"""`commit`, `merge`, `revert`, `reset`: what changes a branch."""
+"""The commands that change a branch: `commit`, `merge`, `revert`, `reset`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 MessageOption = Annotated[
     str | None,
-    typer.Option("--message", "-m", metavar="TEXT", help="What it does.", show_default=False),
+    typer.Option(
+        "--message", "-m", metavar="TEXT", help="Message of the commit.", show_default=False
+    ),
 ]
 MetaOption = Annotated[
     list[str] | None,
@@ -35,18 +37,19 @@ DateOption = Annotated[
     typer.Option(
         "--date",
         metavar="ISO",
-        help="Date, for imported histories: not in the future, nor before the parent's or 1970, "
-        "and with its zone, such as 2026-03-01T12:30:00Z.",
+        help="Date, for imported histories, such as 2026-03-01T12:30:00Z. It needs a time zone, "
+        "and cannot be in the future, before the parent's date, or before 1970.",
         show_default=False,
     ),
 ]
 CommitterOption = Annotated[
-    str, typer.Option("--committer", metavar="NAME", help="Who commits.", show_default=False)
+    str,
+    typer.Option("--committer", metavar="NAME", help="Name of the committer.", show_default=False),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
+    """Adds the commands to the program."""
     for name, function in (
         ("commit", commit),
         ("merge", merge),
@@ -62,7 +65,9 @@ def commit(
     branch: BranchArgument,
     message: Annotated[
         str,
-        typer.Option("--message", "-m", metavar="TEXT", help="What it does.", show_default=False),
+        typer.Option(
+            "--message", "-m", metavar="TEXT", help="Message of the commit.", show_default=False
+        ),
     ],
     meta: MetaOption = None,
     date: DateOption = None,
@@ -71,7 +76,7 @@ def commit(
         bool, typer.Option("--allow-empty", help="Commit even if nothing is staged.")
     ] = False,
 ) -> None:
-    """Make what is staged on a branch its next version."""
+    """Commit the staged changes of a branch."""
     made = cli.repository(repository).commits.commit(
         branch,
         message,
@@ -92,7 +97,7 @@ def merge(
     strategy: Annotated[
         Literal["source-wins", "dest-wins"] | None,
         typer.Option(
-            help="Who wins where both changed a path; without it, such a merge is refused.",
+            help="Side that wins if both changed a path. Default: such a merge is refused.",
             show_default=False,
         ),
     ] = None,
@@ -100,7 +105,7 @@ def merge(
     date: DateOption = None,
     committer: CommitterOption = "",
 ) -> None:
-    """Merge what a ref changed into a branch."""
+    """Merge the changes of a ref into a branch."""
     made = cli.repository(repository).commits.merge(
         source,
         branch,
@@ -122,13 +127,13 @@ def revert(
     parent: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="Which parent's side of a merge to go back to, from 1."
+            metavar="N", min=1, help="For a merge: the parent to go back to, counted from 1."
         ),
     ] = 1,
     date: DateOption = None,
     committer: CommitterOption = "",
 ) -> None:
-    """Undo on a branch what one commit changed, by a new commit."""
+    """Undo the changes of one commit on a branch, with a new commit."""
     made = cli.repository(repository).commits.revert(
         branch,
         ref,
@@ -149,11 +154,11 @@ def reset(
     ] = None,
     prefix: Annotated[
         str | None,
-        typer.Option(metavar="PREFIX", help="Only paths that begin so.", show_default=False),
+        typer.Option(metavar="PREFIX", help="Only paths that begin with this.", show_default=False),
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """Drop what is staged on a branch; its commit stays. This cannot be undone."""
+    """Drop the staged changes of a branch. Its commit stays. This cannot be undone."""
     if path is not None and prefix is not None:
         raise InvalidInput("invalid_argument", "give --path or --prefix, not both")
     commits = cli.repository(repository).commits
@@ -167,7 +172,7 @@ def reset(
         if not cli.may(f"drop {count_text(staged, 'staged change')} on {branch}{where}?", yes=yes):
             return
     if path is None and prefix is None:
-        # Not counted: there may be millions.
+        # Not counted, because there may be millions.
         commits.reset(branch)
         cli.output.answer(
             {"branch": branch},

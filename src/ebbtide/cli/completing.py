@@ -1,4 +1,4 @@
-"""What a shell is offered where a name is to be typed. Light, silent, and changes nothing."""
+"""Completes names in a shell. Fast and silent. Not for: anything that opens or changes a store."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Final
 import typer
 
 VARIABLE: Final = "_EBBTIDE_COMPLETE"
-"""Set by a shell that asks for completions; the name is Typer's."""
+"""The variable that a shell sets to ask for completions. The name is Typer's."""
 
 Complete = Callable[[typer.Context, str], list[str]]
-"""Called with the command line so far, and with what is typed of a word; all that it can be."""
+"""A function of the command line and the beginning of a word. Returns all completions."""
 
 _SQLITE: Final = "sqlite:///"
 
 
 def _completing(*kinds: str) -> Complete:
-    """Names that are known of these kinds."""
+    """Returns a completion by the known names of these kinds."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         from ebbtide.store.completing import known_names
@@ -49,7 +49,7 @@ keys: Final = _completing("keys")
 
 
 def one_of(*words: str) -> Complete:
-    """One of a few words."""
+    """Returns a completion by a few fixed words."""
 
     def complete(_context: typer.Context, incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]
@@ -58,7 +58,7 @@ def one_of(*words: str) -> Complete:
 
 
 def _database(context: typer.Context) -> Path | None:
-    """The SQLite file of the store that the command line or the environment names."""
+    """Returns the SQLite file of the store that the command line or the environment names."""
     given = context.params.get("store") or context.find_root().params.get("store")
     url = os.environ.get("EBBTIDE_DATABASE_URL")
     if url is not None:

@@ -1,4 +1,4 @@
-"""Where the files of a collection come from: the options, and what they mean."""
+"""The sources of a collection's files: their options, and their values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 FilesArgument = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="FILE…", help="Files to upload, and directories with all below them."),
+    typer.Argument(metavar="FILE…", help="Files to upload, and directories with all their files."),
 ]
 IntoOption = Annotated[
-    str, typer.Option("--into", metavar="PREFIX", help="What paths begin with, such as reads/.")
+    str,
+    typer.Option("--into", metavar="PREFIX", help="Beginning of the new paths, such as reads/."),
 ]
 FromRefOption = Annotated[
     str | None,
@@ -34,7 +35,7 @@ FromRefOption = Annotated[
         "--from-ref",
         metavar="REF",
         autocompletion=completing.refs,
-        help="Take what a branch, tag or commit has; no bytes are moved.",
+        help="Add the files of a branch, tag or commit, without a copy of their bytes.",
         show_default=False,
     ),
 ]
@@ -43,7 +44,8 @@ FromCollectionOption = Annotated[
     typer.Option(
         "--from-collection",
         metavar="COLLECTION",
-        help="Take what another collection has, by its path or id; no bytes are moved.",
+        help="Add the files of another collection, by its path or id, without a copy of their "
+        "bytes.",
         show_default=False,
     ),
 ]
@@ -52,7 +54,7 @@ FromVersionOption = Annotated[
     typer.Option(
         "--from-version",
         metavar="N",
-        help="With --from-collection, a version of it.",
+        help="With --from-collection: number of a kept version.",
         show_default=False,
     ),
 ]
@@ -61,7 +63,8 @@ PrefixOption = Annotated[
     typer.Option(
         "--prefix",
         metavar="PREFIX",
-        help="Of --from-ref and --from-collection, only what is below it, and without it.",
+        help="With --from-ref or --from-collection: add only the files below it, without this "
+        "prefix.",
     ),
 ]
 LocatorsOption = Annotated[
@@ -69,7 +72,7 @@ LocatorsOption = Annotated[
     typer.Option(
         "--locators",
         metavar="FILE",
-        help="Take what the locators in a file promise, as 'collection locators' writes it.",
+        help="Add the files of the locators in a file, as 'collection locators' prints them.",
         show_default=False,
     ),
 ]
@@ -77,7 +80,7 @@ LocatorsOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the command line says of where files come from."""
+    """The sources of files on the command line."""
 
     files: list[Path] | None = field(default=None)
     links: Links = Links.REFUSE
@@ -90,9 +93,9 @@ class Sources:
 
     @contextmanager
     def opened(self, cli: Cli, collections: Collections) -> Iterator[list[Source]]:
-        """The sources, with a bar for what is uploaded while they are read.
+        """Yields the sources, lowest precedence first, with a progress bar for uploads.
 
-        Raises InvalidInput `invalid_argument`, NotFound for another collection that is not there.
+        Raises InvalidInput `invalid_argument`, and NotFound if another collection is missing.
         """
         from ebbtide.store.contents import Files, FromCollection, FromRef, Located
 
@@ -116,16 +119,14 @@ class Sources:
 
     def _check(self) -> None:
         if self.from_version is not None and self.from_collection is None:
-            raise InvalidInput("invalid_argument", "--from-version goes with --from-collection")
+            raise InvalidInput("invalid_argument", "--from-version needs --from-collection")
         if self.prefix and self.from_ref is None and self.from_collection is None:
-            raise InvalidInput(
-                "invalid_argument", "--prefix goes with --from-ref or --from-collection"
-            )
+            raise InvalidInput("invalid_argument", "--prefix needs --from-ref or --from-collection")
 
 
 def read_locators(file: Path) -> dict[str, str]:
-    """The locators of a file by path. Raises InvalidInput `invalid_argument`."""
-    how = f"{file} is no file of locators: write one with 'ebbtide collection locators'"
+    """Returns the locators in a file, by path. Raises InvalidInput `invalid_argument`."""
+    how = f"{file} is not a file of locators: write one with 'ebbtide collection locators'"
     try:
         document = json.loads(file.read_bytes())
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The store's values as JSON documents: names, shapes and units that programs can rely on.
+"""Converts the store's values to JSON documents, with names and units that programs can rely on.
 
 Times are ISO 8601 in UTC, sizes are bytes. Fields are added, never renamed.
 """
@@ -23,12 +23,12 @@ Document = dict[str, Any]  # JSON-ready
 
 
 def instant(value: datetime | None) -> str | None:
-    """An instant, or null."""
+    """Returns an instant as text, or None."""
     return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def repository(found: Catalogued) -> Document:
-    """A repository."""
+    """Returns the document of a repository."""
     info = found.info
     return {
         "repository_id": info.repository_id,
@@ -42,7 +42,7 @@ def repository(found: Catalogued) -> Document:
 
 
 def ref(found: NamedCommit) -> Document:
-    """A branch or tag."""
+    """Returns the document of a branch or tag."""
     return {
         "name": found.name,
         "ref_id": found.ref_id,
@@ -54,7 +54,7 @@ def ref(found: NamedCommit) -> Document:
 
 
 def commit(record: CommitRecord) -> Document:
-    """A commit. `run_id` names the collector run that let its data go."""
+    """Returns the document of a commit. `run_id` is the run that closed or forgot the commit."""
     return {
         "commit_id": record.commit_id,
         "parent_ids": list(record.parent_ids),
@@ -70,7 +70,7 @@ def commit(record: CommitRecord) -> Document:
 
 
 def commit_state(record: CommitRecord) -> str:
-    """`intact`, or what became of it: `expired`, `forgotten`, `given up`."""
+    """Returns the state of a commit: `intact`, `expired`, `forgotten` or `given up`."""
     if record.given_up_at is not None:
         return "given up"
     if record.forgotten_by is not None:
@@ -79,7 +79,7 @@ def commit_state(record: CommitRecord) -> str:
 
 
 def entry(found: Entry) -> Document:
-    """An object as a revision shows it."""
+    """Returns the document of an object in a revision."""
     return {
         "path": found.path,
         "address": found.address,
@@ -92,8 +92,8 @@ def entry(found: Entry) -> Document:
 
 
 def project(found: Project) -> Document:
-    """A project. `state` goes by `ends_at`: the first of its own `expires_at` and those of the
-    projects above it."""
+    """Returns the document of a project. `state` depends on `ends_at`, the earliest `expires_at` of
+    the project and of the projects above it."""
     return {
         "project_id": found.project_id,
         "parent_id": found.parent_id,
@@ -110,7 +110,7 @@ def project(found: Project) -> Document:
 
 
 def collection(found: Collection) -> Document:
-    """A collection; `state` as of a project."""
+    """Returns the document of a collection. `state` depends on `ends_at`, as for a project."""
     return {
         "collection_id": found.collection_id,
         "project_id": found.project_id,
@@ -132,7 +132,7 @@ def collection(found: Collection) -> Document:
 
 
 def version(row: VersionRow) -> Document:
-    """A version of a collection that is kept."""
+    """Returns the document of a kept version of a collection."""
     return {
         "version": row.version,
         "name": row.name,
@@ -146,7 +146,7 @@ def version(row: VersionRow) -> Document:
 
 
 def rotation(done: Rotation) -> Document:
-    """A rotation of the signing keys."""
+    """Returns the document of a rotation of the signing keys."""
     return {
         "key_id": done.key_id,
         "retired_ids": list(done.retired_ids),
@@ -156,7 +156,7 @@ def rotation(done: Rotation) -> Document:
 
 
 def access_key(found: AccessKey) -> Document:
-    """An access key; the secret is not in it."""
+    """Returns the document of an access key, without the secret."""
     return {
         "access_key_id": found.access_key_id,
         "role": str(found.role),
@@ -167,7 +167,7 @@ def access_key(found: AccessKey) -> Document:
 
 
 def hold(found: Hold) -> Document:
-    """A hold."""
+    """Returns the document of a hold."""
     return {
         "commit_id": found.commit_id,
         "reason": found.reason,

@@ -1,4 +1,4 @@
-"""Objects as files of this machine: one, or all below a directory."""
+"""Writes objects to files of this machine: to one file, or to files below a directory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 
 NAME_BYTES_MAX: Final = 255
-"""Of a part of a path, on the file systems of Linux."""
+"""The most bytes of a part of a path, on the file systems of Linux."""
 PATH_BYTES_MAX: Final = 4095
-"""Of a path that is handed to Linux."""
+"""The most bytes of a path that Linux accepts."""
 SHOWN_MAX: Final = 5
 CHARACTERS_SHOWN: Final = 200
 
 
 def save(pieces: Iterable[bytes], target: Path) -> None:
-    """Write a file: under another name until all of it is there, and checked. OSError names the
-    file."""
-    # One that no other file has, and short: the name of the file may be as long as names can be.
+    """Writes a file. It has a temporary name until it is complete and checked. Raises OSError with
+    the file's name."""
+    # A unique and short name: the file's own name may have the greatest length already.
     partial = target.with_name(f".{new_id()}.partial")
     try:
         with partial.open("wb") as file:
@@ -35,7 +35,7 @@ def save(pieces: Iterable[bytes], target: Path) -> None:
     except OSError as error:
         if error.errno is None:
             raise
-        # A full disk gives no name at all, and the other one is nobody's.
+        # The error of a full disk has no name, and the temporary name means nothing to the user.
         raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
         with suppress(OSError):
@@ -43,7 +43,7 @@ def save(pieces: Iterable[bytes], target: Path) -> None:
 
 
 def write_out(pieces: Iterable[bytes]) -> None:
-    """Write the bytes to stdout."""
+    """Writes the bytes to stdout."""
     for piece in pieces:
         with answering():
             sys.stdout.buffer.write(piece)
@@ -52,10 +52,10 @@ def write_out(pieces: Iterable[bytes]) -> None:
 
 
 def files_below(directory: Path, paths: Sequence[str]) -> list[Path]:
-    """The file below a directory for each object's path. Nothing is made there.
+    """Returns the file below a directory for each object's path. Makes nothing there.
 
-    Raises InvalidInput `invalid_path`, naming them, for paths of which not all can be files there
-    side by side: details `paths` has all of them.
+    Raises InvalidInput `invalid_path` if not all paths can be files there side by side. The message
+    names the paths that cannot, and the detail `paths` has all of them.
     """
     known = set(paths)
     reasons: dict[str, str] = {}
@@ -64,29 +64,29 @@ def files_below(directory: Path, paths: Sequence[str]) -> list[Path]:
         if reason is not None:
             reasons[path] = reason
     if reasons:
-        shown = "; ".join(
+        listed = "; ".join(
             f"{shown(path)} {reason}" for path, reason in list(reasons.items())[:SHOWN_MAX]
         )
         more = len(reasons) - SHOWN_MAX
         raise InvalidInput(
             "invalid_path",
-            f"not all paths can be files below {str(directory)[:CHARACTERS_SHOWN]}: {shown}"
+            f"not all paths can be files below {str(directory)[:CHARACTERS_SHOWN]}: {listed}"
             + (f"; and {more} more" if more > 0 else "")
-            + ". Nothing was written. Download each of these by itself, to another name",
+            + ". Nothing was written. Download each of these files alone, under another name",
             paths=list(reasons),
         )
     return [directory.joinpath(*path.split("/")) for path in paths]
 
 
 def _obstacle(directory: Path, path: str, known: set[str]) -> str | None:
-    """Why a path can be no file below the directory, beside files of the other paths."""
+    """Returns why a path cannot be a file below the directory beside the other paths, or None."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
-        return "has a part that no file can be called"
+        return "has a part that cannot be the name of a file"
     if any(len(os.fsencode(part)) > NAME_BYTES_MAX for part in parts):
         return f"has a part of more than {NAME_BYTES_MAX} bytes"
     target = directory.joinpath(*parts)
-    # A file is written under another name first, which may be longer.
+    # A file is written with a temporary name first, which may be longer.
     if len(os.fsencode(target.parent.absolute())) + NAME_BYTES_MAX + 1 > PATH_BYTES_MAX:
         return "is too long"
     for outer in map(str, PurePosixPath(path).parents[:-1]):

@@ -1,4 +1,4 @@
-"""`expire`: cut old history off a repository that keeps all of it."""
+"""The command `expire`: cuts old history off an Icechunk repository."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from ebbtide.retention.expiry import Expiry, ExpiryRequest
 
 SHOWN_MAX: Final = 20
-"""Snapshots that are listed for people; `--json` has all."""
+"""The most snapshots that are listed for people; `--json` has all."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
+    """Adds the command to the program."""
     command(app, "expire")(expire)
 
 
-def _keep_option(help_text: str) -> Any:  # what Typer makes of an option
+def _keep_option(help_text: str) -> Any:  # Typer's type of an option
     return typer.Option(metavar="N", min=1, help=help_text, show_default=False)
 
 
@@ -47,10 +47,18 @@ KeepLast = Annotated[int | None, _keep_option("Keep the newest N snapshots of ea
 KeepHourly = Annotated[
     int | None, _keep_option("Keep the newest snapshot of each of the newest N hours.")
 ]
-KeepDaily = Annotated[int | None, _keep_option("Likewise, of days.")]
-KeepWeekly = Annotated[int | None, _keep_option("Likewise, of weeks.")]
-KeepMonthly = Annotated[int | None, _keep_option("Likewise, of months.")]
-KeepYearly = Annotated[int | None, _keep_option("Likewise, of years.")]
+KeepDaily = Annotated[
+    int | None, _keep_option("Keep the newest snapshot of each of the newest N days.")
+]
+KeepWeekly = Annotated[
+    int | None, _keep_option("Keep the newest snapshot of each of the newest N weeks.")
+]
+KeepMonthly = Annotated[
+    int | None, _keep_option("Keep the newest snapshot of each of the newest N months.")
+]
+KeepYearly = Annotated[
+    int | None, _keep_option("Keep the newest snapshot of each of the newest N years.")
+]
 
 
 def expire(
@@ -67,7 +75,7 @@ def expire(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Expire what is older than a period (30d) or a date (2026-01-31, UTC).",
+            help="Expire snapshots older than a period (30d) or a date (2026-01-31, UTC).",
             show_default=False,
         ),
     ] = None,
@@ -81,7 +89,7 @@ def expire(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="A policy as JSON, with rules for branches; - for stdin.",
+            help="JSON file with a policy that has rules for branches; - for stdin.",
             show_default=False,
         ),
     ] = None,
@@ -89,29 +97,32 @@ def expire(
         bool,
         typer.Option(
             "--delete-expired-branches",
-            help="Delete branches whose newest snapshot is older, but never main.",
+            help="Delete branches whose newest snapshot is older than --older-than, except main.",
         ),
     ] = False,
     delete_expired_tags: Annotated[
         bool,
-        typer.Option("--delete-expired-tags", help="Delete tags on snapshots that are older."),
+        typer.Option(
+            "--delete-expired-tags", help="Delete tags on snapshots older than --older-than."
+        ),
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Show what would change, and what would become collectable."
+            "--dry-run", help="Only show the changes, and the files that become collectable."
         ),
     ] = False,
     files: Annotated[
-        bool, typer.Option("--files", help="With --dry-run, list these files too.")
+        bool,
+        typer.Option(
+            "--files", help="With --dry-run: also list the files that become collectable."
+        ),
     ] = False,
-    limit: Annotated[
-        int, typer.Option(metavar="N", min=1, help="At most so many of them.")
-    ] = LIMIT,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="The most files to list.")] = LIMIT,
     unsafe: Annotated[
         bool,
         typer.Option(
-            "--unsafe", help="Allow to expire what is younger than EBBTIDE_ICECHUNK_GRACE."
+            "--unsafe", help="Allow expiring snapshots younger than EBBTIDE_ICECHUNK_GRACE."
         ),
     ] = False,
     master: MasterOption = None,
@@ -119,8 +130,9 @@ def expire(
 ) -> None:
     """Cut old snapshots off the history of an Icechunk repository. Deletes no object.
 
-    What a branch or tag points at stays, and so does the first snapshot. With --keep options or a
-    policy, chosen older snapshots stay reachable. 'gc run' deletes what nothing reaches any more.
+    A snapshot that a branch or tag points at stays, and so does the first snapshot. With --keep
+    options or a policy, chosen older snapshots stay reachable. 'gc run' deletes snapshots that are
+    no longer reachable, and their files.
     """
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
 
@@ -130,8 +142,8 @@ def expire(
     if not is_icechunk(repository):
         raise InvalidInput(
             "invalid_argument",
-            f"{repository!r} is not icechunk:PATH or icechunk:URL: what a repository of the store "
-            "keeps is set by 'ebbtide retention set'",
+            f"{repository!r} is not icechunk:PATH or icechunk:URL: for a repository of the store, "
+            "use 'ebbtide retention set'",
         )
     if not dry_run:
         require_answerable(yes=yes)
@@ -165,7 +177,7 @@ def expire(
 
 
 def _instant(text: str, now: datetime) -> datetime:
-    """A period before now, or a date; one without a zone is UTC."""
+    """Returns the instant of a period before now, or of a date. A date without a zone is UTC."""
     try:
         return now - parse_duration(text)
     except (EbbtideError, OverflowError):
@@ -187,14 +199,14 @@ def _expire(
     history, expiry = found.plan_expiry(request)
     if not cli.output.as_json:
         _show_expiry(cli, history, expiry, request)
-    if expiry.is_empty or not confirm("rewrite its history so?", yes=yes):
+    if expiry.is_empty or not confirm("rewrite the history like this?", yes=yes):
         document = _document(name, history, expiry, done=False)
         cli.output.answer(document, lambda: cli.output.say("nothing was changed"))
         return
     cli.when_interrupted(
         lambda: (
-            "Interrupted while the history was rewritten: no object was deleted, and what was "
-            "not rewritten yet stays as it was"
+            "Interrupted while the history was rewritten: no object was deleted, and the part "
+            "that was not rewritten yet is unchanged"
         )
     )
     cli.progress("expire", "start")
@@ -204,7 +216,7 @@ def _expire(
 
     def show() -> None:
         cli.output.line("done; no object was deleted")
-        cli.output.line("what nothing reaches any more goes once it has been so for the grace")
+        cli.output.line("a run deletes unreachable snapshots after the grace")
         cli.output.line()
         show_block(
             cli,
@@ -276,7 +288,7 @@ def _show_dry_run(
 
 
 def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | None) -> Preview:
-    """What an expiry frees, once nobody needs it for being young."""
+    """Returns the files that an expiry makes collectable, when they are older than the grace."""
     from datetime import timedelta
 
     from ebbtide.gc.options import RunOptions
@@ -339,10 +351,8 @@ def _why_nothing(history: History, request: ExpiryRequest) -> str:
     if not older:
         snapshots = count_text(len(history.commits), "snapshot")
         return f"none of {snapshots} is older than {date_text(bound)} UTC"
-    return (
-        f"of {count_text(older, 'snapshot')} that may go by age, refs or rules keep each, or "
-        "nothing reaches it already"
-    )
+    old = count_text(older, "snapshot is", "snapshots are")
+    return f"{old} old enough, but kept by refs or rules, or already unreachable"
 
 
 def _document(name: str, history: History, expiry: Expiry, *, done: bool) -> dict[str, Any]:

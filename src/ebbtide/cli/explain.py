@@ -1,4 +1,4 @@
-"""`explain`: why a file or commit is still there, until when, and why it went."""
+"""The command `explain`: why a file or commit still exists, until when, or why it was deleted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMIT: Final = 20
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
+    """Adds the command to the program."""
     command(app, "explain")(explain)
 
 
@@ -49,19 +49,19 @@ def explain(
         str | None,
         typer.Argument(
             metavar="PATH",
-            help="With a ref or commit as WHAT: the object that it has there.",
+            help="If WHAT is a ref or commit: the path of an object in it.",
             show_default=False,
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Rows of each list at most.")
+        int, typer.Option(metavar="N", min=1, help="The most rows of each list.")
     ] = LIMIT,
     grace: GraceOption = None,
     run_dir: RunDirOption = None,
 ) -> None:
-    """Say why a file or commit is still there and until when, or which run let it go.
+    """Explain why a file or commit still exists and until when, or which run deleted it.
 
-    What keeps it comes with the nearest first. Changes nothing.
+    Protections are listed nearest first. Changes nothing.
     """
     explainer = _open(cli, repository, limit=limit, grace=grace, run_dir=run_dir)
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
@@ -146,7 +146,7 @@ def _keeper_row(keeper: Keeper) -> list[str]:
         return [keeper.reason, date_text(keeper.since), keeper.where or ""]
     why = [keeper.reason]
     if keeper.by == "record":
-        why.append("it is a part of its record")
+        why.append("the file is part of the commit's record")
     if keeper.hold is not None and not keeper.reason.startswith("held"):
         why.append(f"held: {keeper.hold}" if keeper.hold else "held")
     if keeper.leased_until is not None and not keeper.reason.startswith("leased"):
@@ -166,7 +166,7 @@ def _show_holders(cli: Cli, found: ExplainedAddress) -> None:
         cli.output.line()
         nodes = count_text(found.unread_nodes, "node")
         cli.output.line(
-            f"{nodes} of commits whose data is not kept were not looked at: more of those may "
+            f"{nodes} of commits whose data is not kept were not read: more of these commits may "
             "have it"
         )
 
@@ -186,25 +186,25 @@ def _show_went(cli: Cli, went: Went) -> None:
 
     words = {
         "deleted": "deleted it",
-        "quarantined": "moved it aside",
-        "missing": "was to delete it, and found it missing",
+        "quarantined": "quarantined it",
+        "missing": "found it already gone",
     }
     cli.output.line()
     cli.output.line(f"run {went.run_id} {words[went.outcome]}:")
-    facts = [("plan of", f"{date_text(went.planned_at)} UTC")]
+    facts = [("planned", f"{date_text(went.planned_at)} UTC")]
     if went.at is not None:
         facts.append(("fence", f"{date_text(went.at)} UTC"))
     if went.aside_until is not None:
-        facts.append(("back by", f"ebbtide gc undo, until {date_text(went.aside_until)} UTC"))
+        facts.append(("restore", f"ebbtide gc undo, until {date_text(went.aside_until)} UTC"))
     if went.policy is not None:
         facts += rules_of(Policy.parse(went.policy))
     cli.output.fields([(f"  {name}", value) for name, value in facts])
     if went.commits:
         count = _of_all(len(went.commits), went.commit_count)
-        cli.output.line(f"commits that the run let go and that had it{count}:")
+        cli.output.line(f"commits that had it, and expired with the run{count}:")
         _show_commits(cli, went.commits)
     else:
-        cli.output.line("no commit that the run let go is known to have had it")
+        cli.output.line("no commit that expired with the run is known to have had it")
 
 
 def _show_end(cli: Cli, found: ExplainedAddress) -> None:
@@ -236,7 +236,7 @@ def _show_commit(cli: Cli, found: ExplainedCommit) -> None:
         went = found.let_go
         by = f"by run {went.run_id}" if went.run_id is not None else escaped(went.reason or "")
         when = f", {date_text(went.at)} UTC" if went.at is not None else ""
-        facts.append(("let go", f"{by}{when}"))
+        facts.append(("expired", f"{by}{when}"))
     cli.output.fields(facts)
     if found.refs:
         cli.output.line()
@@ -268,10 +268,10 @@ def _show_commit_end(cli: Cli, found: ExplainedCommit) -> None:
             if found.data_until is not None
             else f"never: {found.data_kept_by}"
         )
-        lines.append(("its data may go", until))
+        lines.append(("its data can be deleted", until))
     record = found.record_until
     until = "never" if record is None else f"from {date_text(record)} UTC on"
-    lines.append(("its record may go", until))
+    lines.append(("its record can be deleted", until))
     cli.output.line()
     cli.output.line("if nothing changes:")
     cli.output.fields([(f"  {name}", value) for name, value in lines])

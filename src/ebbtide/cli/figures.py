@@ -1,4 +1,4 @@
-"""A run's figures as people read them: what was found, what would go, what went."""
+"""Prints a run's figures for people: the files that it found, its candidates and its outcomes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ FOUND: Final = {
     "live": "needed by commits",
     "protected": "kept without a commit",
     "young": "younger than the grace",
-    "candidate": "would go",
+    "candidate": "would be deleted",
 }
 OUTCOMES: Final = {
     "deleted": "deleted",
-    "quarantined": "moved aside",
+    "quarantined": "quarantined",
     "missing": "already gone",
-    "revived": "came back to life, kept",
+    "revived": "needed again, kept",
     "failed": "failed",
 }
 
 
 def refs_table(output: Output, by_ref: Iterable[Mapping[str, Any]]) -> None:
-    """Per branch: its rule, and how many commits that keeps and lets go."""
+    """Prints for each branch its rule, and how many commits the rule keeps and expires."""
     output.table(
-        ["branch", "rule", "commits", "kept", "let go"],
+        ["branch", "rule", "commits", "kept", "expired"],
         [
             [
                 str(summary["name"]),
@@ -43,17 +43,18 @@ def refs_table(output: Output, by_ref: Iterable[Mapping[str, Any]]) -> None:
             ]
             for summary in by_ref
         ],
-        right=["commits", "kept", "let go"],
+        right=["commits", "kept", "expired"],
         none="no branches",
     )
 
 
 def show_plan(output: Output, plan: Plan) -> None:
-    """What a plan found, and what it would let go."""
+    """Prints the files that a plan found, and its candidates."""
     from ebbtide.gc.planning.plan import REMOVAL
 
     if plan.mode == REMOVAL:
-        output.line(f"{plan.identity.repository_name} is gone: all that is Ebbtide's would go")
+        name = plan.identity.repository_name
+        output.line(f"{name} is gone: all files that Ebbtide wrote would be deleted")
     else:
         _show_commits(output, plan)
     output.line()
@@ -76,39 +77,40 @@ def _show_commits(output: Output, plan: Plan) -> None:
     refs_table(output, plan.by_ref)
     output.line()
     if plan.previous_id is not None:
-        output.line(f"incremental: goes on from run {plan.previous_id}")
+        output.line(f"incremental: continues from run {plan.previous_id}")
     elif plan.mode_reason is not None:
         output.line(f"clean: {plan.mode_reason}")
     if plan.inventory_url is not None:
         output.line(
-            f"listed by {plan.inventory_url}: what is newer than {date_text(plan.cutoff)} stays"
+            f"listed by {plan.inventory_url}: files newer than {date_text(plan.cutoff)} are kept"
         )
-    before = count_text(plan.gone_count, "was before", "were before")
-    gone = f" ({before})" if plan.gone_count else ""
+    gone = f" (and {count_text(plan.gone_count)} in earlier runs)" if plan.gone_count else ""
     output.line(
         f"{count_text(plan.active_count, 'commit')} kept, "
-        f"{count_text(plan.expired_count)} let go{gone}"
+        f"{count_text(plan.expired_count)} expired{gone}"
     )
     if plan.forgettable_count:
-        one = "commit any more: its record goes too"
-        several = "commits any more: the records go too"
-        output.line(f"nothing reaches {count_text(plan.forgettable_count, one, several)}")
+        one = "commit is in the history of no ref or kept commit: its record is deleted too"
+        several = (
+            "commits are in the history of no ref or kept commit: their records are deleted too"
+        )
+        output.line(count_text(plan.forgettable_count, one, several))
 
 
 def show_outcome(output: Output, report: RunReport) -> None:
-    """What became of a plan's candidates."""
+    """Prints the outcomes of a plan's candidates."""
     rows = [[text, *_texts(report.counts[name])] for name, text in OUTCOMES.items()]
     output.table(["outcome", "count", "size"], rows, right=["count", "size"])
     forgotten = report.commits.get("forgotten", 0)
     if forgotten:
         output.line()
         records = "the record of" if forgotten == 1 else "the records of"
-        one, several = "commit is dropped too", "commits are dropped too"
+        one, several = "commit is deleted too", "commits are deleted too"
         output.line(f"{records} {count_text(forgotten, one, several)}")
 
 
 def candidate_kinds(plan: Plan) -> dict[str, Count]:
-    """The candidates of a plan by kind of file."""
+    """Returns the candidates of a plan, counted by kind of file."""
     from ebbtide.gc.counts import Count
 
     kinds: dict[str, Count] = {}

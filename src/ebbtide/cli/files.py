@@ -1,4 +1,4 @@
-"""`fs`: the objects of a repository."""
+"""The commands `fs`: the objects of a repository."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def put(
         str,
         typer.Argument(
             metavar="PATH",
-            help="Path of the object; with --recursive, what all paths begin with.",
+            help="Path of the object; with --recursive, the beginning of all paths.",
             show_default=False,
         ),
     ],
@@ -96,7 +96,7 @@ def get(
         str, typer.Argument(metavar="FILE", help="Where to write it; - for stdout.")
     ] = "-",
 ) -> None:
-    """Download an object. Its bytes are checked against its checksum."""
+    """Download an object, and check its bytes against its checksum."""
     warn_of_expiry(cli, repository, ref)
     objects = cli.repository(repository).objects
     if destination == "-":
@@ -122,7 +122,7 @@ def _write_stdout(cli: Cli, objects: Objects, ref: str, path: str) -> None:
     if cli.output.as_json:
         raise InvalidInput(
             "invalid_argument",
-            "an object's bytes are no JSON document: use 'fs get' with a file, or 'fs stat'",
+            "--json cannot print an object's bytes: use 'fs get' with a file, or 'fs stat'",
         )
     write_out(objects.stream(ref, path))
 
@@ -136,17 +136,17 @@ def list_objects(
         str, typer.Argument(metavar="PREFIX", help="Only paths that begin with this.")
     ] = "",
     recursive: Annotated[
-        bool, typer.Option("--recursive", "-r", help="Every path, not one level of directories.")
+        bool, typer.Option("--recursive", "-r", help="List all paths, not one directory level.")
     ] = False,
     after: Annotated[
-        str, typer.Option(metavar="PATH", help="Only what sorts behind this path.")
+        str, typer.Option(metavar="PATH", help="List only paths that sort after this one.")
     ] = "",
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="At most so many lines.", show_default=False),
+        typer.Option(metavar="N", min=1, help="The most lines to print.", show_default=False),
     ] = None,
 ) -> None:
-    """List objects: of a branch with what is staged on it, or of any commit."""
+    """List objects: of a branch with its staged changes, or of any commit."""
     warn_of_expiry(cli, repository, ref)
     objects = cli.repository(repository).objects
     delimiter = "" if recursive else "/"
@@ -160,10 +160,10 @@ def list_objects(
 def show_listing(
     cli: Cli, page: Callable[[str, int], Page[Entry]], *, after: str, limit: int | None
 ) -> None:
-    """Answer with a listing; `page` gives so much of it behind a path."""
+    """Answers with a listing. `page` returns a number of entries after a path."""
     found = _listed(page, after, limit=limit)
     if not cli.output.as_json:
-        # Printed as they come, for there may be millions.
+        # Printed one by one, because there may be millions.
         for size, mtime, name in found:
             size_shown = "" if size is None else size_text(size)
             cli.output.line(f"{size_shown:>10}  {date_text(mtime):16}  {escaped(name)}")
@@ -183,7 +183,7 @@ def show_listing(
 
 
 Row = tuple[int | None, datetime | None, str]
-"""Size, time and path of an object; of a directory the path alone."""
+"""Size, time and path of an object; for a directory, only the path."""
 
 
 def _listed(
@@ -202,7 +202,7 @@ def _listed(
 
 @command(app, "stat")
 def stat(cli: Cli, repository: RepositoryArgument, ref: RefArgument, path: PathArgument) -> None:
-    """Show what is known of an object."""
+    """Show an object's size, checksum, address and metadata."""
     warn_of_expiry(cli, repository, ref)
     found = cli.repository(repository).objects.stat(ref, path)
     cli.output.answer(documents.entry(found), lambda: cli.output.fields(_fields(found)))
@@ -271,12 +271,12 @@ def copy(
         typer.Option(
             "--from",
             metavar="REF",
-            help="Branch, tag or commit to copy from; without it, the branch itself.",
+            help="Branch, tag or commit to copy from. Default: the branch itself.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Copy an object onto a branch."""
+    """Copy an object to a path of a branch."""
     objects = cli.repository(repository).objects
     staged = objects.copy(branch, destination, from_ref or branch, source)
     show_staged(cli, branch, staged)
@@ -294,13 +294,13 @@ def move(
         str, typer.Argument(metavar="DEST", help="Path to move it to.", show_default=False)
     ],
 ) -> None:
-    """Move an object to another path of its branch; what is there is replaced."""
+    """Move an object to another path of its branch. It replaces an object there."""
     moved = cli.repository(repository).objects.move(branch, destination, source)
     show_staged(cli, branch, moved)
 
 
 def show_staged(cli: Cli, branch: str, staged: Entry) -> None:
-    """Answer with an entry that was staged just now."""
+    """Answers with an entry that was just staged."""
     cli.output.answer(
         documents.entry(staged),
         lambda: cli.output.line(

@@ -1,4 +1,4 @@
-"""`gc plan`, `gc sweep`, `gc run`, `gc give-up`: collecting."""
+"""The commands that collect: `gc plan`, `gc sweep`, `gc run`, `gc give-up`, `gc archive`."""
 
 from __future__ import annotations
 
@@ -34,24 +34,26 @@ if TYPE_CHECKING:
     from ebbtide.gc.planning.plan import Plan
     from ebbtide.gc.report import RunReport
 
-app = group("Find and delete what nothing needs any more.")
+app = group("Find and delete files that are no longer needed.")
 
 GraceOption = Annotated[
     str | None,
     typer.Option(
         "--grace",
         metavar="PERIOD",
-        help="Nothing younger is deleted; without it, EBBTIDE_GRACE.",
+        help="Minimum age of candidates. Default: EBBTIDE_GRACE, for Icechunk "
+        "EBBTIDE_ICECHUNK_GRACE.",
         show_default=False,
     ),
 ]
 UnsafeOption = Annotated[
-    bool, typer.Option("--unsafe", help="Allow a grace shorter than leases and clocks need.")
+    bool,
+    typer.Option("--unsafe", help="Allow a shorter grace than leases, clocks or sessions need."),
 ]
 AllowShareOption = Annotated[
     bool,
     typer.Option(
-        "--allow-share", help="Allow more to go than EBBTIDE_SHARE_MAX of files or bytes."
+        "--allow-share", help="Allow deleting more than EBBTIDE_SHARE_MAX of the files or bytes."
     ),
 ]
 RunDirOption = Annotated[
@@ -59,7 +61,7 @@ RunDirOption = Annotated[
     typer.Option(
         "--run-dir",
         metavar="DIR",
-        help="Directory or URL for the run's files, in place of the repository's own storage.",
+        help="Directory or URL for the run's files. Default: the repository's own storage.",
         show_default=False,
     ),
 ]
@@ -67,7 +69,8 @@ QuietOption = Annotated[
     bool,
     typer.Option(
         "--quiet-repository",
-        help="Icechunk: no session is open, so that what was reachable lately may go too.",
+        help="Icechunk: no session is open, so that files that were reachable within the grace can "
+        "be deleted too.",
     ),
 ]
 MasterOption = Annotated[
@@ -75,7 +78,7 @@ MasterOption = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Spark master, such as local[4]; none: this process alone. Without it, "
+        help="Spark master, such as local[4]; none: only this process. Default: "
         "EBBTIDE_SPARK_MASTER.",
         show_default=False,
     ),
@@ -86,7 +89,7 @@ ConfOption = Annotated[
     typer.Option(
         "--conf",
         metavar="NAME=VALUE",
-        help="A setting of Spark's own; may be given more than once.",
+        help="A setting of Spark; repeatable.",
         show_default=False,
     ),
 ]
@@ -97,8 +100,8 @@ ModeOption = Annotated[
         "--mode",
         metavar="MODE",
         autocompletion=completing.one_of("auto", "clean", "incremental"),
-        help="clean looks at everything, incremental at what changed since the last run that was "
-        "swept, auto at that where it can.",
+        help="clean: look at all files; incremental: look at changes since the last run that was "
+        "swept; auto: incremental if possible.",
     ),
 ]
 
@@ -108,9 +111,9 @@ SizesOption = Annotated[
         "--sizes",
         metavar="FILES",
         autocompletion=completing.one_of("auto", "all", "candidates"),
-        help="Of which files a directory is asked for size and date: all, or candidates alone, "
-        "which lists large stores several times as fast; auto: all, up to a million files. "
-        "Without it, EBBTIDE_SIZES.",
+        help="Files in a directory whose size and date are read. all: all files; candidates: only "
+        "candidates, which lists large stores several times as fast; auto: all, up to a million "
+        "files. Default: EBBTIDE_SIZES.",
         show_default=False,
     ),
 ]
@@ -120,8 +123,8 @@ QuarantineOption = Annotated[
     typer.Option(
         "--quarantine",
         metavar="PERIOD",
-        help="Move aside what goes, and keep it for so long: 'gc undo' brings it back. none "
-        "deletes at once. Without it, 7d where somebody is asked, else none.",
+        help="Keep the files in quarantine for this period, so that 'gc undo' can restore them. "
+        "none: delete at once. Default: 7d if the command asks, otherwise none.",
         show_default=False,
     ),
 ]
@@ -131,8 +134,8 @@ InventoryOption = Annotated[
     typer.Option(
         "--inventory",
         metavar="PLACE",
-        help="Path or URL of an inventory to go by, in place of a listing: a manifest.json of "
-        "S3's, a Parquet file, or a directory of them. What came later stays.",
+        help="Path or URL of an inventory to use instead of a listing: a manifest.json of S3, a "
+        "Parquet file, or a directory of Parquet files. Files newer than the inventory are kept.",
         show_default=False,
     ),
 ]
@@ -141,7 +144,7 @@ InventoryDateOption = Annotated[
     typer.Option(
         "--inventory-date",
         metavar="DATE",
-        help="When that inventory was begun; a manifest says so itself.",
+        help="Date when the inventory was begun. A manifest has it already.",
         show_default=False,
     ),
 ]
@@ -164,10 +167,10 @@ def plan(
     conf: ConfOption = None,
     yes: Annotated[
         bool,
-        typer.Option("--yes", "-y", help="A plan asks nothing; for scripts that say it anyway."),
+        typer.Option("--yes", "-y", help="Without effect, because a plan asks no question."),
     ] = False,
 ) -> None:
-    """Find what would go, and write it down. Deletes nothing; 'gc sweep' carries the plan out."""
+    """Plan which files to delete. Deletes nothing: 'gc sweep' carries out the plan."""
     del yes
     run = open_collector(
         cli,
@@ -205,12 +208,12 @@ def archive(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="Where to write it; without it, a name that says what it is for.",
+            help="File to write. Default: a name that says for which platform it is.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Write this program and what it needs as one archive, for Spark's executors elsewhere."""
+    """Write an archive of this program and its packages, for Spark executors on other machines."""
     from ebbtide.gc.spark.archive import archive_name, write_archive
 
     target = file or Path(archive_name())
@@ -233,7 +236,7 @@ def sweep(
         typer.Argument(
             metavar="RUN",
             autocompletion=completing.runs,
-            help="Id of the run whose plan to carry out; without it, the newest not swept.",
+            help="Id of the run to sweep. Default: the newest plan that was not swept.",
             show_default=False,
         ),
     ] = None,
@@ -247,9 +250,9 @@ def sweep(
     conf: ConfOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Carry a plan out: delete what it names, less what came back to life since.
+    """Carry out a plan: delete its candidates, except those that are needed again.
 
-    One that was interrupted or incomplete is taken up where it stopped.
+    A sweep that was interrupted or incomplete continues.
     """
     require_answerable(yes=yes)
     run = open_collector(
@@ -266,9 +269,9 @@ def sweep(
         starting=True,
     )
     run_id = run_id or run.collector.newest_unswept()
-    # Who says --yes has seen the plan: 'gc plan' and 'gc show' show it.
+    # With --yes, the plan is not shown again: 'gc plan' and 'gc show' show it.
     plan = None if yes else run.collector.plan_to_confirm(run_id)
-    if plan is not None and not _agreed(cli, plan, run.aside_for, yes=yes):
+    if plan is not None and not _agreed(cli, plan, run.quarantine, yes=yes):
         cli.declined("nothing was deleted; the plan stays")
         return
     _when_swept(cli, run, repository, run_id)
@@ -295,7 +298,7 @@ def run_both(
     conf: ConfOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Plan, show the figures, ask, sweep."""
+    """Plan a run, show its figures, ask, and sweep it."""
     require_answerable(yes=yes)
     run = open_collector(
         cli,
@@ -318,7 +321,7 @@ def run_both(
     def agreed(plan: Plan) -> bool:
         run.progress.pause()
         _when_swept(cli, run, repository, plan.run_id)
-        return _agreed(cli, plan, run.aside_for, yes=yes)
+        return _agreed(cli, plan, run.quarantine, yes=yes)
 
     cli.when_interrupted(lambda: planning_told(run.progress))
     with run.progress:
@@ -332,12 +335,12 @@ def run_both(
 
 
 def _when_swept(cli: Cli, run: Run, repository: str, run_id: str) -> None:
-    """What is said of a sweep that is interrupted."""
-    run.progress.moves_aside = run.aside_for is not None
+    """Sets the text for an interrupt during the sweep."""
+    run.progress.quarantines = run.quarantine is not None
 
     def done() -> str | None:
-        # The report is written before the database is told of it, and before what earlier runs
-        # had aside is deleted.
+        # The report is written before the state in the database, and before the ended quarantines
+        # of earlier runs are deleted.
         with suppress(EbbtideError):
             return SWEPT if run.collector.show(run_id).state == "swept" else None
         return None
@@ -346,21 +349,22 @@ def _when_swept(cli: Cli, run: Run, repository: str, run_id: str) -> None:
     cli.when_interrupted(told, ("gc", "sweep"), (repository, run_id), done=done)
 
 
-def _agreed(cli: Cli, plan: Plan, aside_for: timedelta | None, *, yes: bool) -> bool:
+def _agreed(cli: Cli, plan: Plan, quarantine: timedelta | None, *, yes: bool) -> bool:
     if not cli.output.as_json:
         show_plan(cli.output, plan)
         cli.output.line()
     total = plan.candidate_total
     files = f"{count_text(total.objects, 'file')} ({size_text(total.bytes_total)})"
     doing = f"delete {files} of {plan.identity.repository_name}"
-    if aside_for is not None:
-        doing = f"move {files} of {plan.identity.repository_name} aside"
-        period = format_duration(aside_for)
+    if quarantine is not None:
+        doing = f"quarantine {files} of {plan.identity.repository_name}"
+        period = format_duration(quarantine)
         cli.output.say(
-            f"what goes is kept for {period}, and takes its room until then; --quarantine none "
-            f"deletes at once. On a directory each file is renamed; an object storage is asked for "
+            f"the files stay in quarantine for {period}, and use storage until then; --quarantine "
+            f"none deletes at once. In a directory each file is renamed. An object storage gets "
             f"{count_text(total.objects, 'copy', 'copies')} and "
-            f"{count_text(-(-total.objects // 1000), 'delete')}, and as many deletes afterwards"
+            f"{count_text(-(-total.objects // 1000), 'delete')}, and as many deletes when the "
+            f"quarantine ends"
         )
     return confirm(f"{doing}, and {_consequence(plan)}?", yes=yes)
 
@@ -369,8 +373,8 @@ def _consequence(plan: Plan) -> str:
     from ebbtide.gc.planning.plan import REMOVAL
 
     if plan.mode == REMOVAL:
-        return "then all that is known of it, which is gone"
-    return "close the commits that are let go"
+        return "then the metadata of this repository, which is gone"
+    return "close the expired commits"
 
 
 def _finish_sweep(cli: Cli, report: RunReport) -> None:
@@ -390,11 +394,11 @@ def _show_removal(cli: Cli, report: RunReport) -> None:
     for warning in report.warnings:
         cli.output.warn(warning)
     if report.state == "swept":
-        cli.output.line(f"nothing is left of {report.repository} but the record of this run")
+        cli.output.line(f"only the record of this run is left of {report.repository}")
 
 
 def finish(cli: Cli, report: RunReport, show: Callable[[], None]) -> None:
-    """Answer with a report; the exit code is its state's."""
+    """Answers with a report, and ends with the exit code of its state."""
     from ebbtide.gc.report import EXIT_CODES
 
     cli.output.answer(report.to_json(), show)
@@ -410,14 +414,14 @@ def give_up(
     ref: RefArgument,
     reason: Annotated[
         str,
-        typer.Option(metavar="TEXT", help="Why, for those who come later.", show_default=False),
+        typer.Option(metavar="TEXT", help="The reason, for the record.", show_default=False),
     ],
     yes: YesOption = False,
 ) -> None:
-    """Declare a damaged commit lost, so that it stops no run any more.
+    """Declare a damaged commit lost, so that it no longer stops runs.
 
-    For a commit whose tree or ranges cannot be read and that no backup brings back. It counts as
-    expired from then on, and what only it needs is garbage.
+    Use it for a commit whose tree or ranges cannot be read, and that no backup restores. The commit
+    then counts as expired, and the files that only it needs are garbage.
     """
     require_answerable(yes=yes)
     found = cli.repository(repository)

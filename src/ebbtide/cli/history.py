@@ -1,4 +1,4 @@
-"""`log` and `diff`: looking back."""
+"""The commands `log` and `diff`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKS = {"added": "+", "removed": "-", "changed": "~"}
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
+    """Adds the commands to the program."""
     command(app, "log")(log)
     command(app, "diff")(diff)
 
@@ -31,15 +31,15 @@ def log(
     repository: RepositoryArgument,
     ref: RefArgument,
     first_parent: Annotated[
-        bool, typer.Option("--first-parent", help="Leave out what merges brought in.")
+        bool, typer.Option("--first-parent", help="Follow only the first parent of each merge.")
     ] = False,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="The most commits to list.")] = 100,
     after: Annotated[
         str | None,
-        typer.Option(metavar="COMMIT", help="Only what comes behind this id.", show_default=False),
+        typer.Option(metavar="COMMIT", help="List only commits after this id.", show_default=False),
     ] = None,
 ) -> None:
-    """List a commit and its ancestors, the youngest first; expired ones too."""
+    """List a commit and its ancestors, youngest first, also expired ones."""
     warn_of_expiry(cli, repository, ref)
     found = cli.repository(repository).commits.log(
         ref, first_parent=first_parent, after=after, amount=limit
@@ -75,12 +75,13 @@ def diff(
         str | None,
         typer.Argument(
             metavar="RIGHT",
-            help="The ref to compare with; without it, what is staged on the branch REF.",
+            help="The ref to compare with. Default: the staged changes of the branch REF.",
             show_default=False,
         ),
     ] = None,
     prefix: Annotated[
-        str, typer.Option(metavar="PREFIX", help="Only paths that begin so.", show_default=False)
+        str,
+        typer.Option(metavar="PREFIX", help="Only paths that begin with this.", show_default=False),
     ] = "",
 ) -> None:
     """Show the paths that differ between two refs, or that are staged on a branch."""
@@ -95,7 +96,7 @@ def diff(
 
 
 def show_changes(cli: Cli, changes: Iterable[Change]) -> None:
-    """Answer with what differs."""
+    """Answers with the paths that differ."""
     if cli.output.as_json:
         cli.output.answer({"changes": [_document(change) for change in changes]}, lambda: None)
         return

@@ -1,4 +1,4 @@
-"""`hold`: commits that are kept whatever the policy says."""
+"""The commands `hold`: commits that are kept regardless of the policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, command, group
 from ebbtide.cli.text import date_text, one_line, short_id
 
-app = group("Keep commits whatever the policy says.")
+app = group("Keep commits regardless of the policy.")
 
 
 @command(app, "add")
@@ -19,10 +19,10 @@ def add(
     repository: RepositoryArgument,
     ref: RefArgument,
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why, for those who come later.")
+        str, typer.Option(metavar="TEXT", help="The reason, which 'hold list' shows.")
     ] = "",
 ) -> None:
-    """Hold the commit that a ref means now. The ref may move on; the hold stays."""
+    """Hold the commit that a ref points at now. If the ref moves, the hold stays."""
     made = cli.repository(repository).retention.hold(ref, reason)
     commit = short_id(made.commit_id)
     cli.output.answer(
@@ -53,11 +53,11 @@ def list_all(cli: Cli, repository: RepositoryArgument) -> None:
 
 @command(app, "remove")
 def remove(cli: Cli, repository: RepositoryArgument, ref: RefArgument) -> None:
-    """Release the hold on a commit: from now on the policy decides again."""
+    """Release the hold on a commit. Then the policy decides about the commit again."""
     found = cli.repository(repository)
     commit_id = found.commits.resolve(ref)
     found.retention.release(commit_id)
     cli.output.answer(
         {"commit_id": commit_id, "held": False},
-        lambda: cli.output.line(f"commit {short_id(commit_id)} is held no more"),
+        lambda: cli.output.line(f"commit {short_id(commit_id)} is not held any more"),
     )

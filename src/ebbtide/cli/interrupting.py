@@ -1,4 +1,4 @@
-"""What is said to whoever interrupted a command: what state things are in, and how to go on."""
+"""Texts for an interrupted command: the present state, and how to continue."""
 
 from __future__ import annotations
 
@@ -12,45 +12,47 @@ from ebbtide.cli.progress import Step, StepProgress
 from ebbtide.cli.text import count_text
 
 SWEPT: Final = (
-    "Interrupted behind the end of the sweep, which is done. What earlier runs had aside for long "
-    "enough is deleted by the next"
+    "Interrupted after the end of the sweep, which is done. The next sweep deletes the files of "
+    "earlier runs whose quarantine has ended"
 )
-"""Of a sweep whose report is written."""
+"""The text for a sweep whose report is written."""
 
 
 def planning_told(progress: StepProgress) -> str:
-    """Of a plan that was not finished."""
+    """Returns the text for a plan that was not finished."""
     step = progress.current
     doing = "" if step is None else f" while {step.text}"
     return f"Interrupted{doing}: the plan was not finished, and nothing was deleted"
 
 
 def sweep_told(progress: StepProgress) -> str:
-    """Of a sweep: how much of what it had to do is done."""
+    """Returns the text for a sweep: how much of its work is done."""
     deleting = progress.reached("delete ")
-    stays = "Nothing is lost: what was planned stays planned"
+    stays = "Nothing is lost: the plan stays"
     if deleting is None:
         return f"Interrupted before any file was deleted. {stays}"
-    done = "moved aside" if progress.moves_aside else "deleted"
+    done = "quarantined" if progress.quarantines else "deleted"
     return f"Interrupted in the sweep: {share_text(deleting)} {done}. {stays}"
 
 
 def undo_told(progress: StepProgress) -> str:
-    """Of an undo."""
+    """Returns the text for an undo."""
     moving = progress.reached("bring back")
     share = "0 files" if moving is None else share_text(moving)
-    return f"Interrupted in the undo: {share} are back, and stay so. The rest stays aside"
+    return (
+        f"Interrupted in the undo: {share} are restored and stay. The rest is still in quarantine"
+    )
 
 
 def purge_told(progress: StepProgress) -> str:
-    """Of deleting for good what a run had aside."""
+    """Returns the text for a `gc purge`, which deletes files in quarantine."""
     deleting = progress.reached("purge")
     share = "0 files" if deleting is None else share_text(deleting)
-    return f"Interrupted: {share} that were aside are deleted for good. The rest stays aside"
+    return f"Interrupted: {share} in quarantine deleted for good. The rest stays in quarantine"
 
 
 def share_text(step: Step) -> str:
-    """`120,000 of 1,000,000 files`."""
+    """Returns the progress of a step, such as `120,000 of 1,000,000 files`."""
     found = step.reading
     if found is None:
         return "0 files"
@@ -62,10 +64,12 @@ def share_text(step: Step) -> str:
 def command_line(
     context: typer.Context, words: Sequence[str] = (), arguments: Iterable[str] = ()
 ) -> str:
-    """A command as it is typed, with those options that were given to the present one and that it
-    has: the present one itself, or the one of these `words` on these `arguments`."""
+    """Returns a command as it is typed: the present one, or that of `words` with `arguments`.
+
+    The result has the options that were given to the present command, if that command has them.
+    """
     root = context.find_root()
-    command: Any = root.command  # of the library that Typer carries within it
+    command: Any = root.command  # from a library inside Typer
     if words:
         for word in words:
             command = command.commands[word]

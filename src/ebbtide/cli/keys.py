@@ -1,4 +1,4 @@
-"""`key`: access keys, by which clients use the server, and the keys that sign tokens."""
+"""The commands `key`: access keys for clients of the server, and the keys that sign tokens."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def create(
         typer.Option(
             metavar="ROLE",
             autocompletion=completing.one_of("reader", "writer", "admin"),
-            help="reader reads; writer changes what repositories hold, too; admin makes "
-            "repositories, sets policies and collects, too.",
+            help="reader: read. writer: also change the content of repositories. admin: also make "
+            "repositories, set policies and collect.",
         ),
     ] = "reader",
     name: Annotated[
         str,
         typer.Option(
             metavar="TEXT",
-            help="Whose it is: stands in commits as the committer.",
+            help="Name of the key's owner, which commits record as the committer.",
             show_default=False,
         ),
     ] = "",
 ) -> None:
-    """Make an access key, and print its secret, which is never shown again."""
+    """Make an access key. Its secret is printed now, and never again."""
     from ebbtide.store.keys import Role
 
     made = cli.store.keys.create(Role.parse(role), name=name)
@@ -57,7 +57,7 @@ def create(
 
 @command(app, "list")
 def list_all(cli: Cli) -> None:
-    """List the access keys, revoked ones too."""
+    """List the access keys, also revoked ones."""
     found = cli.store.keys.list()
 
     def show() -> None:
@@ -81,7 +81,7 @@ def list_all(cli: Cli) -> None:
 
 @command(app, "revoke")
 def revoke(cli: Cli, access_key_id: KeyArgument, yes: YesOption = False) -> None:
-    """Refuse an access key from now on, for good."""
+    """Revoke an access key for good. It is refused from now on."""
     if cli.may(f"revoke {access_key_id} for good?", yes=yes):
         key = cli.store.keys.revoke(access_key_id)
         cli.output.answer(
@@ -96,24 +96,24 @@ def rotate_signing(
         bool,
         typer.Option(
             "--at-once",
-            help="For a key that leaked: refuse all that older keys signed, from now on.",
+            help="For a leaked key: refuse everything that older keys signed, from now on.",
         ),
     ] = False,
     yes: YesOption = False,
 ) -> None:
     """Sign locators and other tokens with a new key from now on.
 
-    An older key goes on verifying until all that it signed has ended; the next rotation retires
-    it.
+    An older key verifies tokens until all that it signed have ended. The next rotation after that
+    retires it.
     """
     if at_once:
         cli.output.say(
-            "every locator and every address for a direct upload that was given until now will\n"
-            "be refused, and lists of what is uncommitted that are being read in parts have to be\n"
-            "begun anew. No data is lost by that. URLs that the object storage itself signed are\n"
-            "good until their end: they depend on its credentials alone."
+            "All locators, and all addresses for direct uploads, that were given until now will\n"
+            "be refused. Clients that read a list of uncommitted files in pages must begin again.\n"
+            "No data is lost. URLs that the object storage itself signed stay valid until they\n"
+            "end: they depend only on its credentials."
         )
-        if not cli.may("retire all keys but the new one?", yes=yes):
+        if not cli.may("retire all keys except the new one?", yes=yes):
             return
     done = cli.store.signing_keys.rotate(at_once=at_once)
 
@@ -125,19 +125,19 @@ def rotate_signing(
             cli.output.line(f"key {short_id(key_id)} still verifies what it signed")
         if done.retirable_at is not None:
             cli.output.line(
-                f"a rotation after {date_text(done.retirable_at)} UTC retires all these"
+                f"a rotation after {date_text(done.retirable_at)} UTC retires all of these"
             )
 
     cli.output.answer(documents.rotation(done), show)
 
 
 def pair_document(pair: KeyPair) -> Document:
-    """A key that was just made, with its secret."""
+    """Returns the document of a new key, with its secret."""
     return documents.access_key(pair.key) | {"secret_access_key": pair.secret}
 
 
 def show_pair(cli: Cli, pair: KeyPair) -> None:
-    """The same for people."""
+    """Prints a new key with its secret for people."""
     cli.output.fields(
         [
             ("access key id", pair.key.access_key_id),
@@ -145,4 +145,4 @@ def show_pair(cli: Cli, pair: KeyPair) -> None:
             ("role", pair.key.role),
         ]
     )
-    cli.output.line("the secret is shown this once: keep it")
+    cli.output.line("the secret is shown only once: keep it")

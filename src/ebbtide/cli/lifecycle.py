@@ -1,4 +1,5 @@
-"""What commands on everything with a lifecycle have in common: options, and what they say."""
+"""Options and texts for commands on objects with a lifecycle: refs, collections, projects and
+repositories."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from ebbtide.store.changes import Keep
 
 ExpiredOption = Annotated[
-    bool, typer.Option("--include-expired", help="Show those in the trash too, with their ids.")
+    bool, typer.Option("--include-expired", help="Also show the content of the trash, with ids.")
 ]
 UniqueOption = Annotated[
     bool,
     typer.Option(
         "--ensure-unique-name",
-        help="Where the name is taken, make one up from it.",
+        help="If the name is taken, derive another one from it.",
     ),
 ]
 ExpiresInOption = Annotated[
@@ -34,7 +35,7 @@ ExpiresInOption = Annotated[
     typer.Option(
         "--expires-in",
         metavar="PERIOD",
-        help="It goes to the trash by itself after so long, such as 3d.",
+        help="Period after which it goes to the trash by itself, such as 3d.",
         show_default=False,
     ),
 ]
@@ -43,37 +44,41 @@ ExpiresAtOption = Annotated[
     typer.Option(
         "--expires-at",
         metavar="DATE",
-        help="It goes to the trash by itself then; as 2027-01-01T00:00:00Z.",
+        help="Date at which it goes to the trash by itself, such as 2027-01-01T00:00:00Z.",
         show_default=False,
     ),
 ]
 InOption = Annotated[
     str | None,
-    typer.Option(
-        "--in", metavar="PERIOD", help="After so long from now, such as 3d.", show_default=False
-    ),
+    typer.Option("--in", metavar="PERIOD", help="Period from now, such as 3d.", show_default=False),
 ]
 AtOption = Annotated[
     str | None,
-    typer.Option("--at", metavar="DATE", help="Then; as 2027-01-01T00:00:00Z.", show_default=False),
+    typer.Option(
+        "--at", metavar="DATE", help="Date, such as 2027-01-01T00:00:00Z.", show_default=False
+    ),
 ]
-NeverOption = Annotated[bool, typer.Option("--never", help="It stays until it is deleted.")]
+NeverOption = Annotated[bool, typer.Option("--never", help="No date: it stays until deleted.")]
 
 StateOption = Annotated[
     Literal["persistent", "expiring", "trashed"] | None,
     typer.Option(
         "--state",
-        help="Only those in this state; 'trashed' looks in the trash.",
+        help="List only items in this state; 'trashed' lists the content of the trash.",
         show_default=False,
     ),
 ]
 AfterOption = Annotated[
     str | None,
-    typer.Option("--expires-after", metavar="DATE", help="Only those that expire then or later."),
+    typer.Option(
+        "--expires-after", metavar="DATE", help="List only items that expire at this date or later."
+    ),
 ]
 BeforeOption = Annotated[
     str | None,
-    typer.Option("--expires-before", metavar="DATE", help="Only those that expire before then."),
+    typer.Option(
+        "--expires-before", metavar="DATE", help="List only items that expire before this date."
+    ),
 ]
 
 LAST: Final = datetime.max.replace(tzinfo=UTC)
@@ -82,8 +87,10 @@ LAST: Final = datetime.max.replace(tzinfo=UTC)
 def expiry_given(
     cli: Cli, period: str | None, date: str | None, *, options: str
 ) -> datetime | None:
-    """When something is to expire, by a period from the store's now or by a date; None where
-    neither is given. InvalidInput `invalid_argument` for both."""
+    """Returns the date of expiry, from a period after the store's present time or from a date.
+
+    None if neither is given. Raises InvalidInput `invalid_argument` if both are given.
+    """
     if period is not None and date is not None:
         raise InvalidInput("invalid_argument", f"give one of {options}, not both")
     if period is None:
@@ -100,7 +107,8 @@ def _later(now: datetime, by: timedelta) -> datetime:
 def expiry_changed(
     cli: Cli, period: str | None, date: str | None, *, never: bool
 ) -> datetime | None:
-    """What `--in`, `--at` and `--never` say, of which one must be given; None is never."""
+    """Returns the date of `--in`, `--at` or `--never`, of which one must be given. None means
+    never."""
     options = "--in PERIOD, --at DATE or --never"
     if (period is not None) + (date is not None) + never != 1:
         raise InvalidInput("invalid_argument", f"say when: give one of {options}")
@@ -110,8 +118,10 @@ def expiry_changed(
 def expiry_updated(
     cli: Cli, period: str | None, date: str | None, *, never: bool
 ) -> datetime | Keep | None:
-    """What `--expires-in`, `--expires-at` and `--never` say, of which one may be given; without
-    any it stays as it is."""
+    """Returns the date of `--expires-in`, `--expires-at` or `--never`, of which one may be given.
+
+    None means never. Without any of them, KEEP: the date stays as it is.
+    """
     from ebbtide.store.changes import KEEP
 
     options = "--expires-in PERIOD, --expires-at DATE or --never"
@@ -123,48 +133,50 @@ def expiry_updated(
 
 
 def may_delete(cli: Cli, what: str, *, yes: bool) -> bool:
-    """Asks only where there is no trash, so that nothing could bring it back."""
+    """Whether a deletion may go on. Asks only if the trash time is zero, because then nothing could
+    restore it."""
     if cli.store.settings.trash_time:
         return True
     return cli.may(f"the trash time is zero: delete {what} for good?", yes=yes)
 
 
 def deleted_text(cli: Cli, what: str, restore: str) -> str:
-    """What is said of something that was put in the trash; `restore` brings it back."""
+    """Returns the text after a deletion. `restore` is the command that restores it from the
+    trash."""
     trash_time = cli.store.settings.trash_time
     if not trash_time:
         return f"{what} deleted"
-    return f"{what} deleted; for {age_text(trash_time)} 'ebbtide {restore}' brings it back"
+    return f"{what} deleted; for {age_text(trash_time)} 'ebbtide {restore}' restores it"
 
 
 def expiry_text(expires_at: datetime | None) -> str:
-    """What is said of a new date."""
+    """Returns the text about a date of expiry."""
     if expires_at is None:
         return "stays until it is deleted"
     return f"goes to the trash at {date_text(expires_at)} UTC"
 
 
 def changed_text(what: str, state: LifecycleState, ends_at: datetime | None) -> str:
-    """What is said of something that was changed."""
+    """Returns the text after a change."""
     if state is LifecycleState.TRASHED:
         return f"{what} changed; it is in the trash"
     return f"{what} changed" if ends_at is None else f"{what} changed; it {expiry_text(ends_at)}"
 
 
 def at_terminal() -> bool:
-    """Whether somebody reads what is said on stderr."""
+    """Whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 def warn_of_expiry(cli: Cli, repository: str, *expressions: str) -> None:
-    """Say on a terminal that what is read there will not be there for long: each branch or tag
-    that an expression begins with, and the repository."""
+    """Warns on a terminal if the repository will expire, or a branch or tag that an expression
+    begins with."""
     if cli.output.as_json or not at_terminal():
         return
     found = cli.repository(repository)
     ending = [(f"repository {found.info.name}", found.info.expires_at)]
     for expression in expressions:
-        # What stands before the steps of a revision is a name, or the id of a commit.
+        # A revision begins with a name or the id of a commit, and steps follow.
         name = re.split("[@~^]", expression, maxsplit=1)[0]
         for refs in (found.branches, found.tags):
             with suppress(NotFound):
@@ -175,7 +187,7 @@ def warn_of_expiry(cli: Cli, repository: str, *expressions: str) -> None:
 
 
 def warn_of_end(cli: Cli, what: str, ends_at: datetime | None) -> None:
-    """Say on a terminal that what is read there will not be there for long."""
+    """Warns on a terminal if a collection or project will expire."""
     if ends_at is None or cli.output.as_json or not at_terminal():
         return
     left = ends_at - datetime.now(UTC)

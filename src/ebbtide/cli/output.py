@@ -1,7 +1,7 @@
-"""What a command prints: its answer on stdout, everything else on stderr.
+"""Prints the output of a command: its answer on stdout, all other text on stderr.
 
-With `--json` stdout gets exactly one JSON document. Without it, tables are drawn for a terminal
-and are plain columns where the output goes to a file or another program.
+With `--json`, stdout gets exactly one JSON document. Without it, tables are drawn on a terminal.
+If the output goes to a file or another program, tables are plain columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ebbtide.errors import Failed
 from ebbtide.escaping import escaped, escaped_lines
 
 WIDTH_MAX: Final = 80
-"""Characters that a column of a plain table is padded to."""
+"""The most characters that a column of a plain table is padded to."""
 
 
 class Output:
@@ -28,8 +28,8 @@ class Output:
         self._has_answered = False
 
     def answer(self, document: Mapping[str, Any], show: Callable[[], None]) -> None:
-        """The command's answer: `document` (JSON-ready) with `--json`, else whatever `show`
-        prints."""
+        """Gives the command's answer: `document` (JSON-ready) with `--json`, otherwise the text
+        that `show` prints."""
         self._has_answered = True
         if self.as_json:
             with answering():
@@ -38,7 +38,7 @@ class Output:
             show()
 
     def line(self, text: str = "", *, style: str = "") -> None:
-        """A line of the answer for people."""
+        """Prints a line of the answer for people."""
         with answering():
             if style and sys.stdout.isatty():
                 _console().print(escaped_lines(text), style=style, soft_wrap=True)
@@ -46,7 +46,7 @@ class Output:
                 print(escaped_lines(text))
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Names and values, one a line, the values below each other."""
+        """Prints names and values, one pair per line, with the values aligned."""
         listed = list(pairs)
         width = max((len(name) for name, _ in listed), default=0)
         with answering():
@@ -61,7 +61,8 @@ class Output:
         right: Collection[str] = (),
         none: str = "",
     ) -> None:
-        """A table; `right` names the columns of figures. `none` is said where there is no row."""
+        """Prints a table, or `none` if it has no rows. `right` names the columns that are aligned
+        right."""
         cells = [[escaped(cell) for cell in row] for row in rows]
         with answering():
             if not cells and none:
@@ -72,43 +73,46 @@ class Output:
                 _print_plain(headers, cells, right)
 
     def say(self, text: str) -> None:
-        """A message about the work, on stderr; left out with `--json`."""
+        """Prints a message about the work on stderr. Prints nothing with `--json`."""
         if not self.as_json:
             print(escaped_lines(text), file=sys.stderr, flush=True)
 
     def error(self, text: str) -> None:
-        """An error that the answer tells of too, on stderr."""
+        """Prints an error on stderr that is also in the answer."""
         print(f"error: {escaped_lines(text)}", file=sys.stderr)
 
     def interrupted(self, told: str) -> None:
-        """The command was interrupted: what state things are in, and how to go on."""
+        """Prints the text for an interrupt: the present state, and how to continue."""
         if self._has_answered:
             print(escaped_lines(told), file=sys.stderr)
         else:
-            # A terminal has shown ^C where the line begins.
+            # A terminal has written ^C at the beginning of the line.
             lead = "\n" if sys.stderr.isatty() else ""
             print_error("interrupted", told, as_json=self.as_json, lead=lead)
 
     def warn(self, text: str) -> None:
-        """A warning, on stderr; a `--json` document carries its warnings itself."""
+        """Prints a warning on stderr. Prints nothing with `--json`: a document has its warnings."""
         self.say(f"warning: {text}")
 
 
 def print_error(
     kind: str, message: str, *, as_json: bool, hint: str = "", lead: str = "error: "
 ) -> None:
-    """An error: a line on stderr, and with `--json` the document on stdout."""
+    """Prints an error: a line on stderr, and with `--json` the document on stdout."""
     print(escaped_lines(f"{lead}{message}" + (f"\n{hint}" if hint else "")), file=sys.stderr)
     if as_json:
-        # Perhaps stdout is what failed. Then stderr has said so.
+        # The failure may be that of stdout itself. Then stderr has the message.
         with suppress(OSError):
             print(json.dumps({"error": {"kind": kind, "message": message}}, indent=2))
 
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Writes to stdout in the block. Failed `answer_lost` where they fail; BrokenPipeError where
-    nobody reads any more, which is no failure of anybody's."""
+    """Handles failed writes to stdout in the block.
+
+    Raises Failed `answer_lost`. Raises BrokenPipeError if the reader has closed the pipe, which is
+    no failure.
+    """
     try:
         yield
     except BrokenPipeError:
@@ -116,14 +120,14 @@ def answering() -> Iterator[None]:
     except OSError as error:
         raise Failed(
             "answer_lost",
-            f"the answer could not be written to stdout ({error.strerror or error}). What the "
-            "command had done by then stays done: look at what is there before it is asked for "
-            "again",
+            f"the answer could not be written to stdout ({error.strerror or error}). The changes "
+            "that the command had made by then remain: check them before you run it again",
         ) from error
 
 
 def drop_output() -> None:
-    """Lead stdout nowhere: what is still in its buffer cannot be written, and Python would try."""
+    """Redirects stdout to the null device. The rest of its buffer cannot be written, but Python
+    would try at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -152,7 +156,7 @@ def _print_drawn(
 def _print_plain(
     headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]
 ) -> None:
-    # What is wider sticks out, instead of moving every other row.
+    # A wider cell sticks out of its column, and the other rows stay aligned.
     widths = [min(max(map(len, column)), WIDTH_MAX) for column in zip(headers, *rows, strict=True)]
     for row in (headers, *rows):
         cells = [

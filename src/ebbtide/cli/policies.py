@@ -1,4 +1,4 @@
-"""`retention`: what a repository is to keep, and what that means for each branch and commit."""
+"""The commands `retention`: the policy, and its decision for each branch and commit."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from ebbtide.store.metadata.commits import CommitRecord
     from ebbtide.store.repository import Repository
 
-app = group("Show and set what a repository keeps.")
+app = group("Show and set the retention policy of a repository.")
 
-LET_GO = "let go"
+EXPIRED = "expired"
 
 
 @command(app, "set")
@@ -36,13 +36,15 @@ def set_policy(
     repository: RepositoryArgument,
     default: Annotated[
         str | None,
-        typer.Option(metavar="RULE", help="Rule for every branch without one.", show_default=False),
+        typer.Option(
+            metavar="RULE", help="Rule for branches without their own.", show_default=False
+        ),
     ] = None,
     branch: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=RULE",
-            help="Rule for a branch, or for those that a glob such as 'user-*' matches; "
+            help="Rule for a branch, or for all branches that a glob such as 'user-*' matches; "
             "repeatable.",
             show_default=False,
         ),
@@ -50,7 +52,9 @@ def set_policy(
     tags: Annotated[
         str | None,
         typer.Option(
-            metavar="RULE", help="Rule for tags; they keep by default.", show_default=False
+            metavar="RULE",
+            help="Rule for tags. Without it, all tags keep their commits.",
+            show_default=False,
         ),
     ] = None,
     mode: Annotated[
@@ -60,15 +64,17 @@ def set_policy(
     file: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="The policy as JSON instead; - for stdin.", show_default=False
+            metavar="FILE",
+            help="JSON file with the whole policy, instead of the options above; - for stdin.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Set the policy, in place of the one before.
+    """Set the policy. It replaces the present policy as a whole.
 
     A RULE is a period with a unit (12h, 20d, 2w), or keep, or parts such as
-    keep_within:30d,keep_last:3,keep_monthly:12, of which each keeps what it names.
-    Nothing goes before a 'gc run' or 'gc sweep'.
+    keep_within:30d,keep_last:3,keep_monthly:12. Each part keeps the commits that it names.
+    Nothing is deleted before a 'gc run' or 'gc sweep'.
     """
     given = {"default": default, "branches": branch, "tags": tags, "mode": mode}
     written = {key: value for key, value in given.items() if value is not None}
@@ -84,7 +90,7 @@ def set_policy(
     warnings = [f"the rule for {pattern!r} matches no branch" for pattern in unmatched]
     if before is not None:
         warnings += [
-            f"{name} of the policy before is gone: a policy is set as a whole"
+            f"{name} of the previous policy is dropped: a policy is set as a whole"
             for name in _dropped(before, policy)
         ]
     for warning in warnings:
@@ -93,13 +99,13 @@ def set_policy(
 
     def show() -> None:
         _show_policy(cli, policy)
-        cli.output.line(f"what it means: ebbtide retention show {repository} --commits")
+        cli.output.line(f"to see its effect: ebbtide retention show {repository} --commits")
 
     cli.output.answer(document, show)
 
 
 def _dropped(before: Policy, policy: Policy) -> list[str]:
-    """Names the rules of the policy before that the new one does not replace."""
+    """Returns the rules of the former policy that the new one does not replace."""
     names = []
     if before.default is not None and policy.default is None:
         names.append("the default rule")
@@ -114,7 +120,7 @@ def _dropped(before: Policy, policy: Policy) -> list[str]:
 
 
 def _mapping(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The policy that the options write, in the form that a file has."""
+    """Returns the policy of the options, in the form of a policy file."""
     mapping = {
         key: parse_rule_text(value) if key in ("default", "tags") else value
         for key, value in written.items()
@@ -126,9 +132,10 @@ def _mapping(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_rule_text(text: str) -> str | dict[str, str | int]:
-    """A rule as the command line has it, in the form that a policy file has.
+    """Converts a rule from the command line to the form of a policy file.
 
-    `keep_last:3,keep_within:7d` is a mapping; anything else is handed on for the policy to judge.
+    `keep_last:3,keep_within:7d` becomes a mapping. Other texts stay as they are, and `Policy.parse`
+    checks them. Raises InvalidInput `invalid_policy` for a part that is given twice.
     """
     if ":" not in text:
         return text
@@ -142,15 +149,15 @@ def parse_rule_text(text: str) -> str | dict[str, str | int]:
 
 
 def read_policy_file(file: str) -> object:
-    """Returns the document in a policy's file; `-` is stdin. Raises InvalidInput `invalid_policy`
-    unless it is JSON in which each key stands once."""
+    """Returns the document in a policy file; `-` is stdin. Raises InvalidInput `invalid_policy`
+    if it is not JSON, or has a key twice in one object."""
     text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     return read_document(text, kind="invalid_policy", what="stdin" if file == "-" else file)
 
 
 @command(app, "unset")
 def unset_policy(cli: Cli, repository: RepositoryArgument) -> None:
-    """Drop the policy: without one, nothing expires."""
+    """Remove the policy. Without a policy, nothing expires."""
     cli.repository(repository).retention.unset()
     cli.output.answer(
         {"repository": repository, "policy": None},
@@ -166,7 +173,7 @@ def show_policy(
         bool, typer.Option("--commits", help="List every commit, with the reason why it is kept.")
     ] = False,
 ) -> None:
-    """Show the policy, and what it keeps and lets go of each branch now."""
+    """Show the policy, and how many commits of each branch it keeps and expires now."""
     from ebbtide.retention.decision import decide
 
     found = cli.repository(repository)
@@ -190,7 +197,8 @@ def show_policy(
 
 
 def _records(repository: Repository, roots: Roots) -> Mapping[str, CommitRecord]:
-    """The records of all commits, for their messages; read together, for there may be many."""
+    """Returns the records of all commits, for their messages. They are read together, because there
+    may be many."""
     from ebbtide.store.metadata.commits import find_commits
 
     context = repository.context
@@ -209,7 +217,7 @@ def _show_policy(cli: Cli, policy: Policy | None) -> None:
 
 
 def rules_of(policy: Policy) -> list[tuple[str, str]]:
-    """Which branches a rule is for, and the rule."""
+    """Returns each rule of a policy: the branches that it is for, and the rule."""
     default = "keep" if policy.default is None else policy.default.describe()
     rows = [("default", default)]
     rows += [(pattern, policy.branches[pattern].describe()) for pattern in sorted(policy.branches)]
@@ -265,7 +273,7 @@ def _show_commits(
                 short_id(commit.commit_id),
                 date_text(commit.created_at),
                 age_at(commit.created_at, now),
-                "kept" if reason is not None else "gone" if commit.tombstoned else LET_GO,
+                "kept" if reason is not None else "gone" if commit.tombstoned else EXPIRED,
                 reason or "",
                 one_line(records[commit.commit_id].message),
             ]
@@ -274,5 +282,5 @@ def _show_commits(
     cli.output.line()
     cli.output.line(
         f"{count_text(len(decision.active), 'commit')} kept, "
-        f"{count_text(len(decision.expired))} let go"
+        f"{count_text(len(decision.expired))} expired"
     )

@@ -1,5 +1,5 @@
-"""What is going on, on stderr: lines that move on a terminal, a plain line now and then for who
-asks for it elsewhere, else nothing."""
+"""Shows the progress of a command on stderr: moving lines on a terminal, and plain lines elsewhere
+if `--verbose` asks for them."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ STEP_TEXT: Final[Mapping[str, str]] = {
     "check": "checking owner and clocks",
     "list": "listing the storage",
     "read": "reading refs, commits and staged changes",
-    "reach": "reading the trees that stay",
-    "recall": "recalling what the last run left",
-    "mark": "reading the ranges that stay",
-    "protect": "reading what stays without a commit",
-    "subtract": "finding what nothing needs",
-    "presence": "looking whether all that stays is there",
+    "reach": "reading the needed trees",
+    "recall": "recalling the files that the last run left",
+    "mark": "reading the needed ranges",
+    "protect": "finding files that are kept without a commit",
+    "subtract": "finding files that are not needed",
+    "presence": "checking that all needed files exist",
     "fence": "closing the expired commits",
-    "recheck": "looking for what came back to life",
-    "forget": "dropping the records of commits",
+    "recheck": "looking for files that are needed again",
+    "forget": "deleting the records of commits",
     "count": "counting the outcomes",
-    "look": "looking at what is left",
-    "wait": "waiting for the tasks of the sweep that broke off",
-    "bring back": "bringing back what was moved aside",
+    "look": "listing the files that are left",
+    "wait": "waiting for unfinished batches of sweeps",
+    "bring back": "restoring files from quarantine",
     "reopen": "opening the commits again",
-    "purge": "deleting for good what was moved aside",
-    "walk": "reading what commits need, file by file",
+    "purge": "deleting files in quarantine",
+    "walk": "reading the trees and ranges that commits need",
     "compare": "comparing the candidates with the storage",
     "expire": "rewriting the history",
-    "explain": "looking for what keeps it",
-    "reclaim": "deleting what nobody refers to",
-    "objects": "finding what is named",
-    "references": "looking for what else refers to it",
-    "close": "closing what is named",
-    "delete": "deleting what is named",
+    "explain": "finding what keeps it",
+    "reclaim": "deleting objects without a reference",
+    "objects": "finding the named objects",
+    "references": "looking for other references to the named objects",
+    "close": "closing the named objects",
+    "delete": "deleting the named objects",
     "record": "writing the record",
 }
-"""What each step does, by its name; those named `delete KIND` are told apart below."""
+"""The text of each step, by its name. Steps named `delete KIND` get their text below."""
 
 LINE_SECONDS: Final = 5.0
-"""A plain line comes so often at most."""
+"""The least time between two plain lines."""
 DRAWN_PER_SECOND: Final = 4
 
 
 @dataclass(slots=True)
 class Step:
-    """One step as it is shown. Its `reading` is None where nothing is counted."""
+    """One step as it is shown. Its `reading` is None if nothing is counted."""
 
     name: str
     text: str
@@ -71,18 +71,18 @@ class Step:
 
     @property
     def line(self) -> str:
-        """What it does, and how far it has come."""
+        """The text of the step, with its progress."""
         figures = reading_text(self.reading, ended=self.ended)
         return f"{self.text}: {figures}" if figures else self.text
 
 
 class StepProgress:
-    """Shows the steps of a run as they start and end; an observer of the collector's, and of what
-    else has steps. `steps` are those so far."""
+    """Shows the steps of a run, or of other work, as they start and end. An `Observer` for the
+    collector. `steps` are all steps so far."""
 
     def __init__(self, *, quiet: bool, verbose: bool = False) -> None:
         self.steps: list[Step] = []
-        self.moves_aside = False
+        self.quarantines = False
         self._meter: Meter | None = None
         self._begun = 0
         self._lock = Lock()
@@ -91,11 +91,11 @@ class StepProgress:
         self._prints = verbose and not self._draws
 
     def watch(self, meter: Meter) -> None:
-        """Show what is counted there with the steps."""
+        """Shows the counts of `meter` with the steps."""
         self._meter = meter
 
     def __call__(self, step: str, event: str) -> None:
-        """Start or end a step."""
+        """Starts or ends a step."""
         if event == "start":
             self._start(step)
             return
@@ -109,12 +109,12 @@ class StepProgress:
                 break
 
     def notice(self, step: str) -> None:
-        """As the end of the step before and the start of this one, for who tells of starts only."""
+        """Ends the present step and starts another, for work that reports only starts."""
         self("", "end")
         self(step, "start")
 
     def _start(self, name: str) -> None:
-        doing = "moving aside" if self.moves_aside else "deleting"
+        doing = "quarantining" if self.quarantines else "deleting"
         text = STEP_TEXT.get(name, name.replace("delete ", f"{doing} files of kind "))
         with self._lock:
             self._begun = 0 if self._meter is None else self._meter.begun
@@ -125,7 +125,7 @@ class StepProgress:
             self._display.added(self.steps[-1])
 
     def refresh(self) -> None:
-        """Take the count of the step that is going on."""
+        """Updates the count of the present step."""
         with self._lock:
             step, meter = self.current, self._meter
             if step is not None and meter is not None and meter.begun != self._begun:
@@ -133,16 +133,17 @@ class StepProgress:
 
     @property
     def current(self) -> Step | None:
-        """The step that is going on; None between two."""
+        """The present step; None between two steps."""
         return next((step for step in reversed(self.steps) if not step.ended), None)
 
     def reached(self, name: str) -> Step | None:
-        """The newest step whose name begins so, as far as it has come; None without one."""
+        """Returns the newest step whose name begins with `name`, with its progress, or None."""
         self.refresh()
         return next((step for step in reversed(self.steps) if step.name.startswith(name)), None)
 
     def pause(self) -> None:
-        """Leave the lines as they are, for a question or the end; the next step starts anew."""
+        """Stops the display and leaves its lines, for a question or the end. The next step starts
+        it again."""
         self.refresh()
         if self._display is not None:
             self._display.stop()
@@ -163,7 +164,7 @@ class StepProgress:
 
 
 def reading_text(reading: Reading | None, *, ended: bool = False) -> str:
-    """`1,200 of 5,000 files, 300 a second, 0:12 left`, as far as that is known."""
+    """Returns a text such as `1,200 of 5,000 files, 300 a second, 0:12 left`, as far as known."""
     if reading is None or not reading.done:
         return ""
     done, total, unit = count_text(reading.done), reading.total, reading.unit
@@ -181,7 +182,7 @@ def reading_text(reading: Reading | None, *, ended: bool = False) -> str:
 
 
 class _Lines:
-    """A plain line of the step that is going on: at once, then every LINE_SECONDS."""
+    """Prints a plain line about the present step: at once, then every LINE_SECONDS."""
 
     def __init__(self, progress: StepProgress) -> None:
         self._progress = progress
@@ -189,16 +190,16 @@ class _Lines:
         self._thread = Thread(target=self._go_on, daemon=True)
 
     def added(self, step: Step) -> None:
-        """The first is told of at once."""
+        """Prints the first step at once."""
         if not self._thread.is_alive():
             self._tell(step)
             self._thread.start()
 
     def ended(self, step: Step) -> None:
-        """The next line is of another."""
+        """Does nothing: the next line is about the next step."""
 
     def stop(self) -> None:
-        """No more lines."""
+        """Prints no more lines."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -215,7 +216,7 @@ class _Lines:
 
 
 class _Drawn:
-    """A line for each step, with how far it has come and since when."""
+    """Draws a line for each step, with its progress and its time."""
 
     def __init__(self, progress: StepProgress) -> None:
         self._progress = progress
@@ -224,11 +225,11 @@ class _Drawn:
         self._drawn.start()
 
     def added(self, step: Step) -> None:
-        """One more line."""
+        """Adds a line for a step."""
         self._tasks[id(step)] = self._drawn.add_task("", total=1, line=self._line_of(step))
 
     def ended(self, step: Step) -> None:
-        """Its line is ticked off."""
+        """Marks the line of a step as done."""
         if id(step) in self._tasks:
             self._drawn.update(self._tasks[id(step)], completed=1)
 
@@ -243,13 +244,13 @@ class _Drawn:
         return line
 
     def stop(self) -> None:
-        """Leave the lines as they are."""
+        """Stops drawing, and leaves the lines as they are."""
         self._drawn.stop()
         self._drawn.console.file.close()
 
 
 class Bar:
-    """A bar that fills, for work on so many items."""
+    """A progress bar for work on `total` items."""
 
     def __init__(self, text: str, *, total: int, quiet: bool) -> None:
         self._progress: Progress | None = None
@@ -272,7 +273,7 @@ class Bar:
             self._task = self._progress.add_task(text, total=total)
 
     def advance(self) -> None:
-        """One more is done."""
+        """Adds one item that is done."""
         if self._progress is not None:
             self._progress.advance(self._task)
 
@@ -293,7 +294,7 @@ class Bar:
 
 
 def _console() -> Console:
-    """A console on a copy of stderr, which stays the terminal whatever fd 2 is made to be."""
+    """Returns a console on a copy of stderr. The copy stays the terminal if fd 2 is redirected."""
     from rich.console import Console
 
     copy = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding)
@@ -312,14 +313,14 @@ def _steps(console: Console) -> Progress:
     from rich.text import Text
 
     class Line(ProgressColumn):
-        """The text of a step, asked for whenever it is drawn."""
+        """The text of a step, computed each time that it is drawn."""
 
         def render(self, task: Task) -> Text:
             return Text(task.fields["line"](), no_wrap=True, overflow="ellipsis")
 
     return Progress(
         SpinnerColumn(finished_text="✓", table_column=Column(no_wrap=True, width=1)),
-        # Of what is too wide, only columns that may wrap are narrowed.
+        # If the line is too wide, only columns that may wrap get narrower.
         Line(table_column=Column()),
         TimeElapsedColumn(table_column=Column(no_wrap=True, width=7)),
         console=console,

@@ -1,4 +1,4 @@
-"""`project`: places for collections, which nest."""
+"""The commands `project`: projects contain collections, and other projects."""
 
 from __future__ import annotations
 
@@ -46,12 +46,15 @@ ProjectArgument = Annotated[
 ]
 DescriptionOption = Annotated[
     str | None,
-    typer.Option("--description", metavar="TEXT", help="What it is.", show_default=False),
+    typer.Option("--description", metavar="TEXT", help="A description.", show_default=False),
 ]
 PropertyOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--property", metavar="NAME=VALUE", help="What you like; repeatable.", show_default=False
+        "--property",
+        metavar="NAME=VALUE",
+        help="A property of any name; repeatable.",
+        show_default=False,
     ),
 ]
 UnsetOption = Annotated[
@@ -61,7 +64,7 @@ UnsetOption = Annotated[
     ),
 ]
 NameOption = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Another name.", show_default=False)
+    str | None, typer.Option("--name", metavar="NAME", help="The new name.", show_default=False)
 ]
 
 
@@ -73,7 +76,7 @@ def create(
         str,
         typer.Argument(
             metavar="PROJECT",
-            help="Path of the new project; those above it are there already.",
+            help="Path of the new project. The projects above it must exist.",
             show_default=False,
         ),
     ],
@@ -107,7 +110,7 @@ def list_all(
     parent: Annotated[
         str,
         typer.Argument(
-            metavar="PROJECT", help="List those in this one; without it, those in no other."
+            metavar="PROJECT", help="List the projects in this one. Default: those at the top."
         ),
     ] = "",
     include_expired: ExpiredOption = False,
@@ -115,7 +118,7 @@ def list_all(
     expires_after: AfterOption = None,
     expires_before: BeforeOption = None,
 ) -> None:
-    """List the projects of one place."""
+    """List the projects in a project, or at the top."""
     projects = cli.repository(repository).projects
     filters = filters_of(include_expired, state, expires_after, expires_before)
     expired: bool = filters["include_expired"]
@@ -145,7 +148,7 @@ def list_all(
 def _pages(
     projects: Projects,
     parent_id: str | None,
-    filters: dict[str, Any],  # see `filters_of`
+    filters: dict[str, Any],  # made by `filters_of`
 ) -> Iterable[Project]:
     after = ("", "")
     while page := projects.page(parent_id=parent_id, after=after, amount=PAGE, **filters):
@@ -156,7 +159,7 @@ def _pages(
 def filters_of(
     include_expired: bool, state: str | None, after: str | None, before: str | None
 ) -> dict[str, Any]:  # arguments of `page`, each of its own type
-    """What a list is asked for. Whoever asks for what is in the trash looks there."""
+    """Returns the filters of a list. The state `trashed` includes the content of the trash."""
     wanted: LifecycleState | None = None if state is None else LifecycleState(state)
     from_date: datetime | None = None if after is None else parse_date(after)
     to_date: datetime | None = None if before is None else parse_date(before)
@@ -175,7 +178,7 @@ def show_one(
     project: ProjectArgument,
     include_expired: ExpiredOption = False,
 ) -> None:
-    """Show what a project is."""
+    """Show a project's state, dates and properties."""
     found = cli.repository(repository).projects.find(project, include_expired=include_expired)
 
     def show() -> None:
@@ -198,7 +201,7 @@ def show_one(
 def lifecycle_fields(
     state: LifecycleState, expires_at: datetime | None, ends_at: datetime | None
 ) -> list[tuple[str, str]]:
-    """What is said of a state, and of when that changes."""
+    """Returns the lines about a state, and about its end."""
     fields = [("state", state.value)]
     if expires_at is not None:
         fields.append(("expires", f"{date_text(expires_at)} UTC"))
@@ -208,7 +211,7 @@ def lifecycle_fields(
 
 
 def property_fields(properties: Any) -> list[tuple[str, str]]:  # JSON
-    """Properties by name, as JSON where they are no text."""
+    """Returns a line for each property, sorted by name. A value that is not text is JSON."""
     import json
 
     return [
@@ -234,7 +237,10 @@ def update(
     never: NeverOption = False,
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Change what is given. A date of one in the trash brings it back, if it is not past."""
+    """Change the given properties of a project.
+
+    A new date of expiry restores a project from the trash, if the date is not past.
+    """
     projects = cli.repository(repository).projects
     found = projects.find(project, include_expired=True)
     changed = projects.update(
@@ -252,7 +258,7 @@ def update(
 
 
 def given_options(**values: Any) -> dict[str, Any]:  # of the fields' own types
-    """The options that were given."""
+    """Returns the options that were given."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -261,8 +267,11 @@ def changed_properties(
     set_to: list[str] | None,
     unset: list[str] | None,
 ) -> dict[str, Any]:
-    """The properties as `update` takes them, with some set and some dropped; nothing where there is
-    no change. InvalidInput `invalid_argument` for one that is not there."""
+    """Returns the argument `properties` of `update`, with some properties set and some dropped.
+
+    Returns no argument if there is no change. Raises InvalidInput `invalid_argument` if a property
+    to drop does not exist.
+    """
     if not set_to and not unset:
         return {}
     properties = dict(before)
@@ -281,33 +290,34 @@ def move(
     parent: Annotated[
         str,
         typer.Argument(
-            metavar="PARENT", help="Path or id of the one to move it into; without it, into none."
+            metavar="PARENT", help="Path or id of the project to move it into. Default: the top."
         ),
     ] = "",
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Move a project into another one, with all that it holds."""
+    """Move a project, with its content, into another project or to the top."""
     projects = cli.repository(repository).projects
     moved = projects.update(
         projects.find(project).project_id,
         parent_id=projects.find(parent).project_id if parent else None,
         ensure_unique_name=ensure_unique_name,
     )
-    _answer(cli, moved, f"it is project {escaped(moved.path)} now")
+    _answer(cli, moved, f"the path of the project is {escaped(moved.path)} now")
 
 
 @command(app, "delete")
 def delete(
     cli: Cli, repository: RepositoryArgument, project: ProjectArgument, yes: YesOption = False
 ) -> None:
-    """Put a project in the trash, and with it what it holds, for the trash time.
+    """Move a project and its content to the trash.
 
-    Asks only where the trash time is zero, so that nothing could bring it back.
+    They can be restored until the trash time is over. The command asks only if the trash time is
+    zero, because then nothing could restore them.
     """
     projects = cli.repository(repository).projects
     found = projects.find(project)
     what = f"project {escaped(found.path)}"
-    if may_delete(cli, f"{what} and all that it holds", yes=yes):
+    if may_delete(cli, f"{what} and all its content", yes=yes):
         deleted = projects.delete(found.project_id)
         restore = f"project restore {repository} {deleted.project_id}"
         _answer(cli, deleted, deleted_text(cli, what, restore))
@@ -320,11 +330,11 @@ def restore(
     project: ProjectArgument,
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Bring a project back from the trash, and with it what was in it."""
+    """Restore a project and its content from the trash."""
     projects = cli.repository(repository).projects
     found = projects.find(project, include_expired=True)
     back = projects.restore(found.project_id, ensure_unique_name=ensure_unique_name)
-    _answer(cli, back, f"project {escaped(back.path)} is back")
+    _answer(cli, back, f"project {escaped(back.path)} is restored")
 
 
 def _answer(cli: Cli, found: Project, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`purge`: what is named goes at once, and for good, with a record that can be shown."""
+"""The commands `purge`: delete named data at once, with a signed record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ebbtide.purge.purger import PurgeReport, Purges
     from ebbtide.store.metadata.purges import PurgeRow
 
-app = group("Delete at once, and for good, what is named; and show what was.")
+app = group("Delete named data at once and for good; list, show and verify purges.")
 
 CONFIRM_OPTION = "--yes-i-mean"
 SHOWN_MAX = 20
@@ -43,12 +43,12 @@ MeantOption = Annotated[
     typer.Option(
         CONFIRM_OPTION,
         metavar="NAME",
-        help="Confirm with the name of the repository, in place of typing it when asked.",
+        help="Confirm with the name of the repository, instead of typing it when asked.",
         show_default=False,
     ),
 ]
 ObjectsOption = Annotated[bool, typer.Option("--objects", help="List the objects.")]
-LimitOption = Annotated[int, typer.Option(metavar="N", min=1, help="At most so many of them.")]
+LimitOption = Annotated[int, typer.Option(metavar="N", min=1, help="The most objects to list.")]
 
 
 @command(app, "run")
@@ -57,14 +57,14 @@ def run(
     repository: RepositoryArgument,
     reason: Annotated[
         str,
-        typer.Option(metavar="TEXT", help="Why: it stands in the record.", show_default=False),
+        typer.Option(metavar="TEXT", help="The reason, for the record.", show_default=False),
     ],
     path: Annotated[
         list[str] | None,
         typer.Option(
             metavar="REF:PATH",
-            help="A path at a branch, tag or commit; at a branch, what is staged there too. May be "
-            "given several times.",
+            help="A path at a branch, tag or commit; at a branch, also the staged object. "
+            "Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -72,7 +72,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="REF",
-            help="Everything that the commit of a ref has. May be given several times.",
+            help="All objects of the commit of a ref. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -80,7 +80,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="ID|PATH",
-            help="A collection, with the versions of it that are kept. May be given several times.",
+            help="A collection, with its kept versions. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -91,21 +91,21 @@ def run(
         bool,
         typer.Option(
             "--all-history",
-            help="Name every commit, too, that has one of the objects, under whatever path.",
+            help="Also name every commit that has one of the objects, under any path.",
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would go and what is in the way.")
+        bool, typer.Option("--dry-run", help="Only show the objects, and the references to them.")
     ] = False,
     limit: LimitOption = SHOWN_MAX,
     meant: MeantOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Delete what is named, past trash, grace and leases.
+    """Delete named data at once, without regard to trash, grace and leases.
 
-    It is refused while anything that was not named refers to it. History stays as it is; reading
-    what was purged is an error of its own.
+    The purge is refused while anything that was not named refers to the data. History stays as it
+    is. Reading purged data fails with its own error.
     """
     from ebbtide.purge.request import PathTarget, Request
 
@@ -125,7 +125,7 @@ def run(
         confirm_name("", name, given=meant, option=CONFIRM_OPTION)
     purge_id = purges.begin(name, request).purge_id
     if dry_run:
-        # Nobody who only looks is led to what deletes.
+        # After a dry run, no text names a command that deletes.
         cli.when_interrupted(lambda: "Interrupted: nothing was deleted")
     else:
         _when_interrupted(cli, purges, purge_id)
@@ -146,7 +146,7 @@ def resume(
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Go on with a purge that was stopped, that failed in part, or that was only planned."""
+    """Continue a purge that was stopped, failed in part, or was only planned."""
     purges = _working(cli, master, conf)
     found = purges.show(purge_id)
     _when_interrupted(cli, purges, purge_id)
@@ -154,22 +154,22 @@ def resume(
 
 
 def _when_interrupted(cli: Cli, purges: Purges, purge_id: str) -> None:
-    """What is said of a purge that is interrupted."""
+    """Sets the text for an interrupt during a purge."""
 
     def told() -> str:
         deleting = cli.progress.reached("delete")
         if deleting is None:
             closed = purges.find(purge_id).closed_at is not None
-            return f"Interrupted: nothing was deleted{', but what is named is closed' * closed}"
-        return f"Interrupted: {share_text(deleting)} dealt with; what is named is closed"
+            return f"Interrupted: nothing was deleted{', but the named data is closed' * closed}"
+        return f"Interrupted: {share_text(deleting)} handled; the named data is closed"
 
     cli.when_interrupted(told, ("purge", "resume"), (purge_id,))
 
 
 @contextmanager
 def _resumable(cli: Cli, purges: Purges, purge_id: str) -> Iterator[None]:
-    """Names the way on where what broke left something to resume: to run the purge again would not
-    find what is closed."""
+    """Adds the command that resumes the purge to an error in the block. A new purge would not find
+    objects that are closed already."""
     from ebbtide.purge.purger import ENDED
     from ebbtide.store.metadata.purges import CLOSED
 
@@ -179,12 +179,12 @@ def _resumable(cli: Cli, purges: Purges, purge_id: str) -> Iterator[None]:
         state = ""
         with suppress(EbbtideError):
             state = purges.find(purge_id).state
-        way = f"Go on with: {command_line(cli.context, ('purge', 'resume'), (purge_id,))}"
+        way = f"Continue with: {command_line(cli.context, ('purge', 'resume'), (purge_id,))}"
         if state in CLOSED:
             raise Incomplete(
                 "incomplete",
-                f"the purge was stopped: {error.message}. What is named is closed, and the rest of "
-                f"it goes when the purge does. {way}",
+                f"the purge was stopped: {error.message}. The named data is closed, but not all of "
+                f"it is deleted. {way}",
             ) from error
         if isinstance(error, Refused) or state in ENDED:
             raise
@@ -195,7 +195,7 @@ def _carry_out(cli: Cli, purges: Purges, found: PurgeReport, *, meant: str | Non
     row = found.row
     plan = found.plan
     size = "" if plan is None else f" ({size_text(plan.bytes_total)})"
-    objects = "what is named" if plan is None else count_text(plan.object_count, "object") + size
+    objects = "the named data" if plan is None else count_text(plan.object_count, "object") + size
     question = f"delete {objects} of {row.repository_name} for good?"
     if not confirm_name(question, row.repository_name, given=meant, option=CONFIRM_OPTION):
         cli.declined(f"nothing was deleted; the plan stays: ebbtide purge resume {row.purge_id}")
@@ -207,7 +207,7 @@ def _carry_out(cli: Cli, purges: Purges, found: PurgeReport, *, meant: str | Non
 
 @command(app, "list")
 def list_all(cli: Cli, repository: RepositoryArgument) -> None:
-    """List the purges of a repository, also of one that is no more."""
+    """List the purges of a repository, even if it was deleted."""
     from ebbtide.purge.request import asked_by
 
     found = _purges(cli).list(repository)
@@ -240,7 +240,7 @@ def show(
     objects: ObjectsOption = False,
     limit: LimitOption = SHOWN_MAX,
 ) -> None:
-    """Show what a purge found and did."""
+    """Show the objects, the references and the outcome of a purge."""
     purges = _purges(cli)
     found = purges.show(purge_id)
     document = _document(purges, found, limit=limit if objects else 0)
@@ -249,9 +249,9 @@ def show(
 
 @command(app, "verify")
 def verify(cli: Cli, purge_id: PurgeArgument) -> None:
-    """Check a purge's record, its signature, and that what it lists is gone and stays so.
+    """Check a purge's record, its signature, and that the purged objects are gone and stay so.
 
-    Ends with 1 where anything is not as the record says, and names it.
+    If anything differs from the record, the command names it and ends with exit code 1.
     """
     from ebbtide.purge.verifying import verify as compare
 
@@ -272,7 +272,7 @@ def verify(cli: Cli, purge_id: PurgeArgument) -> None:
 
 @command(app, "key")
 def key(cli: Cli) -> None:
-    """Print the public keys that check the signatures of records, the one that signs first."""
+    """Print the public keys for the signatures of records, the present signing key first."""
     keys = _purges(cli).keys
     keys.current()
     found = keys.public_keys()
@@ -297,7 +297,7 @@ def _purges(cli: Cli) -> Purges:
 
 
 def _working(cli: Cli, master: str | None, conf: Sequence[str] | None) -> Purges:
-    """Purges that something is to be done of: Spark looks at the trees of a long history."""
+    """Returns the purges with an engine: Spark reads the trees of a long history."""
     from ebbtide.cli.collecting import make_engine
     from ebbtide.purge.purger import Purges
 
@@ -309,7 +309,7 @@ def _working(cli: Cli, master: str | None, conf: Sequence[str] | None) -> Purges
 
 
 def _who() -> dict[str, str]:
-    """Whoever can open the store is its administrator: the user and host by the system."""
+    """Returns the system's user and host. A user who can open the store is its administrator."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -327,7 +327,7 @@ def _document(purges: Purges, found: PurgeReport, *, limit: int) -> dict[str, An
 
 
 def _finish(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
-    """Answer, and end with the code that the state stands for."""
+    """Answers, and ends with the exit code of the purge's state."""
     document = _document(purges, found, limit=limit)
     cli.output.answer(document, lambda: _show(cli, purges, found, limit=limit))
     if found.row.error is not None:
@@ -368,9 +368,8 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
     ]
     output.fields([(name, escaped(value)) for name, value in fields if value])
     if plan is not None and plan.foreign_count:
-        one = "file under the root that is not the store's own stays"
-        several = "files under the root that are not the store's own stay"
-        output.line(count_text(plan.foreign_count, one, several))
+        foreign = count_text(plan.foreign_count, "file")
+        output.line(f"kept: {foreign} under the storage root that Ebbtide did not write")
     if limit and plan is not None:
         output.line()
         _show_objects(cli, purges.objects(found, limit=limit))
@@ -380,10 +379,10 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
 
 
 def _ways_on(cli: Cli, row: PurgeRow) -> list[tuple[str, str]]:
-    """What can be done with the purge, as it is typed."""
+    """Returns the commands that can be used on the purge next, as they are typed."""
     words = {"verify": "verify"} if row.state in ("done", "incomplete") else {}
     if row.state in ("planned", "deleting", "incomplete"):
-        words["go on"] = "resume"
+        words["continue"] = "resume"
     return [
         (name, command_line(cli.context, ("purge", word), (row.purge_id,)))
         for name, word in words.items()
@@ -411,7 +410,7 @@ def _show_references(cli: Cli, found: PurgeReport) -> None:
     plan = found.plan
     assert plan is not None
     cli.output.table(
-        ["in the way", "id", "names", "entries", "first"],
+        ["blocked by", "id", "names", "entries", "first"],
         [
             [
                 each.kind,

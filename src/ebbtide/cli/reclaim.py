@@ -1,4 +1,4 @@
-"""`reclaim`: what was never committed and nobody refers to any more is deleted."""
+"""The command `reclaim`: deletes objects that were never committed and have no references."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
+    """Adds the command to the program."""
     command(app, "reclaim")(reclaim)
 
 
 def reclaim(
     cli: Cli,
     once: Annotated[
-        bool, typer.Option("--once", help="Do what is due now, then end.", show_default=False)
+        bool,
+        typer.Option(
+            "--once", help="Delete the objects that are due now, then end.", show_default=False
+        ),
     ] = False,
 ) -> None:
-    """Delete objects that were never committed and that nobody refers to any more.
+    """Delete objects that were never committed and no longer have a reference.
 
-    Each goes EBBTIDE_LEASE_TTL after its last reference did: overwritten, deleted, reset, not
-    linked in time, or left behind by a write that failed. Without --once it goes on until it is
-    interrupted. 'ebbtide serve' does the same beside its other work, unless EBBTIDE_RECLAIM is
-    false; any number may do it at one time.
+    Each object is deleted EBBTIDE_LEASE_TTL after it lost its last reference: it was overwritten,
+    deleted, reset, not linked in time, or left behind by a write that failed.
+
+    Without --once, the command runs until it is interrupted. 'ebbtide serve' does the same work,
+    unless EBBTIDE_RECLAIM is false. Any number of processes may do it at the same time.
     """
     from ebbtide.gc.meter import Meter, advance
     from ebbtide.store.reclaiming import Reclaimed, Reclaimer
@@ -42,7 +46,7 @@ def reclaim(
     meter = Meter()
     cli.progress.watch(meter)
     if once:
-        cli.when_interrupted(lambda: f"Interrupted: {_text(total)}. The rest goes another time")
+        cli.when_interrupted(lambda: f"Interrupted: {_text(total)}. The rest is not deleted yet")
     with cli.progress:
         cli.progress("reclaim", "start")
         meter.begin("objects")
@@ -60,7 +64,7 @@ def reclaim(
                 stopped.wait(interval)
                 reclaimer.once(show)
         except KeyboardInterrupt:
-            # Each batch is done or left to the next who comes: nothing is to be cleared up.
+            # Each batch is either done or left to the next process. No cleanup is needed.
             if once:
                 raise
     backlog, _ = reclaimer.backlog()
@@ -80,7 +84,7 @@ def _print(cli: Cli, total: Reclaimed, backlog: Backlog) -> None:
     cli.output.line(_text(total))
     if total.failed_count:
         failed = count_text(total.failed_count, "delete")
-        cli.output.warn(f"{failed} failed and will be tried again; see the storage")
+        cli.output.warn(f"{failed} failed and will be tried again; check the storage")
     if backlog.address_count:
         waiting = count_text(backlog.address_count, "object")
         cli.output.line(f"{waiting} not due yet")

@@ -1,4 +1,4 @@
-"""The reference of all commands in Markdown, from the program itself: `docs/cli.md`.
+"""Makes the reference of all commands in Markdown (`docs/cli.md`) from the program itself.
 
 python -m ebbtide.cli.reference > docs/cli.md
 """
@@ -27,18 +27,18 @@ _INTRODUCTION: Final = """\
 
 Made by `python -m ebbtide.cli.reference`; a test compares it with the program.
 
-Every command has three more options than its table says: `--store DIR` and `--verbose`, which may
-stand before the command too, and `--json`. [terminal.md](terminal.md) tells of progress, Ctrl-C and
-completion. Without `--store` the store is that of `EBBTIDE_STORE`; all settings are
-in [settings.md](settings.md). A REF is a branch, a tag, a commit id or its first six
-digits or more, with `~N` (N first parents back) or `^N` (the N-th parent) behind it; `main@` is the
-branch `main` without what is staged on it.
+Every command has three more options than its table shows: `--store DIR` and `--verbose`, which may
+also stand before the command, and `--json`. [terminal.md](terminal.md) describes progress, Ctrl-C
+and completion. Without `--store`, `EBBTIDE_STORE` names the store; [settings.md](settings.md) has
+all settings. A REF is a branch, a tag, a commit id or at least its first six digits. `~N` after it
+goes N first parents back, and `^N` to the N-th parent. `main@` is the branch `main` without its
+staged changes.
 
-With `--json` stdout gets one JSON document and nothing else; messages, questions and progress go to
-stderr. An error is `{"error": {"kind": …, "message": …}}`; kinds never change their meaning, and
+With `--json`, stdout gets one JSON document and nothing else. Messages, questions and progress go
+to stderr. An error is `{"error": {"kind": …, "message": …}}`. Kinds never change their meaning, and
 [errors.md](errors.md) has them all. Times are ISO 8601 in UTC, sizes are bytes.
 
-Commands that destroy something ask first; without a terminal to ask at they end with exit code 2
+Commands that destroy something ask first. Without a terminal to ask at, they end with exit code 2,
 unless `--yes` is given.
 
 | exit code | meaning |
@@ -47,18 +47,18 @@ unless `--yes` is given.
 
 
 def render() -> str:
-    """The whole reference."""
+    """Returns the whole reference."""
     codes = [f"| {int(code)} | {text} |" for code, text in EXIT_TEXT.items()]
     codes.append(f"| {INTERRUPTED}, {TERMINATED} | interrupted by Ctrl-C, by SIGTERM |")
     sections = [_section(path, command) for path, command in commands()]
     return _INTRODUCTION + "\n".join(codes) + "\n\n" + "\n".join(sections)
 
 
-Node = Any  # a command or group of the library that Typer carries within it
+Node = Any  # a command or group, of a type from a library inside Typer
 
 
 def commands() -> Iterator[tuple[str, Node]]:
-    """Every command by what is typed for it, the program itself first."""
+    """Yields every command with the words that are typed for it, the program itself first."""
     return _below("ebbtide", typer.main.get_command(app))
 
 
@@ -83,7 +83,8 @@ def _section(path: str, command: Node) -> str:
 
 
 def _is_told(path: str, option: Node) -> bool:
-    """Those that every command has are told of once, in the introduction."""
+    """Whether a command's table has the option. The introduction describes the options that every
+    command has."""
     return path == "ebbtide" or option.name not in ("store", "json", "verbose")
 
 
@@ -92,7 +93,7 @@ def _argument_text(argument: Node) -> str:
 
 
 def option_text(option: Node) -> str:
-    """An option as the reference writes it: every spelling, and what follows."""
+    """Returns an option as the reference writes it: every spelling, with its value."""
     value = ""
     if not option.is_flag:
         choices = option.type_descriptor.choices
@@ -111,7 +112,7 @@ def _meaning(parameter: Node) -> str:
 
 
 def _text(text: str | None) -> str:
-    """Help as one paragraph, or several; what Markdown would read as markup is escaped."""
+    """Returns a help text as paragraphs, with the characters of Markdown's markup escaped."""
     paragraphs = [" ".join(part.split()) for part in (text or "").split("\n\n")]
     return re.sub(r"([*|<>])", r"\\\1", "\n\n".join(paragraphs))
 

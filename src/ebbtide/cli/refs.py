@@ -1,4 +1,4 @@
-"""`branch` and `tag`: names for commits. Both have the same commands."""
+"""The commands `branch` and `tag`: names for commits. Both have the same commands."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ def create_branch(
         typer.Option(
             metavar="REF",
             autocompletion=completing.refs,
-            help="Where it begins: a branch, tag or commit; without it, the default branch.",
+            help="Branch, tag or commit that it begins at. Default: the default branch.",
             show_default=False,
         ),
     ] = None,
     expires_in: ExpiresInOption = None,
     expires_at: ExpiresAtOption = None,
 ) -> None:
-    """Make a branch. Nothing staged on the source comes along."""
+    """Make a branch. Staged changes of the source are not copied."""
     found = cli.repository(repository)
     made = found.branches.create(
         branch,
@@ -117,7 +117,10 @@ def expire_branch(
     never: NeverOption = False,
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Say when a branch goes to the trash by itself. One in the trash comes back."""
+    """Set when a branch goes to the trash by itself.
+
+    A branch in the trash is restored.
+    """
     expires_at = expiry_changed(cli, period, date, never=never)
     changed = cli.repository(repository).branches.set_expiry(
         branch, expires_at, ensure_unique_name=ensure_unique_name
@@ -129,9 +132,10 @@ def expire_branch(
 def delete_branch(
     cli: Cli, repository: RepositoryArgument, branch: OldBranchArgument, yes: YesOption = False
 ) -> None:
-    """Put a branch in the trash, from which it can be restored for the trash time.
+    """Move a branch to the trash.
 
-    Asks only where the trash time is zero, so that nothing could bring the branch back.
+    It can be restored until the trash time is over. The command asks only if the trash time is
+    zero, because then nothing could restore the branch.
     """
     _delete(cli, repository, cli.repository(repository).branches, branch, yes=yes)
 
@@ -143,10 +147,10 @@ def restore_branch(
     branch: OldBranchArgument,
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Bring a deleted branch back, with all that was staged on it.
+    """Restore a branch from the trash, with its staged changes.
 
-    By its name where no other in the trash bears it, else by its id, which 'branch list
-    --include-expired' shows.
+    If several branches in the trash have its name, use its id. 'branch list --include-expired'
+    shows ids.
     """
     _restore(cli, cli.repository(repository).branches, branch, unique=ensure_unique_name)
 
@@ -160,7 +164,7 @@ def create_tag(
     expires_in: ExpiresInOption = None,
     expires_at: ExpiresAtOption = None,
 ) -> None:
-    """Give a commit a name that stays on it."""
+    """Make a tag: a name that stays on its commit."""
     expires = expiry_given(cli, expires_in, expires_at, options=CREATE_OPTIONS)
     _answer_made(cli, "tag", cli.repository(repository).tags.create(tag, ref, expires_at=expires))
 
@@ -183,7 +187,10 @@ def expire_tag(
     never: NeverOption = False,
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Say when a tag goes to the trash by itself. One in the trash comes back."""
+    """Set when a tag goes to the trash by itself.
+
+    A tag in the trash is restored.
+    """
     expires_at = expiry_changed(cli, period, date, never=never)
     changed = cli.repository(repository).tags.set_expiry(
         tag, expires_at, ensure_unique_name=ensure_unique_name
@@ -195,9 +202,10 @@ def expire_tag(
 def delete_tag(
     cli: Cli, repository: RepositoryArgument, tag: OldTagArgument, yes: YesOption = False
 ) -> None:
-    """Put a tag in the trash, from which it can be restored for the trash time.
+    """Move a tag to the trash.
 
-    Asks only where the trash time is zero, so that nothing could bring the tag back.
+    It can be restored until the trash time is over. The command asks only if the trash time is
+    zero, because then nothing could restore the tag.
     """
     _delete(cli, repository, cli.repository(repository).tags, tag, yes=yes)
 
@@ -209,10 +217,9 @@ def restore_tag(
     tag: OldTagArgument,
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Bring a deleted tag back.
+    """Restore a tag from the trash.
 
-    By its name where no other in the trash bears it, else by its id, which 'tag list
-    --include-expired' shows.
+    If several tags in the trash have its name, use its id. 'tag list --include-expired' shows ids.
     """
     _restore(cli, cli.repository(repository).tags, tag, unique=ensure_unique_name)
 
@@ -226,7 +233,7 @@ def _delete(cli: Cli, repository: str, refs: Refs[Any, Any], ref: str, *, yes: b
 
 def _restore(cli: Cli, refs: Refs[Any, Any], ref: str, *, unique: bool) -> None:
     restored = refs.restore(ref, ensure_unique_name=unique)
-    text = f"{refs.kind} {restored.name} is back on {short_id(restored.commit_id)}"
+    text = f"{refs.kind} {restored.name} is restored on {short_id(restored.commit_id)}"
     _answer(cli, restored, text)
 
 

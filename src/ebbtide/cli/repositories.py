@@ -1,4 +1,4 @@
-"""`repo`: repositories of the store."""
+"""The commands `repo`: repositories of the store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def create(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Directory or URL of the storage root, which must be empty; without it, a place "
+            help="Directory or URL of the storage root, which must be empty. Default: a place "
             "below the store's own storage.",
             show_default=False,
         ),
@@ -82,7 +82,7 @@ def list_all(
     gone: Annotated[
         bool,
         typer.Option(
-            "--gone", help="Show those alone that nothing brings back, for 'gc run' to collect."
+            "--gone", help="List only gone repositories, which 'gc run' can collect as a whole."
         ),
     ] = False,
 ) -> None:
@@ -122,7 +122,10 @@ def expire(
     never: NeverOption = False,
     ensure_unique_name: UniqueOption = False,
 ) -> None:
-    """Say when a repository goes to the trash by itself. One in the trash comes back."""
+    """Set when a repository goes to the trash by itself.
+
+    A repository in the trash is restored.
+    """
     changed = cli.store.catalog.set_expiry(
         name,
         expiry_changed(cli, period, date, never=never),
@@ -134,11 +137,11 @@ def expire(
 
 @command(app, "delete")
 def delete(cli: Cli, name: OldRepositoryArgument, yes: YesOption = False) -> None:
-    """Put a repository in the trash, from which it can be restored for the trash time.
+    """Move a repository to the trash.
 
-    Its name is free at once. Its storage stays as it is, and its own, until it is gone and 'gc run'
-    has collected all of it. Asks only where the trash time is zero, so that nothing could bring it
-    back.
+    It can be restored until the trash time is over. Its name is free at once. Its storage stays
+    reserved for it until it is gone and 'gc run' has collected all of it. The command asks only if
+    the trash time is zero, because then nothing could restore the repository.
     """
     if not may_delete(cli, f"repository {name}", yes=yes):
         return
@@ -149,7 +152,8 @@ def delete(cli: Cli, name: OldRepositoryArgument, yes: YesOption = False) -> Non
     def show() -> None:
         cli.output.line(deleted_text(cli, f"repository {info.name}", restore))
         cli.output.line(
-            f"its storage stays until it is gone and 'ebbtide gc run {info.repository_id}'"
+            "its storage stays until the repository is gone and 'ebbtide gc run "
+            f"{info.repository_id}' has deleted it"
         )
 
     cli.output.answer(documents.repository(deleted), show)
@@ -159,19 +163,19 @@ def delete(cli: Cli, name: OldRepositoryArgument, yes: YesOption = False) -> Non
 def restore(
     cli: Cli, name: OldRepositoryArgument, ensure_unique_name: UniqueOption = False
 ) -> None:
-    """Bring a deleted repository back, with all that it held.
+    """Restore a repository from the trash, with all of its content.
 
-    By its name where no other in the trash bears it, else by its id, which 'repo list
-    --include-expired' shows.
+    If several repositories in the trash have its name, use its id. 'repo list --include-expired'
+    shows ids.
     """
     restored = cli.store.catalog.restore(name, ensure_unique_name=ensure_unique_name)
-    text = f"repository {restored.info.name} is back"
+    text = f"repository {restored.info.name} is restored"
     cli.output.answer(documents.repository(restored), lambda: cli.output.line(text))
 
 
 @command(app, "show")
 def show_one(cli: Cli, name: RepositoryArgument) -> None:
-    """Show what a repository is and holds."""
+    """Show a repository, and how many branches, tags and holds it has."""
     found = cli.repository(name)
     catalogued = cli.store.catalog.get(found.info.repository_id)
     policy = found.retention.get()
@@ -211,9 +215,9 @@ def _counts(found: Repository) -> dict[str, int]:
 def adopt(cli: Cli, name: RepositoryArgument, yes: YesOption = False) -> None:
     """Declare that this database owns the repository's storage.
 
-    For after a database was restored from a backup or copied. Writes and runs of any other
-    database over the same storage are refused from then on, and what it wrote since is garbage
-    to this one.
+    Use it after a database was restored from a backup, or copied. From then on, writes and runs of
+    any other database over the same storage are refused. Files that the other database wrote since
+    are garbage to this one.
     """
     found = cli.repository(name)
     url = found.info.storage_url

@@ -1,4 +1,4 @@
-"""`gc runs` and `gc show`: the runs on record."""
+"""The commands `gc runs` and `gc show`: the recorded runs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the group `gc`."""
+    """Adds the commands to the group `gc`."""
     command(app, "runs")(list_runs)
     command(app, "show")(show_run)
 
 
 def list_runs(cli: Cli, repository: CollectedArgument, run_dir: RunDirOption = None) -> None:
-    """List the runs, the newest first."""
+    """List the runs, newest first."""
     removed = _removed(cli, repository)
     if removed is None:
         found = open_collector(cli, repository, run_dir=run_dir, reading=True).collector.runs()
@@ -43,9 +43,9 @@ def list_runs(cli: Cli, repository: CollectedArgument, run_dir: RunDirOption = N
     def show() -> None:
         now = datetime.now(UTC)
         cli.output.table(
-            ["run", "age", "state", "candidates", "size", "deleted", "aside"],
+            ["run", "age", "state", "candidates", "size", "deleted", "quarantine"],
             [_row(report, now) for report in found],
-            right=["age", "candidates", "size", "deleted", "aside"],
+            right=["age", "candidates", "size", "deleted", "quarantine"],
             none="no runs yet: 'ebbtide gc plan' makes a plan and deletes nothing",
         )
 
@@ -71,21 +71,21 @@ def show_run(
     repository: CollectedArgument,
     run_id: RunArgument,
     candidates: Annotated[
-        bool, typer.Option("--candidates", help="List the files that the plan lets go.")
+        bool, typer.Option("--candidates", help="List the candidates of the plan.")
     ] = False,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, help="At most so many of them.")
+        int, typer.Option(metavar="N", min=1, help="The most candidates to list.")
     ] = LIMIT,
     run_dir: RunDirOption = None,
 ) -> None:
-    """Show what a run found and did."""
+    """Show the plan and the outcome of a run."""
     removed = _removed(cli, repository)
     if removed is not None and removed.run_id == run_id:
         report, plan = removed, None
     else:
         collector = open_collector(cli, repository, run_dir=run_dir, reading=True).collector
         report = collector.show(run_id)
-        # A run that was refused before it had a plan has no figures either.
+        # A run that was refused before it had a plan has no figures.
         plan = collector.plan_of(run_id) if report.has_plan else None
     listed = list(islice(_candidates(report, plan), limit)) if candidates else None
     document = report.to_json()
@@ -112,7 +112,8 @@ def show_run(
 
 
 def _removed(cli: Cli, repository: str) -> RunReport | None:
-    """The run that collected a gone repository whole: its record is all that is left of that."""
+    """Returns the run that deleted a gone repository as a whole, or None. Only the record of this
+    run is left of the repository."""
     if is_icechunk(repository):
         return None
     removal = cli.store.catalog.find_removed(repository)
@@ -125,7 +126,7 @@ def _removed(cli: Cli, repository: str) -> RunReport | None:
 
 
 def _candidates(report: RunReport, plan: Plan | None) -> Iterator[dict[str, Any]]:
-    """The candidates of a plan, part by part, as rows by column name."""
+    """Yields the candidates of a plan, part by part, as rows by column name."""
     from ebbtide.gc.parts import read_part
     from ebbtide.gc.runs import RunFolder
 
@@ -136,7 +137,7 @@ def _candidates(report: RunReport, plan: Plan | None) -> Iterator[dict[str, Any]
 
 
 def show_candidates(cli: Cli, listed: list[dict[str, Any]]) -> None:
-    """Files that a plan lets go, as a table."""
+    """Prints candidates as a table."""
     cli.output.table(
         ["kind", "size", "modified", "address"],
         [

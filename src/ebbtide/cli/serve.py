@@ -1,4 +1,4 @@
-"""`serve`: the store over HTTP."""
+"""The command `serve`: the store over HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRACEFUL_SECONDS: Final = 10
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
+    """Adds the command to the program."""
     command(app, "serve")(serve)
 
 
@@ -34,18 +34,18 @@ def serve(
         str, typer.Option(metavar="ADDRESS", help="Address to listen at.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 is any that is free.")
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 takes any free port.")
     ] = 8000,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write a line for each request to stderr.")
     ] = False,
 ) -> None:
-    """Serve the store over HTTP, to clients that speak lakeFS's protocol, until interrupted.
+    """Serve the store over HTTP, to clients of lakeFS's protocol, until interrupted.
 
-    Every request needs an access key: 'ebbtide key create' makes one. The server speaks plain HTTP:
-    anywhere but on the loopback address, put one in front of it that speaks TLS.
+    Every request needs an access key: 'ebbtide key create' makes one. The server speaks plain HTTP.
+    Unless it listens at the loopback address, put a proxy with TLS in front of it.
     """
-    # Opened first: what is wrong with the store should be told before anybody can connect.
+    # Opened first, so that errors of the store are reported before a client can connect.
     store = cli.store
     with _listen(host, port) as listening:
         from ebbtide.server.app import create_app
@@ -54,7 +54,7 @@ def serve(
         bound = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         document = {"url": f"http://{shown}:{bound}", "host": host, "port": bound}
-        # An interrupt is how a server ends.
+        # A server ends by an interrupt.
         with suppress(KeyboardInterrupt):
             cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
             sys.stdout.flush()
@@ -71,7 +71,7 @@ def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_l
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     config = uvicorn.Config(
         app,
-        # The parser that has a limit for headers.
+        # This parser has a limit for headers.
         http="h11",
         h11_max_incomplete_event_size=settings.server_header_max,
         ws="none",
@@ -87,7 +87,7 @@ def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_l
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # The protocol is named for asyncio, which turns Nagle's delays off for TCP alone.
+        # The protocol is named for asyncio, which turns off Nagle's delays only for TCP.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

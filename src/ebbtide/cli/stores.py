@@ -1,5 +1,5 @@
-"""`init`: a store is made, or brought to this program's version. `promises`: how long what it
-promises lasts."""
+"""The commands `init`, which makes or upgrades a store, and `promises`, which sets the times of its
+promises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ebbtide.durations import format_duration, parse_duration
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
+    """Adds the commands to the program."""
     command(app, "init")(init)
     command(app, "promises")(promises)
 
@@ -24,20 +24,23 @@ def init(
     directory: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="Directory of the store, whatever --store says.", show_default=False
+            metavar="DIR",
+            help="Directory of the store. It overrides --store.",
+            show_default=False,
         ),
     ],
     upgrade: Annotated[
         bool,
         typer.Option(
             "--upgrade",
-            help="Bring the database of a store that is there to this program's version.",
+            help="Upgrade the database of an existing store to this program's version.",
         ),
     ] = False,
 ) -> None:
-    """Make a store in a directory, which is made if need be, and its first access key.
+    """Make a store in a directory, and its first access key.
 
-    The key is an admin's. Its secret is printed here, and never again.
+    The directory is made if it is missing. The key has the role admin. Its secret is printed here,
+    and never again.
     """
     from ebbtide.store.embedded import Store
     from ebbtide.store.keys import Role
@@ -63,28 +66,32 @@ def promises(
     cli: Cli,
     lease_ttl: Annotated[
         str | None,
-        typer.Option(metavar="PERIOD", help="Of locators, and of what a ref pointed at."),
+        typer.Option(
+            metavar="PERIOD", help="How long locators last, and a ref's former target stays."
+        ),
     ] = None,
     trash_time: Annotated[
         str | None,
-        typer.Option(metavar="PERIOD", help="Of what was deleted or has expired."),
+        typer.Option(metavar="PERIOD", help="How long the content of the trash can be restored."),
     ] = None,
     upload_ttl: Annotated[
         str | None,
-        typer.Option(metavar="PERIOD", help="Of addresses for direct uploads."),
+        typer.Option(metavar="PERIOD", help="How long addresses for direct uploads last."),
     ] = None,
     prepare_ttl: Annotated[
         str | None,
-        typer.Option(metavar="PERIOD", help="Of lists of what is uncommitted, read in parts."),
+        typer.Option(
+            metavar="PERIOD", help="How long a list of uncommitted data can be read in pages."
+        ),
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """Show how long what the store promises lasts, or change it.
+    """Show or change how long the store's promises last.
 
-    The times are the store's, not those of one process: the settings of who makes the store say
-    them first. Locators and addresses that were given out keep the end that they say; a new trash
-    time holds for what is in the trash already. A server goes by a new time when it is started
-    anew; until then it deletes by the new one, and promises by the old.
+    The times belong to the store, not to one process. The settings of the process that makes the
+    store define them first. Existing locators and addresses keep their end. A new trash time also
+    applies to the present content of the trash. A running server deletes by new times at once, but
+    promises the old times until it is restarted.
     """
     from ebbtide.store.promises import times_of
 
@@ -102,13 +109,13 @@ def promises(
     shorter = [name for name in asked if asked[name] < times[name]]
     if shorter:
         cli.output.say(
-            "shorter than what was promised until now: "
+            "shorter than the present promises: "
             + ", ".join(
                 f"{name} {format_duration(times[name])} -> {format_duration(asked[name])}"
                 for name in shorter
             )
         )
-        if not cli.may("promise less?", yes=yes):
+        if not cli.may("shorten the promises?", yes=yes):
             return
     cli.store.promise(asked)
     times |= asked

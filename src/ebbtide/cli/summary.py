@@ -1,4 +1,4 @@
-"""The end of a run in a few plain lines that say all on their own: for a ticket or a mail."""
+"""Prints the summary at the end of a run: a few plain lines, complete enough for a ticket."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ KEPT: Final = {
 }
 WENT: Final = {
     "deleted": "deleted",
-    "quarantined": "moved aside",
+    "quarantined": "quarantined",
     "missing": "already gone",
-    "revived": "back to life, kept",
+    "revived": "needed again, kept",
     "failed": "failed",
 }
 DIGITS_SHOWN: Final = 12
-"""Of a policy's checksum: `ebbtide gc show --json` has all."""
+"""The digits that are shown of a policy's checksum. `ebbtide gc show --json` has all."""
 
 Pairs = list[tuple[str, str]]
 
 
 def show_summary(cli: Cli, report: RunReport) -> None:
-    """Print what a run found and did, and the commands that go on from there."""
+    """Prints the figures of a run, and the commands that can follow."""
     pairs: Pairs = [("run", f"{report.run_id} {report.state}"), *place_of(cli, report.repository)]
     pairs += _when(report)
     if report.policy_sha256 is not None:
@@ -45,30 +45,30 @@ def show_summary(cli: Cli, report: RunReport) -> None:
     if report.has_plan:
         pairs += _figures(report)
     if report.quarantine is not None:
-        pairs.append(("aside", _aside_text(report.quarantine)))
+        pairs.append(("quarantine", _quarantine_text(report.quarantine)))
     if report.error is not None:
         pairs.append(("error", f"{report.error['kind']}: {report.error['message']}"))
     if report.run_path:
         pairs.append(("files", report.run_path))
     if report.engine not in (None, NO_SPARK):
-        pairs.append(("worked on", report.engine))
+        pairs.append(("engine", report.engine))
     show_block(cli, pairs + _ways_on(cli, report))
 
 
 def show_block(cli: Cli, pairs: Pairs) -> None:
-    """Names and values, with the program's version last."""
+    """Prints names and values, with the program's version last."""
     cli.output.fields([(name, escaped(value)) for name, value in [*pairs, made_by()]])
 
 
 def made_by() -> tuple[str, str]:
-    """What wrote a summary."""
+    """Returns the line with the program's version."""
     from importlib.metadata import version
 
     return "by", f"ebbtide {version('ebbtide')}"
 
 
 def place_of(cli: Cli, repository: str) -> Pairs:
-    """Which repository, of which store."""
+    """Returns the lines with the repository and its store."""
     found = [("repository", repository)]
     if not is_icechunk(repository):
         directory = cli.store.directory
@@ -91,9 +91,9 @@ def _figures(report: RunReport) -> Pairs:
     total = counts["live"] + counts["protected"] + counts["young"]
     pairs = [("kept", f"{_files_text(total)}: {', '.join(kept)}")]
     if not total.sized:
-        pairs.append(("sizes", "only of what could go; --sizes all asks for all"))
+        pairs.append(("sizes", "only of candidates; --sizes all reads the size of every file"))
     if "deleted" not in counts:
-        return [*pairs, ("would go", _files_text(counts["candidate"]))]
+        return [*pairs, ("would be deleted", _files_text(counts["candidate"]))]
     pairs += [
         (words, _files_text(counts[name]))
         for name, words in WENT.items()
@@ -118,23 +118,23 @@ def _count_text(count: Count) -> str:
     return count_text(count.objects) + size
 
 
-def _aside_text(quarantine: Mapping[str, Any]) -> str:
-    """What a run has aside, and until when."""
+def _quarantine_text(quarantine: Mapping[str, Any]) -> str:
+    """Returns the text about a run's quarantine: its files, and until when."""
     found = f"{count_text(quarantine['objects'], 'file')}, {size_text(quarantine['bytes'])}"
     if quarantine["state"] == "held":
         until = datetime.fromisoformat(quarantine["until"])
         return f"{found}, until {date_text(until)} UTC"
-    done = {"undone": "brought back", "purged": "deleted for good"}[quarantine["state"]]
+    done = {"undone": "restored", "purged": "deleted for good"}[quarantine["state"]]
     return f"{done}, {date_text(datetime.fromisoformat(quarantine['at']))} UTC"
 
 
 def _ways_on(cli: Cli, report: RunReport) -> Pairs:
-    """What can be done with the run, as it is typed."""
+    """Returns the commands that can be used on the run next, as they are typed."""
     if not report.run_path or not report.has_plan:
         return []
     words = {}
     if report.state in ("planned", "incomplete"):
-        words["carry out" if report.state == "planned" else "go on"] = "sweep"
+        words["carry out" if report.state == "planned" else "continue"] = "sweep"
     if report.quarantine is not None and report.quarantine["state"] == "held":
         words["undo"] = "undo"
     words |= {"verify": "verify", "show": "show"}

@@ -1,4 +1,4 @@
-"""Values as people read them, and as they write them on a command line. Prints nothing."""
+"""Formats values for people, and parses values of the command line. Not for: printing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ebbtide.retention.dates import to_utc
 from ebbtide.wording import counted
 
 ID_SHOWN: Final = 10
-"""Digits of an id in tables: enough to be told apart, and to be typed back."""
+"""Digits of an id in tables. They are enough to distinguish ids, and to be typed in a command."""
 
 _IEC: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _AGES: Final = (
@@ -29,32 +29,32 @@ _YEARS_FROM: Final = timedelta(days=730)
 
 
 def size_text(size_bytes: int) -> str:
-    """`512 B`, `1.5 KiB`, `12.0 GiB`."""
+    """Returns a size such as `512 B`, `1.5 KiB` or `12.0 GiB`."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
     value = float(size_bytes)
     for unit in _IEC:
         value /= 1024
-        # What would be rounded to 1024.0 is shown in the next unit.
+        # A value that would be rounded to 1024.0 is shown in the next unit.
         if value < 1023.95:
             return f"{value:.1f} {unit}"
     return f"{value:,.1f} {_IEC[-1]}"
 
 
 def known_size_text(size_bytes: int | None) -> str:
-    """The same, and a word where nobody asked for sizes."""
+    """Returns a size as `size_text` does, or `unknown` if the size was not read."""
     return "unknown" if size_bytes is None else size_text(size_bytes)
 
 
 def count_text(count: int, noun: str = "", plural: str = "") -> str:
-    """`1,234`, or with a noun as `counted` has it: `1 file`, `1,234 files`."""
+    """Returns a count such as `1,234`, or with its noun, such as `1 file` or `1,234 files`."""
     if not noun:
         return f"{count:,}"
     return counted(count, noun, plural)
 
 
 def age_text(age: timedelta) -> str:
-    """`12 days`: the largest unit that says enough; days up to two months, months up to two
+    """Returns an age such as `12 days`, in one unit: in days up to two months, in months up to two
     years."""
     if age < timedelta(seconds=1):
         return "now" if age > timedelta(seconds=-1) else "in the future"
@@ -66,36 +66,37 @@ def age_text(age: timedelta) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """`0:05`, `12:40`, `3:02:01`: minutes and seconds, with hours where there are any."""
+    """Returns a time such as `0:05`, `12:40` or `3:02:01`: minutes and seconds, and hours if
+    any."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def age_at(instant: datetime, now: datetime) -> str:
-    """How old something is; nothing for a repository's initial commit, which is dated 1970."""
+    """Returns an age, or "" for a repository's initial commit, which has the date 1970."""
     return "" if instant == EPOCH else age_text(now - instant)
 
 
 def date_text(instant: datetime | None) -> str:
-    """`2026-03-01 12:30`, UTC; nothing for no date."""
+    """Returns a date such as `2026-03-01 12:30`, in UTC; "" for None."""
     return "" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def short_id(full_id: str | None) -> str:
-    """The first digits of an id."""
+    """Returns the first digits of an id."""
     return "" if full_id is None else full_id[:ID_SHOWN]
 
 
 def one_line(text: str) -> str:
-    """The first line of `text`, with control characters escaped."""
+    """Returns the first line of `text`, with control characters escaped."""
     first = text.strip().splitlines()[0] if text.strip() else ""
     return escaped(first)
 
 
 def parse_date(text: str) -> datetime:
-    """An instant as ISO 8601 writes it. InvalidInput `invalid_date` without a zone, outside
-    the years 1 to 9999 in UTC, or else."""
+    """Parses an instant in ISO 8601. Raises InvalidInput `invalid_date` if it is not a date, has no
+    zone, or is outside the years 1 to 9999 in UTC."""
     how = "write it as 2026-03-01T12:30:00Z, with its zone"
     try:
         instant = datetime.fromisoformat(text)
@@ -107,7 +108,8 @@ def parse_date(text: str) -> datetime:
 
 
 def parse_pairs(texts: Iterable[str], *, option: str) -> dict[str, str]:
-    """`KEY=VALUE` texts as a mapping. InvalidInput `invalid_argument` on any other, or twice."""
+    """Parses `KEY=VALUE` texts to a mapping. Raises InvalidInput `invalid_argument` for another
+    text, and for a key that is given twice."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -1,7 +1,7 @@
-"""Files of this machine that a command names, and those below directories that it names.
+"""Finds the files of this machine that a command names, directly or below a directory.
 
-Nothing is left out in silence: what cannot be read is an error, and symbolic links are treated as
-an option says, and counted. Not for reading the files' bytes (`uploading`).
+No file is left out silently: a file that cannot be read is an error. An option decides about
+symbolic links, and they are counted. Not for: reading the files' bytes (`uploading`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ebbtide.errors import InvalidInput
 
 
 class Links(StrEnum):
-    """What becomes of symbolic links below a directory."""
+    """The treatment of symbolic links below a directory."""
 
     REFUSE = "refuse"
     FOLLOW = "follow"
@@ -32,23 +32,23 @@ LinksOption = Annotated[
     Links,
     typer.Option(
         "--links",
-        help="Symbolic links below a directory: refuse them, follow them and store a copy of what "
-        "they lead to, or skip them. Those that are named themselves are followed.",
+        help="Symbolic links below a directory: refuse them, follow them and store a copy of their "
+        "targets, or skip them. A link that is named itself is followed.",
     ),
 ]
 
 
 @dataclass(slots=True)
 class Tree:
-    """Files with the paths that they are to have, and the symbolic links among them: followed, or
-    left out."""
+    """Files with the paths that they will have, and the numbers of symbolic links that were
+    followed or skipped."""
 
     files: list[tuple[str, Path]] = field(default_factory=list)
     links_followed: int = 0
     links_skipped: int = 0
 
     def told(self) -> str:
-        """What is said of the links; nothing where there are none."""
+        """Returns the text about the links, or "" if there are none."""
         parts = []
         if self.links_followed:
             parts.append(f"{count_text(self.links_followed, 'symbolic link')} followed")
@@ -58,12 +58,12 @@ class Tree:
 
 
 def read_tree(sources: Iterable[Path], *, into: str, links: Links) -> Tree:
-    """Returns the files that are named or lie below named directories, by path within each.
+    """Returns the named files, and the files below named directories.
 
-    A path begins with `into`, and goes on with the file's name, or its path in the directory.
-    Raises InvalidInput `invalid_argument` for a link where links are refused, for one that leads
-    nowhere or to a directory around it, and for what is neither file nor directory; OSError for a
-    directory or file that may not be read.
+    A path consists of `into` and the file's name, or its path in the directory. Raises InvalidInput
+    `invalid_argument` for a link if links are refused, and for a link that leads nowhere or to a
+    directory around it. Raises the same for a path that is neither a file nor a directory. Raises
+    OSError for a directory or file that cannot be read.
     """
     tree = Tree()
     for source in sources:
@@ -77,8 +77,8 @@ def read_tree(sources: Iterable[Path], *, into: str, links: Links) -> Tree:
 
 
 def _add_below(source: Path, into: str, links: Links, tree: Tree) -> None:
-    """Adds what lies in a directory and below it."""
-    # Each directory comes with what the disk calls itself and those around it.
+    """Adds the files below a directory."""
+    # Each entry has the identities of the directory itself and of the directories around it.
     waiting: list[tuple[Path, str, tuple[tuple[int, int], ...]]]
     waiting = [(source, into, (_identity(source),))]
     while waiting:
@@ -102,7 +102,7 @@ def _add_below(source: Path, into: str, links: Links, tree: Tree) -> None:
 
 
 def _identity(directory: Path) -> tuple[int, int]:
-    """By which a directory is known, whatever path leads to it."""
+    """Returns the identity of a directory, which is the same for all paths to it."""
     found = directory.stat()
     return found.st_dev, found.st_ino
 
@@ -112,8 +112,8 @@ def _follows(link: Path, links: Links, tree: Tree) -> bool:
     if links is Links.REFUSE:
         raise InvalidInput(
             "invalid_argument",
-            f"{link} is a symbolic link: --links follow stores what it leads to, --links skip "
-            "leaves out all links",
+            f"{link} is a symbolic link: --links follow stores its target, --links skip leaves out "
+            "all links",
         )
     if links is Links.SKIP:
         tree.links_skipped += 1
@@ -123,12 +123,12 @@ def _follows(link: Path, links: Links, tree: Tree) -> bool:
 
 
 def _check_file(path: Path) -> None:
-    """Raises as `read_tree` unless it is a file that may be read."""
+    """Raises the errors of `read_tree` unless the path is a file that may be read."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        what = "leads nowhere" if path.is_symlink() else "is not there"
+        what = "is a broken link" if path.is_symlink() else "does not exist"
         raise InvalidInput("invalid_argument", f"{path} {what}") from None
     if not stat.S_ISREG(mode):
-        raise InvalidInput("invalid_argument", f"{path} is no file and no directory")
+        raise InvalidInput("invalid_argument", f"{path} is neither a file nor a directory")
     path.open("rb").close()

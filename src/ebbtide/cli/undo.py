@@ -1,4 +1,4 @@
-"""`gc undo` and `gc purge`: what a sweep moved aside comes back, or goes for good."""
+"""The commands `gc undo` and `gc purge`: restore or delete the files in quarantine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the group `gc`."""
+    """Adds the commands to the group `gc`."""
     command(app, "undo")(undo)
     command(app, "purge")(purge)
 
@@ -33,25 +33,25 @@ def undo(
         typer.Option(
             "--under",
             metavar="ADDRESS",
-            help="Only the files whose addresses begin so; commits stay closed.",
+            help="Restore only files whose addresses begin with this; commits stay closed.",
         ),
     ] = "",
     sweeps_ended: Annotated[
         bool,
         typer.Option(
             "--sweeps-ended",
-            help="No process of any sweep is left, suspended ones among them: bring back what "
-            "one was about to take, too.",
+            help="No process of any sweep exists any more, not even a suspended one: also restore "
+            "the files that a sweep was about to delete.",
         ),
     ] = False,
     run_dir: RunDirOption = None,
     master: MasterOption = None,
 ) -> None:
-    """Bring back what a sweep with --quarantine moved aside, and open its commits again.
+    """Undo a sweep: restore its files from quarantine, and open its commits again.
 
-    What is back no run takes for 7 days. The run cannot be swept again. An undo that was
-    interrupted is asked for again. Files that a sweep was about to take when it was last heard of
-    stay aside, since it may be suspended and go on.
+    No run deletes the restored files for 7 days. When all are restored, the run cannot be swept
+    again. If an undo was interrupted, run it again. If a sweep began a batch and did not record its
+    end, the files of this batch stay in quarantine, because the sweep may only be suspended.
     """
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
     cli.when_interrupted(lambda: undo_told(run.progress))
@@ -70,44 +70,46 @@ def undo(
 def _tell_undone(cli: Cli, report: RunReport) -> None:
     found = report.quarantine or {}
     size = size_text(found["back_bytes"])
-    back = count_text(found["back_objects"], f"file ({size}) is back", f"files ({size}) are back")
-    cli.output.line(back)
+    restored = count_text(
+        found["back_objects"], f"file ({size}) is restored", f"files ({size}) are restored"
+    )
+    cli.output.line(restored)
     if found["reopened_commits"] or report.state == "undone":
         cli.output.line(f"{count_text(found['reopened_commits'], 'commit')} can be read again")
     if report.state != "undone":
         stays = "stays" if found["objects"] == 1 else "stay"
-        cli.output.line(f"{_left(report)} {stays} aside")
+        cli.output.line(f"{_left(report)} {stays} in quarantine")
     if found["at_risk_objects"]:
         count = count_text(
             found["at_risk_objects"],
-            "file stays as it is, and commits that need it closed: a sweep was about to take it",
-            "files stay as they are, and commits that need them closed: a sweep was about to take "
-            "them",
+            "file was not restored, and commits that need it stay closed: a sweep had begun to "
+            "delete it",
+            "files were not restored, and commits that need them stay closed: a sweep had begun to "
+            "delete them",
         )
         cli.output.warn(
-            f"{count} when it was last heard of ({found['sweepers']}), and goes on if it was only "
-            "suspended. Once that process has ended for certain, undo the run again with "
-            "--sweeps-ended"
+            f"{count} ({found['sweepers']}), and continues if it is only suspended. When you are "
+            "certain that its process has ended, undo the run again with --sweeps-ended"
         )
     if found["lost_objects"]:
         count = count_text(
             found["lost_objects"],
-            "file that the run moved aside is not there any more",
-            "files that the run moved aside are not there any more",
+            "file that the run quarantined does not exist any more",
+            "files that the run quarantined do not exist any more",
         )
         cli.output.warn(count)
     if found["closed_commits"]:
         count = count_text(
             found["closed_commits"],
-            "commit stays closed: not all that it needs",
-            "commits stay closed: not all that they need",
+            "commit stays closed: files that it needs",
+            "commits stay closed: files that they need",
         )
-        cli.output.warn(f"{count} is there, or safe")
+        cli.output.warn(f"{count} are missing, or can still be deleted by a sweep")
     if found["purged_objects"]:
         count = count_text(
             found["purged_objects"],
-            "file did not come back: an administrator had it purged",
-            "files did not come back: an administrator had them purged",
+            "file was not restored: an administrator purged it",
+            "files were not restored: an administrator purged them",
         )
         cli.output.warn(count)
 
@@ -120,7 +122,7 @@ def purge(
     master: MasterOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Delete for good what a sweep with --quarantine moved aside."""
+    """Delete the files that a sweep has in quarantine, before their time."""
     require_answerable(yes=yes)
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
     if not yes:
@@ -134,7 +136,7 @@ def purge(
 
     def show() -> None:
         if report.state != "refused":
-            cli.output.line(f"run {run_id} has nothing aside any more")
+            cli.output.line(f"run {run_id} has no files in quarantine any more")
             cli.output.line()
         show_summary(cli, report)
 

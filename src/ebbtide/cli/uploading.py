@@ -1,4 +1,4 @@
-"""Files of this machine as objects to upload: one, stdin, or a directory tree."""
+"""Reads files of this machine for upload: one file, stdin, or a directory tree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIECE_BYTES: Final = 8 * 1024 * 1024
 
 
 def content_of(source: str) -> AbstractContextManager[BinaryIO]:
-    """The bytes of a file, or of stdin for `-`. InvalidInput `invalid_argument` for a directory."""
+    """Opens a file, or stdin for `-`. Raises InvalidInput `invalid_argument` for a directory."""
     if source == "-":
         return nullcontext(sys.stdin.buffer)
     if Path(source).is_dir():
@@ -44,9 +44,9 @@ def put_tree(
     metadata: Mapping[str, str],
     links: Links,
 ) -> None:
-    """Upload every file below `directory` to `prefix` and the file's path in it."""
+    """Uploads all files below `directory`. Each gets `prefix` and its path in the directory."""
     if not directory.is_dir():
-        raise InvalidInput("invalid_argument", f"{directory} is no directory")
+        raise InvalidInput("invalid_argument", f"{directory} is not a directory")
     prefix = prefix.strip("/")
     tree = read_tree([directory], into=f"{prefix}/" if prefix else "", links=links)
     with Bar("uploading", total=len(tree.files), quiet=cli.output.as_json) as bar:
@@ -74,7 +74,7 @@ def new_objects(
     content_type: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Iterator[NewObject]:
-    """Files as objects, which are read when they are asked for."""
+    """Yields files as objects. A large file is read when its data is used."""
     from ebbtide.store.uploads import NewObject
 
     for path, file in files:
@@ -83,7 +83,7 @@ def new_objects(
 
 
 def _data(file: Path) -> bytes | Iterator[bytes]:
-    """What to send: small files in one piece, which is one request; others opened when read."""
+    """Returns a small file as bytes, which need one request, and a large one as pieces."""
     if file.stat().st_size <= IN_ONE_PIECE_BYTES_MAX:
         return file.read_bytes()
     return _pieces(file)

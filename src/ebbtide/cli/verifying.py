@@ -1,4 +1,4 @@
-"""`gc verify`: check a run's plan before its sweep, or its record after it."""
+"""The command `gc verify`: checks a run's plan before its sweep, or its record afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the group `gc`."""
+    """Adds the command to the group `gc`."""
     command(app, "verify")(verify_run)
 
 
@@ -31,10 +31,11 @@ def verify_run(
     run_dir: RunDirOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Check a plan, or what is on record of its sweep, by a walk of its own. Changes nothing.
+    """Check a plan, or the record of its sweep, with an independent reader. Changes nothing.
 
-    Before the sweep: that nothing would go which is needed, kept or too young. After it: that
-    nothing went which is needed, and that the record is whole. Exit code 3 where something differs.
+    Before the sweep, it checks that no candidate is needed, protected or too young. After the
+    sweep, it checks that no deleted file is needed, and that the record is complete. If anything
+    differs, the exit code is 3.
     """
     run = open_collector(cli, repository, run_dir=run_dir, quiet=quiet, mode="auto", reading=True)
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
@@ -67,14 +68,14 @@ def _show(cli: Cli, found: Verification) -> None:
             cli.output.line(f"and {count_text(more)} more")
         cli.output.line()
     if found.path is not None:
-        cli.output.line(f"all of them: {found.path}")
+        cli.output.line(f"full list: {found.path}")
     if found.unwritten is not None:
-        cli.output.warn(f"they are written nowhere: {found.unwritten}")
+        cli.output.warn(f"the full list could not be written: {found.unwritten}")
     looked = ", ".join(f"{count_text(count)} {name}" for name, count in found.checked.items())
     result = "passes" if found.verified else count_text(found.difference_count, "difference")
     named = (found.repository, found.run_id)
     pairs = [("run", f"{found.run_id} {result}"), *place_of(cli, found.repository)]
-    pairs += [("when", f"{date_text(datetime.now(UTC))} UTC"), ("looked at", looked)]
+    pairs += [("when", f"{date_text(datetime.now(UTC))} UTC"), ("checked", looked)]
     notes = sum(count for sort, count in found.counts.items() if sort in NOTES)
     if notes:
         pairs.append(("notes", count_text(notes)))

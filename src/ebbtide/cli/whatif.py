@@ -1,4 +1,4 @@
-"""`what-if`: what other policies would let go."""
+"""The command `what-if`: the effect of other policies."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from ebbtide.gc.planning.whatif import Alternative, WhatIf
 
 NAME_SHOWN: Final = 60
-"""Characters of a policy that was written on the command line."""
+"""The most characters that are shown of a policy from the command line."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
+    """Adds the command to the program."""
     command(app, "what-if")(what_if)
 
 
@@ -42,8 +42,7 @@ def what_if(
         list[str],
         typer.Option(
             metavar="POLICY",
-            help="Another policy: a file with it as JSON, or that JSON itself; - for stdin; "
-            "repeatable.",
+            help="Another policy: a JSON file, or the JSON itself; - for stdin; repeatable.",
             show_default=False,
         ),
     ],
@@ -53,18 +52,18 @@ def what_if(
     inventory_date: InventoryDateOption = None,
     master: MasterOption = None,
 ) -> None:
-    """Show what other policies would let go, beside the present one. Changes nothing.
+    """Compare the files that other policies and the present one would delete. Changes nothing.
 
-    Figures are those of a 'gc plan' after 'retention set', without either. Takes no lock, and
-    leaves nothing behind.
+    The figures are those that 'gc plan' would show after 'retention set'. The command takes no
+    lock, and leaves no files behind.
     """
     from ebbtide.retention import Policy
 
     if is_icechunk(repository):
         raise InvalidInput(
             "invalid_argument",
-            f"{repository} has no policy: what an expiry would free is shown by "
-            "'ebbtide expire REPO … --dry-run'",
+            f"{repository} has no policy: 'ebbtide expire REPO … --dry-run' shows the files that "
+            "an expiry would free",
         )
     policies = [Policy.parse(_mapping(text)) for text in policy]
     run = open_collector(
@@ -87,7 +86,7 @@ def what_if(
 
 
 def _mapping(text: str) -> object:
-    """The JSON of a policy, by itself or from a file."""
+    """Returns the JSON of a policy, from the text itself or from a file."""
     if not text.lstrip().startswith("{"):
         return read_policy_file(text)
     return read_document(text, kind="invalid_policy", what=shown(text))
@@ -96,7 +95,8 @@ def _mapping(text: str) -> object:
 def _show(cli: Cli, found: WhatIf, names: Sequence[str], price: float | None) -> None:
     shown = [name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}…" for name in names]
     pairs = [("present", found.present), *zip(shown, found.others, strict=True)]
-    headers = ["policy", "would go", "size", "more", "commits without data", "restore points lost"]
+    headers = ["policy", "would be deleted", "size", "more"]
+    headers += ["commits without data", "restore points lost"]
     headers += ["saves a month"] * (price is not None)
     cli.output.table(
         headers, [_row(name, each, found.present, price) for name, each in pairs], right=headers[1:]

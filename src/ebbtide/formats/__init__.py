@@ -1,1 +1,1 @@
-"""Kinds of repository, each as one class that gives the collector its five relations."""
+"""Repository formats: each is one class that gives the collector its five relations."""

@@ -156,8 +156,8 @@ class Clocks:
                 "clock_skew",
                 f"{last} ({readings[last]:%Y-%m-%d %H:%M:%S}) is {apart.total_seconds():.0f} s "
                 f"ahead of {first} ({readings[first]:%Y-%m-%d %H:%M:%S}), "
-                f"{format_duration(skew_max)} is allowed: ages cannot be trusted; set the clocks "
-                "right, then run again",
+                f"and only {format_duration(skew_max)} is allowed: the ages of files are not "
+                "reliable; set the clocks right, then run again",
             )
 
 
@@ -293,9 +293,9 @@ class Reading(Protocol):
         """Yields addresses that lost a protection (column `address`). Another protection may still
         cover them. For formats with slices.
 
-        An address that was protected in an earlier reading, and was not `untraced` there, is in one
-        of four states now: still protected; named here; deleted; or referred to by a tree that is
-        newer than the earlier reading.
+        Take an address that was protected in an earlier reading, and was not `untraced` there. It
+        is now still protected, or named here, or deleted, or in a tree that is newer than that
+        reading.
         """
 
     def purged(self) -> Iterator[pa.Table]:

@@ -1,4 +1,4 @@
-"""The embedded store as the collector sees it: the five relations over its database and files."""
+"""The embedded store for the collector: the five relations from its database and files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FORMAT_NAME: Final = "ebbtide"
 
 
 class _Hold:
-    """A lease with a thread that keeps it alive."""
+    """A lease, and a thread that sends its heartbeats."""
 
     def __init__(self, context: RepositoryContext, lease: Lease) -> None:
         self._metadata = context.metadata
@@ -74,7 +74,7 @@ class _Hold:
     def stop(self) -> None:
         self._ended.set()
         self._thread.join()
-        # A lease that cannot be given back ends by itself: the run is as done as it was.
+        # If the release fails, the lease ends by itself. The result of the run stays the same.
         with suppress(EbbtideError):
             release_lease(self._metadata, self.lease)
 
@@ -86,12 +86,12 @@ class _Hold:
                 self._lost = error
                 return
             except EbbtideError:
-                # A beat that the database did not take is no loss yet: `check` finds out.
+                # A failed heartbeat does not lose the lease yet: `check` reads the database.
                 continue
 
 
 class EmbeddedRepository:
-    """A repository of the embedded store, for the collector."""
+    """A repository of the embedded store, as the collector sees it."""
 
     layout: EmbeddedLayout
 
@@ -111,13 +111,14 @@ class EmbeddedRepository:
         self.identity = Identity(FORMAT_NAME, store_id, context.repository_id, context.info.name)
 
     def now(self) -> datetime:
-        """The database's time."""
+        """Returns the database's time."""
         with self._metadata.snapshot() as tx:
             return tx.now()
 
     @contextmanager
     def hold(self, run_id: str, *, deletes: bool) -> Iterator[_Hold]:
-        """Take the lease, which is the database's, and keep it alive until the block ends."""
+        """Takes the lease, which is a row of the database, and keeps it alive until the block
+        ends."""
         del deletes
         lease = take_lease(
             self._metadata,
@@ -126,7 +127,7 @@ class EmbeddedRepository:
             lease_ttl=self._context.settings.run_lease_ttl,
         )
         if self._on_hold is not None:
-            # Who started a run wants to know its id before it ends.
+            # The caller wants the run's id before the run ends.
             self._on_hold(run_id)
         hold = _Hold(self._context, lease)
         hold.start()
@@ -137,23 +138,27 @@ class EmbeddedRepository:
 
     @property
     def walk(self) -> EmbeddedWalk:
-        """Parquet files."""
+        """The second reader of the Parquet files, for verification."""
         return EmbeddedWalk(self.storage)
 
     @property
     def landmark(self) -> str:
-        """OWNER, which is written before anything else."""
+        """The address of OWNER, which is the first file of every repository."""
         return OWNER_ADDRESS
 
     def check_storage(self) -> None:
-        """Check OWNER and move its epoch."""
+        """Checks OWNER and increases its epoch. Raises Refused `storage_foreign`."""
         self._context.ownership.move()
 
     def clocks(self) -> Clocks:
-        """The storage's time is the date that it gave the OWNER file just now."""
+        """Reads the clocks. The storage's time is the date of the OWNER file, just written."""
         info = self.storage.head(OWNER_ADDRESS)
         if info is None:
-            raise Refused("storage_foreign", f"{self.storage.url}/{OWNER_ADDRESS} went away")
+            raise Refused(
+                "storage_foreign",
+                f"{self.storage.url}/{OWNER_ADDRESS} is missing: if this database is the right one "
+                "for this storage, run 'ebbtide repo adopt'",
+            )
         clock = self._context.clock
         return Clocks(
             host=clock.host_now(),
@@ -163,7 +168,7 @@ class EmbeddedRepository:
 
     @contextmanager
     def reading(self, cutoff: datetime | None = None) -> Iterator[EmbeddedReading]:
-        """One snapshot of the database, which knows of everything that is being written."""
+        """Reads in one snapshot of the database, which also records all writes in progress."""
         del cutoff
         opened_at = self.now()
         with self._metadata.snapshot(scans=True) as tx:
@@ -171,19 +176,22 @@ class EmbeddedRepository:
             yield EmbeddedReading(tx, self._repository_id, settings, opened_at)
 
     def resolve(self, expression: str) -> str:
-        """As `store.revisions` has it; Conflict `ref_ambiguous` besides."""
+        """Returns the commit of an expression, as `store.revisions` does. Raises NotFound
+        `ref_not_found` and Conflict `ref_ambiguous`."""
         with self._metadata.snapshot() as tx:
             return resolve(tx, self._repository_id, expression).commit.commit_id
 
     def address_at(self, ref: str, path: str) -> str:
-        """Of a branch, tag or commit, or of a collection by its path; Gone `commit_expired` where
-        a run let the record go."""
+        """Returns the address at a path of a branch, tag or commit, or of a collection by its path.
+
+        Also raises Gone `commit_expired` if a run forgot the commit's record.
+        """
         return address_at(self._context, ref, path)
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
     ) -> None:
-        """Keep the run in `gc_runs`."""
+        """Records the run in the table `gc_runs`."""
         values = {"state": state, "run_url": run_path}
         if plan_checksum is not None:
             values["plan_checksum"] = plan_checksum
@@ -191,25 +199,28 @@ class EmbeddedRepository:
             write_run(tx, self._repository_id, run_id, **values)
 
     def plan_checksum(self, run_id: str) -> str | None:
-        """From `gc_runs`."""
+        """Returns the plan's checksum from the table `gc_runs`, or None."""
         with self._metadata.snapshot() as tx:
             row = read_run(tx, self._repository_id, run_id)
         return None if row is None else row.plan_checksum
 
     def drop_run(self, run_id: str) -> None:
-        """From `gc_runs`."""
+        """Deletes the run from the table `gc_runs`."""
         with self._metadata.transaction() as tx:
             delete_run(tx, self._repository_id, run_id)
 
     def run_paths(self) -> dict[str, str]:
-        """From `gc_runs`."""
+        """Returns the folders of all runs in the table `gc_runs`."""
         with self._metadata.snapshot() as tx:
             return {row.run_id: row.run_url for row in list_runs(tx, self._repository_id)}
 
     def closed_after(self) -> str:
-        """A slice is open while its process may write to it, and while something that was begun in
-        it has not ended. All processes of a store must have one EBBTIDE_SLICE_AGE_MAX: what one
-        writes to a slice that another holds closed is found by the next clean run."""
+        """Returns the slice after which all slices are closed.
+
+        A slice is open while its process may write to it, and while a write or upload token in it
+        has not ended. All processes of a store must have the same EBBTIDE_SLICE_AGE_MAX. If one
+        process writes to a slice that another counts as closed, the next clean run finds the file.
+        """
         with self._metadata.snapshot() as tx:
             oldest = oldest_open_slice(tx, self._repository_id)
             opened = latest_id(tx.now() - self._context.settings.slice_age_max)
@@ -223,7 +234,7 @@ class EmbeddedRepository:
         *,
         cutoff: datetime,
     ) -> None:
-        """One transaction, with the repository's row taken exclusively."""
+        """Sets the tombstones in one transaction, which locks the repository's row exclusively."""
         del cutoff
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
@@ -241,33 +252,34 @@ class EmbeddedRepository:
             write_run(tx, self._repository_id, run_id, state="sweeping", fenced_at=tx.now())
 
     def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Take back the tombstones of `commit_ids`, under the lease."""
+        """Removes the tombstones of `commit_ids`, under the lease."""
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
             lift_tombstones(tx, self._repository_id, commit_ids, run_id=run_id)
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Empty the records of `commit_ids`, under the lease."""
+        """Deletes the records of `commit_ids`, except their stubs, under the lease."""
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
             forget_commits(tx, self._repository_id, commit_ids, run_id=run_id)
 
     def guard(self) -> Guard:
-        """The fence holds by itself."""
+        """Returns the empty guard: the fence needs no further check."""
         return unguarded
 
     def check_undoable(self) -> None:
-        """They can."""
+        """Does nothing: runs of this format can be undone."""
 
     def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
-        """Rows of `commits`, but for the content of collections, which nobody can reach again."""
+        """Returns rows of the table `commits`. Contents of collections are left out, because nobody
+        can reach them again."""
         with self._metadata.snapshot() as tx:
             return record_rows(tx, self._repository_id, commit_ids)
 
     def closed_by(self, run_id: str) -> list[dict[str, Any]]:
-        """From `commits`."""
+        """Returns the closed commits from the table `commits`."""
         with self._metadata.snapshot() as tx:
             return closed_rows(tx, self._repository_id, run_id=run_id)
 
@@ -280,8 +292,11 @@ class EmbeddedRepository:
         *,
         until: datetime,
     ) -> int:
-        """Under the lease, all of them; a commit of one's own is kept as one that was read by its
-        id."""
+        """Opens the commits in one transaction, under the run's lease.
+
+        A lease protects the data of each commit until `until`, as if the commit had been read by
+        its id.
+        """
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
@@ -289,11 +304,11 @@ class EmbeddedRepository:
             lift_tombstones(tx, self._repository_id, commit_ids, run_id=run_id)
             lease_commits(tx, self._repository_id, commit_ids, until=until)
             found = find_commits(tx, self._repository_id, commit_ids)
-        # Commits that an earlier run closed stay closed.
+        # Commits that another run closed stay closed.
         return sum(commit.is_intact for commit in found.values())
 
     def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
-        """From `purged`."""
+        """Returns the addresses that are in the table `purged`."""
         with self._metadata.snapshot() as tx:
             return frozenset(find_purged(tx, self._repository_id, addresses))
 

@@ -1,4 +1,5 @@
-"""Where files of the embedded store lie, how they are listed, and how trees and ranges are read."""
+"""The layout of the embedded store's files: how they are listed, and how trees and ranges are
+read."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from ebbtide.store.content.trees import read_tree_table
 
 _IN_SLICE: Final = re.compile(f"{DATA_PREFIX}([^/]+)/")
 _RUNS_MAX: Final = 16
-"""Of neighbours in one slice; with more, what is left is matched."""
+"""The most groups of neighbours in one slice that are compared; the rest is matched."""
 _SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
 
 
@@ -43,9 +44,12 @@ class EmbeddedLayout:
     checked_kinds: tuple[str, ...] = ("tree", "range")
 
     def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
-        """A slice is a unit of listing. What is in none is listed by directories, two levels deep:
-        whoever put it there may have put much of it into one. Trees lie all in one, and so do
-        ranges."""
+        """Returns a unit of listing for each slice.
+
+        Files outside of slices are listed by directories, two levels deep, because one directory
+        may have many foreign files. All trees are in one directory, and so are all ranges: these
+        two listings are divided among tasks.
+        """
         items = [ListingItem("", recursive=False)]
         young = 0
         for top in storage.list_prefixes():
@@ -66,40 +70,40 @@ class EmbeddedLayout:
                 elif opened_at is not None:
                     items.append(ListingItem(prefix, recursive=True, sized=slices.sized))
                 else:
-                    # The dates of trees and ranges tell the index what it knows of them.
+                    # The dates of trees and ranges tell the index whether it knows them already.
                     items += in_shares(storage, prefix, cores=cores, sized=True)
         return Listing(items, young)
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
-        """By the address alone."""
+        """Returns the kind of each address, from the address alone."""
         return classify(addresses)
 
     def slices(self, addresses: pa.StringArray) -> pa.StringArray:
-        """The directory under `data/`."""
+        """Returns the slice of each address, which is the directory under `data/`, or null."""
         return _slices(addresses)
 
     def targets(self, addresses: pa.StringArray) -> pa.StringArray:
-        """Without the suffix of temporary files, where there is one."""
+        """Returns the final address of each temporary file, and null for all other files."""
         return temporary_targets(addresses)
 
     def tree_address(self, tree_id: str) -> str:
-        """Under `_ebbtide/trees/`."""
+        """Returns the address of a tree, under `_ebbtide/trees/`."""
         return tree_address(tree_id)
 
     def tree_addresses(self, tree_ids: Column) -> Column:
-        """See `tree_address`."""
+        """Returns the addresses of many trees, in order."""
         return around(TREES_PREFIX, tree_ids, POINTER_SUFFIX)
 
     def node_address(self, node_id: str) -> str:
-        """Under `_ebbtide/ranges/`: a node is a range."""
+        """Returns the address of a node, which is a range, under `_ebbtide/ranges/`."""
         return range_address(node_id)
 
     def node_addresses(self, node_ids: Column) -> Column:
-        """See `node_address`."""
+        """Returns the addresses of many ranges, in order."""
         return around(RANGES_PREFIX, node_ids, POINTER_SUFFIX)
 
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
-        """The ranges of a tree."""
+        """Returns the ranges of a tree (NODES_SCHEMA)."""
         table = read_tree_table(storage, tree_id, checksum)
         columns = [table.column(name) for name in ("range_id", "checksum", "entry_count")]
         return pa.Table.from_arrays(columns, schema=NODES_SCHEMA)
@@ -107,24 +111,25 @@ class EmbeddedLayout:
     def read_files(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.Table:
-        """The addresses and sizes of a range's entries, but for imported ones."""
+        """Returns the addresses and sizes of a range's entries, without imported objects."""
         return read_range_files(storage, node_id, checksum, entry_count=entry_count)
 
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
-        """The addresses of a range's entries."""
+        """Returns the addresses of a range's entries."""
         return read_range_addresses(storage, node_id, checksum, entry_count=entry_count)
 
 
 def _slices(addresses: pa.StringArray) -> pa.StringArray:
-    """The slice of each address, null for what is in none."""
+    """Returns the slice of each address, or null if it lies in no slice."""
     none = pa.scalar(None, pa.string())
     if not pc.any(pc.starts_with(addresses, DATA_PREFIX), min_count=0).as_py():
         return pa.repeat(none, len(addresses))
     found: list[Any] = []
     rest = addresses
-    # In a listing neighbours are mostly in one slice; to compare takes a tenth of matching them.
+    # In a listing, neighbours are mostly in one slice. To compare prefixes takes a tenth of the
+    # time of matching each address.
     for _ in range(_RUNS_MAX if not addresses.null_count else 0):
         match = _IN_SLICE.match(rest[0].as_py()) if len(rest) else None
         if match is None:
@@ -140,19 +145,20 @@ def _slices(addresses: pa.StringArray) -> pa.StringArray:
 
 
 def _shards(storage: Storage, prefix: str) -> list[ListingItem]:
-    """A directory that is no slice: its own files, and each directory in it."""
+    """Returns the units for a directory that is not a slice: its files, and each directory in
+    it."""
     inner = storage.list_prefixes(prefix)
     return [ListingItem(prefix, recursive=False), *(ListingItem(p, recursive=True) for p in inner)]
 
 
 def _opened_at(prefix: str) -> datetime | None:
-    """When a slice was opened; None for a directory that is none."""
+    """Returns the time when a slice was opened; None if the directory is not a slice."""
     if not prefix.startswith(DATA_PREFIX):
         return None
     return instant_of(prefix.removeprefix(DATA_PREFIX).rstrip("/"))
 
 
 def _is_closed(prefix: str, closed_after: str | None) -> bool:
-    """Whether a directory is a slice that was closed off."""
+    """Whether a directory is a slice that was closed before an earlier run listed it."""
     name = prefix.removeprefix(DATA_PREFIX).rstrip("/")
     return closed_after is not None and _opened_at(prefix) is not None and name > closed_after

@@ -1,4 +1,4 @@
-"""What the collector reads of the embedded store's database, in one snapshot."""
+"""The metadata of the embedded store for the collector, read in one snapshot of the database."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ebbtide.store.uncommitted import (
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedReading:
-    """What the database says in one snapshot. `promised` are the settings, with the times that the
-    store promises as they are in it."""
+    """One snapshot of the database. `promised` are the settings, with the store's promised times
+    as they are in this snapshot."""
 
     tx: Transaction
     repository_id: str
@@ -36,7 +36,7 @@ class EmbeddedReading:
     opened_at: datetime  # before the snapshot
 
     def roots(self) -> Roots:
-        """Refs, commits, the policy and holds."""
+        """Returns refs, commits, the policy and holds."""
         return read_roots(
             self.tx,
             self.repository_id,
@@ -45,18 +45,20 @@ class EmbeddedReading:
         )
 
     def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
-        """What is staged, written, promised or copied; with `among`, of these addresses alone."""
+        """Yields addresses that are staged, being written, promised by a token, or copied. With
+        `among`, only these addresses."""
         now, trash_time = self.opened_at, self.promised.trash_time
         if among is None:
             return uncommitted(self.tx, self.repository_id, now=now, trash_time=trash_time)
         return uncommitted_among(self.tx, self.repository_id, among, now=now, trash_time=trash_time)
 
     def untraced(self) -> Iterator[pa.Table]:
-        """Writes, tokens, and staged entries whose address a commit has."""
+        """Yields the addresses of writes and tokens, and of staged entries whose address a commit
+        has."""
         return untraced(self.tx, self.repository_id)
 
     def dropped(self) -> Iterator[pa.Table]:
-        """What was staged, and was dropped."""
+        """Yields addresses that were staged and have lost a staged entry."""
         return dropped(
             self.tx,
             self.repository_id,
@@ -65,12 +67,12 @@ class EmbeddedReading:
         )
 
     def purged(self) -> Iterator[pa.Table]:
-        """What administrators closed for good."""
+        """Yields the addresses of purges that have begun to delete and are not complete."""
         for addresses in pages_of_closed(self.tx, self.repository_id):
             yield pa.table({"address": pa.array(addresses, pa.string())})
 
     def protectors(self, address: str) -> list[Protector]:
-        """All that keeps an address without a commit."""
+        """Returns the protections of an address that do not need a commit."""
         rows = [row for table in self.protected([[address]]) for row in table.to_pylist()]
         found = [
             Protector(reason=row["reason"], since=row["created_at"], until=row["until"])
@@ -96,7 +98,7 @@ class EmbeddedReading:
             )
 
     def let_go(self, commit_id: str) -> LetGo | None:
-        """Which run closed or forgot a commit, or who gave it up."""
+        """Returns which run closed or forgot a commit, or why an administrator gave it up."""
         commit = find_commits(self.tx, self.repository_id, [commit_id]).get(commit_id)
         if commit is None or commit.is_intact:
             return None
@@ -110,7 +112,7 @@ class EmbeddedReading:
         )
 
     def purged_at(self, address: str) -> PurgedAddress | None:
-        """The purge that closed an address."""
+        """Returns the purge of an address, or None."""
         purge_id = find_purged(self.tx, self.repository_id, [address]).get(address)
         row = None if purge_id is None else find_purge(self.tx, purge_id)
         if row is None:

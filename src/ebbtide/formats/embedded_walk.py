@@ -1,7 +1,7 @@
-"""Trees and ranges of the embedded store, read a second time, for verification.
+"""A second reader of the embedded store's trees and ranges, for verification.
 
-Written against the files alone: whatever reads them for a run is not imported here, so that the two
-do not err alike. Not for: anything that decides or deletes.
+It depends on the files alone. It imports nothing that reads them for a run, so that both readers
+cannot have the same defect. Not for: deciding or deleting.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from ebbtide.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedWalk:
-    """See `formats.base.Walk`."""
+    """The second reader of trees and ranges (`formats.base.Walk`)."""
 
     storage: Storage
 
     def tree(self, tree_id: str) -> str:
-        """A Parquet file, a row for each range."""
+        """Returns the address of a tree: a Parquet file with a row for each range."""
         return f"_ebbtide/trees/{tree_id}.parquet"
 
     def nodes(self, tree: str) -> list[str]:
-        """The ranges' files: Parquet, a row for each entry."""
+        """Returns the addresses of a tree's ranges: Parquet files with a row for each entry."""
         found = self._column(tree, "range_id")
         return [f"_ebbtide/ranges/{range_id}.parquet" for range_id in found]
 
     def content(self, node: str) -> Iterator[str]:
-        """The address of each entry. URLs of what lies outside the root are among them."""
+        """Returns the address of each entry of a range. Objects outside the root have URLs."""
         return iter(self._column(node, "address"))
 
     def _column(self, address: str, name: str) -> list[str]:
         data = self.storage.get(address)
         try:
-            # Without threads of Arrow's own: this one may be of a pool.
+            # Without Arrow's own threads, because this thread may already be one of a pool.
             table = pq.ParquetFile(pa.BufferReader(data)).read([name], use_threads=False)
             values = table.column(name).to_pylist()
         except (pa.ArrowException, OSError, KeyError) as error:

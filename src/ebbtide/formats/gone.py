@@ -1,7 +1,7 @@
-"""A repository of the embedded store that is gone: all that is its own may go.
+"""A repository of the embedded store that is gone: all of its own files may be deleted.
 
-There is no policy here, no ref and no mark. What stands in their place is one fact, that the
-repository is gone for good, which the fence finds again in the transaction that makes it final.
+There is no policy here, no ref and no mark. One fact replaces them: the repository is gone for
+good. The fence checks this fact again, in the transaction that makes it final.
 """
 
 from __future__ import annotations
@@ -54,20 +54,24 @@ _RECORD: Final = (
     rf"|EPOCH)(?:{TEMPORARY_SUFFIX})?$"
     rf"|^{PURGES_PREFIX}{ID_PATTERN}/(?:[^/]+/)*[^/]+\.(?:json|parquet)(?:{TEMPORARY_SUFFIX})?$"
 )
-"""Records of purges are here too: whoever removes a repository has kept them elsewhere."""
+"""Addresses of the kind RECORD. They include the records of purges: `Remover` has these copied to
+another place (`preserve`) before it deletes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoneLayout(EmbeddedLayout):
-    """Files of the embedded store, those of the collector among what may go: but for the files of
-    the run that does it, `own_run`, and those by which it holds the storage."""
+    """The layout of a gone repository: the collector's files can be deleted too.
+
+    The files of the run that deletes them, `own_run`, are an exception. So are the files by which
+    this run holds the storage.
+    """
 
     delete_order: tuple[str, ...] = ("tree", "range", "object", "temporary", RECORD)
     own_run: str = ""
 
     def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
-        """Everything: nothing is too young, and nothing was closed off."""
-        del slices, cores  # directories are far more
+        """Returns units for all files: none is too young, and no slice is left out."""
+        del slices, cores  # there are far more directories than cores
         items = [ListingItem("", recursive=False)]
         for top in storage.list_prefixes():
             items.append(ListingItem(top, recursive=False))
@@ -75,7 +79,7 @@ class GoneLayout(EmbeddedLayout):
         return Listing(items)
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
-        """By the address alone."""
+        """Returns the kind of each address, from the address alone."""
         kinds = EmbeddedLayout.classify(self, addresses)
         in_collector = pc.or_(
             pc.starts_with(addresses, COLLECTOR_PREFIX), pc.starts_with(addresses, PURGES_PREFIX)
@@ -94,7 +98,7 @@ class GoneLayout(EmbeddedLayout):
 
 
 class GoneRepository(EmbeddedRepository):
-    """A gone repository of the embedded store, for the run that collects all of it."""
+    """A gone repository of the embedded store, for the run that deletes all of it."""
 
     layout: GoneLayout
 
@@ -104,38 +108,42 @@ class GoneRepository(EmbeddedRepository):
 
     @property
     def context(self) -> RepositoryContext:
-        """The repository in its store."""
+        """The context of the repository in its store."""
         return self._context
 
     def layout_of(self, run_id: str) -> GoneLayout:
-        """The layout as the run sees it, whose own files stay to the end."""
+        """Returns the layout for a run, whose own files stay to the end."""
         return GoneLayout(own_run=run_id)
 
     def check_undoable(self) -> None:
-        """They can't: nothing is left that would know of it."""
+        """Raises InvalidInput `invalid_argument`: no record is left from which to undo the run."""
         raise InvalidInput(
-            "invalid_argument", "a repository that is gone goes at once: leave --quarantine out"
+            "invalid_argument",
+            "the files of a gone repository are deleted at once: leave --quarantine out",
         )
 
     @property
     def last_addresses(self) -> tuple[str, ...]:
-        """What goes when all else went."""
+        """The addresses that are deleted after all others."""
         return (EPOCH_ADDRESS,)
 
     def close_storage(self) -> None:
-        """Say in OWNER, which keeps others from the root, that the repository ended. Refused
-        `storage_foreign`."""
+        """Records in OWNER that the repository ended. OWNER stays, and keeps others from the root.
+        Raises Refused `storage_foreign`."""
         identity = self.identity
         close_owner(self.storage, store_id=identity.store_id, repository_id=identity.repository_id)
 
     def check_removable(self) -> None:
-        """Refused `repository_not_gone`, `repository_in_use`."""
+        """Raises Refused `repository_not_gone` or `repository_in_use`."""
         with self._metadata.snapshot() as tx:
             require_removable(tx, self._repository_id, promised(tx, self._context.settings))
 
     def fence_whole(self, hold: RunHold, run_id: str) -> datetime:
-        """Look again, and close the repository, in one transaction that holds its row exclusively;
-        when that was. Raises as `check_removable`, and Refused `lease_lost`."""
+        """Checks again and closes the repository, in one transaction that locks its row
+        exclusively. Returns the time of that.
+
+        Raises Refused as `check_removable` does, and `lease_lost`.
+        """
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
@@ -146,7 +154,7 @@ class GoneRepository(EmbeddedRepository):
         return now
 
     def owns_storage(self) -> bool:
-        """Whether OWNER is there, and this database's."""
+        """Whether OWNER exists and belongs to this database."""
         try:
             self._context.ownership.check()
         except Refused as error:
@@ -156,7 +164,7 @@ class GoneRepository(EmbeddedRepository):
         return True
 
     def emptied(self) -> Removal | None:
-        """The record of the run that emptied the storage, if one did."""
+        """Returns the record of the run that emptied the storage, or None."""
         with self._metadata.snapshot() as tx:
             return read_removal(tx, self._repository_id)
 
@@ -166,8 +174,8 @@ class GoneRepository(EmbeddedRepository):
         run_id: str,
         report: Mapping[str, Any],  # JSON
     ) -> Removal:
-        """Record that run `run_id` emptied the storage, with its report, in the database: the run's
-        own files go next. Refused `lease_lost`."""
+        """Records in the database that run `run_id` emptied the storage, with the run's report. The
+        run's own files are deleted next. Raises Refused `lease_lost`."""
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
@@ -184,7 +192,8 @@ class GoneRepository(EmbeddedRepository):
         return removal
 
     def drop_rows(self, hold: RunHold) -> None:
-        """Drop every row of the repository, in one transaction. Refused `lease_lost`."""
+        """Deletes every row of the repository in one transaction, except the record of its removal.
+        Raises Refused `lease_lost`."""
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)

@@ -1,1 +1,1 @@
-"""The collector: plans what goes, proves it, and reclaims the space, on Spark."""
+"""The collector: plans which files to delete, verifies the plan, and deletes the files."""

@@ -1,7 +1,7 @@
-"""Files that a task is about to read, and directories that it is about to list, fetched while it
-works on those before them.
+"""Prefetching: threads read the next files, or list the next directories, while a task works.
 
-What nobody has looked at lately is a wait, on a disk as on S3, and a task looks at thousands.
+The first access to a file or directory has to wait, on a disk as on S3, and a task accesses
+thousands of them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ _Found = TypeVar("_Found")
 
 AT_ONCE: Final = 8
 TOGETHER: Final = 8
-"""Files that one thread fetches before it says so: telling costs more than a file from memory."""
+"""The files that one thread fetches in one task. To hand over a result costs more than to read a
+file that is in the system's cache."""
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of the files fetched together: after more, the others are read when they are asked for."""
+"""The size from which on a thread fetches no more files of its task. The other files are read when
+the caller asks for them."""
 ROWS_MAX: Final = 50_000
-"""Of a listing before it is asked for."""
+"""The number of rows from which on a listing waits until the caller asks for more."""
 
 
 def listed(
     storage: Storage, items: Sequence[ListingItem], *, at_once: int = AT_ONCE
 ) -> Iterator[pa.RecordBatch]:
-    """What `Storage.list` says of each item, in order. With `at_once` of 1 nothing is listed before
-    it is asked for."""
+    """Yields the batches of `Storage.list` for each item, in order. `at_once` is the number of
+    threads that list ahead; with 1, an item is listed only when the caller gets to it."""
     if at_once == 1:
         for item in items:
             yield from _list(storage, item)
@@ -59,7 +61,7 @@ def _list(storage: Storage, item: ListingItem) -> Iterator[pa.RecordBatch]:
 def _begun(
     storage: Storage, item: ListingItem
 ) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-    """The first batches of a listing, and the others, for whoever gets to them."""
+    """Returns the first batches of a listing, and an iterator that lists the others on demand."""
     batches = _list(storage, item)
     first: list[pa.RecordBatch] = []
     rows = 0
@@ -78,8 +80,12 @@ def fetched(
     *,
     at_once: int = AT_ONCE,
 ) -> Iterator[tuple[_Item, Storage]]:
-    """Each item, in order, with the storage to read it from, whose `get` gives what was fetched.
-    With `at_once` of 1 nothing is fetched before it is asked for, as is what could not be."""
+    """Yields each item, in order, with the storage to read its file from. The `get` of this storage
+    returns the file that was fetched ahead.
+
+    If a file could not be fetched, `get` reads it again, and raises the error. `at_once` is the
+    number of threads that fetch ahead; with 1, nothing is fetched ahead.
+    """
     if at_once == 1:
         yield from ((item, storage) for item in items)
         return
@@ -96,8 +102,8 @@ def fetched(
 def ahead(
     work: Callable[[_Task], _Found], tasks: Iterable[_Task], *, at_once: int
 ) -> Iterator[tuple[_Task, _Found]]:
-    """Each task with what `work` makes of it, in order, by threads that are so many tasks ahead of
-    who asks. With `at_once` of 1 nothing is done before it is asked for."""
+    """Yields each task with the result of `work`, in order. Threads work up to `at_once` tasks
+    ahead of the caller; with 1, a task is done only when the caller gets to it."""
     if at_once == 1:
         yield from ((task, work(task)) for task in tasks)
         return
@@ -116,7 +122,8 @@ def ahead(
 
 
 def _fetch(storage: Storage, addresses: Sequence[str]) -> dict[str, bytes]:
-    """What is at these addresses, up to the first that can't be read."""
+    """Returns the contents of files by address: up to BYTES_MAX, or up to the first file that
+    cannot be read."""
     found: dict[str, bytes] = {}
     total = 0
     try:
@@ -132,13 +139,13 @@ def _fetch(storage: Storage, addresses: Sequence[str]) -> dict[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """The storage, with some files at hand."""
+    """A storage with the contents of some files in memory."""
 
     storage: Storage
     data: Mapping[str, bytes]
 
     def get(self, address: str) -> bytes:
-        """See `Storage.get`."""
+        """Returns the content of a file, from memory if it is there. Raises as `Storage.get`."""
         found = self.data.get(address)
         return self.storage.get(address) if found is None else found
 

@@ -1,4 +1,7 @@
-"""The collector's front: plan, sweep, run, runs, show, over one repository."""
+"""The collector of one repository: its plans, sweeps, undos and reports.
+
+Not for: how a plan is made (`planning`) and carried out (`sweeping`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from functools import partial
 from ebbtide.errors import EbbtideError, Failed, Incomplete, InvalidInput, NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.base import RUNS_PREFIX, RepositoryFormat, RunHold
-from ebbtide.gc.aside import Aside
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.modes import is_due, newest_swept
 from ebbtide.gc.options import RunOptions
@@ -21,6 +23,7 @@ from ebbtide.gc.planning.making import make_plan
 from ebbtide.gc.planning.plan import Plan, read_plan, write_plan
 from ebbtide.gc.planning.planned_commits import read_commits
 from ebbtide.gc.planning.whatif import Alternative, WhatIf, what_if
+from ebbtide.gc.quarantines import Quarantines
 from ebbtide.gc.relations.given import GivenInventory, open_inventory
 from ebbtide.gc.report import (
     RunReport,
@@ -45,16 +48,17 @@ from ebbtide.retention import Policy
 from ebbtide.storage import open_storage
 
 Work = Callable[[str, RunFolder, RunHold], RunReport]
-"""A step of the collector under a hold: called with the run's id and folder."""
+"""An operation of the collector under a hold. Called with the run's id, its folder and the hold;
+returns the run's report."""
 
 Confirm = Callable[[Plan], bool]
-"""Asked between plan and sweep; False stops there."""
+"""Called with the plan before a sweep. If it returns False, the plan is not swept."""
 
 
 @contextmanager
 def _without_rest(folder: RunFolder) -> Iterator[None]:
-    """Takes back what was written of a plan that came to a full disk: of no use to anybody, it
-    would take the little room that there is from the next."""
+    """Deletes the files of a plan if the disk becomes full meanwhile. An incomplete plan is
+    useless, and the next run needs the space."""
     try:
         yield
     except Failed as error:
@@ -65,12 +69,12 @@ def _without_rest(folder: RunFolder) -> Iterator[None]:
 
 
 def always(_plan: Plan) -> bool:
-    """The answer of one who has decided beforehand."""
+    """Confirms every plan."""
     return True
 
 
 class Collector:
-    """Collects one repository, by what `engine` lends it."""
+    """Collects one repository. `engine` carries out the steps of its runs."""
 
     def __init__(
         self,
@@ -84,12 +88,12 @@ class Collector:
         self._engine = engine
         self._options = options
         self._observer = observer
-        self._aside = Aside(engine, repository, options)
+        self._quarantines = Quarantines(engine, repository, options)
 
     def plan(self) -> RunReport:
-        """Make a plan. A gate's refusal is a report with state `refused`; nothing is deleted.
+        """Makes a plan, and deletes nothing. If a gate refuses, the report's state is `refused`.
 
-        Raises InvalidInput `unsafe_grace`, `invalid_inventory`.
+        Raises InvalidInput `unsafe_grace`, `invalid_inventory` or `invalid_argument`.
         """
         self._check_options()
         now = self._repository.now()
@@ -99,9 +103,9 @@ class Collector:
         return self._held(run_id, self._new_folder(run_id), work, deletes=False)
 
     def sweep(self, run_id: str | None = None) -> RunReport:
-        """Carry out a plan: the one named, or the newest that is not swept.
+        """Carries out the plan of a run, or without `run_id` the plan of `newest_unswept`.
 
-        A gate's refusal is a report with state `refused`; the plan can be swept later. Raises
+        If a gate refuses, the report's state is `refused`, and the plan can be swept later. Raises
         NotFound `run_not_found` and Conflict `plan_used`.
         """
         self._check_options()
@@ -110,29 +114,36 @@ class Collector:
         return self._held(run_id, self._folder(run_id), self._sweep, deletes=True)
 
     def undo(self, run_id: str, *, under: str = "", sweeps_ended: bool = False) -> RunReport:
-        """Bring back what a sweep moved aside, and open the commits again that it closed; with
-        `under`, only the files whose addresses begin so. The run cannot be swept again once all is
-        back. What a sweep was about to take when it was last heard of stays aside, and commits
-        that need it closed, unless `sweeps_ended`: the caller knows that no process of any sweep
-        is left, suspended ones among them.
+        """Restores the files that a sweep quarantined, and opens the commits that it closed.
 
-        Refused is a report. Raises InvalidInput `invalid_argument` for a format that cannot,
-        NotFound `run_not_found` and `not_quarantined`, Conflict `plan_used`, Failed
-        `storage_error`: then it may be asked for again.
+        With `under`, only files whose addresses begin with it are restored, and no commit is
+        opened. When everything is restored, the run cannot be swept again.
+
+        If a sweep began a batch and did not record its end, the files of this batch stay in
+        quarantine, and the commits that need them stay closed. `sweeps_ended` restores them too:
+        the caller knows that no process of any sweep exists, not even a suspended one.
+
+        If a gate refuses, the report's state is `refused`. Raises InvalidInput `invalid_argument`
+        if the format has no undo, NotFound `run_not_found` and `not_quarantined`, Conflict
+        `plan_used`, and Failed `storage_error`, after which the undo can be repeated.
         """
         self._repository.check_undoable()
         work = partial(self._undo, under=under, sweeps_ended=sweeps_ended)
         return self._held(run_id, self._folder(run_id), work, deletes=True)
 
     def purge(self, run_id: str) -> RunReport:
-        """Delete for good what a sweep moved aside. Raises as `undo`."""
+        """Deletes the files that a sweep quarantined.
+
+        If a gate refuses, the report's state is `refused`. Raises NotFound `run_not_found` and
+        `not_quarantined`, and Failed `storage_error`, after which the purge can be repeated.
+        """
         return self._held(run_id, self._folder(run_id), self._purge, deletes=True)
 
     def _undo(
         self, run_id: str, folder: RunFolder, hold: RunHold, *, under: str, sweeps_ended: bool
     ) -> RunReport:
         plan, steps = self._read_plan(folder, run_id), self._steps(hold, run_id)
-        is_whole, told = self._aside.undo(
+        is_whole, told = self._quarantines.undo(
             plan, folder, hold, steps, under=under, sweeps_ended=sweeps_ended
         )
         report = self.show(run_id)
@@ -142,8 +153,8 @@ class Collector:
         return report
 
     def _purge(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
-        record = self._aside.held(run_id)
-        report = self._aside.purge(record, self.show(run_id), self._steps(hold, run_id))
+        record = self._quarantines.held(run_id)
+        report = self._quarantines.purge(record, self.show(run_id), self._steps(hold, run_id))
         self._finish(folder, report)
         return report
 
@@ -151,8 +162,12 @@ class Collector:
         return Steps(hold, self._observer, name=partial(self._engine.name_jobs, run_id))
 
     def _held(self, run_id: str, folder: RunFolder, work: Work, *, deletes: bool) -> RunReport:
-        """Do `work` while this run holds the repository. Until the storage is known to be ours,
-        nothing is written to it; nor ever by a plan whose files go elsewhere."""
+        """Does `work` while this run holds the repository. Returns the report of `work`, or a
+        refused one.
+
+        The run announces itself on the storage only after a check that the storage belongs to this
+        database. A plan whose files go to another place (`run_dir`) does not announce itself.
+        """
         storage = self._repository.storage
         try:
             with ExitStack() as until_done:
@@ -173,7 +188,8 @@ class Collector:
         if given.date > now:
             raise InvalidInput(
                 "invalid_inventory",
-                f"{given.url} is of {given.date.isoformat()}, and it is {now.isoformat()} now",
+                f"{given.url} is dated {given.date.isoformat()}, which is in the future: it is "
+                f"{now.isoformat()} now",
             )
         return given
 
@@ -212,7 +228,8 @@ class Collector:
         )
 
     def _expected(self) -> int | None:
-        """How many files there may be: as many as the newest plan knew of."""
+        """Returns the expected number of files, which is that of the newest plan. None if no plan
+        can be read."""
         newest = next(iter(self._repository.run_paths()), None)
         try:
             return None if newest is None else self.plan_of(newest).whole.objects
@@ -220,7 +237,8 @@ class Collector:
             return None
 
     def _chosen(self) -> Chosen:
-        """The run that a plan goes on from, by the options and what is on record."""
+        """Returns the run that a plan continues from, by the options and the recorded runs; or why
+        the plan is clean."""
         mode = self._options.mode
         if mode == "clean" or self._repository.closed_after() is None:
             return Chosen()
@@ -235,11 +253,11 @@ class Collector:
         except (NotFound, Refused) as error:
             return Chosen(reason=error.message)
         if plan.closed_after is None:
-            return Chosen(reason=f"run {plan.run_id} went by an inventory")
+            return Chosen(reason=f"run {plan.run_id} used an inventory")
         due = is_due(plan.clean_at, self._repository.now(), every=self._options.clean_every)
         if mode == "auto" and due is not None:
             return Chosen(reason=due)
-        undone = self._aside.undone_since(plan.clean_at)
+        undone = self._quarantines.undone_since(plan.clean_at)
         if undone is not None:
             return Chosen(reason=f"run {undone} was undone since the last clean run")
         run = EarlierRun(plan, RunFolder.at(newest.run_path))
@@ -267,7 +285,7 @@ class Collector:
         self, plan: Plan, swept: Swept, folder: RunFolder, hold: RunHold, steps: Steps
     ) -> RunReport:
         del hold
-        until, seconds = self._aside.until(plan.run_id), steps.seconds()
+        until, seconds = self._quarantines.until(plan.run_id), steps.seconds()
         report = swept_report(
             plan,
             swept,
@@ -285,14 +303,14 @@ class Collector:
             self._end_quarantines(plan, steps)
             self._drop_old_runs()
         except Failed as error:
-            text = f"run {plan.run_id} is {report.state}, and its report written; but afterwards"
-            raise Failed(error.kind, f"{text} {error.message}") from error
+            text = f"run {plan.run_id} is {report.state}, and its report is written"
+            raise Failed(error.kind, f"{text}. A later step failed: {error.message}") from error
         return report
 
     def _end_quarantines(self, plan: Plan, steps: Steps) -> None:
-        """Delete what is aside and whose time is over."""
-        for record in self._aside.over(plan):
-            report = self._aside.purge(record, self.show(record.run_id), steps)
+        """Deletes the files of quarantines whose time is over."""
+        for record in self._quarantines.over(plan):
+            report = self._quarantines.purge(record, self.show(record.run_id), steps)
             self._finish(RunFolder.at(record.run_path), report)
 
     def _refused(
@@ -307,30 +325,32 @@ class Collector:
         )
 
     def _drop_old_runs(self) -> None:
-        """Delete the files and records of runs that are older than they are kept; the files, too,
-        of runs that ended before they were on record."""
+        """Deletes the files and records of runs that are older than `run_retention`. Also deletes
+        the files of old runs that ended before they were recorded."""
         oldest = self._repository.now() - self._options.run_retention
         for run_id, path in (self._folders() | self._repository.run_paths()).items():
             made_at = instant_of(run_id)
             if made_at is None or made_at >= oldest:
                 continue
-            if self._aside.has(run_id):
+            if self._quarantines.has(run_id):
                 continue
             folder = self._folder_at(run_id, path)
-            # What its batches may still take is asked for by undos.
-            if not (unsettled(folder) and self._aside.has_any()):
+            # An undo of any run has to find the batches that this run may not have ended.
+            if not (unsettled(folder) and self._quarantines.has_any()):
                 folder.delete()
                 self._repository.drop_run(run_id)
 
     def _folders(self) -> dict[str, str]:
-        """Where there are runs' folders in the usual place, recorded or not: run id to path."""
+        """Returns the folders under RUNS_PREFIX, also of runs that are not recorded: run id to
+        path."""
         storage = self._repository.storage
         names = (each.removeprefix(RUNS_PREFIX) for each in storage.list_prefixes(RUNS_PREFIX))
         ids = (name.rstrip("/") for name in names)
         return {run_id: RunFolder.inside(storage, run_id).path for run_id in ids}
 
     def run(self, confirm: Confirm = always) -> RunReport:
-        """Plan, ask `confirm`, and sweep. The plan's report when the answer is no, or refused."""
+        """Makes a plan, asks `confirm`, and sweeps the plan. Returns the plan's report if a gate
+        refused the plan or `confirm` returned False, otherwise the sweep's report."""
         report = self.plan()
         if report.state != "planned":
             return report
@@ -338,11 +358,15 @@ class Collector:
         return self.sweep(report.run_id) if confirm(plan) else report
 
     def runs(self) -> list[RunReport]:
-        """All runs on record, the newest first."""
+        """Returns the reports of all recorded runs, newest first."""
         return [self._known(*known) for known in self._repository.run_paths().items()]
 
     def newest_unswept(self) -> str:
-        """The newest plan, unless it was swept: an older one was passed over on purpose."""
+        """Returns the run with the newest plan.
+
+        Raises NotFound `run_not_found` if there is no plan, or if a newer run was swept: older
+        plans were then left out on purpose.
+        """
         for report in self.runs():
             if report.state == "swept":
                 break
@@ -355,7 +379,10 @@ class Collector:
         )
 
     def show(self, run_id: str) -> RunReport:
-        """What is known of a run: its report, or else its plan. NotFound `run_not_found`."""
+        """Returns the report of a run, or a report of its plan if the run has no report yet.
+
+        Raises NotFound `run_not_found`, and Refused if the report or the plan is damaged.
+        """
         folder = self._folder(run_id)
         report = folder.get_json(REPORT_FILE)
         if report is not None:
@@ -366,28 +393,31 @@ class Collector:
         return planned
 
     def _known(self, run_id: str, path: str) -> RunReport:
-        """As `show`; a run whose files are damaged or gone hides no other."""
+        """Returns the report of a run as `show` does, or a refused report if the run's files are
+        damaged or missing: `runs` still lists the other runs."""
         try:
             return self.show(run_id)
         except (NotFound, Refused) as error:
             return self._refused(run_id, RunFolder.at(path), error, {})
 
     def plan_to_confirm(self, run_id: str) -> Plan | None:
-        """The plan that a sweep of the run carries out. Raises as `plan_of`."""
+        """Returns the plan to show before a sweep of the run. Raises as `plan_of`."""
         return self.plan_of(run_id)
 
     def plan_of(self, run_id: str) -> Plan:
-        """The plan of a run. NotFound `run_not_found`; Refused when it is damaged."""
+        """Returns the plan of a run. Raises NotFound `run_not_found`, and Refused if the plan is
+        damaged."""
         return self._read_plan(self._folder(run_id), run_id)
 
     def reasons(self, run_id: str) -> Mapping[str, str]:
-        """Why the plan of a run keeps the data of each commit that it keeps. Raises as above."""
+        """Returns the reason for each commit whose data the run's plan keeps: commit id to reason.
+        Raises as `plan_of`."""
         folder = self._folder(run_id)
         return read_commits(folder, self._read_plan(folder, run_id).commits).reasons
 
     def verify(self, run_id: str) -> Verification:
-        """Check a run's plan, and what is on record of its sweep. Takes no lease. Raises as
-        `plan_of`, and as `verifying.verify.verify`."""
+        """Verifies a run's plan, and the record of its sweep. Takes no lease. Raises as `plan_of`
+        and `verifying.verify.verify`."""
         folder = self._folder(run_id)
         steps = self._steps(Unheld(), run_id)
         plan = self._read_plan(folder, run_id)
@@ -399,9 +429,11 @@ class Collector:
         *,
         found: Callable[[Alternative], None] = lambda _each: None,
     ) -> WhatIf:
-        """What plans would come to with other policies, and with the one that there is; each is
-        told to `found` once it is known. Takes no lease, and leaves nothing behind. Raises
-        InvalidInput as `plan`, and Refused."""
+        """Compares plans with other policies and with the present policy. Calls `found` with each
+        result as soon as it is known. Takes no lease, and deletes its own files at the end.
+
+        Raises InvalidInput as `plan` does, and Refused by a gate.
+        """
         self._check_options()
         return what_if(
             self._repository,
@@ -419,7 +451,7 @@ class Collector:
         if not self._repository.storage.shared_between_processes:
             raise InvalidInput(
                 "invalid_argument",
-                f"{self._repository.storage.url} lives in this process alone, where worker "
+                f"{self._repository.storage.url} is in the memory of this process, where worker "
                 "processes cannot reach it: use a directory or an object store",
             )
 
@@ -451,8 +483,9 @@ class Collector:
         return folder
 
     def _folder_at(self, run_id: str, path: str | None) -> RunFolder:
-        """The folder that is recorded to be at a path: in the usual place one of the repository's
-        own storage, which removes directories that become empty."""
+        """Returns the folder of a run that is recorded at a path. A folder in the usual place is
+        opened through the repository's own storage, which removes directories that become
+        empty."""
         inside = RunFolder.inside(self._repository.storage, run_id)
         return inside if path is None or path == inside.path else RunFolder.at(path)
 

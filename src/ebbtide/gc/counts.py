@@ -1,4 +1,4 @@
-"""How many files, and how many bytes: the figure that every report is made of."""
+"""Counts of files and their bytes, the figures in all reports."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many, and their bytes together. Where it is not `sized`, nobody asked for the size of
-    some, and `bytes_total` is that of the others: not to be shown."""
+    """A number of files, and the sum of their sizes in bytes.
+
+    If `sized` is false, the sizes of some files are unknown. `bytes_total` is then the sum of the
+    others, and must not be shown.
+    """
 
     objects: int = 0
     bytes_total: int = 0
@@ -24,7 +27,7 @@ class Count:
         )
 
     def or_more(self, other: Count) -> Count:
-        """Of each figure the larger one."""
+        """Returns the larger value of each figure."""
         return Count(
             max(self.objects, other.objects),
             max(self.bytes_total, other.bytes_total),
@@ -40,19 +43,19 @@ class Count:
 
     @property
     def known_bytes(self) -> int | None:
-        """The bytes of all; None where nobody knows them."""
+        """The bytes of all files, or None if the size of some is unknown."""
         return self.bytes_total if self.sized else None
 
     @classmethod
     def of(cls, objects: int, known_bytes: int | None) -> Count:
-        """The count that has these figures."""
+        """Returns the count with these figures; `known_bytes` is None if it is unknown."""
         return cls(objects, known_bytes or 0, known_bytes is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """For plan.json and reports; `bytes_total` null where nobody knows it."""
+        """Returns the JSON for plan.json and reports. `bytes_total` is null if it is unknown."""
         return {"objects": self.objects, "bytes_total": self.known_bytes}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Count:
-        """The one that `to_json` wrote. KeyError when it is something else."""
+        """Returns the count that `to_json` wrote. Raises KeyError for other content."""
         return cls.of(content["objects"], content["bytes_total"])

@@ -1,7 +1,8 @@
-"""What Spark forks its Python workers from, with all loaded that steps need: else each worker of a
-small run would load it for longer than it works.
+"""The process from which Spark forks its Python workers.
 
-Spark starts this module (`spark.python.daemon.module`) in place of its own module.
+It loads all modules that steps need, before the first fork. Otherwise each worker of a small run
+would spend more time on loading than on its work. Spark starts this module instead of its own one
+(setting `spark.python.daemon.module`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What carries out the steps of a run: Spark (`spark`), or this process itself.
+"""Engines, which carry out the steps of a run: Spark (`spark`), or this process itself.
 
-A step is a function that is called with tasks. It yields rows of a relation (`frame`), or writes
-them as Parquet parts and answers with these (`run`).
+A step is a function that is called with tasks. In a `frame` it yields rows of a relation. In a
+`run` it writes rows as Parquet parts, and answers with the parts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ebbtide.gc.meter import Meter
 from ebbtide.gc.parts import PARTS_SCHEMA, Part, PartRows, checked
 
 Work = Callable[[int, Any, PartRows], None]
-"""Does one task: called with its number, the task, and the answer to fill."""
+"""A function that does one task. Called with the task's number, the task, and the answer to
+fill."""
 
 TASKS_PER_CORE: Final = 3
 ROWS_PER_TASK_MIN: Final = 50_000
@@ -26,8 +27,8 @@ ADDRESSES_HELD_MAX: Final = 1_000_000
 
 
 class Engine(ABC):
-    """Runs steps. `held_max`: addresses that each process can hold, some 50 bytes each. `meter`
-    counts how far a step has come."""
+    """Carries out steps. `held_max` is the number of addresses that each process can hold in
+    memory, at some 50 bytes each. `meter` has the progress of the current step."""
 
     def __init__(self, *, held_max: int = ADDRESSES_HELD_MAX) -> None:
         self.held_max = held_max
@@ -36,50 +37,54 @@ class Engine(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What reports call it."""
+        """The engine's name in reports."""
 
     @property
     @abstractmethod
     def cores(self) -> int:
-        """Tasks that run at the same time."""
+        """The number of tasks that run at the same time."""
 
     @property
     def task_count(self) -> int:
-        """How many tasks to make of a step: a few for each core, so that a slow one delays
-        little."""
+        """The number of tasks for a large step: a few for each core, so that a slow task delays
+        the step only a little."""
         return TASKS_PER_CORE * self.cores
 
     def tasks_for(self, rows: int) -> int:
-        """How many tasks to make of so many rows: of few, one, since each costs its start."""
+        """Returns the number of tasks for a number of rows. Few rows are one task, because each
+        task takes time to start."""
         return min(self.task_count, 1 + rows // ROWS_PER_TASK_MIN)
 
     @property
     def fetches_at_once(self) -> int:
-        """How many files a task may fetch before it works on them."""
+        """The number of threads with which a task fetches files ahead (`ahead`). With 1, it fetches
+        none ahead."""
         return 1
 
     @abstractmethod
     def frame(
         self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
     ) -> Frame:
-        """What a step yields for each task: rows of `schema`. Tasks and step are picklable."""
+        """Returns a frame of the rows (`schema`) that a step yields for the tasks. Tasks and step
+        must be picklable."""
 
     def name_jobs(self, run_id: str, step: str) -> None:
-        """Call what comes by its run and step, where somebody may look at it."""
+        """Names the next jobs after the run and the step, if the engine shows its jobs."""
         del run_id, step
 
     def expect(self, rows: int) -> None:
-        """Hear how many rows will be exchanged between tasks, more or less."""
+        """Prepares the engine for an exchange of about `rows` rows between tasks."""
         del rows
 
     @abstractmethod
     def forget(self) -> None:
-        """Let go of what was kept."""
+        """Frees the frames that are kept."""
 
     def run(self, tasks: Sequence[Any], work: Work) -> list[Part]:
-        """Run `work` for each task; the parts of all answers, in order of name.
+        """Runs `work` for each task. Returns the parts of all answers, in order of group and name.
 
-        Raises Refused of the first error's kind that a task answered with, and as `Frame.collect`.
+        If a task answered with an error, raises Refused or Failed with the kind of the first error
+        (as `checked` does). Otherwise raises as `Frame.collect`.
         """
 
         def step(task: tuple[int, Any]) -> Batches:
@@ -91,8 +96,12 @@ class Engine(ABC):
         return checked(found.collect().to_pylist())
 
     def run_together(self, *steps: tuple[Sequence[Any], Work]) -> list[Part]:
-        """As `run`, of several steps that need nothing of each other: where one has few tasks,
-        others fill the time. Their answers are told apart by the groups of parts."""
+        """Runs several independent steps at the same time, as `run` does for one step. If one step
+        has few tasks, tasks of the others use the free cores.
+
+        Returns the parts of all steps together; the caller tells them apart by their relation or
+        group.
+        """
         works = [work for _, work in steps]
         tasks = [
             (step, number, task)
@@ -107,35 +116,36 @@ class Engine(ABC):
         return self.run(tasks, work)
 
     def holds(self, parts: Iterable[Part]) -> bool:
-        """Whether the addresses in `parts` fit into one process."""
+        """Whether one process can hold the addresses in `parts` in memory."""
         return sum(part.rows for part in parts) <= self.held_max
 
 
 class LocalEngine(Engine):
-    """This process, one task after the other: no Java, no other process, no thread of its own. For
-    tests, and for repositories of some hundred thousand files: it uses one core, and holds in
-    memory what Spark would exchange and spill."""
+    """Carries out steps in this process, one task after the other, without Java, other processes
+    or threads. For tests, and for repositories of some hundred thousand files: it uses one core,
+    and holds all rows in memory that Spark would exchange or spill to disk."""
 
     @property
     def name(self) -> str:
-        """See `Engine.name`."""
+        """The engine's name in reports: `none`."""
         return "none"
 
     @property
     def cores(self) -> int:
-        """One."""
+        """One: tasks run one after the other."""
         return 1
 
     @property
     def task_count(self) -> int:
-        """One: more tasks would only read the same again."""
+        """One: more tasks would only read the same parts again."""
         return 1
 
     def forget(self) -> None:
-        """Nothing is kept longer than its frame."""
+        """Does nothing: kept rows are freed together with their frame."""
 
     def frame(
         self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
     ) -> LocalFrame:
-        """See `Engine.frame`."""
+        """Returns a frame that calls `step` for one task after the other when its rows are
+        read."""
         return LocalFrame(schema, lambda: chain.from_iterable(map(step, tasks)))

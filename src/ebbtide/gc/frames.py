@@ -1,8 +1,9 @@
-"""Relations as data frames: rows of a declared schema, which are made when somebody asks for them.
+"""Relations as data frames: rows of a declared schema, which are computed on demand.
 
-A plan is written once, against `Frame`. On Spark a frame is one of Spark's (`spark`), which
-exchanges rows between executors and spills them to disk; in this process alone it is `LocalFrame`.
-What looks at values is a step, a function from batches to batches, and the same for both.
+The code that makes plans uses only `Frame`. On Spark a frame is a DataFrame of Spark's (`spark`):
+Spark exchanges its rows between executors and spills them to disk. Without Spark it is a
+`LocalFrame` in this process. Code that needs the values of rows is a step, a function from batches
+to batches. Steps are the same on both.
 """
 
 from __future__ import annotations
@@ -19,81 +20,85 @@ from ebbtide.errors import EbbtideError, Failed
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 Step = Callable[[Batches], Batches]
-"""Goes through the batches of one partition. Picklable; what it yields has a declared schema."""
+"""A function from the batches of one partition to batches of a declared schema. Picklable."""
 
 How = Literal["left", "left_anti", "left_semi"]
 ROWS_PER_BATCH: Final = 200_000
 
 
 class Frame(ABC):
-    """Rows of `schema`, in partitions. Nothing is computed before `collect`, and all of it again
-    for each, but for what is `kept`."""
+    """Rows of `schema`, in partitions. Nothing is computed before `collect`. Each `collect`
+    computes everything again, except frames that are `kept`."""
 
     schema: pa.Schema
 
     @abstractmethod
     def map(self, step: Step, schema: pa.Schema) -> Frame:
-        """What a step makes of each partition."""
+        """Returns a frame of the rows that `step` yields for each partition."""
 
     @abstractmethod
     def union(self, other: Frame) -> Frame:
-        """The rows of both, which have one schema."""
+        """Returns the rows of both frames, which have the same schema."""
 
     @abstractmethod
     def select(self, *names: str) -> Frame:
-        """These columns alone."""
+        """Returns the rows with these columns only."""
 
     @abstractmethod
     def named(self, *names: str) -> Frame:
-        """The same columns by other names."""
+        """Returns the same columns with other names, given in order."""
 
     @abstractmethod
     def distinct(self) -> Frame:
-        """Each row once."""
+        """Returns each different row once."""
 
     @abstractmethod
     def join(self, other: Frame, on: str, how: How) -> Frame:
-        """By a column of 64-bit integers that both have. `left_anti`: the rows of which `other` has
-        none; `left_semi`: those of which it has some. `left`: all, with the columns of the other's
-        row, or nulls; it has each value at most once. A null is equal to nothing."""
+        """Joins with `other` by a column of 64-bit integers that both have. Nulls match nothing.
+
+        `left_anti` returns the rows without a match in `other`, and `left_semi` the rows with one.
+        `left` returns all rows, with the other columns of the matching row of `other`, or nulls.
+        For `left`, `other` must have each value at most once.
+        """
 
     @abstractmethod
     def gathered(self, partitions: int, *names: str) -> Frame:
-        """The same rows in as many partitions, by the first of these columns, of 32-bit integers,
-        and in the order of all: a partition has all rows with a value."""
+        """Returns the same rows in `partitions` partitions, each in the order of these columns. The
+        first column has 32-bit integers; all rows with the same value of it are in one
+        partition."""
 
     @abstractmethod
     def kept(self) -> Frame:
-        """The same, computed once, for who asks for it more often."""
+        """Returns the same rows, computed only once. For frames that are used several times."""
 
     @abstractmethod
     def collect(self) -> pa.Table:
-        """All rows, here. Raises what a step raised: an EbbtideError as it was, and Failed
-        `task_failed` for anything else."""
+        """Returns all rows to the driver. If a step raised an EbbtideError, raises the same error.
+        Raises Failed for any other error: `task_failed`, or on Spark `spark_error`."""
 
 
 class LocalFrame(Frame):
-    """A frame in this process, as one partition. It holds what it joins."""
+    """A frame in this process, with one partition. It holds both sides of a join in memory."""
 
     def __init__(self, schema: pa.Schema, batches: Callable[[], Batches]) -> None:
         self.schema = schema
         self._batches = batches
 
     def map(self, step: Step, schema: pa.Schema) -> LocalFrame:
-        """See `Frame.map`."""
+        """Returns a frame that applies `step` to all batches when its rows are read."""
         return LocalFrame(schema, lambda: step(self._batches()))
 
     def union(self, other: Frame) -> LocalFrame:
-        """See `Frame.union`."""
+        """Returns the rows of both frames."""
         return self._from(lambda: pa.concat_tables([self._table(), other.collect()]))
 
     def select(self, *names: str) -> LocalFrame:
-        """See `Frame.select`."""
+        """Returns the rows with these columns only."""
         schema = pa.schema([self.schema.field(name) for name in names])
         return LocalFrame(schema, lambda: (batch.select(list(names)) for batch in self._batches()))
 
     def named(self, *names: str) -> LocalFrame:
-        """See `Frame.named`."""
+        """Returns the same columns with other names, given in order."""
         schema = pa.schema([f.with_name(n) for f, n in zip(self.schema, names, strict=True)])
         return LocalFrame(
             schema,
@@ -101,7 +106,7 @@ class LocalFrame(Frame):
         )
 
     def distinct(self) -> LocalFrame:
-        """See `Frame.distinct`."""
+        """Returns each different row once."""
 
         def distinct() -> pa.Table:
             names = self.schema.names
@@ -113,7 +118,7 @@ class LocalFrame(Frame):
         return self._from(distinct)
 
     def join(self, other: Frame, on: str, how: How) -> LocalFrame:
-        """See `Frame.join`."""
+        """Joins with `other` by a column, as `Frame.join` says."""
         if how != "left":
             is_semi = how == "left_semi"
             return self._from(lambda: _chosen(self._table(), other.collect(), on, is_in=is_semi))
@@ -124,18 +129,19 @@ class LocalFrame(Frame):
         )
 
     def gathered(self, partitions: int, *names: str) -> LocalFrame:
-        """See `Frame.gathered`."""
+        """Returns the rows in the order of these columns, in one partition."""
         del partitions
         order: Any = [(name, "ascending") for name in names]
         return self._from(lambda: self._table().sort_by(order))
 
     def kept(self) -> LocalFrame:
-        """See `Frame.kept`."""
+        """Computes the rows now, and returns a frame that has them in memory."""
         table = self.collect()
         return self._from(lambda: table)
 
     def collect(self) -> pa.Table:
-        """See `Frame.collect`."""
+        """Returns all rows. Raises the EbbtideError of a step, and Failed `task_failed` for any
+        other error."""
         try:
             return self._table()
         except EbbtideError:

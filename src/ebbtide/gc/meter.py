@@ -1,7 +1,8 @@
-"""How far a step of a run has come: one count, which whoever works on it adds to.
+"""The progress of a step of a run: one counter, to which tasks add.
 
-Tasks call `advance`, which costs nothing to speak of; who shows the count reads it now and then.
-What Spark's executors count stays with them: `spark` reads how many tasks have ended.
+Tasks call `advance`, which takes almost no time. Code that shows the progress reads the counter at
+intervals. Spark's executors count in their own processes, and the driver does not get their counts:
+`spark` reads how many tasks have ended instead.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """So many `done` of `total` (None where nobody knows), in `seconds`. With `is_about`, the total
-    is what an earlier run found."""
+    """The progress at one moment: `done` units out of `total`, in `seconds`. `total` is None if it
+    is unknown. With `is_about`, it is an estimate: the number that an earlier run found."""
 
     unit: str
     done: int
@@ -24,19 +25,19 @@ class Reading:
 
     @property
     def per_second(self) -> float:
-        """How many were done a second."""
+        """Units done per second."""
         return self.done / self.seconds if self.seconds else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes at that rate; None where that is not known."""
+        """The seconds that the other units take at this rate, or None if that is unknown."""
         if not self.done or self.total is None or self.total < self.done:
             return None
         return (self.total - self.done) / self.per_second if self.per_second else None
 
 
 class _Own:
-    """What this process has counted."""
+    """The counter of this process."""
 
     count = 0
 
@@ -45,12 +46,13 @@ _own: Final = _Own()
 
 
 def advance(count: int) -> None:
-    """Count so many more as done."""
+    """Adds a number of units that are done."""
     _own.count += count
 
 
 class Meter:
-    """The count of one engine. `begun` tells one step's from another's."""
+    """The progress of one engine. `begun` is the number of counts begun so far, by which a reader
+    tells one step from the next."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -63,14 +65,15 @@ class Meter:
     def begin(
         self, unit: str, total: int | None = None, *, is_about: bool = False, done: int = 0
     ) -> None:
-        """Count anew, `unit` by `unit`, from those that are `done` already."""
+        """Begins a new count. `unit` is a plural noun, such as "files". `done` units are already
+        done."""
         self._unit, self._total, self._is_about = unit, total, is_about
         self._before = _own.count - done
         self._started = time.monotonic()
         self.begun += 1
 
     def reading(self) -> Reading:
-        """How far it has come since `begin`."""
+        """Returns the progress since `begin`."""
         seconds = time.monotonic() - self._started
         done = _own.count - self._before
         return Reading(self._unit, done, self._total, self._is_about, seconds)

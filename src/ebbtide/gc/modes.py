@@ -1,5 +1,5 @@
-"""Which kind of run to make: clean, which lists everything, or incremental, which goes on from an
-earlier run."""
+"""The choice between the kinds of run: a clean run lists everything, an incremental run continues
+from an earlier run."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ if TYPE_CHECKING:
 
 
 def newest_swept(runs: Iterable[tuple[str, RunReport | None]]) -> RunReport | str:
-    """The run to go on from among all runs, the newest first; or why there is none.
+    """Returns the run that an incremental run can continue from, or why a clean run is needed.
 
-    `runs` are ids with what is known of the run, None for one whose files can't be read. A plan
-    that nobody swept changed nothing. Whatever else came later may have deleted pointers before
-    what they point at, and the rest is found by a listing only.
+    `runs` are pairs of id and report, newest first. The report is None if the run's files cannot be
+    read. Plans that were not swept are passed over, because they changed nothing. If a later sweep
+    is incomplete or cannot be read, it may have deleted pointers, but not the files that they refer
+    to. Only a listing finds these files.
     """
     for run_id, report in runs:
         if report is None:
-            return f"the files of run {run_id} are not there, or damaged"
+            return f"the files of run {run_id} are missing or damaged"
         if report.state == "swept":
             return report
         if report.state == "incomplete":
-            return f"run {run_id} was not swept to its end"
+            return f"the sweep of run {run_id} is incomplete"
     return "no run was swept before"
 
 
 def is_due(last_clean: datetime, now: datetime, *, every: timedelta) -> str | None:
-    """Why a clean run is due, in mode `auto`; None when it is not."""
+    """Returns why a clean run is due in mode `auto`, or None if it is not due."""
     if now - last_clean < every:
         return None
     return f"the last clean run is more than {format_duration(every)} ago"

@@ -1,4 +1,4 @@
-"""What a caller may choose for a run."""
+"""The options of a run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 Sizes = Literal["auto", "all", "candidates"]
 SIZES: Final[tuple[Sizes, ...]] = get_args(Sizes)
 SIZED_FILES_MAX: Final = 1_000_000
-"""A directory of more files is not asked for all their sizes, unless somebody wants them: that
-takes several times as long as all the rest."""
+"""The most files for which mode `auto` asks a directory for all sizes. For more files that would
+take several times as long as the rest of the run."""
 
 
 def parse_sizes(text: str) -> Sizes:
-    """One of SIZES. Raises InvalidInput `invalid_argument`."""
+    """Returns the text as one of SIZES. Raises InvalidInput `invalid_argument`."""
     for sizes in SIZES:
         if text == sizes:
             return sizes
     raise InvalidInput(
-        "invalid_argument", f"there are no sizes of {text!r}: write {', '.join(SIZES)}"
+        "invalid_argument", f"{text!r} is no value for sizes: write {', '.join(SIZES)}"
     )
 
 
 def parse_mode(text: str) -> Mode:
-    """One of MODES. Raises InvalidInput `invalid_argument`."""
+    """Returns the text as one of MODES. Raises InvalidInput `invalid_argument`."""
     for mode in MODES:
         if text == mode:
             return mode
@@ -42,22 +42,29 @@ def parse_mode(text: str) -> Mode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """`grace`: nothing younger is a candidate. `run_dir`: where the run's files go, if not into the
-    repository's own storage. `unsafe` allows a grace below `grace_min`, `allow_share` a plan above
-    `share_max` (the share of listed files or bytes that may be candidates). Records of runs are
-    kept for `run_retention`. In mode `auto` a clean run is made at least every `clean_every`.
+    """The options of a run.
 
-    `inventory` is a place from which an inventory is read instead of listing the storage; it is of
-    `inventory_date`, unless it says so itself. With `quarantine` a sweep moves aside what it would
-    delete, and keeps it for so long. What an undo brings back no run takes for `undo_hold`.
-    `sizes` says of which files a directory is asked for size and date: of all, or of those alone
-    that neither a commit nor anything else keeps; or the one up to SIZED_FILES_MAX files in the
-    repository, and else the other. `patience` is how long a task may go on whose run
-    has lost the repository."""
+    - `grace`: no younger file is a candidate. `unsafe` allows a grace below `grace_min`.
+    - `share_max`: the share of the listed files or bytes that may be candidates. With
+      `allow_share`, a plan above it can be swept.
+    - `run_retention`: how long the records of runs are kept.
+    - `run_dir`: the place of the run's files, if it is not the repository's own storage.
+    - `clean_every`: in mode `auto`, a run is clean if the last clean run is so long ago.
+    - `inventory`: the path or URL of an inventory, which is read instead of listing the storage.
+    - `inventory_date`: the date of the inventory, if it does not have its own.
+    - `quarantine`: a sweep moves its files to quarantine for this time. None deletes at once.
+    - `undo_hold`: how long an undo protects the files that it restored and the commits that it
+      opened.
+    - `sizes`: the files for which a directory is asked for size and date. `candidates` are only
+      those that neither a commit nor anything else keeps. `auto` is `all` for up to
+      SIZED_FILES_MAX files in the repository, and `candidates` for more.
+    - `patience`: how long a task may go on after its run lost the repository. An undo waits so
+      long for batches that have not ended.
+    """
 
     grace: timedelta
     grace_min: timedelta
-    grace_reason: str  # for that minimum
+    grace_reason: str  # why `grace_min` is the minimum
     skew_max: timedelta
     share_max: float
     run_retention: timedelta
@@ -74,14 +81,18 @@ class RunOptions:
     sizes: Sizes = "auto"
 
     def check_inventory(self) -> None:
-        """Raises InvalidInput `invalid_argument` where an inventory goes with nothing else."""
+        """Raises InvalidInput `invalid_argument` for a date without an inventory, and for an
+        inventory in mode `incremental`."""
         if self.inventory is None and self.inventory_date is not None:
-            raise InvalidInput("invalid_argument", "a date of an inventory needs an inventory")
+            raise InvalidInput(
+                "invalid_argument",
+                "the date of an inventory needs an inventory: give both, or neither",
+            )
         if self.inventory is not None and self.mode == "incremental":
             raise InvalidInput(
                 "invalid_argument",
-                "an inventory is of everything, and an incremental run looks at little: leave out "
-                "one of the two",
+                "an inventory lists the whole storage, and an incremental run lists only a part: "
+                "leave out one of the two",
             )
 
     @classmethod
@@ -101,10 +112,10 @@ class RunOptions:
         patience: timedelta | None = None,
         sizes: Sizes | None = None,
     ) -> RunOptions:
-        """The options that the settings give, with a run's own.
+        """Returns the options from the settings, with the arguments for this run.
 
-        `sessions` is how long a session may last in a repository that knows nothing of its
-        sessions: the grace, and the least that is safe.
+        `sessions` is how long a session may last, for a repository that has no record of its
+        sessions. It is then the default of the grace and also its minimum.
         """
         if sessions is None:
             default, grace_min = settings.grace, max(settings.lease_ttl, settings.clock_skew_max)

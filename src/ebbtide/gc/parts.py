@@ -1,7 +1,7 @@
-"""Parquet parts, which steps read and write, and what a task answers with.
+"""Parquet parts, which steps read and write, and the answers of tasks.
 
-Whoever does a task writes parts into the run's folder and answers with one row for each
-(`PARTS_SCHEMA`), so that the driver sees names and counts, never addresses. Parts go through
+A task writes parts to the run's folder, and answers with one row for each part (`PARTS_SCHEMA`).
+The driver therefore sees names and counts, and never addresses. Parts are read and written through
 `Storage`, so that Spark needs no connector of its own to S3.
 """
 
@@ -33,19 +33,24 @@ PARTS_SCHEMA: Final = make_schema(
     ("error_kind", pa.string()),
     ("error", pa.string()),
 )
-"""A part: its name in the run's folder, the relation that it is of, which share of that it holds (a
-kind of files, mostly), rows, the sum of `size_bytes` over them and whether all have one, and its
-file's checksum. Or, with no name, an error. Or, with neither, a count of rows that were seen but
-not written: then `relation` says what they are, such as a class or an outcome."""
+"""A row of a task's answer. It is one of three things:
+
+- A part: its `name` in the run's folder, the `relation` that it belongs to, and its `group` within
+  the relation, in most cases a kind of files. `bytes_total` is the sum of `size_bytes` over its
+  `rows`; `sized` says whether all rows have a size. `checksum` is the SHA-256 of its file.
+- An error, without a name.
+- A count of rows that were seen but not written, without name and error. `relation` and `group` say
+  which rows, such as those of a class or an outcome.
+"""
 
 ADDRESS_SCHEMA: Final = make_schema(
     ("address", pa.string()),
 )
-"""A part of addresses."""
+"""The schema of a part of addresses."""
 
 ERRORS_PER_TASK_MAX: Final = 20
 REPEATING: Final = frozenset({"kind", "slice", "reason", "outcome", "error"})
-"""Columns of parts that have few values."""
+"""Columns of parts that have few different values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +67,11 @@ class Part:
 
     @property
     def count(self) -> Count:
-        """Its rows and their bytes."""
+        """The part's rows, counted as files, and their bytes."""
         return Count(self.rows, self.bytes_total, self.sized)
 
     def to_json(self) -> dict[str, Any]:
-        """For plan.json."""
+        """Returns the JSON for plan.json."""
         return {
             "name": self.name,
             "group": self.group,
@@ -77,7 +82,8 @@ class Part:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Part:
-        """The part that `to_json` wrote. KeyError or TypeError when it is something else."""
+        """Returns the part that `to_json` wrote. Raises KeyError or TypeError for other
+        content."""
         return cls(
             str(content["name"]),
             str(content["group"]),
@@ -105,10 +111,11 @@ class PartRows:
         group: str = "",
         durable: bool = False,
     ) -> None:
-        """Write `table` as part `name` and answer for it. Empty tables are not written.
+        """Writes `table` as part `name`, and adds the part to the answer. Empty tables are not
+        written.
 
-        What a power cut damages is not read: its checksum is on record. So only what cannot be
-        made again has to be `durable`.
+        Only parts that cannot be made again have to be `durable`. If a power cut damages another
+        part, its checksum does not match, and the part is not used.
         """
         if table.num_rows:
             self.encoded(
@@ -136,7 +143,8 @@ class PartRows:
         group: str = "",
         durable: bool = False,
     ) -> None:
-        """As `wrote`, for a table that is the bytes of a Parquet file already."""
+        """Writes `data`, the bytes of a Parquet file, as part `name`, and adds the part to the
+        answer."""
         folder.storage.put(folder.address(name), data, durable=durable)
         self.counted(
             rows,
@@ -151,7 +159,8 @@ class PartRows:
     def copied(
         self, folder: RunFolder, name: str, source: RunFolder, part: Part, *, relation: str
     ) -> None:
-        """Take another run's part over as it is, as part `name`. Refused `plan_corrupt`."""
+        """Copies another run's part unchanged to part `name`, and adds it to the answer. Raises
+        Refused `plan_corrupt`."""
         assert part.name is not None
         data = _read_bytes(source, part.name, part.checksum)
         folder.storage.put(folder.address(name), data, durable=False)
@@ -168,7 +177,8 @@ class PartRows:
         name: str | None = None,
         data: bytes | None = None,
     ) -> None:
-        """Answer for rows, written under `name` or only seen."""
+        """Adds rows to the answer: those of part `name`, or without a name rows that were only
+        seen."""
         checksum = None if data is None else hashlib.sha256(data).hexdigest()
         self.rows.append(
             {
@@ -183,27 +193,29 @@ class PartRows:
         )
 
     def failed(self, error: EbbtideError) -> None:
-        """Answer with an error; the driver decides. A task stops repeating itself after a few."""
+        """Adds an error to the answer, which the driver raises. A task answers with at most
+        ERRORS_PER_TASK_MAX errors, and counts the others."""
         self.errors += 1
         if self.errors <= ERRORS_PER_TASK_MAX:
             self.rows.append({"error_kind": error.kind, "error": error.message})
 
     def parts(self) -> list[Part]:
-        """The rows as parts, for one who wrote them in the driver; there are no errors then."""
+        """Returns the rows as parts. For code that writes parts in the driver, where an error is
+        raised at once and is never a row."""
         return checked(self.rows)
 
     def batch(self) -> pa.RecordBatch:
-        """The rows as one batch of PARTS_SCHEMA."""
+        """Returns the rows as one batch of PARTS_SCHEMA."""
         return pa.RecordBatch.from_pylist(self.rows, schema=PARTS_SCHEMA)
 
 
 def encode(table: pa.Table) -> bytes:
-    """`table` as the bytes of a Parquet file."""
+    """Returns `table` as the bytes of a Parquet file."""
     return encode_all([table], table.schema)
 
 
 def encode_all(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
-    """As `encode`, of tables that are written one after the other."""
+    """Returns several tables, one after the other, as the bytes of one Parquet file."""
     sink = io.BytesIO()
     with parquet_writer(sink, schema) as writer:
         for table in tables:
@@ -212,8 +224,11 @@ def encode_all(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
 
 
 def parquet_writer(sink: io.BytesIO, schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer of a part. Addresses, ids, keys and checksums hardly come twice: a dictionary of
-    them, which Parquet tries for every column unless told, takes a third of the time, and room."""
+    """Returns a writer of a part, with dictionaries only for the columns in REPEATING.
+
+    By default Parquet tries a dictionary for every column. Addresses, ids, keys and checksums
+    hardly repeat: dictionaries of them would take a third of the time, and space.
+    """
     repeating: Any = [name for name in schema.names if name in REPEATING]
     return pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=repeating)
 
@@ -225,13 +240,14 @@ def read_part(
     *,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """A part's table, or those of the `columns` that it has. Refused `plan_corrupt` when it is
-    missing, damaged or not as it was written; Failed `storage_error`.
+    """Returns a part's table, or those of the `columns` that it has.
 
-    `checksum` None skips the comparison (parts of a killed attempt, which nobody recorded).
+    Raises Refused `plan_corrupt` if the part is missing, damaged or was changed, and Failed
+    `storage_error`. Without `checksum` the part is not compared with one: no checksum was recorded
+    for the parts of an attempt that was killed.
     """
     with opened_part(folder, name, checksum) as file:
-        # Without threads of Arrow's own: one that is still there when Python ends aborts it.
+        # Without Arrow's threads: one that still runs when Python ends aborts the process.
         return file.read(None if columns is None else list(columns), use_threads=False)
 
 
@@ -239,7 +255,8 @@ def read_part(
 def opened_part(
     folder: RunFolder, name: str, checksum: str | None = None
 ) -> Iterator[pq.ParquetFile]:
-    """A part, for who looks at its schema before he reads it. Refused as `read_part`."""
+    """Opens a part, for callers that look at its schema before they read it. Raises as
+    `read_part`."""
     data = _read_bytes(folder, name, checksum)
     try:
         yield pq.ParquetFile(pa.BufferReader(data))
@@ -248,13 +265,13 @@ def opened_part(
 
 
 def _read_bytes(folder: RunFolder, name: str, checksum: str | None) -> bytes:
-    """The bytes of a part. Raises as `read_part`."""
+    """Returns the bytes of a part. Raises as `read_part`."""
     try:
         data = folder.storage.get(folder.address(name))
         if checksum is not None and hashlib.sha256(data).hexdigest() != checksum:
             raise ValueError("its checksum is not the one recorded")
     except Failed:
-        raise  # nothing is known of the part: it may be whole
+        raise  # the storage failed: the part itself may be intact
     except (EbbtideError, ValueError) as error:
         raise _corrupt(folder, name, error) from error
     return data
@@ -277,10 +294,10 @@ def _is_sized(table: pa.Table) -> bool:
 
 
 def checked(rows: Iterable[Mapping[str, Any]]) -> list[Part]:
-    """The parts that rows of PARTS_SCHEMA stand for, in order of group and name.
+    """Returns the parts in rows of PARTS_SCHEMA, in order of group and name.
 
-    Raises Refused of the first error's kind, if there is one; Failed, as wherever else it is met,
-    for a storage that failed.
+    If there are errors, raises an error of the first one's kind: Failed for `storage_error`, and
+    Refused for all other kinds.
     """
     answers = list(rows)
     errors = [row for row in answers if row.get("error") is not None]
@@ -296,7 +313,8 @@ def checked(rows: Iterable[Mapping[str, Any]]) -> list[Part]:
 
 
 def read_tables(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The columns of `schema` in each part, one after the other. Refused `plan_corrupt`."""
+    """Yields a table with the columns of `schema` for each part. Raises Refused
+    `plan_corrupt`."""
     for part in parts:
         assert part.name is not None
         table = read_part(folder, part.name, part.checksum, columns=schema.names)
@@ -306,7 +324,8 @@ def read_tables(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> 
 def read_batches(
     folder: RunFolder, parts: Iterable[Part], schema: pa.Schema, *, rows_max: int
 ) -> Iterator[pa.Table]:
-    """As `read_tables`, at most so many rows at a time: no part is ever held as a table."""
+    """Yields tables with the columns of `schema` and at most `rows_max` rows, so that no part is
+    held as one table. Raises Refused `plan_corrupt`."""
     for part in parts:
         assert part.name is not None
         with opened_part(folder, part.name, part.checksum) as file:
@@ -315,12 +334,13 @@ def read_batches(
 
 
 def read_rows(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> pa.Table:
-    """The columns of `schema` in all parts together; none for no parts. Raises as above."""
+    """Returns one table with the columns of `schema` of all parts; without parts it is empty.
+    Raises Refused `plan_corrupt`."""
     return pa.concat_tables([schema.empty_table(), *read_tables(folder, parts, schema)])
 
 
 def total_by_group(parts: Iterable[Part]) -> dict[str, Count]:
-    """Rows and bytes of `parts` by their group."""
+    """Returns the rows and bytes of `parts` for each group."""
     totals: dict[str, Count] = {}
     for part in parts:
         totals[part.group] = totals.get(part.group, Count()) + part.count
@@ -328,6 +348,7 @@ def total_by_group(parts: Iterable[Part]) -> dict[str, Count]:
 
 
 def split(items: Sequence[Any], *, tasks: int, items_min: int = 1) -> list[Sequence[Any]]:
-    """`items` in at most `tasks` runs of neighbours, none shorter than `items_min` but the last."""
+    """Divides `items` into at most `tasks` runs of neighbours. Each has at least `items_min` items,
+    except the last one."""
     size = max(items_min, -(-len(items) // max(tasks, 1)))
     return [items[start : start + size] for start in range(0, len(items), size)]

@@ -1,5 +1,7 @@
-"""What a change of history would make collectable: two plans that nobody sweeps, and the files that
-only the second one lets go.
+"""A preview of a change of history: the files that the change would make collectable.
+
+It makes two plans, before and after the change, and sweeps neither of them. The result is the
+candidates that only the second plan has.
 """
 
 from __future__ import annotations
@@ -35,14 +37,15 @@ FILE_COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Counts by kind, and the first files by kind and address as rows of FILE_COLUMNS."""
+    """The counts by kind, and the first files in order of kind and address, as rows of
+    FILE_COLUMNS."""
 
     kinds: dict[str, Count]
     files: list[dict[str, Any]]
 
     @property
     def total(self) -> Count:
-        """All kinds together."""
+        """The count of all kinds together."""
         return sum(self.kinds.values(), Count())
 
 
@@ -55,7 +58,8 @@ def preview(
     files_max: int,
     observer: Observer = silent,
 ) -> Preview:
-    """Plan for the repository as it is and as it would be. Refused as a plan is."""
+    """Plans for the repository as it is (`before`) and as it would be (`after`), and compares the
+    candidates. Raises Refused if a gate refuses a plan."""
 
     def plan_of(repository: RepositoryFormat) -> tuple[Plan, RunFolder]:
         collector = Collector(repository, engine=engine, options=options, observer=observer)
@@ -74,7 +78,8 @@ def preview(
 def _freed(
     engine: Engine, before: tuple[Plan, RunFolder], after: tuple[Plan, RunFolder]
 ) -> list[Part]:
-    """Parts (CANDIDATE_SCHEMA, one kind each) of what only the second plan lets go."""
+    """Returns the candidates that only the second plan has, as parts (CANDIDATE_SCHEMA, one kind
+    each)."""
     (old, old_folder), (new, folder) = before, after
     known = placed(engine, old_folder, old.candidates, by_target=False).select("judged")
     found = placed(engine, folder, new.candidates, by_target=False)
@@ -94,7 +99,7 @@ def _freed(
 
 
 def _first_files(folder: RunFolder, parts: list[Part], files_max: int) -> list[dict[str, Any]]:
-    """The first rows of `parts`, by kind and address."""
+    """Returns the first rows of `parts` in order of kind and address."""
     first = CANDIDATE_SCHEMA.empty_table()
     if not files_max:
         return []

@@ -1,13 +1,13 @@
-"""What a sweep moved aside in place of deleting it, under the run's own name.
+"""Quarantines: the files that a sweep moved to a folder of its run instead of deleting them.
 
 ```
-_ebbtide/gc/quarantines/<run_id>.json        until when it is kept, and what became of it since
-_ebbtide/gc/runs/<run_id>/quarantine/<address>   the objects
+_ebbtide/gc/quarantines/<run_id>.json            the record: the end of the quarantine, its state
+_ebbtide/gc/runs/<run_id>/quarantine/<address>   the files
 ```
 
-Both lie in the repository's own storage, wherever the run's folder is: nobody collects what is
-under `_ebbtide/gc/`. Only who holds the repository changes them. Not for: bringing objects back
-(`undoing`).
+Both lie in the repository's own storage, even if the run's folder is in another place. Files under
+`_ebbtide/gc/` are no candidates, except in a gone repository. Only a process that holds the
+repository changes quarantines. Not for: restoring files (`undoing`).
 """
 
 from __future__ import annotations
@@ -35,20 +35,26 @@ from ebbtide.wording import counted
 BACK_SCHEMA: Final = make_schema(
     ("address", pa.string()), ("size_bytes", pa.int64()), ("kind", pa.string())
 )
-"""What came back: where it is again, and its kind."""
+"""The schema of restored files."""
 
 FORGOTTEN: Final = "forgotten"
-"""Where a run keeps the records that it drops, by its epoch, in its folder."""
+"""The folder within a run's folder for the commit records that the run deletes. It has one file for
+each epoch of the run."""
 
 State = Literal["held", "undone", "purged"]
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """What is on record of a run's quarantine: what is `held` in it may be deleted for good from
-    `until` on; all of it came back; or what had not was deleted. `back` are parts (BACK_SCHEMA) in
-    the run's folder of what came back, which no run takes before `back_until`; when the last of it
-    did is `back_at`."""
+    """The record of a run's quarantine.
+
+    The `state` is `held`, `undone` or `purged`. A `held` quarantine has files, which may be deleted
+    from `until` on. The files of an `undone` one were restored. The files of a `purged` one were
+    deleted, except files that had been restored before.
+
+    `back` are parts (BACK_SCHEMA) of the restored files, in the run's folder. `back_at` is the time
+    of the last restore. No run deletes restored files before `back_until`.
+    """
 
     run_id: str
     run_path: str
@@ -59,7 +65,7 @@ class Quarantine:
     back: tuple[Part, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For the file."""
+        """Returns the content of the record's file."""
         return {
             "run_id": self.run_id,
             "run_path": self.run_path,
@@ -72,7 +78,8 @@ class Quarantine:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Quarantine:
-        """The one that `to_json` wrote. KeyError, TypeError or ValueError on anything else."""
+        """Returns the record that `to_json` wrote. Raises KeyError, TypeError or ValueError for
+        other content."""
         return cls(
             run_id=content["run_id"],
             run_path=content["run_path"],
@@ -84,7 +91,7 @@ class Quarantine:
         )
 
     def protects(self, now: datetime) -> bool:
-        """Whether what came back is kept from all runs."""
+        """Whether the restored files are still protected from all runs."""
         return self.back_until is not None and self.back_until > now
 
 
@@ -93,12 +100,12 @@ def _instant(text: str | None) -> datetime | None:
 
 
 def write(storage: Storage, found: Quarantine) -> None:
-    """Write the record, in the place of an earlier one."""
+    """Writes the record of a quarantine, and replaces an earlier one."""
     storage.put(_address(found.run_id), json.dumps(found.to_json(), indent=1).encode())
 
 
 def read(storage: Storage, run_id: str) -> Quarantine | None:
-    """The record of a run's quarantine; None where it has none, or none any more. Refused
+    """Returns the record of a run's quarantine, or None if there is none. Raises Refused
     `plan_corrupt`."""
     try:
         data = storage.get(_address(run_id))
@@ -109,18 +116,18 @@ def read(storage: Storage, run_id: str) -> Quarantine | None:
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(
             "plan_corrupt",
-            f"{storage.url}/{_address(run_id)} is not as it was written ({error}): bring it back "
-            f"from a backup, or delete it, and what is under {prefix_of(run_id)} with it",
+            f"{storage.url}/{_address(run_id)} is not as it was written ({error}): restore it "
+            f"from a backup, or delete it together with the files under {prefix_of(run_id)}",
         ) from error
 
 
 def drop(storage: Storage, run_id: str) -> None:
-    """Delete the record."""
+    """Deletes the record of a run's quarantine."""
     storage.delete([_address(run_id)])
 
 
 def read_all(storage: Storage) -> list[Quarantine]:
-    """Every record, the newest run first. Raises as `read`."""
+    """Returns the records of all quarantines, newest run first. Raises as `read`."""
     names: list[str] = []
     for batch in storage.list(QUARANTINES_PREFIX):
         names += texts(batch.column("address"))
@@ -134,23 +141,24 @@ def _address(run_id: str) -> str:
 
 
 def prefix_of(run_id: str) -> str:
-    """Under which prefix of the storage a run's objects are, each by its address."""
+    """Returns the prefix of a run's files in quarantine. The name of a file is the prefix and its
+    address."""
     return f"{RUNS_PREFIX}{run_id}/quarantine/"
 
 
-def move_aside(storage: Storage, run_id: str, addresses: Sequence[str]) -> list[DeleteOutcome]:
-    """Move objects into a run's quarantine."""
+def move_in(storage: Storage, run_id: str, addresses: Sequence[str]) -> list[DeleteOutcome]:
+    """Moves files to a run's quarantine. Returns the outcome for each file."""
     prefix = prefix_of(run_id)
     return storage.move([(address, prefix + address) for address in addresses])
 
 
 Share = tuple[str, bool]
-"""A prefix within a quarantine, and whether what is deeper under it is meant too."""
+"""A prefix within a quarantine, and whether files in deeper directories are included."""
 
 
 def listed(storage: Storage, run_id: str, share: Share = ("", True)) -> Iterator[pa.Table]:
-    """What a run's quarantine holds of a share, by addresses in the repository (columns `address`,
-    `size_bytes`), in batches."""
+    """Yields the files in a share of a run's quarantine, in batches (columns `address`,
+    `size_bytes`). The addresses are those in the repository."""
     prefix, (inner, recursive) = prefix_of(run_id), share
     for batch in storage.list(prefix + inner, recursive=recursive):
         table = pa.Table.from_batches([batch])
@@ -159,7 +167,7 @@ def listed(storage: Storage, run_id: str, share: Share = ("", True)) -> Iterator
 
 
 def shares(storage: Storage, run_id: str) -> list[Share]:
-    """A quarantine divided into tasks."""
+    """Divides a run's quarantine into shares, to be listed by several tasks."""
     prefix = prefix_of(run_id)
     tops = storage.list_prefixes(prefix)
     inner = [each for top in tops for each in storage.list_prefixes(top)]
@@ -168,7 +176,7 @@ def shares(storage: Storage, run_id: str) -> list[Share]:
 
 
 def count(storage: Storage, run_id: str) -> Count:
-    """How much a run's quarantine holds. Lists it."""
+    """Counts the files in a run's quarantine by listing them."""
     found = Count()
     for table in listed(storage, run_id):
         found += Count(table.num_rows, sum(counts(table.column("size_bytes"))))
@@ -176,8 +184,10 @@ def count(storage: Storage, run_id: str) -> Count:
 
 
 def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
-    """Delete what a run's quarantine holds, for good; how much that was. Failed `storage_error`
-    where not all of it went: it can be asked for again."""
+    """Deletes all files in a run's quarantine. Returns their count.
+
+    Raises Failed `storage_error` if some files could not be deleted; then it can be called again.
+    """
     prefix = prefix_of(run_id)
 
     def work(_number: int, task: Sequence[Share], answer: PartRows) -> None:
@@ -190,8 +200,8 @@ def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
                 advance(table.num_rows)
                 if failed:
                     reason = f"{failed[0].address}: {failed[0].error}"
-                    stay = counted(len(failed), "file stays", "files stay")
-                    answer.failed(Failed("storage_error", f"{stay}: {reason}"))
+                    message = f"{counted(len(failed), 'file')} could not be deleted: {reason}"
+                    answer.failed(Failed("storage_error", message))
 
     try:
         answers = engine.run(split(shares(storage, run_id), tasks=engine.task_count), work)
@@ -201,7 +211,8 @@ def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
 
 
 def delete_copies(storage: Storage, addresses: Sequence[str]) -> dict[str, DeleteOutcome]:
-    """Delete what any run has aside of some addresses; what failed, by address."""
+    """Deletes the files with these addresses from the quarantines of all runs. Returns the deletes
+    that failed, by address."""
     failed: dict[str, DeleteOutcome] = {}
     for record in read_all(storage):
         prefix = prefix_of(record.run_id)
@@ -213,8 +224,8 @@ def delete_copies(storage: Storage, addresses: Sequence[str]) -> dict[str, Delet
 
 
 def held_back(storage: Storage, folder: RunFolder, *, now: datetime, name: str) -> list[Part]:
-    """What undone runs brought back lately, and no run may take: parts with a column `address` in
-    `folder`. Refused `plan_corrupt`."""
+    """Copies the parts of restored files that are still protected to `folder`. Returns the copies,
+    which have a column `address`. Raises Refused `plan_corrupt`."""
     answer = PartRows()
     for found in read_all(storage):
         if not found.protects(now):
@@ -227,13 +238,13 @@ def held_back(storage: Storage, folder: RunFolder, *, now: datetime, name: str) 
 
 
 def keep_records(folder: RunFolder, run_epoch: int, records: Sequence[dict[str, Any]]) -> None:
-    """Write down what is about to be dropped."""
+    """Writes the commit records that a run is about to delete to the run's folder."""
     if records:
         folder.put_json(f"{FORGOTTEN}/{run_epoch:06d}.json", {"records": list(records)})
 
 
 def kept_records(folder: RunFolder) -> list[dict[str, Any]]:
-    """All that a run dropped. Refused `plan_corrupt`."""
+    """Returns all commit records that a run deleted. Raises Refused `plan_corrupt`."""
     found: dict[str, dict[str, Any]] = {}
     for batch in folder.storage.list(folder.address(f"{FORGOTTEN}/")):
         for address in sorted(texts(batch.column("address"))):

@@ -1,13 +1,13 @@
-"""Collecting a gone repository whole: a plan of all that is its own, and its sweep.
+"""The collection of a gone repository as a whole: the plan of all its files, and the sweep.
 
-There is no mark, no share and no grace here, and nothing comes back to life. What stands in their
-place is one fact: the repository is gone for good, and everything that was given out has ended. The
-plan looks, and the fence looks again, in the transaction that closes the repository, before the
-first delete.
+A repository is gone when its time in the trash is over. Such a run has no mark, no gate on the
+share and no grace, and revives no file. Safety rests on one fact instead: the repository is gone,
+and every lease, write and token of it has ended. The plan checks this. The fence checks it again,
+in the transaction that closes the repository, before the first delete.
 
-The end goes in steps each of which can be taken again. When everything else went, a record is made
-in the database, which outlasts the repository; then the run's own files go, then OWNER, and last
-the rows of the database.
+The end of the sweep consists of steps that can be repeated. When all other files are deleted, a
+record is written to the database, which stays when the repository's rows are deleted. Then the
+run's own files are deleted, then OWNER is closed, and last the repository's rows are deleted.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from ebbtide.wording import counted
 
 KEPT_SHOWN: Final = 20
 _EVERYTHING: Final = datetime.max.replace(tzinfo=UTC)
-"""A cutoff that no file is younger than."""
+"""A cutoff that is later than the date of any file."""
 
 
 class Remover(Collector):
-    """Collects a repository that is gone: everything of it, then what is known of it."""
+    """Collects a repository that is gone: deletes all its files, then its metadata."""
 
     def __init__(
         self,
@@ -62,29 +62,32 @@ class Remover(Collector):
         observer: Observer = silent,
         preserve: Callable[[], None] = lambda: None,
     ) -> None:
-        """`preserve` is called behind the fence, before the first delete: it keeps elsewhere what
-        outlasts the storage, and may be called again."""
+        """`preserve` copies records that must outlast the storage to another place. It is called
+        after the fence and before the first delete, and may be called again."""
         super().__init__(repository, engine=engine, options=options, observer=observer)
         self._gone = repository
         self._preserve = preserve
 
     def plan(self) -> RunReport:
-        """As `Collector.plan`. Conflict `plan_used` where only the end of a sweep is left to do."""
+        """Makes a plan as `Collector.plan` does. Raises Conflict `plan_used` if a sweep has emptied
+        the storage and only its end is left to do."""
         removal = self._gone.emptied()
         if removal is not None:
             raise Conflict(
                 "plan_used",
-                f"run {removal.run_id} has emptied the storage: sweep it again, it goes on where "
-                "it stopped",
+                f"run {removal.run_id} has emptied the storage: sweep it again, it continues "
+                "where it stopped",
             )
         return super().plan()
 
     def run(self, confirm: Confirm = always) -> RunReport:
-        """As `Collector.run`; where only the end of a sweep is left to do, that."""
+        """Makes and sweeps a plan as `Collector.run` does. If a sweep has emptied the storage,
+        finishes that sweep instead."""
         return super().run(confirm) if self._gone.emptied() is None else self.sweep()
 
     def sweep(self, run_id: str | None = None) -> RunReport:
-        """As `Collector.sweep`; where only its end is left to do, that."""
+        """Carries out a plan as `Collector.sweep` does. If a sweep has emptied the storage,
+        finishes that sweep instead."""
         removal = self._gone.emptied()
         if removal is None:
             return super().sweep(run_id)
@@ -100,17 +103,21 @@ class Remover(Collector):
             return report.interrupted(error.message)
 
     def newest_unswept(self) -> str:
-        """As `Collector.newest_unswept`; the run of which only the end is left to do."""
+        """Returns the run that emptied the storage, if there is one. Otherwise returns the run of
+        `Collector.newest_unswept`."""
         removal = self._gone.emptied()
         return super().newest_unswept() if removal is None else removal.run_id
 
     def plan_to_confirm(self, run_id: str) -> Plan | None:
-        """As `Collector.plan_to_confirm`; None where the plan was carried out but for its end."""
+        """Returns the plan to show before a sweep, or None if a sweep has emptied the storage and
+        only its end is left to do."""
         return super().plan_to_confirm(run_id) if self._gone.emptied() is None else None
 
     def verify(self, run_id: str) -> Verification:
-        """As `Collector.verify`: there is nothing that a gone repository needs. Refused
-        `plan_foreign` for a plan from before it was gone."""
+        """Verifies a run as `Collector.verify` does. A gone repository needs none of its files.
+
+        Raises Refused `plan_foreign` if the plan was made before the repository was gone.
+        """
         folder = self._folder(run_id)
         plan = self._read_plan(folder, run_id)
         _require_removal(plan)
@@ -130,24 +137,24 @@ class Remover(Collector):
         *,
         found: Callable[[Alternative], None] = lambda _each: None,
     ) -> WhatIf:
-        """InvalidInput `invalid_argument`: no policy has a say here."""
+        """Raises InvalidInput `invalid_argument`: no policy applies to a gone repository."""
         del policies, found
         raise InvalidInput(
             "invalid_argument",
-            f"{self._gone.identity.repository_name} is gone, and no policy keeps anything of it: "
-            "'ebbtide gc plan' shows what would go",
+            f"{self._gone.identity.repository_name} is gone, and no policy applies to it: "
+            "'ebbtide gc plan' shows the files that would be deleted",
         )
 
     def _check_grace(self) -> None:
-        """No file is too young: what was being written when the repository ended has ended."""
+        """Accepts any grace: no file is too young, because all writes have ended."""
 
     def _open_inventory(self, now: datetime) -> None:
         del now
         if self._options.inventory is not None:
             raise InvalidInput(
                 "invalid_argument",
-                "a repository that is gone is collected by a listing, which leaves nothing out: "
-                "give no inventory",
+                "a run of a repository that is gone always lists the whole storage: give no "
+                "inventory",
             )
 
     def _make_plan(
@@ -171,7 +178,7 @@ class Remover(Collector):
     def _conclude(
         self, plan: Plan, swept: Swept, folder: RunFolder, hold: RunHold, steps: Steps
     ) -> RunReport:
-        """The end of the sweep, if all went well."""
+        """Ends the sweep if all deletes succeeded. Returns the report."""
         report = swept_report(
             plan,
             swept,
@@ -185,7 +192,7 @@ class Remover(Collector):
         with steps("look"):
             kept = self._look_at_rest(plan.run_id)
         if folder.storage == self._gone.storage:
-            # Its files go now; what they say of each address goes with them.
+            # The end deletes the run's files, and with them the outcome of each address.
             report = replace(report, run_path="")
         else:
             self._finish(folder, report)
@@ -194,10 +201,10 @@ class Remover(Collector):
         return self._end(report, hold)
 
     def _look_at_rest(self, run_id: str) -> tuple[str, ...]:
-        """What is left in the storage but for the run's own files: a warning, where others than
-        Ebbtide wrote it. Incomplete when there is anything that may go: it came after the plan."""
+        """Lists the remaining files, without the run's own. Returns a warning if there are foreign
+        files. Raises Incomplete if there are other files: they came after the plan."""
         try:
-            # Who had the repository in hands since before it was gone may have begun a write.
+            # A client that opened the repository before it was gone may have begun a write.
             self._gone.check_removable()
         except Refused as error:
             raise incomplete(error) from error
@@ -214,8 +221,8 @@ class Remover(Collector):
         if came:
             raise Incomplete(
                 "incomplete",
-                f"{counted(came, 'file')} came to the storage since the plan was made: plan and "
-                "sweep the repository again",
+                f"{counted(came, 'file was', 'files were')} written to the storage after the plan "
+                "was made: plan and sweep the repository again",
             )
         if not counts[FOREIGN]:
             return ()
@@ -230,12 +237,13 @@ class Remover(Collector):
         )
 
     def _end(self, report: RunReport, hold: RunHold) -> RunReport:
-        """Delete the run's own files, close OWNER, and drop what the database knows."""
+        """Deletes the files of runs, closes OWNER, and deletes the repository's rows in the
+        database. Returns the report."""
         if self._gone.owns_storage():
             storage = self._gone.storage
             for addresses in self._records():
                 if not self._gone.owns_storage():
-                    break  # whoever else owns it by now took what was left of it
+                    break  # the remaining files belong to the new owner of the storage
                 _delete(storage, addresses)
             else:
                 for address in self._gone.last_addresses:
@@ -245,7 +253,8 @@ class Remover(Collector):
         return report
 
     def _records(self) -> Iterator[list[str]]:
-        """The files of all runs, those too that came since the plan: refused ones leave some."""
+        """Yields the addresses of the files of all runs. Some are newer than the plan: refused runs
+        leave files too."""
         layout = self._gone.layout_of("")
         for batch in self._gone.storage.list():
             for kind, rows in split_by(classified(batch, layout), "kind"):
@@ -254,13 +263,13 @@ class Remover(Collector):
 
 
 def _delete(storage: Storage, addresses: Sequence[str]) -> None:
-    """Incomplete where one of the addresses was not deleted."""
+    """Deletes files. Raises Incomplete if a file could not be deleted."""
     for found in storage.delete(addresses):
         if found.outcome == "failed":
             raise Incomplete(
                 "incomplete",
-                f"{found.address} could not be deleted ({found.error}), all before it was: sweep "
-                "the run again",
+                f"{found.address} could not be deleted ({found.error}). The files before it were "
+                "deleted: sweep the run again",
             )
 
 
@@ -268,7 +277,7 @@ def _require_removal(plan: Plan) -> None:
     if plan.mode != REMOVAL:
         raise Refused(
             "plan_foreign",
-            f"the plan of run {plan.run_id} is from before the repository was gone: plan again",
+            f"the plan of run {plan.run_id} was made before the repository was gone: plan again",
         )
 
 
@@ -281,9 +290,9 @@ def make_removal_plan(
     options: RunOptions,
     steps: Steps,
 ) -> Plan:
-    """Make the plan of a run that collects a gone repository; the caller writes it.
+    """Makes the plan of a run that collects a gone repository. The caller writes the plan.
 
-    Refused `repository_not_gone`, `repository_in_use`, `clock_skew`.
+    Raises Refused `repository_not_gone`, `repository_in_use` or `clock_skew`.
     """
     layout = repository.layout_of(run_id)
     with steps("check"):
@@ -343,13 +352,14 @@ def make_removal_plan(
 
 @dataclass(slots=True)
 class RemovalSweep(Sweep):
-    """One attempt at carrying out the plan of a gone repository."""
+    """One attempt to carry out the plan of a gone repository."""
 
     repository: GoneFormat
     preserve: Callable[[], None] = lambda: None
 
     def execute(self) -> Swept:
-        """As `Sweep.execute`."""
+        """Carries out the plan. Raises Refused if a gate refuses, before any delete, and Incomplete
+        if the sweep was stopped later."""
         with self.steps("check"):
             _require_removal(self.plan)
             self._check_state()
@@ -363,12 +373,12 @@ class RemovalSweep(Sweep):
                 FENCE_FILE,
                 {"fenced_at": fenced_at.isoformat(), "run_epoch": self.hold.run_epoch},
             )
-            # A copy of the database may have moved OWNER at the same moment as the first check.
+            # A copy of the database may have changed OWNER at the moment of the first check.
             self.repository.check_storage()
             self.preserve()
             todo = self._todo(np.empty(0, np.int64), earlier)
         try:
-            untried = self._delete(todo, aside=False)
+            untried = self._delete(todo, quarantined=False)
             with self.steps("count"):
                 outcomes = tally(self.engine, self.folder, self._answers)
         except (Refused, Failed) as error:

@@ -1,4 +1,4 @@
-"""The outcome of a run: what the command line prints, the report file keeps, and programs read."""
+"""The report of a run: the command line prints it, a file keeps it, and programs read it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RunState = Literal["planned", "swept", "incomplete", "refused", "undone"]
 
 COUNTED: Final = ("listed", "live", "protected", "young", "candidate", *OUTCOMES)
 
-INTERRUPTED: Final = "the sweep was interrupted: sweep the run again, it goes on where it stopped"
+INTERRUPTED: Final = "the sweep was interrupted: sweep the run again, it continues where it stopped"
 
 EXIT_CODES: Mapping[str, ExitCode] = {
     "planned": ExitCode.DONE,
@@ -31,18 +31,21 @@ EXIT_CODES: Mapping[str, ExitCode] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What a run found and did. Counts are files; bytes are theirs.
+    """The findings of a run, and its outcomes. Counts are of files and their bytes.
 
-    `counts` has listed, live, protected, young, candidate, and, after a sweep, deleted,
-    quarantined, missing, failed and revived. `kinds` counts what was listed by kind, foreign files
-    too. `mode` is clean or incremental (on run `previous_id`), and `mode_reason` says why it is
-    clean; both None for a run without a plan. `young_slices` counts those that were not listed: all
-    in them is younger than the grace. `inventory_url` names the inventory that took the place of a
-    listing. `engine` is what the work was done with: Spark with its version and master, or `none`.
-    `policy_sha256` tells one policy from another: of its JSON, None without one.
-
-    `quarantine` says what became of what was moved aside: its `state` (held, undone, purged),
-    `objects` and `bytes` that are there, and until when (`until`), or since when (`at`).
+    - `counts`: listed, live, protected, young and candidate; after a sweep also deleted,
+      quarantined, missing, failed and revived.
+    - `kinds`: the listed files by kind, including foreign files. `deleted_kinds`: the deleted ones.
+    - `mode`: clean, incremental (continued from run `previous_id`) or removal. `mode_reason` says
+      why a run is clean. Both are None for a run without a plan.
+    - `young_slices`: the number of slices that were not listed, because all their files are younger
+      than the grace.
+    - `inventory_url`: the inventory that was read instead of a listing.
+    - `engine`: Spark with its version and master, or `none`.
+    - `policy_sha256`: the checksum of the policy's JSON, or None without a policy.
+    - `quarantine`: its `state` (held, undone, purged), and the number (`objects`) and `bytes` of
+      the files in it. `until` is its end while it is held, and `at` is when it was undone or
+      purged.
     """
 
     run_id: str
@@ -68,21 +71,24 @@ class RunReport:
 
     @property
     def has_plan(self) -> bool:
-        """Whether there is a plan, swept or not: a run that a gate stopped has no figures."""
+        """Whether the run has a plan, swept or not. If a gate refused to make a plan, there are no
+        figures."""
         return self.counts.get("listed", Count()).objects > 0
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether the counts say what became of the candidates: not where a sweep broke off."""
+        """Whether the counts have the outcomes of the candidates. They are missing if the sweep was
+        interrupted."""
         return self.counts.keys() >= set(OUTCOMES)
 
     def interrupted(self, message: str = INTERRUPTED) -> RunReport:
-        """The report of a sweep that passed its fence and never came to its end."""
+        """Returns the report of a sweep that passed its fence and did not end."""
         return replace(self, state="incomplete", error=error_json("incomplete", message))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> RunReport:
-        """The report that `to_json` wrote. Refused `report_corrupt` when it is something else."""
+        """Returns the report that `to_json` wrote. Raises Refused `report_corrupt` for other
+        content."""
         try:
             return cls._of(content)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -90,8 +96,8 @@ class RunReport:
             raise Refused(
                 "report_corrupt",
                 f"the report of run {run_id} is not as it was written ({error!r}): restore "
-                "report.json, or delete that file and sweep the run again, which tells anew what "
-                "it did",
+                "report.json, or delete that file and sweep the run again, which writes a new "
+                "report",
             ) from None
 
     @classmethod
@@ -126,7 +132,8 @@ class RunReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The report file, and what `--json` prints. The flat counts are for programs."""
+        """Returns the content of the report file and of `--json`. Each count is two flat fields,
+        for programs."""
         flat: dict[str, Any] = {
             "run_id": self.run_id,
             "repository": self.repository,
@@ -163,7 +170,7 @@ def refused_report(
     error: EbbtideError,
     seconds: Mapping[str, float],
 ) -> RunReport:
-    """The report of a run that a gate stopped."""
+    """Returns the report of a run that a gate refused."""
     return RunReport(
         run_id=run_id,
         repository=repository,
@@ -175,7 +182,8 @@ def refused_report(
 
 
 def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> RunReport:
-    """The report of a plan that nobody has swept; of one above the share, refused."""
+    """Returns the report of a plan that was not swept. Its state is `refused` if the plan exceeds
+    the allowed share, unless `allow_share`."""
     refusal = None if allow_share else plan.refusal
     return RunReport(
         run_id=plan.run_id,
@@ -208,8 +216,8 @@ def swept_report(
     engine: str,
     until: datetime | None = None,
 ) -> RunReport:
-    """The report of a sweep by an engine. What it moved aside is kept `until` then."""
-    aside = swept.outcomes.by_outcome["quarantined"]
+    """Returns the report of a sweep. `until` is the end of its quarantine, or None without one."""
+    held = swept.outcomes.by_outcome["quarantined"]
     failed = swept.outcomes.by_outcome["failed"].objects
     complete = not failed and not swept.untried
     return RunReport(
@@ -236,8 +244,8 @@ def swept_report(
         else {
             "state": "held",
             "until": until.isoformat(),
-            "objects": aside.objects,
-            "bytes": aside.bytes_total,
+            "objects": held.objects,
+            "bytes": held.bytes_total,
         },
         error=None
         if complete
@@ -250,7 +258,8 @@ def swept_report(
 
 
 def commit_counts(plan: Plan) -> dict[str, int]:
-    """How many commits keep their data, lose it, lost it before, and lose their records too."""
+    """Returns the numbers of commits whose data stays (`active`), whose data the plan expires
+    (`expired`) or an earlier run did (`gone`), and whose record is forgotten (`forgettable`)."""
     return {
         "active": plan.active_count,
         "expired": plan.expired_count,
@@ -260,5 +269,5 @@ def commit_counts(plan: Plan) -> dict[str, int]:
 
 
 def error_json(kind: str, message: str) -> dict[str, str]:
-    """An error as JSON shows it, everywhere."""
+    """Returns an error in the form that all reports use."""
     return {"kind": kind, "message": message}

@@ -1,18 +1,27 @@
-"""A run's folder: its id, its files, and how its state is read from them.
+"""The folder of a run: its files, and how they are read and written.
 
 ```
-<run_id>/plan.json      the plan, with the checksum of each part and of itself
-<run_id>/inventory/     what was listed            <run_id>/live/         what is live
-<run_id>/uncommitted/   what is protected          <run_id>/candidates/   what may go
-<run_id>/remaining/     what stays, not live       <run_id>/settled/      the same, until dropped
-<run_id>/expired/       what commits held before   <run_id>/dropped/      of the settled, perhaps
-<run_id>/purged/        what goes, live or not     <run_id>/unsettled/    keys that were so once
-<run_id>/fence.json     what the sweep closed      <run_id>/deleted/      what became of each
-<run_id>/report.json    the outcome                <run_id>/trees.parquet the trees of commits
-<run_id>/intended/      what was about to be deleted, until its outcome is on record
+<run_id>/plan.json         the plan, with the checksum of each part and of itself
+<run_id>/commits.parquet   the commits, with the plan's decision on each
+<run_id>/refs.parquet      the refs
+<run_id>/trees.parquet     the trees of the commits
+<run_id>/inventory/        the listed files
+<run_id>/uncommitted/      the protected addresses
+<run_id>/untraced/         protected addresses whose end the format does not report
+<run_id>/purged/           purged addresses: deleted even if they are live
+<run_id>/candidates/       the candidates
+<run_id>/remaining/        files that stay without being live; the next run looks at them
+<run_id>/settled/          the same; a run looks at them only after they are reported as dropped
+<run_id>/dropped/          addresses that the format reports as dropped
+<run_id>/expired/          the files of commits that expired since an earlier run
+<run_id>/unsettled/        keys of files that are settled no more
+<run_id>/fence.json        the time of the sweep's fence, its epoch, and commits kept after all
+<run_id>/intended/         batches that a sweep was about to delete, until their outcome is recorded
+<run_id>/deleted/          the outcome of each candidate
+<run_id>/report.json       the report
 ```
 
-Not for: what is in them (`plan`, `sweep`, `report`).
+Not for: the content of these files (`plan`, `sweep`, `report`).
 """
 
 from __future__ import annotations
@@ -44,32 +53,34 @@ class RunFolder:
 
     @classmethod
     def inside(cls, storage: Storage, run_id: str) -> RunFolder:
-        """The usual place: under `_ebbtide/gc/runs/` of the repository's own storage."""
+        """Returns the usual folder of a run, under `_ebbtide/gc/runs/` of the repository's own
+        storage."""
         return cls(storage, f"{RUNS_PREFIX}{run_id}/")
 
     @classmethod
     def at(cls, path: str) -> RunFolder:
-        """The folder that `path` (as `path` below gave it) names."""
+        """Returns the folder at `path`, which has the form of the property `path`."""
         parent, _, name = path.rstrip("/").rpartition("/")
         return cls(open_storage(parent or "/"), f"{name}/")
 
     @property
     def path(self) -> str:
-        """Where the folder lies: a plain path on a local disk, a URL elsewhere."""
+        """The location of the folder: a path on a local disk, or a URL."""
         url = f"{self.storage.url.rstrip('/')}/{self.prefix}".rstrip("/")
         parts = urlsplit(url)
         return str(Path(unquote(parts.path))) if parts.scheme == "file" else url
 
     def address(self, name: str) -> str:
-        """The address of a file of the folder, within the storage."""
+        """Returns the address of a file of the folder within the storage."""
         return self.prefix + name
 
     def put_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write `content`, replacing the file in one step."""
+        """Writes `content`, and replaces the file in one step."""
         self.storage.put(self.address(name), json.dumps(content, indent=1).encode())
 
     def get_json(self, name: str) -> dict[str, Any] | None:
-        """The content of a JSON file; None when it is not there. Refused `plan_corrupt`."""
+        """Returns the content of a JSON file, or None if there is no such file. Raises Refused
+        `plan_corrupt`."""
         try:
             found = json.loads(self.storage.get(self.address(name)))
         except NotFound:
@@ -81,18 +92,19 @@ class RunFolder:
         return found
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of that name, damaged or not."""
+        """Whether the folder has a file of this name, damaged or not."""
         return self.storage.head(self.address(name)) is not None
 
     def delete(self) -> None:
-        """Delete all files of the run."""
+        """Deletes all files of the run."""
         for batch in self.storage.list(self.prefix):
             self.storage.delete(texts(batch.column("address")))
 
     def names(self, folder: str) -> list[str]:
-        """The parts under `folder` ("candidates"), as names within the run's folder, sorted.
+        """Returns the names of the parts under `folder`, such as "candidates", sorted. The names
+        are relative to the run's folder.
 
-        Not what a writer that was killed left behind: a temporary file is no part.
+        Temporary files, which a killed writer left, are not parts.
         """
         found: list[str] = []
         for batch in self.storage.list(self.address(f"{folder}/")):
@@ -101,22 +113,23 @@ class RunFolder:
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
-    """SHA-256 of `content` in one canonical spelling, without its own `checksum` field."""
+    """Returns the SHA-256 of `content` as canonical JSON, without the field `checksum`."""
     bare = {key: value for key, value in content.items() if key != "checksum"}
     canonical = json.dumps(bare, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def announce_epoch(storage: Storage, *, run_epoch: int, run_id: str) -> None:
-    """Tell the executors of earlier runs, through the storage, that their time is over."""
+    """Records on the storage that this run is the one that may delete. Executors of earlier runs
+    read the record and stop."""
     content = {"run_epoch": run_epoch, "run_id": run_id}
     storage.put(EPOCH_ADDRESS, json.dumps(content).encode())
 
 
 def epoch_is_ours(storage: Storage, *, run_epoch: int, run_id: str) -> bool:
-    """Whether no other run has announced itself. For executors, before each batch of deletes.
+    """Whether no other run has announced itself. Executors ask this before each batch of deletes.
 
-    Both are compared: two copies of one database count their epochs alike.
+    Both epoch and id are compared: two copies of one database may give the same epoch to two runs.
     """
     found = json.loads(storage.get(EPOCH_ADDRESS))
     return bool(found["run_epoch"] == run_epoch and found["run_id"] == run_id)

@@ -1,4 +1,4 @@
-"""The named steps of a run: how long each took, and who is told."""
+"""The named steps of a run: measures the time of each step, and calls an observer."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ebbtide.formats.base import RunHold
 
 Event = Literal["start", "end"]
 Observer = Callable[[str, Event], None]
-"""Called with a step's name when it starts and when it has ended well."""
+"""Called with a step's name when the step starts, and when it has ended without an error."""
 
 
 def silent(step: str, event: Event) -> None:
-    """The observer that tells nobody."""
+    """The observer that does nothing."""
 
 
 class Unheld:
-    """The hold of one who holds nothing, and only looks."""
+    """A hold without a lease, for operations that only read."""
 
     run_epoch = 0
 
     def check(self) -> None:
-        """Nothing is held that could be lost."""
+        """Does nothing: there is no lease that could be lost."""
 
 
 class Steps:
@@ -37,7 +37,8 @@ class Steps:
         *,
         name: Callable[[str], None] = lambda _step: None,
     ) -> None:
-        """`name` hears of each step before it begins: it calls by that what the engine does."""
+        """`name` is called with each step's name before the step begins, to name the engine's
+        jobs."""
         self._name = name
         self._hold = hold
         self._observer = observer
@@ -54,5 +55,5 @@ class Steps:
         self._observer(name, "end")
 
     def seconds(self) -> dict[str, float]:
-        """Seconds per step so far."""
+        """Returns the seconds that each step has taken so far."""
         return {name: round(seconds, 3) for name, seconds in self._seconds.items()}

@@ -1,1 +1,1 @@
-"""Expedited delete: what an administrator names goes at once, and for good."""
+"""Purge: deletes the data that an administrator names, at once and for good."""

@@ -1,6 +1,6 @@
-"""A set of addresses that are about to go: asked by key first, then exactly.
+"""A set of addresses to be deleted. It is searched by key first, and then by address.
 
-Where something is deleted, a key is not enough: two addresses may have one.
+A key alone is not enough for deletes: two addresses may have the same key.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ ADDRESSES_PER_STEP = 10_000
 
 
 class AddressSet:
-    """Distinct addresses. Holds some 100 bytes for each."""
+    """Distinct addresses. Uses about 100 bytes of memory for each."""
 
     def __init__(self, columns: Iterable[pa.Array[Any] | pa.ChunkedArray[Any]]) -> None:
-        """Of columns of text, which have each address once."""
+        """Builds the set from columns of text, which contain each address once."""
         chunks = [
             chunk
             for column in columns
             for chunk in (column.chunks if isinstance(column, pa.ChunkedArray) else [column])
         ]
-        # Offsets of 64 bits: together they may have more than 2 GiB.
+        # Offsets of 64 bits, because all addresses together may exceed 2 GiB.
         whole = pa.chunked_array(chunks, pa.string()).cast(pa.large_string()).combine_chunks()
         keys = keys_of(whole)
         order = np.argsort(keys)
@@ -46,7 +46,7 @@ class AddressSet:
             yield from texts(self._addresses.slice(start, ADDRESSES_PER_STEP))
 
     def may_have(self, keys: KeyArray) -> Mask:
-        """For each key whether an address has it."""
+        """Returns for each key whether an address of the set has it."""
         if not len(self):
             return np.zeros(len(keys), np.bool_)
         places = np.searchsorted(self.keys, keys)
@@ -55,7 +55,7 @@ class AddressSet:
         return found
 
     def has(self, addresses: pa.Array[Any] | pa.ChunkedArray[Any]) -> Mask:
-        """For each address, none of which is null, whether it is one of them."""
+        """Returns for each address whether it is in the set. There must be no nulls."""
         keys = keys_of(addresses)
         found = self.may_have(keys)
         likely = np.flatnonzero(found)
@@ -71,6 +71,6 @@ class AddressSet:
         return found
 
     def matches(self, addresses: list[str]) -> list[bool]:
-        """As `has`, for a list."""
+        """Returns for each address of a list whether it is in the set."""
         found: list[bool] = self.has(pa.array(addresses, pa.string())).tolist()
         return found

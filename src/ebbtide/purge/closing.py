@@ -1,7 +1,8 @@
-"""Between the check and the delete: one transaction looks again, and closes the addresses for good.
+"""Closes the addresses of a purge: one transaction checks again, and records them as purged.
 
-It holds the repository's row exclusively. Whoever makes a reference holds it shared and asks
-whether an address was purged, so that each either is seen here or sees this.
+It holds the repository's row exclusively. A transaction that makes a reference holds the row
+shared, and asks whether the address was purged. Therefore either this transaction sees the new
+reference, or the other sees the purge.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from ebbtide.store.metadata.references import drop_staged
 
 ATTEMPTS: Final = 5
 UNSEEN_MAX: Final = 16
-"""So many trees that came meanwhile are read while nobody else can do anything; more are read
-before it is tried again, as long as there are attempts."""
+"""The most new trees that are read while the repository is locked. If there are more, they are read
+without the lock, and the transaction is tried again, up to the last of ATTEMPTS."""
 
 
 def find_others(search: Search) -> list[Reference]:
-    """Everything in the way of a purge now. What comes meanwhile is found by `close`."""
+    """Returns all references that prevent a purge now. `close` finds references that are made
+    later."""
     metadata, repository_id = search.context.metadata, search.context.repository_id
     with metadata.snapshot() as tx:
         commits = intact_commits(tx, repository_id)
@@ -33,10 +35,10 @@ def find_others(search: Search) -> list[Reference]:
 
 
 def close(search: Search, lease: Lease, purge_id: str) -> list[Reference]:
-    """Close the addresses, and drop the staged entries that were named; or, if anything is in the
-    way, change nothing and say what.
+    """Closes the addresses, and drops the named staged entries. If a reference prevents this,
+    changes nothing, and returns all such references.
 
-    Raises Refused `lease_lost`, and where a tree cannot be read.
+    Raises Refused `lease_lost`, and Refused if a tree cannot be read.
     """
     metadata, repository_id = search.context.metadata, search.context.repository_id
     for attempt in range(1, ATTEMPTS + 1):

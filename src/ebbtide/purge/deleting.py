@@ -1,7 +1,7 @@
-"""Deleting what was closed, and writing down what became of each address.
+"""Deletes the closed objects, and records the outcome of each address.
 
-A part of the plan at a time. What the record of a part has settled is not tried again, so that a
-purge that was stopped, or met errors, goes on where it was.
+It handles one part of the plan at a time. An address with a recorded outcome other than `failed` is
+not tried again. A purge that was stopped, or had failed deletes, therefore continues from there.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ebbtide.storage import Storage
 
 @dataclass(slots=True)
 class Deleted:
-    """What became of the objects of a purge: the parts that say it (DELETED_SCHEMA), and how many
-    came to which end."""
+    """The outcomes of a purge: the parts that contain them (DELETED_SCHEMA), and the number of each
+    outcome."""
 
     parts: list[Part] = field(default_factory=list)
     outcomes: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing failed."""
+        """Whether no delete failed."""
         return not self.outcomes.get("failed", 0)
 
     def add(self, part: Part, table: pa.Table) -> None:
-        """Take one more part."""
+        """Adds one part."""
         self.parts.append(part)
         for outcome, count in outcome_counts(table).items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
@@ -49,9 +49,9 @@ def delete_objects(
     check: Callable[[], None],
     into: Deleted,
 ) -> None:
-    """Delete the objects of the plan's `parts`, but for what earlier attempts settled.
+    """Deletes the objects of the plan's `parts`, except those that earlier attempts settled.
 
-    `check` is called before each part, and raises where the purge may delete no more.
+    `check` is called before each part. It raises an error if the purge must not continue.
     """
     done = set(folder.names("deleted"))
     for part, objects in zip(parts, read_objects(folder, parts), strict=True):
@@ -68,13 +68,13 @@ def delete_objects(
 
 
 def record_name(part: Part) -> str:
-    """What the record of one of the plan's parts is called."""
+    """Returns the name of the file with the outcomes of one part of the plan."""
     assert part.name is not None
     return f"deleted/{part.name.rpartition('/')[2]}"
 
 
 def part_of(folder: RunFolder, name: str, table: pa.Table) -> Part:
-    """A part that an earlier attempt wrote, as it is now."""
+    """Returns the description of a part that an earlier attempt wrote."""
     answer = PartRows()
     data = folder.storage.get(folder.address(name))
     size = int(pc.sum(table.column("size_bytes")).as_py() or 0)
@@ -85,7 +85,7 @@ def part_of(folder: RunFolder, name: str, table: pa.Table) -> Part:
 def _delete_part(
     storage: Storage, objects: pa.Table, earlier: pa.Table | None, check: Callable[[], None]
 ) -> tuple[pa.Table, bool]:
-    """The record of a part, and whether anything in it is new."""
+    """Returns the outcomes of a part, and whether any of them is new."""
     settled = DELETED_SCHEMA.empty_table()
     if earlier is not None:
         settled = earlier.filter(pc.not_equal(earlier.column("outcome"), pa.scalar("failed")))

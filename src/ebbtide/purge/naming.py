@@ -1,6 +1,7 @@
-"""What a request names: entries of commits, staged entries, collections; by ids that stay.
+"""Resolves a request to commits, entries, staged entries and collections, by ids that never change.
 
-An *entry* is a path of a commit. Whatever refers to an address and was not named is in the way.
+An *entry* is a path of a commit. A reference that uses one of the addresses, and was not named,
+prevents the purge.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from ebbtide.store.revisions import Revision, resolve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """What is named: all entries of `commits`; the `paths` of others, by their ids; `staged`
-    entries; `collections` with their kept versions. With `all_history` every entry of every commit
-    that has one of their addresses; but no collection."""
+    """The named things: all entries of `commits`; some `paths` of other commits, by the ids of
+    these commits; `staged` entries; and `collections` with their kept versions. With
+    `all_history` every entry with one of these addresses is named too, in every commit, but no
+    other collection."""
 
     commits: frozenset[str] = frozenset()
     collections: frozenset[str] = frozenset()
@@ -36,7 +38,7 @@ class Named:
     all_history: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """For the plan."""
+        """Returns the named things as JSON, for the plan."""
         return {
             "commits": sorted(self.commits),
             "collections": sorted(self.collections),
@@ -47,7 +49,7 @@ class Named:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Named:
-        """What `to_json` gave."""
+        """Parses the JSON that `to_json` returned."""
         return cls(
             commits=frozenset(content["commits"]),
             collections=frozenset(content["collections"]),
@@ -59,8 +61,8 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a request names now: whole commits and contents, and entries that were looked up one by
-    one."""
+    """The objects that a request names now: those of whole commits and contents, and those of
+    single entries."""
 
     named: Named
     commits: tuple[CommitRecord, ...]
@@ -68,10 +70,10 @@ class Resolved:
 
 
 def resolve_request(repository: Repository, request: Request) -> Resolved:
-    """Look everything up that a request names.
+    """Looks up everything that a request names.
 
-    Raises InvalidInput, NotFound `ref_not_found`, `object_not_found`, `collection_not_found` and so
-    on, Gone `commit_expired`: of what is gone nothing is left to purge.
+    Raises InvalidInput, NotFound (`ref_not_found`, `object_not_found`, `collection_not_found` and
+    so on), and Gone `commit_expired`: an expired commit has nothing left to purge.
     """
     context = repository.context
     with context.metadata.snapshot() as tx:
@@ -103,13 +105,13 @@ def resolve_request(repository: Repository, request: Request) -> Resolved:
 
 
 def _collections(repository: Repository, names: Iterable[str]) -> frozenset[str]:
-    """The ids of collections named by id or path, trashed ones too."""
+    """Returns the ids of collections named by id or path, also of trashed ones."""
     found = (repository.collections.find(name, include_expired=True) for name in names)
     return frozenset(collection.collection_id for collection in found)
 
 
 def _contents(context: RepositoryContext, collections: frozenset[str]) -> list[CommitRecord]:
-    """What collections have, and had in versions that are kept, as far as its data is there."""
+    """Returns the contents of collections and of their kept versions, if their data exists."""
     if not collections:
         return []
     with context.metadata.snapshot() as tx:
@@ -125,7 +127,8 @@ def _contents(context: RepositoryContext, collections: frozenset[str]) -> list[C
 def _look_up(
     context: RepositoryContext, target: PathTarget
 ) -> tuple[tuple[str, Entry] | None, list[tuple[str, Entry]]]:
-    """The entry of the commit, with its id, and those that are staged, with their tokens."""
+    """Returns the entry of the commit, with the commit's id, and the staged entries, with their
+    tokens."""
     with context.metadata.snapshot() as tx:
         revision = resolve(tx, context.repository_id, target.ref)
         tokens = revision.branch.tokens if revision.branch is not None else ()
@@ -153,6 +156,6 @@ def _committed(context: RepositoryContext, revision: Revision, path: str) -> Ent
     if revision.branch is None:
         commit.require_intact()
     elif not commit.is_intact:
-        return None  # what is staged on the branch may be there all the same
+        return None  # entries staged on the branch may still exist
     with context.reading(commit):
         return find_entry(context.storage, context.tree_of(commit), path, read=context.cache.range)

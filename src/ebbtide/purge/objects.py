@@ -1,7 +1,7 @@
 """The objects of a purge: each address once, with its size, checksum and all its paths.
 
-Rows come by path, in no order, and are brought together by address in buckets on a local disk, so
-that memory holds one bucket. Not for: which commits they are of (`naming`).
+Rows come by path, in no order. They are grouped by address in buckets on a local disk, so that only
+one bucket is in memory. Not for: the commits that have the objects (`naming`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENTRIES_SCHEMA: Final = make_schema(
     ("size_bytes", pa.int64()),
     ("checksum", pa.string()),
 )
-"""Entries, as ranges have them. `path` is null for what only a listing showed."""
+"""Entries, with columns of ranges. `path` is null in a row that comes from a listing."""
 
 OBJECTS_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -42,13 +42,14 @@ OBJECTS_SCHEMA: Final = make_schema(
     ("checksum", pa.string()),
     ("paths", pa.list_(pa.string())),
 )
-"""Each address once. `checksum` is SHA-256 in hexadecimal; empty where nobody knows it."""
+"""Each address once. `checksum` is SHA-256 in hexadecimal, or empty if it is not known."""
 
 ROWS_PER_BUCKET: Final = 250_000
 
 
 class Buckets:
-    """Rows of ENTRIES_SCHEMA, divided by address. To be entered, and left when it was read."""
+    """Rows of ENTRIES_SCHEMA, divided by address. A context manager: its files exist within the
+    block."""
 
     def __init__(self, rows_expected: int) -> None:
         self._count = 1 + rows_expected // ROWS_PER_BUCKET
@@ -74,7 +75,7 @@ class Buckets:
         self._stack.__exit__(kind, error, traceback)
 
     def add(self, table: pa.Table) -> None:
-        """Take rows."""
+        """Adds rows."""
         if self._count == 1:
             self._writers[0].write_table(table)
             return
@@ -83,8 +84,9 @@ class Buckets:
             self._writers[int(number)].write_table(table.filter(pa.array(buckets == number)))
 
     def objects(self, *, listed: bool = False) -> Iterator[pa.Table]:
-        """All rows by address (OBJECTS_SCHEMA), bucket by bucket, sorted within each; or only of
-        addresses that were `listed`, which have a row without a path."""
+        """Yields all rows grouped by address (OBJECTS_SCHEMA), one table for each bucket, sorted
+        within it. With `listed`, only addresses from a listing are returned: they have a row
+        without a path."""
         for writer in self._writers:
             writer.close()
         for path in self._paths:
@@ -92,7 +94,8 @@ class Buckets:
 
 
 def _by_address(entries: pa.Table, *, listed: bool) -> pa.Table:
-    """Where two rows differ in what should be the same, the larger stands."""
+    """Groups entries by address. If sizes or checksums of one address differ, the larger value is
+    used."""
     nulls = pc.CountOptions(mode="only_null")
     grouped = entries.group_by("address", use_threads=False).aggregate(
         [("size_bytes", "max"), ("checksum", "max"), ("path", "distinct"), ("path", "count", nulls)]
@@ -109,7 +112,7 @@ def _by_address(entries: pa.Table, *, listed: bool) -> pa.Table:
 
 
 def _sorted_lists(lists: Any) -> pa.Array[Any]:
-    """Lists of text with the values of each ascending, and without nulls."""
+    """Returns lists of text with the values of each list sorted, and without nulls."""
     flat = pa.table({"list": pc.list_parent_indices(lists), "value": pc.list_flatten(lists)})
     flat = flat.filter(pc.is_valid(flat.column("value")))
     flat = flat.sort_by([("list", "ascending"), ("value", "ascending")])
@@ -120,10 +123,11 @@ def _sorted_lists(lists: Any) -> pa.Array[Any]:
 
 
 def gather(context: RepositoryContext, resolved: Resolved) -> Generator[pa.Table, None, None]:
-    """The objects (OBJECTS_SCHEMA) that a request names, in batches. What lies outside the storage
-    root is left out: it is never touched. To be closed: files of its own lie on the local disk.
+    """Yields the objects (OBJECTS_SCHEMA) that a request names, in batches. Objects outside the
+    storage root are left out: they are never touched. Close the generator: it has files on the
+    local disk.
 
-    Raises Refused (`missing_tree` and so on) where a commit cannot be read.
+    Raises Refused (`missing_tree` and so on) if a commit cannot be read.
     """
     ranges = distinct_ranges(context, resolved.commits)
     with Buckets(sum(info.entry_count for info in ranges)) as buckets:
@@ -136,7 +140,8 @@ def gather(context: RepositoryContext, resolved: Resolved) -> Generator[pa.Table
 def distinct_ranges(
     context: RepositoryContext, commits: Iterable[CommitRecord], *, damaged: bool = False
 ) -> list[RangeInfo]:
-    """The ranges of the commits' trees, each once; trees that are `damaged` may be passed over.
+    """Returns the ranges of the commits' trees, each once. With `damaged`, unreadable trees are
+    skipped.
 
     Raises Refused (`missing_tree` and so on).
     """
@@ -149,8 +154,8 @@ def distinct_ranges(
 
 
 def own_entries(context: RepositoryContext, info: RangeInfo, *, damaged: bool = False) -> pa.Table:
-    """The entries of a range (ENTRIES_SCHEMA) that lie under the storage root; none of one that is
-    damaged, if it may be. Raises as `read_range`."""
+    """Returns the entries of a range (ENTRIES_SCHEMA) under the storage root. With `damaged`, an
+    unreadable range has none. Raises as `read_range` does."""
     with _passing_over(damaged):
         table = read_range_columns(
             context.storage,
@@ -186,7 +191,7 @@ def _table(entries: Iterable[Entry]) -> pa.Table:
 
 
 def _own(table: pa.Table) -> pa.Table:
-    """The rows whose addresses are of objects under the storage root."""
+    """Returns the rows whose addresses are objects under the storage root."""
     addresses: Any = table.column("address").combine_chunks()
     if not len(addresses):
         return table

@@ -1,11 +1,11 @@
-"""The plan of a purge: what is named and which objects that is, on storage before anything goes.
+"""The plan of a purge: the named things and their objects, on storage before the first delete.
 
 ```
-<purge_id>/plan.json            what is named, figures, the checksum of each part and of itself
+<purge_id>/plan.json            named things, figures, the checksums of all parts and of itself
 <purge_id>/objects/             each address with size, checksum and paths (OBJECTS_SCHEMA)
-<purge_id>/references.parquet   what is in the way (REFERENCES_SCHEMA), if anything is
-<purge_id>/deleted/             the same as objects/, with what became of each (DELETED_SCHEMA)
-<purge_id>/record-1.json        the signed record; one more for each time it was resumed
+<purge_id>/references.parquet   references that prevent the purge (REFERENCES_SCHEMA)
+<purge_id>/deleted/             the rows of objects/ with their outcomes (DELETED_SCHEMA)
+<purge_id>/record-1.json        the signed record; each resume adds one more
 ```
 """
 
@@ -32,20 +32,21 @@ PLAN_FILE: Final = "plan.json"
 REFERENCES_FILE: Final = "references.parquet"
 FORMAT_VERSION: Final = 1
 ROWS_PER_PART: Final = 10_000
-"""So many addresses are deleted between two records of what became of them."""
+"""The most addresses in one part. The outcomes of a part are recorded before the next is
+deleted."""
 REFERENCES_SHOWN: Final = 20
 
 DELETED_SCHEMA: Final = pa.schema(
     [*OBJECTS_SCHEMA, *make_schema(("outcome", pa.string()), ("error", pa.string()))]
 )
-"""`outcome` is `deleted`, `missing` or `failed`; `error` says why one failed."""
+"""`outcome` is `deleted`, `missing` or `failed`. `error` says why a delete failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgePlan:
-    """What goes. `parts` have its objects. `references` are the first things that were in the way,
-    `reference_counts` all of them by kind. `foreign_count` counts files that stay in a repository
-    that is purged as a whole, since they look like nobody's."""
+    """The plan of a purge. `parts` have its objects. `references` are the first references that
+    prevent the purge, and `reference_counts` counts all of them by kind. `foreign_count` counts
+    foreign files, which stay when a whole repository is purged."""
 
     purge_id: str
     identity: Identity
@@ -60,21 +61,21 @@ class PurgePlan:
 
     @property
     def object_count(self) -> int:
-        """How many objects go."""
+        """The number of objects in the plan."""
         return sum(part.rows for part in self.parts)
 
     @property
     def bytes_total(self) -> int:
-        """Their sizes together."""
+        """The sum of the objects' sizes."""
         return sum(part.bytes_total for part in self.parts)
 
     @property
     def reference_count(self) -> int:
-        """How much is in the way."""
+        """The number of references that prevent the purge."""
         return sum(self.reference_counts.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Without the checksum."""
+        """Returns the plan as JSON, without the checksum."""
         return {
             "format": FORMAT_VERSION,
             "purge_id": self.purge_id,
@@ -94,7 +95,8 @@ class PurgePlan:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> PurgePlan:
-        """What `to_json` gave. KeyError, TypeError or ValueError when it is something else."""
+        """Parses the JSON that `to_json` returned. Raises KeyError, TypeError or ValueError for
+        other JSON."""
         return cls(
             purge_id=content["purge_id"],
             identity=Identity(
@@ -123,7 +125,7 @@ class PurgePlan:
         )
 
     def with_references(self, found: list[Reference]) -> PurgePlan:
-        """This plan, with what is in its way."""
+        """Returns this plan with the references that prevent it."""
         return replace(
             self,
             references=tuple(found[:REFERENCES_SHOWN]),
@@ -134,7 +136,7 @@ class PurgePlan:
 def write_objects(
     folder: RunFolder, tables: Iterable[pa.Table], *, stem: str = "objects/part"
 ) -> list[Part]:
-    """Write objects (tables of OBJECTS_SCHEMA) as parts of a bounded size."""
+    """Writes objects (tables of OBJECTS_SCHEMA) as parts of at most ROWS_PER_PART rows."""
     answer = PartRows()
     number = 0
     for table in tables:
@@ -146,14 +148,14 @@ def write_objects(
 
 
 def read_objects(folder: RunFolder, parts: Iterable[Part]) -> Iterator[pa.Table]:
-    """The objects (OBJECTS_SCHEMA), part by part. Refused `plan_corrupt`."""
+    """Yields the objects (OBJECTS_SCHEMA), part by part. Raises Refused `plan_corrupt`."""
     for part in parts:
         assert part.name is not None
         yield read_part(folder, part.name, part.checksum).cast(OBJECTS_SCHEMA)
 
 
 def write_plan(folder: RunFolder, plan: PurgePlan, found: list[Reference]) -> str:
-    """Write the plan, and all that is in its way; its checksum."""
+    """Writes the plan, and all references that prevent it. Returns the plan's checksum."""
     PartRows().wrote(folder, REFERENCES_FILE, to_table(found), durable=True)
     content = plan.to_json()
     checksum = checksum_of(content)
@@ -162,7 +164,8 @@ def write_plan(folder: RunFolder, plan: PurgePlan, found: list[Reference]) -> st
 
 
 def read_plan(folder: RunFolder, checksum: str) -> PurgePlan:
-    """The plan whose checksum the database has. Refused `plan_missing` or `plan_corrupt`."""
+    """Reads the plan, and compares it with the checksum in the database. Raises Refused
+    `plan_missing` or `plan_corrupt`."""
     content = folder.get_json(PLAN_FILE)
     if content is None:
         raise Refused("plan_missing", f"{folder.path}/{PLAN_FILE} is not there: restore it")
@@ -177,5 +180,5 @@ def read_plan(folder: RunFolder, checksum: str) -> PurgePlan:
 
 
 def outcome_counts(table: pa.Table) -> dict[str, int]:
-    """Rows of DELETED_SCHEMA by outcome."""
+    """Returns the number of rows (DELETED_SCHEMA) for each outcome."""
     return dict(Counter(texts(table.column("outcome"))))

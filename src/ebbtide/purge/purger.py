@@ -1,4 +1,4 @@
-"""Purges of a store: begun, planned, carried out, resumed, shown.
+"""The purges of a store: begins, plans, carries out, resumes and shows them.
 
 A purge is in one of these states:
 
@@ -6,8 +6,9 @@ A purge is in one of these states:
         │          │           └─────▶ incomplete ─▶ done
         └▶ failed  └▶ refused
 
-`planned` changes nothing but the purge's own files. The transaction that closes the addresses leads
-to `deleting`; from there on there is no way back. Whatever stopped can be resumed.
+Until `planned`, only the purge's own files are written. The transaction that closes the addresses
+leads to `deleting`, and cannot be undone. A purge that stopped before `failed`, `refused` or `done`
+can be resumed.
 """
 
 from __future__ import annotations
@@ -55,23 +56,23 @@ KINDS: Final = {
     COMMIT: ("commit", "commits"),
     COLLECTION: ("collection", "collections"),
     HOLD: ("hold", "holds"),
-    STAGED: ("branch on which it is staged", "branches on which it is staged"),
+    STAGED: ("branch on which an object is staged", "branches on which objects are staged"),
     WRITE: ("write in progress", "writes in progress"),
-    COPY: ("copy in flight", "copies in flight"),
+    COPY: ("copy that a reading needs", "copies that a reading needs"),
 }
-"""What a reference of each kind is called, and several of them."""
+"""The name of each kind of reference, in the singular and in the plural."""
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeReport:
-    """What is known of a purge. `plan` is None before there is one, `record` before the end."""
+    """The state of a purge. `plan` is None before it is planned, `record` until it has one."""
 
     row: PurgeRow
     plan: PurgePlan | None = None
     record: dict[str, Any] | None = None
 
     def summary(self) -> dict[str, Any]:
-        """What the database alone knows, for lists."""
+        """Returns the fields that the database has, for lists."""
         row = self.row
         return {
             "purge_id": row.purge_id,
@@ -88,7 +89,7 @@ class PurgeReport:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """For answers: what `ebbtide purge show --json` prints."""
+        """Returns all fields as JSON, as `ebbtide purge show --json` prints them."""
         plan, record = self.plan, self.record or {}
         return self.summary() | {
             "object_count": record.get("object_count", plan.object_count if plan else 0),
@@ -102,8 +103,8 @@ class PurgeReport:
 
 
 class Purges:
-    """The purges of a store. `meter` counts the objects as they are deleted; `engine` looks at the
-    trees of a long history, in this process unless another is given."""
+    """The purges of a store. `meter` counts deleted objects. `engine` reads the trees of a long
+    history; by default this process reads them."""
 
     def __init__(
         self, store: Store, *, notice: Notice = silent, engine: Engine | None = None
@@ -116,10 +117,10 @@ class Purges:
         self.keys = PurgeKeys(store.metadata, SecretBox(store.directory, store.settings))
 
     def begin(self, repository_name: str, request: Request) -> PurgeRow:
-        """Record that a purge was asked for. Nothing is planned yet.
+        """Records that a purge was requested. Nothing is planned yet.
 
-        Raises InvalidInput, NotFound and Gone for what the request names, Failed
-        `secret_key_missing` where its record could not be signed.
+        Raises InvalidInput, NotFound and Gone for the named things, and Failed `secret_key_missing`
+        if the record could not be signed.
         """
         request.check()
         repository = self._store.repository(repository_name)
@@ -142,17 +143,18 @@ class Purges:
         return row
 
     def carry_out(self, purge_id: str, *, dry_run: bool = False) -> PurgeReport:
-        """Do what is left to do of a purge: plan it, close what it names, delete.
+        """Does the remaining steps of a purge: plans it, closes its addresses, and deletes the
+        objects. With `dry_run` it ends after the plan.
 
-        What is in the way makes it `refused`, which is a report, as is `incomplete`; with
-        `dry_run` the end is a plan. Raises Conflict `purge_ended`, NotFound `purge_not_found`;
-        Refused `run_in_progress` and `lease_lost`; and what broke, of which the purge is `failed`
-        if it was not planned, and can be resumed if it was.
+        A refused or incomplete purge is returned, not raised. Raises Conflict `purge_ended`,
+        NotFound `purge_not_found`, Refused `run_in_progress` or `lease_lost`, and the errors of the
+        steps. An error while planning makes the purge `failed`, except `lease_lost`. After any
+        other error it can be resumed.
         """
         row = self.find(purge_id)
         self.require_open(row)
         if row.request["repository"] and row.closed_at is not None:
-            # The repository is none of the database's any more.
+            # The database does not have the repository any more.
             self._delete(row, None)
             return self.show(purge_id)
         repository = self._repository(row)
@@ -175,8 +177,9 @@ class Purges:
         return self.show(purge_id)
 
     def carry_out_alone(self, purge_id: str, *, dry_run: bool = False) -> None:
-        """As `carry_out`, for nobody who waits: what it raises of ours is kept with the purge,
-        whose state stays what it came to."""
+        """Carries a purge out in the background. An EbbtideError is recorded with the purge, and
+        not raised; any other error is recorded and raised. The purge keeps the state that it has
+        reached."""
         try:
             self.carry_out(purge_id, dry_run=dry_run)
         except EbbtideError as error:
@@ -187,26 +190,32 @@ class Purges:
             raise
 
     def _keep(self, purge_id: str, error: dict[str, str]) -> None:
-        """Keep why a purge ended with it; in the log alone where the database takes nothing."""
+        """Records the error of a purge. If the database does not accept it, it is only logged."""
         try:
             self._update(self.find(purge_id), error=error)
         except EbbtideError as failed:
-            logger.error("purge %s: %s; not kept: %s", purge_id, error["message"], failed.message)
+            logger.error(
+                "purge %s: %s; this error could not be recorded: %s",
+                purge_id,
+                error["message"],
+                failed.message,
+            )
 
     def require_open(self, row: PurgeRow) -> None:
-        """Raises Conflict `purge_ended` for one of which nothing is left to do."""
+        """Raises Conflict `purge_ended` if nothing is left to do for the purge."""
         if row.state in ENDED:
             raise Conflict(
-                "purge_ended", f"purge {row.purge_id} is {row.state}: nothing of it is left to do"
+                "purge_ended", f"purge {row.purge_id} is {row.state}: nothing is left to do"
             )
 
     def list(self, repository_name: str) -> list[PurgeRow]:
-        """The purges of a repository, and of others that bore its name, the newest first."""
+        """Returns the purges of all repositories that had this name, the newest first."""
         with self._metadata.snapshot() as tx:
             return list_purges(tx, repository_name)
 
     def show(self, purge_id: str) -> PurgeReport:
-        """One purge. Raises NotFound `purge_not_found`; Refused for files that are damaged."""
+        """Returns one purge. Raises NotFound `purge_not_found`, and Refused if its files are
+        damaged."""
         row = self.find(purge_id)
         if row.plan_checksum is None:
             return PurgeReport(row)
@@ -216,7 +225,7 @@ class Purges:
         return PurgeReport(row, plan, None if record is None else record.content)
 
     def find(self, purge_id: str) -> PurgeRow:
-        """What the database knows of a purge. Raises NotFound `purge_not_found`."""
+        """Returns the database's row of a purge. Raises NotFound `purge_not_found`."""
         with self._metadata.snapshot() as tx:
             row = find_purge(tx, purge_id)
         if row is None:
@@ -224,7 +233,7 @@ class Purges:
         return row
 
     def objects(self, report: PurgeReport, *, limit: int) -> builtins.list[dict[str, Any]]:
-        """The first objects of a purge, as rows of OBJECTS_SCHEMA."""
+        """Returns the first objects of a purge, as rows of OBJECTS_SCHEMA."""
         found: builtins.list[dict[str, Any]] = []
         parts = () if report.plan is None else report.plan.parts
         for table in read_objects(self.folder(report.row), parts):
@@ -234,7 +243,7 @@ class Purges:
         return found
 
     def folder(self, row: PurgeRow) -> RunFolder:
-        """Where the files of a purge are."""
+        """Returns the folder with the files of a purge."""
         try:
             inside = inside_folder(self._repository(row), row.purge_id)
         except NotFound:
@@ -260,7 +269,7 @@ class Purges:
         return self._decided(row, plan, write_plan(work.folder, plan, found), "planned")
 
     def _decided(self, row: PurgeRow, plan: PurgePlan, checksum: str, state: str) -> PurgeRow:
-        """Keep what was planned; refused if anything is in the way."""
+        """Records the plan. The purge is refused if a reference prevents it."""
         refusal = _refusal(plan)
         values = {} if refusal is None else {"error": refusal}
         state = state if refusal is None else "refused"
@@ -272,11 +281,12 @@ class Purges:
         return replace(row, **values)
 
     def _read_plan(self, row: PurgeRow, folder: RunFolder) -> PurgePlan:
-        assert row.plan_checksum is not None  # nothing comes behind `planning` without one
+        assert row.plan_checksum is not None  # a purge has a plan once it is past `planning`
         return read_plan(folder, row.plan_checksum)
 
     def _delete(self, row: PurgeRow, check: Callable[[], None] | None) -> None:
-        """Delete what was closed, and write the record. `check` None: the whole repository."""
+        """Deletes the closed objects, and writes the record. `check` is None for a whole
+        repository."""
         folder = self.folder(row)
         plan = self._read_plan(row, folder)
         deleted = Deleted()
@@ -314,7 +324,8 @@ class Purges:
         if repository.info.repository_id != row.repository_id:
             raise NotFound(
                 "repository_not_found",
-                f"the repository {row.repository_name!r} of purge {row.purge_id} is no more",
+                f"the repository {row.repository_name!r} of purge {row.purge_id} does not exist "
+                "any more",
             )
         return repository
 
@@ -325,7 +336,7 @@ class Purges:
 
 
 def _refusal(plan: PurgePlan) -> dict[str, str] | None:
-    """Why a plan cannot be carried out; None if nothing is in the way."""
+    """Returns the reason why a plan cannot be carried out, or None."""
     if not plan.reference_count:
         return None
     counts = plan.reference_counts
@@ -333,19 +344,21 @@ def _refusal(plan: PurgePlan) -> dict[str, str] | None:
     if set(counts) == {HOLD}:
         return _error(
             "purge_held",
-            f"a hold is on commit {first.id} ({', '.join(first.names)}), which refers to what was "
-            f"to be purged{_more(plan)}: release it first. Nothing was deleted",
+            f"commit {first.id} is held ({', '.join(first.names)}), and has objects of this purge"
+            f"{_more(plan)}: release the hold first. Nothing was deleted",
         )
     listed = ", ".join(counted(count, *KINDS[kind]) for kind, count in sorted(counts.items()))
     return _error(
         "purge_in_use",
-        f"what was not named refers to what was to be purged ({listed}): name it too (all that "
-        "has the same bytes: the whole history), or take its references away. Nothing was deleted",
+        f"other data refers to the objects of this purge ({listed}): name that data too (the whole "
+        "history names every commit with these objects), or remove the references. Nothing was "
+        "deleted",
     )
 
 
 def _more(plan: PurgePlan) -> str:
-    return "" if plan.reference_count == 1 else f" (and {plan.reference_count - 1} more)"
+    others = plan.reference_count - 1
+    return f" (and {counted(others, 'more hold')})" if others else ""
 
 
 def _error(kind: str, message: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""The record of a purge: who, when, why, what was named, and what became of each address. Signed.
+"""The signed record of a purge: requester, time, reason, named things, and all outcomes.
 
 The list of addresses is in Parquet files beside it; the record has their SHA-256. The signature
-(Ed25519) is of the record without the field `signature`, as canonical JSON: keys sorted, no blanks,
-characters beyond ASCII escaped. Records are never changed: each attempt writes one of its own.
+(Ed25519) covers the record without the field `signature`, as canonical JSON: keys sorted, no
+blanks, characters beyond ASCII escaped. Records never change: each attempt writes a new one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"record-([0-9]+)\.json")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it was found: its file's name, SHA-256, and content."""
+    """A record that was read: its file's name, SHA-256, and content."""
 
     name: str
     checksum: str
@@ -39,7 +39,8 @@ class Record:
 def make_record(
     row: PurgeRow, plan: PurgePlan, deleted: Deleted, *, finished_at: datetime, previous: str | None
 ) -> dict[str, Any]:
-    """The record, without key and signature. `previous` is the SHA-256 of the one before."""
+    """Returns the record without key and signature. `previous` is the SHA-256 of the earlier
+    record."""
     return {
         "format": FORMAT_VERSION,
         "purge_id": row.purge_id,
@@ -75,7 +76,7 @@ def make_record(
 
 
 def write_record(folder: RunFolder, content: Mapping[str, Any], keys: PurgeKeys) -> Record:
-    """Sign a record and write it under a fresh name."""
+    """Signs a record, and writes it under a new name."""
     key_id, public_key = keys.current()
     whole = {
         **content,
@@ -89,7 +90,7 @@ def write_record(folder: RunFolder, content: Mapping[str, Any], keys: PurgeKeys)
 
 
 def record_names(folder: RunFolder) -> list[str]:
-    """The names of the records that are there, the oldest first."""
+    """Returns the names of the existing records, the oldest first."""
     found: list[tuple[int, str]] = []
     for batch in folder.storage.list(folder.prefix, recursive=False):
         for address in texts(batch.column("address")):
@@ -100,7 +101,7 @@ def record_names(folder: RunFolder) -> list[str]:
 
 
 def read_record(folder: RunFolder) -> Record | None:
-    """The newest record; None where there is none. Refused `plan_corrupt`."""
+    """Reads the newest record, or returns None if there is none. Raises Refused `plan_corrupt`."""
     names = record_names(folder)
     if not names:
         return None
@@ -115,7 +116,7 @@ def read_record(folder: RunFolder) -> Record | None:
 
 
 def is_genuine(record: Record, public_keys: Mapping[str, str]) -> bool:
-    """Whether one of the keys (by their ids) made the record's signature."""
+    """Whether one of the public keys (by key id) verifies the record's signature."""
     key = record.content.get("key")
     signature = record.content.get("signature")
     if not isinstance(key, dict) or not isinstance(signature, str):

@@ -1,8 +1,9 @@
-"""What refers to the addresses of a purge and was not named: that is in its way.
+"""Finds the references that prevent a purge: they use its addresses, and the request does not name
+them.
 
-Leases are none of these: a purge goes past them. So are the tokens of uploads: an address that was
-given out is in no entry, since linking copies the bytes, and the token of an object that was
-uploaded for a locator is a lease. A hold is one also where the commit was named.
+Leases do not prevent a purge. Nor do upload tokens. An address that was given out is in no entry,
+because linking copies the bytes. The token of an object that was uploaded for a locator is a lease.
+A hold prevents a purge even if the held commit was named.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ REFERENCES_SCHEMA: Final = make_schema(
     ("entry_count", pa.int64()),
     ("examples", pa.list_(pa.string())),
 )
-"""See `Reference`."""
+"""References, with the fields of `Reference`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Something that refers to the addresses by so many entries, and the first of their paths (of
-    writes and copies: addresses).
+    """A reference to some of the addresses. `entry_count` entries refer to them. `examples` are the
+    first of their paths; for writes and copies they are addresses.
 
-    `id` is a commit's or collection's, or empty; `names` are the refs on it, the collection's path,
-    the branch where it is staged, or why it is held.
+    `id` is the id of a commit or collection, or empty. `names` are the refs on the commit, the path
+    of the collection, the branch with the staged entries, or the reason of the hold.
     """
 
     kind: str
@@ -68,24 +69,24 @@ class Reference:
     examples: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """For answers and records."""
+        """Returns the reference as JSON, for answers and records."""
         return asdict(self) | {"names": list(self.names), "examples": list(self.examples)}
 
 
 def to_table(references: Iterable[Reference]) -> pa.Table:
-    """A table of REFERENCES_SCHEMA."""
+    """Returns a table of references (REFERENCES_SCHEMA)."""
     rows = [reference.to_json() for reference in references]
     return pa.Table.from_pylist(rows, schema=REFERENCES_SCHEMA)
 
 
 def trees_of(commits: Iterable[IntactCommit]) -> dict[str, str]:
-    """Checksums of the commits' trees by their ids."""
+    """Returns the checksums of the commits' trees, by tree id."""
     return {commit.tree_id: commit.tree_checksum for commit in commits}
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Looks for references, in one transaction that the caller gives."""
+    """Searches for references, in a transaction of the caller's."""
 
     context: RepositoryContext
     addresses: AddressSet
@@ -93,8 +94,8 @@ class Search:
     scan: TreeScan
 
     def others(self, tx: Transaction, commits: Iterable[IntactCommit]) -> list[Reference]:
-        """Everything in the way; `commits` are all that are intact, with trees that the scan has
-        looked at."""
+        """Returns all references that prevent the purge. `commits` are all intact commits, and the
+        scan has looked at their trees."""
         return [
             *self._of_commits(tx, commits),
             *self._staged(tx),
@@ -114,7 +115,7 @@ class Search:
                 yield Reference(HOLD, commit.commit_id, (holds[commit.commit_id],), *_sum(hits))
             count, examples = self._not_named(commit.commit_id, hits)
             if commit.collection_id is not None:
-                # Content that no collection has any more is kept by leases alone.
+                # Only leases keep content that no collection has any more.
                 for use, path in uses.get(commit.commit_id, ()):
                     yield Reference(COLLECTION, use.collection_id, (path,), *_sum(hits))
             elif count:
@@ -122,8 +123,8 @@ class Search:
                 yield Reference(COMMIT, commit.commit_id, refs, count, examples)
 
     def _uses(self, tx: Transaction) -> dict[str, list[tuple[ContentUse, str]]]:
-        """By content, the collections that are neither named nor gone and have it, or had it in a
-        version that is kept; each with its path."""
+        """Returns for each content the collections that have it, or had it in a kept version, with
+        their paths. Named and gone collections are left out."""
         repository_id = self.context.repository_id
         gone_before = self._gone_before(tx)
         places = read_places(tx, repository_id)
@@ -139,7 +140,8 @@ class Search:
         return found
 
     def _not_named(self, commit_id: str, hits: list[Hit]) -> tuple[int, tuple[str, ...]]:
-        """How many of its entries were not named, and the first of their paths."""
+        """Returns the number of the commit's entries that were not named, and the first of their
+        paths."""
         if self.named.all_history or commit_id in self.named.commits:
             return 0, ()
         named = self.named.paths.get(commit_id, frozenset())
@@ -153,7 +155,7 @@ class Search:
         counts: dict[str, int] = {}
         examples: dict[str, list[str]] = {}
         for entry in staged_among(tx, repository_id, self.addresses):
-            # What is under other tokens was dropped with its branch, and nobody can see it.
+            # Entries under other tokens were dropped with their branches: nobody can see them.
             if entry.token in branches and entry not in self.named.staged:
                 name = branches[entry.token]
                 counts[name] = counts.get(name, 0) + 1
@@ -178,7 +180,7 @@ class Search:
 
 
 def intact_commits(tx: Transaction, repository_id: str) -> list[IntactCommit]:
-    """All commits and contents whose data nobody let go, by id."""
+    """Returns all commits and contents that have their data, sorted by id."""
     return sorted(list_intact(tx, repository_id), key=lambda commit: commit.commit_id)
 
 
@@ -188,7 +190,7 @@ def _sum(hits: list[Hit]) -> tuple[int, tuple[str, ...]]:
 
 
 def count_by_kind(references: Iterable[Reference]) -> Mapping[str, int]:
-    """How many there are of each kind."""
+    """Returns the number of references of each kind."""
     counts: dict[str, int] = {}
     for reference in references:
         counts[reference.kind] = counts.get(reference.kind, 0) + 1

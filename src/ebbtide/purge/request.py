@@ -1,4 +1,5 @@
-"""What a purge is asked for: by whom, why, and what is named. As values and as JSON."""
+"""The request for a purge: the requester, the reason, and the named objects. As values and as
+JSON."""
 
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ TARGETS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PathTarget:
-    """A path at a revision; at a branch's plain name, what is staged there too."""
+    """A path at a revision. With the plain name of a branch it includes the entries staged
+    there."""
 
     ref: str
     path: str
 
     @classmethod
     def parse(cls, text: str) -> PathTarget:
-        """`REF:PATH`. Names of refs have no colon. Raises InvalidInput `invalid_argument` or
-        `invalid_path`."""
+        """Parses `REF:PATH`. Names of refs contain no colon. Raises InvalidInput `invalid_argument`
+        or `invalid_path`."""
         ref, colon, path = text.partition(":")
         if not (ref and colon):
             raise InvalidInput(
@@ -34,7 +36,7 @@ class PathTarget:
 
     @classmethod
     def of(cls, ref: str, path: str) -> PathTarget:
-        """Raises InvalidInput `invalid_argument` or `invalid_path`."""
+        """Returns a checked target. Raises InvalidInput `invalid_argument` or `invalid_path`."""
         check_path(path)
         if not ref or ":" in ref:
             raise InvalidInput("invalid_argument", f"{shown(ref)} is no name of a ref")
@@ -46,9 +48,10 @@ class PathTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to be purged. `who` says who asked: names and values of what is known of them.
+    """A request for a purge. `who` describes the requester, as names and values.
 
-    `all_history` names every commit that holds what the others name, too; `repository` everything.
+    `all_history` also names every commit that has one of the named objects. `repository` names the
+    whole repository.
     """
 
     reason: str
@@ -60,14 +63,14 @@ class Request:
     all_history: bool = False
 
     def check(self) -> None:
-        """Raises InvalidInput `invalid_argument`."""
+        """Checks the request. Raises InvalidInput `invalid_argument`."""
         check_text("the reason", self.reason, bytes_max=REASON_BYTES_MAX)
         if not self.reason.strip():
-            raise InvalidInput("invalid_argument", "a purge has a reason: say why")
+            raise InvalidInput("invalid_argument", "a purge needs a reason: give one")
         count = len(self.paths) + len(self.commits) + len(self.collections)
         if self.repository and (count or self.all_history):
             raise InvalidInput(
-                "invalid_argument", "who purges the whole repository names nothing else in it"
+                "invalid_argument", "a purge of the whole repository cannot name anything else"
             )
         if not self.repository and not count:
             raise InvalidInput(
@@ -76,11 +79,11 @@ class Request:
             )
         if count > TARGETS_MAX:
             raise InvalidInput(
-                "invalid_argument", f"{count} things are named, and {TARGETS_MAX} is the most"
+                "invalid_argument", f"a purge can name at most {TARGETS_MAX} targets: {count}"
             )
 
     def to_json(self) -> dict[str, Any]:
-        """For the database and the record."""
+        """Returns the request as JSON, for the database and the record."""
         return {
             "reason": self.reason,
             "who": dict(self.who),
@@ -93,7 +96,7 @@ class Request:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Request:
-        """What `to_json` gave."""
+        """Parses the JSON that `to_json` returned."""
         return cls(
             reason=content["reason"],
             who=content["who"],
@@ -106,17 +109,18 @@ class Request:
 
 
 def asked_by(who: Mapping[str, str]) -> str:
-    """Who asked for a purge, for people: a user of a machine, or whoever has an access key."""
+    """Returns the requester, for people: a user and host, or the name and id of an access key."""
     if "user" in who:
         return f"{who['user']}@{who.get('host', '')}"
     return f"{who.get('name', '')} ({who.get('access_key_id', '')})".strip()
 
 
 def require_confirmed(repository_name: str, confirmation: str) -> None:
-    """Raises InvalidInput `invalid_argument` unless the repository's name was typed in."""
+    """Raises InvalidInput `invalid_argument` unless the repository's name was typed as
+    confirmation."""
     if confirmation != repository_name:
         raise InvalidInput(
             "invalid_argument",
-            f"a purge cannot be taken back: confirm it with the name of the repository, "
+            f"a purge cannot be undone: confirm it with the name of the repository, "
             f"{repository_name!r}. Nothing was changed",
         )

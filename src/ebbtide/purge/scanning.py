@@ -1,10 +1,10 @@
-"""Which trees refer to a set of addresses: every tree is looked at once, exactly.
+"""Finds the trees that refer to a set of addresses. Each tree is looked at once, and exactly.
 
-What the address index of the collector knows of a range is enough to say that it has none of the
-addresses; where it may have one, and where the index says nothing, the range itself is read.
+The collector's address index can show that a range has none of the addresses. If the range may have
+one, or if the index does not know it, the range itself is read.
 
-Many trees are looked at by the engine of runs, few in this process: Spark takes longer to start.
-The driver holds each range once, and of trees those that refer to the addresses.
+The engine of runs reads many trees; this process reads few, because Spark takes longer to start.
+The driver holds each range once, and of the trees only those that refer to the addresses.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from ebbtide.store.content.layout import RANGES_PREFIX, range_address
 from ebbtide.store.content.ranges import read_range_columns
 
 FEW_TREES: Final = 1_000
-"""So many are looked at in this process: in less time than Spark takes to start, on S3 too."""
+"""Up to this number, trees are read in this process. That takes less time than Spark's start, also
+on S3."""
 TREES_PER_TASK: Final = 1_000
-"""The ranges of so many are held at a time, by each task that runs."""
+"""The most trees that a task holds at a time, with their ranges."""
 EXAMPLES_MAX: Final = 10
 
 TREE_RANGES_SCHEMA: Final = pa.schema([pa.field("tree_id", pa.string()), *NODES_SCHEMA])
-"""The ranges of trees."""
+"""The ranges of trees, one row for each range of a tree."""
 HITS_SCHEMA: Final = pa.schema(
     [
         *NODES_SCHEMA,
@@ -53,7 +54,7 @@ HITS_SCHEMA: Final = pa.schema(
         ),
     ]
 )
-"""Ranges that refer to some of the addresses. See `Hit`."""
+"""The ranges that refer to some of the addresses, with the fields of `Hit`."""
 
 _Node = tuple[str, str, int]
 """A row of NODES_SCHEMA."""
@@ -61,8 +62,8 @@ _Node = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A range that refers to some of the addresses: by how many entries, the first of their paths,
-    and which of the paths that were asked about are among them."""
+    """A range that refers to some of the addresses. `entry_count` entries do so. `asked` are their
+    paths that were asked about, and `examples` the first of their other paths."""
 
     entry_count: int
     examples: tuple[str, ...]
@@ -71,10 +72,10 @@ class Hit:
 
 @dataclass(slots=True)
 class TreeScan:
-    """What was found so far. `asked` are paths that are to be told of one by one; `engine` looks at
-    trees where there are many.
+    """A scan of trees, with its results so far. `asked` are paths that are reported one by one.
+    `engine` reads the trees if there are many.
 
-    Trees and ranges never change, so that what was found of one stays true.
+    Trees and ranges never change, so that a result stays valid.
     """
 
     storage: Storage
@@ -87,7 +88,8 @@ class TreeScan:
     _trees: dict[str, tuple[_Node, ...]] = field(default_factory=dict)
 
     def recall(self, folder: RunFolder) -> None:
-        """Take over what the index knows. The collector's lease is held: no run is at the index."""
+        """Takes over the knowledge of the address index. The caller holds the collector's lease, so
+        that no run changes the index."""
         index = Index.open(self.storage, folder, (), read_at=EPOCH, writable=False)
         names = index.names("nodes", LOOSE)
         if not names:
@@ -99,7 +101,8 @@ class TreeScan:
                 self._clean.update(self._clean_nodes(table, unchanged))
 
     def _clean_nodes(self, table: pa.Table, unchanged: Unchanged) -> Iterator[_Node]:
-        """The rows of an index part (KEYED_SCHEMA) that can be trusted and have none of them."""
+        """Yields the rows of an index part (KEYED_SCHEMA) that are up to date, and whose ranges
+        have none of the addresses."""
         addresses = self.layout.node_addresses(table.column("node_id"))
         sound = unchanged.since(addresses, table.column("read_at").to_numpy())
         lists: Any = table.column("keys").combine_chunks()
@@ -111,16 +114,17 @@ class TreeScan:
         yield from zip(*columns, strict=True)
 
     def unseen(self, trees: Mapping[str, str]) -> dict[str, str]:
-        """Those of the trees (checksums by id) that were not looked at."""
+        """Returns the trees (checksums by id) that were not looked at yet."""
         return {
             tree_id: checksum for tree_id, checksum in trees.items() if tree_id not in self._trees
         }
 
     def look_at(self, trees: Mapping[str, str]) -> None:
-        """Look at trees (checksums by id), with all their ranges, that were not looked at.
+        """Looks at trees (checksums by id), with all their ranges, unless they were looked at
+        before.
 
-        Raises Refused (`missing_tree`, `corrupt_node` and so on): what cannot be read may refer to
-        any address. And as `Frame.collect`.
+        Raises Refused (`missing_tree`, `corrupt_node` and so on): a file that cannot be read may
+        refer to any address. Also raises the errors of `Frame.collect`.
         """
         unseen = list(self.unseen(trees).items())
         engine = self.engine if len(unseen) > FEW_TREES else LocalEngine()
@@ -150,11 +154,12 @@ class TreeScan:
         return tree_id in self._trees
 
     def hits(self, tree_id: str) -> list[Hit]:
-        """Those of the ranges of a tree that was looked at that refer to the addresses."""
+        """Returns the ranges of a tree that refer to the addresses. The tree must have been looked
+        at."""
         return [self._hits[node] for node in self._trees[tree_id]]
 
     def _look_into(self, engine: Engine, nodes: Sequence[_Node]) -> None:
-        """Read ranges, and note which refer to the addresses."""
+        """Reads ranges, and notes which of them refer to the addresses."""
         if not nodes:
             return
         look = partial(_look_into, self.storage, self.addresses, self.asked)
@@ -166,19 +171,19 @@ class TreeScan:
 
 
 def _divided(engine: Engine, items: Sequence[Any]) -> list[Sequence[Any]]:
-    """The tasks of a step over items: some for each core."""
+    """Divides items into the tasks of a step, at most `task_count`."""
     count = min(engine.task_count, len(items))
     return [items[number::count] for number in range(count)]
 
 
 def _nodes_in(table: pa.Table) -> Iterator[_Node]:
-    """The rows of a table that has the columns of NODES_SCHEMA."""
+    """Yields the rows of a table that has the columns of NODES_SCHEMA."""
     for batch in table.select(NODES_SCHEMA.names).to_batches():
         yield from rows_in(batch)
 
 
 def _read_trees(storage: Storage, layout: Layout, trees: Sequence[tuple[str, str]]) -> Batches:
-    """The ranges of trees, given by id and checksum."""
+    """Yields the ranges of trees, which are given by id and checksum."""
 
     def address_of(tree: tuple[str, str]) -> str:
         return layout.tree_address(tree[0])
@@ -192,7 +197,7 @@ def _read_trees(storage: Storage, layout: Layout, trees: Sequence[tuple[str, str
 def _look_into(
     storage: Storage, addresses: AddressSet, asked: frozenset[str], nodes: Sequence[_Node]
 ) -> Batches:
-    """Those of some ranges that refer to the addresses."""
+    """Yields which of these ranges refer to the addresses (HITS_SCHEMA)."""
 
     def address_of(node: _Node) -> str:
         return range_address(node[0])
@@ -209,7 +214,7 @@ def _look_into(
 
 
 def _of_these(hits: frozenset[_Node], batches: Batches) -> Batches:
-    """The rows of TREE_RANGES_SCHEMA that are of some ranges."""
+    """Yields the rows of TREE_RANGES_SCHEMA whose ranges are in `hits`."""
     ids = pa.array({node_id for node_id, _, _ in hits}, pa.string())
     for batch in batches:
         likely = batch.filter(pc.is_in(batch.column("node_id"), value_set=ids))
@@ -223,7 +228,7 @@ def _hit(paths: list[str], asked: frozenset[str]) -> Hit:
 
 
 def _listed(storage: Storage) -> Unchanged:
-    """The files of ranges that are there, and when they were written."""
+    """Lists the files of ranges, with the time when each was written."""
     tables = [
         pa.Table.from_batches([batch]).select(["address", "last_modified"])
         for batch in storage.list(RANGES_PREFIX)

@@ -1,6 +1,6 @@
-"""Verification of a purge: the record is genuine, what it says is so, and nothing else is amiss.
+"""Verifies a purge: its record is genuine, and agrees with the list, the database and the storage.
 
-Changes nothing. Every difference is named; none is an error.
+It changes nothing. It names every difference, and raises no error for one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ebbtide.store.metadata.repositories import list_repositories
 from ebbtide.wording import counted
 
 HEADS_MAX: Final = 100
-"""So many addresses of one directory are looked for one by one; for more it is listed."""
+"""The most addresses of one directory that are looked up one by one. For more, it is listed."""
 NAMED_MAX: Final = 20
-"""So many addresses are named in one sort of difference; the others are counted."""
+"""The most addresses that are named for one kind of difference. The others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is not as the record says: what sort of thing, and in words."""
+    """A difference from the record: its kind, and a text."""
 
     kind: str
     text: str
@@ -41,14 +41,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a verification found; nothing, where all is well."""
+    """The differences that a verification found."""
 
     purge_id: str
     address_count: int
     differences: tuple[Difference, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """For answers."""
+        """Returns the result as JSON, for answers."""
         return {
             "purge_id": self.purge_id,
             "verified": not self.differences,
@@ -58,7 +58,7 @@ class Verification:
 
 
 def verify(store: Store, purge_id: str) -> Verification:
-    """Compare a purge with its record, the database and the storage.
+    """Compares a purge with its record, the database and the storage.
 
     Raises NotFound `purge_not_found`, Failed `storage_error`.
     """
@@ -83,7 +83,7 @@ class _Verifying:
         self.address_count = 0
 
     def differences(self) -> Iterator[Difference]:
-        """What was found, the addresses of each sort together."""
+        """Yields the differences. Addresses with the same kind of difference are named together."""
         yield from self._found
         for kind, count in self._counts.items():
             shown = ", ".join(self._addresses[kind])
@@ -91,17 +91,17 @@ class _Verifying:
             yield Difference(kind, f"{_WORDS[kind]}: {shown}{more}")
 
     def run(self) -> None:
-        """Look at everything."""
+        """Checks everything."""
         row = self._row
         if row.state != "done":
-            self._note("state", f"the purge is {row.state}, and has not come to its end")
+            self._note("state", f"the purge is {row.state}, and not done")
         if row.plan_checksum is None:
             return
         try:
             plan = read_plan(self._folder, row.plan_checksum)
             record = read_record(self._folder)
         except Failed:
-            raise  # nothing is known of the record: it may be as it should
+            raise  # the record could not be read, and may be correct
         except EbbtideError as error:
             self._note("record", error.message)
             return
@@ -114,9 +114,10 @@ class _Verifying:
     def _check_record(self, record: Record, plan: PurgePlan) -> None:
         row, content = self._row, record.content
         if not is_genuine(record, self._public_keys):
-            self._note("signature", f"no key of this store made the signature of {record.name}")
+            text = f"the signature of {record.name} was not made by a key of this store"
+            self._note("signature", text)
         if record.checksum != row.record_checksum:
-            self._note("record", f"{record.name} is not the record that the database knows of")
+            self._note("record", f"{record.name} has another checksum than the database says")
         same = {
             "purge_id": row.purge_id,
             "repository_id": row.repository_id,
@@ -128,17 +129,17 @@ class _Verifying:
         }
         for name, expected in same.items():
             if content.get(name) != expected:
-                self._note("record", f"{name} of the record is not what the database says")
+                self._note("record", f"{name} of the record differs from the database")
 
     def _check_list(self, record: Record, plan: PurgePlan) -> None:
         storage = open_storage(plan.storage_url)
         is_there = self._repository_is_there()
         if plan.whole and is_there:
-            self._note("repository", "the repository is in the database still, or again")
+            self._note("repository", "the repository is still, or again, in the database")
         listed = record.content.get("list", [])
         names = [part.get("name") for part in listed]
         for name in sorted(set(self._folder.names("deleted")).difference(names)):
-            self._note("list", f"{name} is no part of the record")
+            self._note("list", f"{name} is not in the record")
         outcomes: dict[str, int] = defaultdict(int)
         closed = size = 0
         for part in listed:
@@ -158,9 +159,9 @@ class _Verifying:
             record.content.get("size_bytes"),
             record.content.get("outcomes"),
         ):
-            self._note("list", "the figures of the record are not those of its list")
+            self._note("list", "object count, size or outcomes of the record differ from its list")
         if self.address_count < plan.object_count:
-            self._note("list", "not all that was planned is in the list")
+            self._note("list", "the list has fewer objects than the plan")
         if not plan.whole and is_there:
             self._check_no_others(closed)
 
@@ -181,7 +182,7 @@ class _Verifying:
         return table
 
     def _check_closed(self, addresses: list[str]) -> int:
-        """How many of the addresses were closed by this purge."""
+        """Returns the number of the addresses that this purge closed."""
         with self._store.metadata.snapshot() as tx:
             found = find_purged(tx, self._row.repository_id, addresses)
         self._name("not_closed", [each for each in addresses if each not in found])
@@ -202,7 +203,7 @@ class _Verifying:
                 if each.storage_url == plan.storage_url
             ]
         if owners and owners != [plan.identity.repository_id]:
-            return  # another repository is at the root by now, and its files are its own
+            return  # another repository is at this root now, and has its own files there
         self._name("still_there", list(still_there(storage, addresses)))
 
     def _repository_is_there(self) -> bool:
@@ -222,14 +223,14 @@ class _Verifying:
 
 
 _WORDS: Final = {
-    "outcome": "were neither deleted nor missing",
-    "not_closed": "are not in the table of what was purged",
-    "still_there": "are on the storage",
+    "outcome": "objects that were neither deleted nor missing",
+    "not_closed": "addresses that are not in the table of purged addresses",
+    "still_there": "objects that are still on the storage",
 }
 
 
 def still_there(storage: Storage, addresses: Iterable[str]) -> Iterator[str]:
-    """Those of the addresses at which there is an object."""
+    """Yields the addresses at which an object exists."""
     by_directory: dict[str, set[str]] = defaultdict(set)
     for address in addresses:
         by_directory[address.rpartition("/")[0]].add(address)

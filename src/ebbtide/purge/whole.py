@@ -1,9 +1,9 @@
-"""Purging a whole repository: all files under its root that are ours, and all that is known of it.
+"""Purges a whole repository: all its own files under the root, and everything in the database.
 
-The transaction drops the repository from the database, so that nobody finds it any more; the files
-go after it. `_ebbtide/OWNER` goes last: as long as it is there, nobody can make a repository at the
-root, and a purge that was stopped knows that the files are still its own. What does not look like
-the store's own is kept.
+A transaction deletes the repository from the database, so that nobody finds it any more. Its files
+are deleted afterwards. At the end `_ebbtide/OWNER` is closed: it stays, and says that the
+repository ended. Until then nobody can make a repository at this root, and a stopped purge knows
+that the files still belong to it. Foreign files are kept.
 """
 
 from __future__ import annotations
@@ -44,29 +44,30 @@ from ebbtide.store.owner import close_owner, read_owner
 RECORDS_DIRECTORY: Final = "purges"
 RECORDS_BESIDE: Final = "_ebbtide-purges"
 ROUNDS_MAX: Final = 5
-"""How often the root is listed again for what writes that were under way have left in it."""
+"""How often the root is listed again, for files of writes that were under way."""
 
 
 def records_storage(store: Store) -> Storage:
-    """Where the records of whole repositories are kept: in the store's directory, or below the
-    store's own storage. Raises InvalidInput `invalid_argument` for a store that has neither."""
+    """Returns the storage for records of whole repositories: in the store's directory, or below the
+    store's own storage. Raises InvalidInput `invalid_argument` if the store has neither."""
     if store.directory is not None:
         return open_storage(str(store.directory / RECORDS_DIRECTORY))
     if store.settings.storage_url is not None:
         return open_storage(f"{store.settings.storage_url.rstrip('/')}/{RECORDS_BESIDE}")
     raise InvalidInput(
         "invalid_argument",
-        "the record of the purge of a whole repository outlasts its storage, and the store has no "
-        "place of its own for it: open it with its directory, or set EBBTIDE_STORAGE_URL",
+        "records of purges must outlast the repository's storage, and the store has no place of "
+        "its own for them: open the store with its directory, or set EBBTIDE_STORAGE_URL",
     )
 
 
 def gather_whole(
     context: RepositoryContext,
 ) -> tuple[Generator[pa.Table, None, None], dict[str, int]]:
-    """All files under the root that look like the store's own (OBJECTS_SCHEMA), with checksums and
-    paths by the commits whose data is there; and, once these are read, how many others there are
-    (key FOREIGN). OWNER is in neither. The first is to be closed, as that of `gather`."""
+    """Returns the store's own files under the root (OBJECTS_SCHEMA), and the number of other files.
+    Checksums and paths come from the commits that have their data. The number has the key FOREIGN,
+    and is complete when the tables are read. OWNER is in neither. Close the generator, as that of
+    `gather`."""
     counts = {FOREIGN: 0}
     with context.metadata.snapshot() as tx:
         ids = [commit.commit_id for commit in list_intact(tx, context.repository_id)]
@@ -85,7 +86,7 @@ def gather_whole(
 
 
 def _listed(storage: Storage, counts: dict[str, int]) -> Iterator[pa.Table]:
-    """What is listed, as rows of ENTRIES_SCHEMA without paths."""
+    """Yields the listed files as rows of ENTRIES_SCHEMA without paths."""
     layout = EmbeddedLayout()
     for batch in storage.list():
         for kind, rows in split_by(classified(batch, layout), "kind"):
@@ -104,7 +105,8 @@ def _listed(storage: Storage, counts: dict[str, int]) -> Iterator[pa.Table]:
 
 
 def holds_in_the_way(tx: Transaction, repository_id: str) -> list[Reference]:
-    """The holds on commits: nothing else can refer to what lies under a root."""
+    """Returns the holds on commits. Nothing else prevents the purge of a whole repository: nothing
+    outside it can refer to its files."""
     return [
         Reference(HOLD, hold.commit_id, (hold.reason,), 0, ())
         for hold in list_holds(tx, repository_id)
@@ -112,8 +114,8 @@ def holds_in_the_way(tx: Transaction, repository_id: str) -> list[Reference]:
 
 
 def keep_records(context: RepositoryContext, records: Storage) -> None:
-    """Copy the files of earlier purges to where they outlast the root, and say so in the
-    database."""
+    """Copies the files of earlier purges to a storage that outlasts the root, and records the new
+    place in the database."""
     for batch in context.storage.list(PURGES_PREFIX):
         for address in texts(batch.column("address")):
             data = context.storage.get(address)
@@ -124,20 +126,20 @@ def keep_records(context: RepositoryContext, records: Storage) -> None:
 
 
 def outlast(store: Store, context: RepositoryContext) -> None:
-    """Keep the records of a repository's purges, if there are any, where they outlast its root.
-    Raises as `records_storage`."""
+    """Copies the records of a repository's purges, if there are any, to a storage that outlasts its
+    root. Raises as `records_storage` does."""
     if context.storage.list_prefixes(PURGES_PREFIX):
         keep_records(context, records_storage(store))
 
 
 def folder_at(records: Storage, purge_id: str) -> RunFolder:
-    """The folder of a purge in the store's own place."""
+    """Returns the folder of a purge in the store's own storage."""
     return RunFolder(records, f"{purge_id}/")
 
 
 def close_whole(context: RepositoryContext, lease: Lease, purge_id: str) -> list[Reference]:
-    """Drop the repository from the database; or, if anything is in the way, change nothing and say
-    what. Raises Refused `lease_lost`."""
+    """Deletes the repository from the database. If holds prevent this, changes nothing, and returns
+    them. Raises Refused `lease_lost`."""
     with context.metadata.transaction() as tx:
         lock_all_repositories(tx)
         tx.lock_repository(context.repository_id, "exclusive")
@@ -150,11 +152,11 @@ def close_whole(context: RepositoryContext, lease: Lease, purge_id: str) -> list
 
 
 def delete_whole(store: Store, plan: PurgePlan, folder: RunFolder, into: Deleted) -> None:
-    """Delete the files of a plan that was closed and what came to the root meanwhile; then OWNER
-    says that the repository ended.
+    """Deletes the files of a closed plan, and files that were written to the root since. Then
+    closes OWNER.
 
-    Raises Refused `storage_foreign` when the root is somebody else's by now. Where OWNER says so
-    already, or is not there, nothing is deleted: an earlier attempt had come to its end.
+    Raises Refused `storage_foreign` if the root belongs to another repository by now. If OWNER is
+    closed or missing, an earlier attempt has finished, and nothing is deleted.
     """
     storage = open_storage(plan.storage_url)
     is_ours = _require_ours(store, storage, plan)
@@ -175,7 +177,7 @@ def delete_whole(store: Store, plan: PurgePlan, folder: RunFolder, into: Deleted
 
 
 def _left_behind(folder: RunFolder) -> list[Part]:
-    """Parts of what earlier attempts found in later rounds."""
+    """Returns the parts of files that earlier attempts found in later rounds."""
     names = [name for name in folder.names("objects") if name.startswith("objects/left-")]
     return [part_of(folder, name, read_part(folder, name)) for name in names]
 
@@ -188,7 +190,7 @@ def _left(storage: Storage) -> Iterator[pa.Table]:
 
 
 class _Check:
-    """Asked before each part: whether the root is still what was purged."""
+    """Checks before each part that the root still belongs to the purged repository."""
 
     def __init__(self, store: Store, storage: Storage, plan: PurgePlan) -> None:
         self._store = store
@@ -199,13 +201,14 @@ class _Check:
         if not _require_ours(self._store, self._storage, self._plan):
             raise Refused(
                 "storage_foreign",
-                f"{self._storage.url}/{OWNER_ADDRESS} went away: nothing more is deleted there",
+                f"{self._storage.url}/{OWNER_ADDRESS} is missing or closed: nothing more is "
+                "deleted there",
             )
 
 
 def _require_ours(store: Store, storage: Storage, plan: PurgePlan) -> bool:
-    """Whether OWNER is there and of the repository that was purged. Raises Refused
-    `storage_foreign` when it is another's."""
+    """Whether OWNER is there, belongs to the purged repository, and is not closed. Raises Refused
+    `storage_foreign` if the root belongs to another repository."""
     with store.metadata.snapshot() as tx:
         taken = any(info.storage_url == plan.storage_url for info in list_repositories(tx))
     owner = read_owner(storage)
@@ -213,6 +216,6 @@ def _require_ours(store: Store, storage: Storage, plan: PurgePlan) -> bool:
     if taken or (owner is not None and (owner.store_id, owner.repository_id) != wanted):
         raise Refused(
             "storage_foreign",
-            f"{storage.url} belongs to another repository by now: nothing is deleted there",
+            f"{storage.url} belongs to another repository now: nothing is deleted there",
         )
     return owner is not None and not owner.closed

@@ -1,6 +1,6 @@
-"""What is done of a purge while it holds the repository: planning it, and closing what it names.
+"""The steps of a purge that hold the repository: planning it, and closing its addresses.
 
-Not for: what is written down of it in the database (`purger`), or the deletes (`deleting`).
+Not for: the purge's row in the database (`purger`), or the deletes (`deleting`).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from ebbtide.store.metadata.purges import PurgeRow
 from ebbtide.store.repository import Repository
 
 Notice = Callable[[str], None]
-"""Told the name of each step as it begins."""
+"""A function that is called with the name of each step as it begins."""
 
 
 def silent(_step: str) -> None:
-    """Tells nobody."""
+    """A notice that does nothing."""
 
 
 def inside_folder(repository: Repository, purge_id: str) -> RunFolder:
-    """The folder of a purge on the repository's own storage."""
+    """Returns the folder of a purge on the repository's own storage."""
     return RunFolder(repository.storage, f"{PURGES_PREFIX}{purge_id}/")
 
 
@@ -59,7 +59,7 @@ class Work:
         engine: Engine,
         notice: Notice = silent,
     ) -> None:
-        """`engine` looks at trees where there are many."""
+        """`engine` reads the trees if there are many."""
         self.folder = folder
         self._store = store
         self._repository = repository
@@ -69,13 +69,14 @@ class Work:
         self._search: Search | None = None
 
     def is_whole(self, row: PurgeRow) -> bool:
-        """Whether the whole repository goes."""
+        """Whether the whole repository is purged."""
         return bool(row.request["repository"])
 
     def plan(self, row: PurgeRow) -> tuple[PurgePlan, list[Reference]]:
-        """Find the objects, write them down, and find what is in the way.
+        """Finds the objects, writes them into the folder, and finds the references that prevent the
+        purge.
 
-        Raises as `resolve_request`; Refused where a tree cannot be read.
+        Raises as `resolve_request` does, and Refused if a tree cannot be read.
         """
         with self._context.metadata.snapshot() as tx:
             planned_at = tx.now()
@@ -105,8 +106,8 @@ class Work:
         return plan.with_references(found), found
 
     def close(self, row: PurgeRow, plan: PurgePlan, lease: Lease) -> list[Reference]:
-        """Close what is named for good; or, if anything is in the way, change nothing and say
-        what."""
+        """Closes the named addresses, or the whole repository. If a reference prevents this,
+        changes nothing, and returns all such references."""
         self._notice("close")
         if plan.whole:
             keep_records(self._context, records_storage(self._store))
@@ -120,7 +121,8 @@ class Work:
         return find_others(self._searching(plan))
 
     def _searching(self, plan: PurgePlan) -> Search:
-        """What was found when it was planned is taken up where it was planned by this attempt."""
+        """Returns the search of this purge. If this attempt also planned the purge, the results of
+        that search are reused."""
         if self._search is None:
             tables = read_objects(self.folder, plan.parts)
             addresses = AddressSet(table.column("address") for table in tables)

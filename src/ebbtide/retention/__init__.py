@@ -1,6 +1,6 @@
-"""Retention: what a policy keeps, how history is cut, and when a ref is gone.
+"""Retention: which commits a policy keeps, how history is cut, and when a ref is gone.
 
-Pure: data in, data out. No clock, storage, database or Spark in here.
+Pure: data in, data out. No clock, storage, database or Spark here.
 """
 
 from ebbtide.retention.lifecycle import LifecycleState, state_at

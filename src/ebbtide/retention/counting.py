@@ -1,15 +1,15 @@
 """Counting rules: the last N commits, or the newest commit of each of the last N periods.
 
-The last N: how many are still to go flows down the main ancestry, and where branches meet, the
-larger number goes on.
+The last N: the number of commits left to keep is passed down the main ancestry, from child to
+parent. Where branches meet, the larger number is passed on.
 
-The newest of each period: for every commit, its *ladder* is what a head placed there would see,
-namely the newest commit of each period of its main ancestry, most recent period first. Ladders
-share their lower rungs, as branches share history: a commit usually adds one rung on top of its
-first parent's ladder. Only a commit that is older than some of its ancestors goes in further
-down, and then what is above its place is copied. So that this stays cheap where dates are in no
-order, a copied rung holds many commits, and the copies of it share them. All ladders together
-are then one forest of rungs, down which the numbers still to go flow just the same.
+The newest of each period: each commit has a *ladder*, which lists the newest commit of each period
+on its main ancestry, the latest period first. The parts of a ladder are its *rungs*. Ladders share
+their lower rungs, as branches share history: a commit usually adds one rung on top of its first
+parent's ladder. Only a commit that is older than some of its ancestors is inserted further down,
+and then the rungs above its place are copied. A copied rung contains many commits, and its copies
+share them. This keeps insertion cheap if dates are in no order. All ladders together are one forest
+of rungs, and the numbers left are passed down it in the same way.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ NO_RUNG: Final = -1
 RUNG_COMMITS_MAX: Final = 32
 
 Headcount = tuple[int, int]
-"""A head's position, and how many commits its rule keeps; 0 where it has no such rule."""
+"""A head's position, and the number of commits that its rule keeps, 0 without such a rule."""
 
 
 def kept_last(forest: Forest, heads: Sequence[Headcount]) -> Iterator[tuple[int, int]]:
-    """Yields (commit, which head) for the first N intact commits of each head's main ancestry.
+    """Yields (commit, head index) for the first N intact commits of each head's main ancestry.
 
-    Of several heads, the one with most still to go is named, then the first.
+    If several heads keep a commit, the head with most commits left is named, then the first head.
     """
     if not any(count for _, count in heads):
         return
@@ -53,10 +53,10 @@ def kept_last(forest: Forest, heads: Sequence[Headcount]) -> Iterator[tuple[int,
 
 @dataclass(slots=True, kw_only=True)
 class Ladders:
-    """The ladders of the commits that some head asks for.
+    """The ladders of the commits for which some head needs one.
 
-    `top[c]` is the uppermost rung of commit c's ladder, `commits[r]` and `below[r]` what a rung
-    holds and the next rung. A rung is always made after those below it.
+    `top[c]` is the uppermost rung of commit c's ladder. `commits[r]` are the commits of a rung, and
+    `below[r]` is the next rung. A rung is always made after the rungs below it.
     """
 
     top: list[int]
@@ -64,7 +64,7 @@ class Ladders:
     below: list[int] = field(default_factory=list)
 
     def add(self, commits: tuple[int, ...], below: int) -> int:
-        """A new rung above `below`."""
+        """Adds a rung above `below`, and returns it."""
         self.commits.append(commits)
         self.below.append(below)
         return len(self.below) - 1
@@ -73,10 +73,11 @@ class Ladders:
 def period_ladders(
     forest: Forest, heads: Sequence[Headcount], number: Callable[[datetime], int]
 ) -> Ladders:
-    """Ladders with one commit for each period; `number` gives the period of a date.
+    """Returns ladders with one commit for each period. `number` returns the period of a date.
 
-    Of two commits of one period the newer stands; at equal dates the one nearer to the head.
-    Only as much of a ladder is sure to be right as the heads above it ask for.
+    Of two commits of one period the newer is listed; if their dates are equal, the one nearer to
+    the head. A ladder is only correct as far as the heads with this commit on their main ancestry
+    need it.
     """
     ladders = Ladders(top=[NO_RUNG] * len(forest.parent))
     wanted = _wanted(forest, heads)
@@ -104,10 +105,10 @@ def period_ladders(
 
 
 def kept_of_ladders(ladders: Ladders, heads: Sequence[Headcount]) -> Iterator[tuple[int, int]]:
-    """Yields (commit, which head) for every commit among the first N of a head's ladder.
+    """Yields (commit, head index) for the first N commits of each head's ladder.
 
-    Of several heads, the one with most still to go is named, then the first. A commit whose
-    rung was copied may come more than once.
+    If several heads keep a commit, the head with most commits left is named, then the first head. A
+    commit whose rung was copied may come more than once.
     """
     if not any(count for _, count in heads):
         return
@@ -128,10 +129,10 @@ def kept_of_ladders(ladders: Ladders, heads: Sequence[Headcount]) -> Iterator[tu
 
 
 def _claims(heads: Sequence[Headcount], places: Iterable[int], *, size: int) -> list[int]:
-    """Per place, the largest claim of a head that begins there; `NO_RUNG` is no place.
+    """Returns for each place the largest claim of a head that begins there. `NO_RUNG` is no place.
 
-    A claim says in one number how many are still to go and, below that, which head says so:
-    the count times the number of heads, plus the head's place counted from the end.
+    A claim is one number for the commits left and the head that claims them: the count times the
+    number of heads, plus the head's index counted from the end.
     """
     claims = [0] * size
     for which, ((_, count), place) in enumerate(zip(heads, places, strict=True)):
@@ -141,7 +142,8 @@ def _claims(heads: Sequence[Headcount], places: Iterable[int], *, size: int) -> 
 
 
 def _wanted(forest: Forest, heads: Sequence[Headcount]) -> list[int]:
-    """Per position, the largest count of the heads whose main ancestry it is on."""
+    """Returns for each position the largest count of the heads that have it on their main
+    ancestry."""
     wanted = [0] * len(forest.parent)
     for position, count in heads:
         wanted[position] = max(wanted[position], count)
@@ -155,10 +157,10 @@ def _wanted(forest: Forest, heads: Sequence[Headcount]) -> list[int]:
 
 @dataclass(slots=True, kw_only=True)
 class _Inserter:
-    """Puts a commit whose period is not above all others on the ladder in its place.
+    """Inserts a commit into a ladder if its period is not later than all others there.
 
-    `lowest` remembers, for a ladder that was found to be full, the lowest period that counts:
-    where dates fall from one commit to the next, each is refused without another climb.
+    `lowest` remembers the lowest period that counts in a full ladder. If dates descend from commit
+    to commit, each commit is then refused without another search.
     """
 
     ladders: Ladders
@@ -167,7 +169,7 @@ class _Inserter:
     lowest: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def insert(self, position: int, first: int, *, count_max: int) -> int:
-        """The top of the ladder that starts at rung `first`, with the commit in its place."""
+        """Returns the top of the ladder that starts at rung `first`, with the commit inserted."""
         periods, commits = self.periods, self.ladders.commits
         period = periods[position]
         if period < self.lowest.get((first, count_max), period):
@@ -189,7 +191,8 @@ class _Inserter:
         return self._rebuild(passed, changed, below)
 
     def _with_commit(self, position: int, rung: int) -> tuple[int, ...] | None:
-        """What the rung comes to hold; None if it has a newer commit of that period already."""
+        """Returns the rung's commits with this one inserted, or None if a newer commit of the
+        period is there."""
         if rung == NO_RUNG:
             return (position,)
         held, period = self.ladders.commits[rung], self.periods[position]
@@ -201,7 +204,7 @@ class _Inserter:
         return (*held[:place], position, *held[place + 1 :])
 
     def _rebuild(self, passed: list[int], changed: tuple[int, ...], below: int) -> int:
-        """Rungs for the changed one and the copies of those above it, small ones put together."""
+        """Adds a rung for `changed` and copies of the rungs above it. Small rungs are joined."""
         rung, pending = below, changed
         if len(pending) > RUNG_COMMITS_MAX:
             half = len(pending) // 2

@@ -1,4 +1,4 @@
-"""Instants and spans of time: checked on the way in, written for people on the way out.
+"""Checks instants from callers, and writes instants and spans of time for people.
 
 Not for: reading the clock.
 """
@@ -14,8 +14,8 @@ _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)
 
 
 def to_utc(instant: datetime, *, what: str) -> datetime:
-    """`instant` in UTC. Raises InvalidInput (`invalid_date`), naming `what`, without a zone, or
-    where it lies outside the years 1 to 9999 in UTC."""
+    """Returns `instant` in UTC. Raises InvalidInput `invalid_date`, naming `what`, if it has no
+    zone or lies outside the years 1 to 9999 in UTC."""
     if instant.tzinfo is UTC:
         return instant
     if instant.utcoffset() is None:
@@ -32,12 +32,12 @@ def to_utc(instant: datetime, *, what: str) -> datetime:
 
 
 def instant_text(instant: datetime) -> str:
-    """`2026-03-01T12:00:00Z`, with microseconds only where there are any."""
+    """Returns an instant as `2026-03-01T12:00:00Z`, with microseconds only if they are not zero."""
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def span_text(span: timedelta) -> str:
-    """`2 days`, `1 hour`: the largest unit that fits, rounded down."""
+    """Returns a span in its largest unit, rounded down: `2 days`, `1 hour`."""
     seconds = int(span.total_seconds())
     for unit, size in _UNITS:
         count = seconds // size

@@ -1,7 +1,7 @@
-"""What one reading of a repository means for each commit: its data, its record, or neither.
+"""Decides for each commit of a reading whether its data, its record, or neither stays.
 
-Pure. Both the plan and the fence call `decide`, so that what is planned and what is carried out
-follow one rule. Not for: addresses (the mark), or gates that need the storage.
+Pure. The plan and the fence both call `decide`, so that both follow the same rules. Not for:
+addresses (the mark), or gates that need the storage.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ KEEP_EVERYTHING = Policy.parse({"default": "keep"})
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """One consistent reading of what decides: refs, commits, policy, and the time.
+    """One consistent reading of everything that decides: refs, commits, policy, and the time.
 
-    `refs` has those that are not gone. `commits` leaves out stubs (commits whose record an
-    earlier run dropped); `stub_ids` has those. `tree_checksums` maps tree ids to the checksums of
-    their files; a tree that is not in it was given up. Without a policy everything that a commit
-    holds is kept. `companions` maps commits to the addresses that go with their records, beside
-    tree and nodes. Of `lenient_trees`, which nobody may come to need, files may be missing.
-    `holds` are those that any policy comes with; this one has them. `holds_end` says when those of
-    the policy's end that do so by themselves, at the latest. A ref is gone `trash_time` after its
-    `expires_at`.
+    `refs` are the refs that are not gone. A ref is gone `trash_time` after its `expires_at`.
+    `commits` leaves out stubs, whose records an earlier run forgot; `stub_ids` has their ids.
+    `tree_checksums` maps tree ids to the checksums of their files. A tree that is missing there was
+    given up. Without a `policy` the data of every commit is kept.
+
+    `companions` maps commits to addresses that are kept with their records, besides tree and nodes.
+    Files of `lenient_trees` may be missing, because nobody will need them. `holds` are added to
+    every policy; `policy` has them already. `holds_end` says when holds of the policy end by
+    themselves, at the latest.
     """
 
     now: datetime
@@ -45,7 +46,7 @@ class Roots:
     holds_end: Mapping[str, datetime] = field(default_factory=dict)
 
     def at(self, instant: datetime) -> Roots:
-        """The roots as they will be at a later instant if nothing happens until then."""
+        """Returns the roots as they will be at a later instant if nothing happens until then."""
         refs = tuple(
             ref
             for ref in self.refs
@@ -61,10 +62,11 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """For each commit of a reading, what it keeps.
+    """The decision for each commit of a reading.
 
-    `active` maps commits whose data stays to the reason; `expired` has all others. `recorded` has
-    the commits whose record, tree and ranges stay: all that a ref or an active commit reaches.
+    `active` maps the commits whose data stays to the reason; all others are in `expired`.
+    `recorded` are the commits whose record, tree and ranges stay: all commits that a ref or an
+    active commit reaches.
     """
 
     active: Mapping[str, str]
@@ -75,15 +77,15 @@ class Decision:
 
     @property
     def forgettable(self) -> frozenset[str]:
-        """Expired commits that nothing reaches any more: their records may go too."""
+        """The expired commits that nothing reaches: their records may be deleted too."""
         return self.expired - self.recorded
 
 
 def decide(roots: Roots) -> Decision:
-    """Select by the policy, then find which records stay.
+    """Selects the commits by the policy, then finds the records that stay.
 
-    Refused `missing_parent` when a commit names a parent that is neither there nor a stub: then
-    part of the history is lost, and nothing can be said of what it kept.
+    Raises Refused `missing_parent` if a commit names a parent that is neither there nor a stub. A
+    part of the history is then lost, and nobody knows what it kept.
     """
     _check_parents(roots)
     warnings: tuple[str, ...] = ()
@@ -103,7 +105,7 @@ def decide(roots: Roots) -> Decision:
 
 
 def reachable(commits: Iterable[Commit], start: Iterable[str]) -> frozenset[str]:
-    """All commits that `start` reaches through any parents, `start` included."""
+    """Returns all commits that `start` reaches through any parents, including `start`."""
     parents = {commit.commit_id: commit.parent_ids for commit in commits}
     found: set[str] = set()
     waiting = [commit_id for commit_id in start if commit_id in parents]
@@ -123,8 +125,8 @@ def _check_parents(roots: Roots) -> None:
                 raise Refused(
                     "missing_parent",
                     f"commit {commit.commit_id} names the parent {parent_id}, which is not in "
-                    "the database, and no run let it go: the database has lost part of the "
-                    "history; restore it before collecting",
+                    "the database, and no run deleted its record: the database has lost part of "
+                    "the history; restore it before collecting",
                 )
     lost = [ref for ref in roots.refs if ref.commit_id not in known]
     if lost:

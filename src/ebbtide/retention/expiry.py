@@ -1,7 +1,7 @@
-"""Expiring: which refs go, how the history of the others is cut, and what nothing reaches then.
+"""Plans an expiry: refs to delete, cuts in the history, and commits that nothing reaches then.
 
-Pure: only plans; the edits are the format's. Not for: how history is cut (`rewrite`).
-Source: Icechunk design document 007, basic expiration; the counting rules are this program's own.
+Pure: it only plans; the format makes the edits. Not for: how history is cut (`rewrite`). Source:
+Icechunk design document 007, basic expiration; the counting rules are this program's own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ DEFAULT_BRANCH = "main"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryRequest:
-    """What somebody wants expired.
+    """A request to expire commits.
 
     Without a `policy`, a ref keeps its commits up to the first that is older than `older_than`.
-    With one, it keeps what the policy says, and all that is of `younger` or later. Refs of the
-    kinds in `delete_refs` go when their own commit is older than `older_than`.
+    With one, it keeps the commits that the policy keeps, and all commits of `younger` or later.
+    Refs of the kinds in `delete_refs` are deleted if their own commit is older than `older_than`.
     """
 
     older_than: datetime
@@ -47,36 +47,37 @@ class ExpiryRequest:
         delete_refs: Collection[RefKind] = (),
         unsafe: bool = False,
     ) -> ExpiryRequest:
-        """The request that somebody writes: a date, or a rule's counting parts, or both, of which
-        either keeps what it keeps; or a policy.
+        """Returns a request from the options of a command: a date, a rule's counting parts, or a
+        policy. With both a date and a rule, a commit stays if one of them keeps it.
 
-        `sessions` is how long a session may last: nothing younger goes unless `unsafe`. Raises
-        InvalidInput (`unsafe_grace`, `invalid_argument`, `invalid_policy`).
+        `sessions` is the longest time that a session may last: no younger commit expires unless
+        `unsafe`. Raises InvalidInput `unsafe_grace`, `invalid_argument` or `invalid_policy`.
         """
         youngest = now - sessions
         if older_than is None and delete_refs:
             raise InvalidInput(
-                "invalid_argument", "refs are deleted by their age: say --older-than what"
+                "invalid_argument", "refs are deleted by their age: give --older-than, too"
             )
         if older_than is None and rule is None and policy is None:
             raise InvalidInput(
                 "invalid_argument",
-                "nothing says what is to go: give --older-than, a --keep option, or --policy",
+                "nothing selects the commits to expire: give --older-than, a --keep option, or "
+                "--policy",
             )
         if policy is not None and (rule is not None or older_than is not None):
             raise InvalidInput("invalid_argument", "give --policy or rules, not both")
         if policy is not None and policy.mode != "age":
             raise InvalidInput(
                 "invalid_policy",
-                f'mode "{policy.mode}" keeps all that refs reach, so that nothing would expire: '
-                "leave it out",
+                f'mode "{policy.mode}" keeps every commit that a ref reaches, so that nothing '
+                "would expire: leave the mode out",
             )
         if older_than is not None and older_than > youngest and not unsafe:
             raise InvalidInput(
                 "unsafe_grace",
                 f"{older_than:%Y-%m-%d %H:%M:%S} UTC is less than {format_duration(sessions)} ago: "
-                "a session that began before may still be open, and what it wrote is not yet "
-                "referred to. Take an older date, or add --unsafe on a quiet repository",
+                "a session that began before may still be open, and nothing refers to its files "
+                "yet. Give an older date, or add --unsafe on a quiet repository",
             )
         if rule is not None:
             within = {} if older_than is None else {"keep_within": _period(now - older_than)}
@@ -91,9 +92,9 @@ class ExpiryRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """`new_parents` has the commits to edit, each with its new first parent; `released` all that
-    no ref reaches after that and one reached before; `deleted_refs` the refs that go. `warnings`
-    are sentences for the operator."""
+    """The plan of an expiry. `new_parents` maps the commits to edit to their new first parents.
+    `released` are all commits that a ref reached before, and none reaches afterwards.
+    `deleted_refs` are the refs to delete. `warnings` are sentences for the operator."""
 
     new_parents: Mapping[str, str]
     released: frozenset[str]
@@ -109,11 +110,11 @@ class Expiry:
 def plan_expiry(
     commits: Mapping[str, Commit], refs: Collection[Ref], request: ExpiryRequest, *, now: datetime
 ) -> Expiry:
-    """What to do for a request.
+    """Plans the expiry for a request.
 
-    The default branch stays, and so does a ref at a root: there is no history to free. Raises
-    Refused (`commit_not_found`) where a ref points at a commit that is not given, and NotFound
-    (`commit_not_found`) where a hold does: it was meant to keep something.
+    The default branch is never deleted, nor is a ref at a root commit: it has no history to free.
+    Raises Refused `commit_not_found` if a ref points at a commit that is not given. Raises NotFound
+    `commit_not_found` if a hold does: the hold was meant to keep something.
     """
     warnings: tuple[str, ...] = ()
     deleted = tuple(ref for ref in refs if _goes(ref, commits, request))
@@ -126,7 +127,8 @@ def plan_expiry(
         unknown = sorted(set(request.policy.holds) - commits.keys())
         if unknown:
             raise NotFound(
-                "commit_not_found", f"the policy holds {unknown[0]}, which is not there: mistyped?"
+                "commit_not_found",
+                f"the policy holds commit {unknown[0]}, which does not exist: check the id",
             )
         selection = select_commits(history, kept_refs, request.policy, now)
         chosen, warnings = selection.active, selection.warnings
@@ -141,7 +143,7 @@ def plan_expiry(
 
 
 def _period(span: timedelta) -> str:
-    """A period as a policy writes it, no shorter than `span`."""
+    """Returns a period as a policy writes it, no shorter than `span`."""
     return f"{max(-(-span // timedelta(seconds=1)), 1)}s"
 
 

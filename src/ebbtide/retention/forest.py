@@ -1,8 +1,8 @@
-"""The forest of first parents: each commit hangs below the one that its branch pointed at before.
+"""The forest of first parents: each commit is a child of its first parent.
 
-Everything here is an index into the list of commits, since a history of a million commits is
-walked several times. No recursion, and no walk per branch: branches share most of their history.
-Not for: any rule. Source: lakeFS issue 1932, "Definitions" and "Dangling Commits".
+Commits are indexes into lists here, because a history of a million commits is read several times.
+Nothing is recursive, and no branch is walked on its own: branches share most of their history. Not
+for: any rule. Source: lakeFS issue 1932, "Definitions" and "Dangling Commits".
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ NO_PARENT: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Commits in an order of its own: a first parent always comes before its children.
+    """Commits in an order in which each first parent comes before its children.
 
-    So a pass over the history needs no recursion and reads memory in sequence. `index` has the
-    position of each id, `parent` that of each first parent; `NO_PARENT` where none is given.
+    A pass over the history therefore needs no recursion, and reads memory in sequence. `index` maps
+    each id to its position. `parent` has the position of each commit's first parent, or `NO_PARENT`
+    if it has none among the commits.
     """
 
     commits: tuple[Commit, ...]
@@ -35,10 +36,11 @@ class History:
 
     @classmethod
     def of(cls, commits: Iterable[Commit]) -> History:
-        """Raises InvalidInput (`invalid_argument`) for an id given twice, or a circle."""
+        """Orders the commits. Raises InvalidInput `invalid_argument` for a duplicate id or a
+        cycle."""
         known = tuple(commits)
-        # Mostly parents are older. Where they are not, the order is mended below; a date without
-        # a zone, which compares with no other, is reported by whoever reads the dates.
+        # Parents are usually older than their children. If not, the order is repaired below. A date
+        # without a zone cannot be compared; the functions that read dates report it.
         with suppress(TypeError):
             known = tuple(sorted(known, key=attrgetter("created_at")))
         index = _index(known)
@@ -54,17 +56,17 @@ class History:
         return cls(commits=known, index=index, parent=parent)
 
     def index_of(self, ref: Ref) -> int:
-        """Where the ref's own commit is. Raises Refused (`commit_not_found`) if it is missing.
+        """Returns the position of the ref's own commit. Raises Refused `commit_not_found`.
 
-        A ref into nothing means that the history is not all there, and then every conclusion
-        about what nobody needs is worth nothing.
+        If a ref points at a missing commit, the history is not complete. No conclusion about
+        unneeded commits is reliable then.
         """
         position = self.index.get(ref.commit_id)
         if position is None:
             raise Refused(
                 "commit_not_found",
                 f"{ref.kind} {ref.name} points at commit {ref.commit_id}, which is not among the "
-                "commits: find out why before anything is let go",
+                "commits: find out why before any commit expires",
                 ref=ref.name,
                 commit_id=ref.commit_id,
             )
@@ -73,11 +75,11 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
-    """Commits, then one hypothetical child for each dangling head, as parallel lists.
+    """The commits, followed by one hypothetical child for each dangling head, as parallel lists.
 
-    Again, a first parent comes before its children. `dangling_heads` are the commits that are
-    nobody's first parent and no branch's own, but for content of collections; child
-    `len(commits) + k` belongs to the k-th.
+    Each first parent comes before its children. `dangling_heads` are the commits that are no first
+    parent and no head of a branch; contents of collections are left out. Position `len(commits) +
+    k` is the child of the k-th dangling head.
     """
 
     history: History
@@ -88,9 +90,9 @@ class Forest:
 
     @classmethod
     def of(cls, history: History, branch_heads: Collection[int]) -> Forest:
-        """The forest over `history`, whose branches point at `branch_heads`.
+        """Returns the forest over `history`, whose branches point at `branch_heads`.
 
-        Raises InvalidInput (`invalid_date`) for a commit whose date has no zone.
+        Raises InvalidInput `invalid_date` for a commit whose date has no zone.
         """
         child_counts = _child_counts(history.parent)
         heads = [
@@ -100,11 +102,11 @@ class Forest:
             and position not in branch_heads
             and not history.commits[position].is_content
         ]
-        # By id, so that the reason given does not hang on the order in which commits come.
+        # Sorted by id, so that the reason does not depend on the order of the commits.
         heads.sort(key=lambda head: history.commits[head].commit_id)
         created_at = [
             commit.created_at
-            if commit.created_at.tzinfo is UTC  # nearly all: their names need not be written
+            if commit.created_at.tzinfo is UTC  # nearly all dates: saves formatting a name for each
             else to_utc(commit.created_at, what=f"commit {commit.commit_id}")
             for commit in history.commits
         ]
@@ -117,21 +119,22 @@ class Forest:
         )
 
     def dangling_children(self) -> range:
-        """The hypothetical children, in the order of `dangling_heads`."""
+        """Returns the positions of the hypothetical children, in the order of `dangling_heads`."""
         first = len(self.history.commits)
         return range(first, first + len(self.dangling_heads))
 
     def parents_first(self) -> range:
-        """All positions, each first parent before its children."""
+        """Returns all positions, each first parent before its children."""
         return range(len(self.parent))
 
     def children_first(self) -> range:
-        """All positions, each first parent after its children."""
+        """Returns all positions, each first parent after its children."""
         return range(len(self.parent) - 1, -1, -1)
 
 
 def main_ancestries(parent: Sequence[int], starts: Iterable[int]) -> bytearray:
-    """Per position, 1 where it is on the main ancestry of one of the starts."""
+    """Returns 1 for each position on the main ancestry of one of the starts, and 0 for all
+    others."""
     found = bytearray(len(parent))
     for position in starts:
         found[position] = True

@@ -1,7 +1,7 @@
-"""The lifecycle that branches, tags, collections and projects share, as a function of the time.
+"""The lifecycle of refs, projects and repositories, as a function of the time.
 
 Not for: changing a ref, or reading the clock. Source: Arvados wiki, "Expiring collections", whose
-table of states is carried over to every kind of ref.
+table of states applies to every kind of ref here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ebbtide.retention.dates import to_utc
 
 
 class LifecycleState(Enum):
-    """Where a ref stands between being made and being gone."""
+    """The lifecycle state of a ref."""
 
     PERSISTENT = "persistent"
     EXPIRING = "expiring"
@@ -24,12 +24,13 @@ class LifecycleState(Enum):
 
     @property
     def is_root(self) -> bool:
-        """Whether the ref still keeps data: only what is gone releases."""
+        """Whether the ref keeps its data. Only a gone ref does not."""
         return self is not LifecycleState.GONE
 
     @property
     def gives_signatures(self) -> bool:
-        """Whether signed addresses are given; an expiring ref's end before its `expires_at`."""
+        """Whether locators are given. Those of an expiring ref end at its `expires_at` at the
+        latest."""
         return self in (LifecycleState.PERSISTENT, LifecycleState.EXPIRING)
 
     def is_visible(self, *, include_expired: bool = False) -> bool:
@@ -39,23 +40,23 @@ class LifecycleState(Enum):
         return self is not LifecycleState.GONE
 
     def can_change(self, field: str) -> bool:
-        """Whether a field of the ref can be changed: of a trashed one, `expires_at` alone."""
+        """Whether a field of the ref can be changed: of a trashed ref only `expires_at`."""
         if self is LifecycleState.TRASHED:
             return field == "expires_at"
         return self is not LifecycleState.GONE
 
 
 _ORDER: Final = tuple(LifecycleState)
-"""From being there for good to being gone."""
+"""From persistent to gone, for `worst`."""
 
 
 def state_at(
     expires_at: datetime | None, *, trash_time: timedelta, now: datetime
 ) -> LifecycleState:
-    """The state at `now` of a ref that expires at `expires_at` (None: never).
+    """Returns the state at `now` of a ref that expires at `expires_at` (None: never).
 
-    At `expires_at` itself it is trashed, and `trash_time` later, to the microsecond, gone. With
-    a `trash_time` of zero it is gone at once. Raises InvalidInput (`invalid_date` for a date
+    At `expires_at` the ref becomes trashed, and `trash_time` later it is gone, to the microsecond.
+    With a `trash_time` of zero it is gone at once. Raises InvalidInput (`invalid_date` for a date
     without a zone, `invalid_argument` for a negative `trash_time`).
     """
     now = to_utc(now, what="now")
@@ -63,7 +64,7 @@ def state_at(
         raise InvalidInput("invalid_argument", "trash_time is negative: give zero or more")
     if expires_at is None:
         return LifecycleState.PERSISTENT
-    # The difference, not the sum: `expires_at + trash_time` may lie past the last date there is.
+    # The difference is used, not the sum: `expires_at + trash_time` may be no valid date.
     expired_since = now - to_utc(expires_at, what="expires_at")
     if expired_since < timedelta():
         return LifecycleState.EXPIRING
@@ -71,11 +72,11 @@ def state_at(
 
 
 def expiry_asked(expires_at: datetime | None, *, now: datetime) -> datetime | None:
-    """The `expires_at` to store for one that is asked for at `now`, in UTC: None stays None
-    (never), the past becomes now.
+    """Returns the `expires_at` to store for a requested one, in UTC. None stays None (never). A
+    past date becomes `now`.
 
-    Raises InvalidInput (`invalid_date`) for a date without a zone, or outside the years 1 to
-    9999 in UTC.
+    Raises InvalidInput `invalid_date` for a date without a zone, or outside the years 1 to 9999 in
+    UTC.
     """
     if expires_at is None:
         return None
@@ -83,11 +84,11 @@ def expiry_asked(expires_at: datetime | None, *, now: datetime) -> datetime | No
 
 
 def earliest(*dates: datetime | None) -> datetime | None:
-    """The first of the dates; None is never."""
+    """Returns the earliest of the dates. None is never."""
     return min((date for date in dates if date is not None), default=None)
 
 
 def worst(*states: LifecycleState) -> LifecycleState:
-    """The state of what lies in other things, of its own state and theirs: in the trash with any
-    of them, gone with any of them. At least one state is given."""
+    """Returns the state of an item from its own state and those of the items that contain it. It is
+    trashed or gone if any of them is. At least one state is given."""
     return max(states, key=_ORDER.index)

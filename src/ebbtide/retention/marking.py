@@ -1,6 +1,7 @@
-"""Marks, on the forest of a scene, every commit that something keeps, with the reason.
+"""Marks every commit of a scene's forest that something keeps, with the reason.
 
-Each function here is one reason to keep; together they are the whole of what a policy can say.
+Each function here is one reason to keep a commit. Together they are everything that a policy can
+say.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _REF_CODES: dict[RefKind, Code] = {
 
 
 def mark_all(scene: Scene) -> Marks:
-    """The marks of everything that keeps a commit, in the mode of the scene's policy."""
+    """Returns the marks of all kept commits, in the mode of the scene's policy."""
     marks = Marks(scene.forest)
     _mark_refs(scene, marks)
     _mark_holds(scene, marks)
@@ -88,7 +89,7 @@ def _mark_windows(scene: Scene, marks: Marks) -> None:
 
 
 def _effective(rule: Rule | None) -> Rule:
-    """What a rule comes to: where none applies, everything is kept."""
+    """Returns the rule. If no rule applies, everything is kept."""
     return KEEP_ALL if rule is None else rule
 
 
@@ -112,7 +113,7 @@ def _mark_period(scene: Scene, marks: Marks, period: Period, part: int) -> None:
 def _counts(
     scene: Scene, count_of: Callable[[Rule], int | None]
 ) -> list[tuple[Code, list[Headcount]]]:
-    """The counts of all branches, and those of all dangling heads."""
+    """Returns the counts for all branches, and those for all dangling heads."""
     default_count = count_of(_effective(scene.policy.default)) or 0
     branches = [(head.position, count_of(_effective(head.rule)) or 0) for head in scene.branches]
     dangling = [(child, default_count) for child in scene.forest.dangling_children()]
@@ -123,7 +124,7 @@ def _mark_tags_by_rule(scene: Scene, marks: Marks) -> None:
     rule = scene.policy.tags
     if rule is None:
         return
-    # Reversed, so that of several tags on one commit the first by name gives the reason.
+    # Reversed, so that the first of several tags on one commit, by name, gives the reason.
     name_at = {position: name for name, position in reversed(scene.tagged())}
     commits = [scene.history.commits[position] for position in name_at]
     intact = [commit for commit in commits if not commit.tombstoned]

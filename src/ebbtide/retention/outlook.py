@@ -1,13 +1,13 @@
-"""How long commits stay if nothing happens: the first instant at which nothing keeps them any more.
+"""Finds how long commits stay if nothing happens: the first instant at which nothing keeps them.
 
-Whatever `decide` says of a later instant is what it says of the roots as they will be then. What it
-says changes at few instants: when a ref is gone, a hold or lease ends, or the period of a rule is
-over for a commit or its child. While the refs are the same, what stays only gets less: counting
-rules look at no clock. When a ref is gone, a commit that its rule had let go may be kept again by
-the default rule, as dangling, or by the rule for tags. So each time between two refs that go is
-searched on its own.
+For a later instant, `decide` is asked with the roots as they will be then. Its answer changes at
+few instants: when a ref is gone, when a hold or lease ends, and when a rule's period ends for a
+commit or its child. While the refs are the same, the kept commits only become fewer, because
+counting rules do not depend on the clock. When a ref is gone, a commit that its rule had expired
+may be kept again: by the default rule, as a dangling commit, or by the rule for tags. Each interval
+between two such instants is therefore searched on its own.
 
-Not for: addresses, or what keeps them besides commits.
+Not for: addresses, or protections of addresses other than commits.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ebbtide.retention.decision import Decision, Roots, decide
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """`ends_at`: from when on nothing keeps what was asked about; None for what stays for good,
-    with what keeps it then as `reason`."""
+    """`ends_at` is the instant from which on nothing keeps the commits. None means that they stay
+    for good; `reason` then says what keeps them."""
 
     ends_at: datetime | None
     reason: str | None = None
 
 
 def outlook(roots: Roots, *, data: Iterable[str] = (), records: Iterable[str] = ()) -> Outlook:
-    """How long the data of one of the commits `data` stays, or the record of one of `records`.
+    """Returns how long the data of any commit in `data`, or the record of any in `records`, stays.
 
-    Raises as `decide`.
+    Raises as `decide` does.
     """
     asked = _Asked(roots, tuple(data), tuple(records))
     near = asked.related()
@@ -49,22 +49,22 @@ def outlook(roots: Roots, *, data: Iterable[str] = (), records: Iterable[str] = 
 
 
 def _first_unkept(asked: _Asked, instants: list[datetime]) -> datetime:
-    """The first of ascending instants, among which nothing comes to be kept again, at which nothing
-    is; at the last nothing is."""
+    """Returns the first of ascending instants at which nothing is kept. Nothing is kept at the last
+    one, and nothing becomes kept again on the way."""
     place = bisect_left(instants, True, key=lambda instant: asked.kept_at(instant) is None)
     return instants[place]
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is asked about."""
+    """The commits that an outlook is about."""
 
     roots: Roots
     data: tuple[str, ...]
     records: tuple[str, ...]
 
     def kept_at(self, instant: datetime) -> str | None:
-        """What keeps any of it then."""
+        """Returns the reason why any of the commits is kept at `instant`, or None."""
         roots = self.roots.at(instant)
         decision = decide(roots)
         for commit_id in self.data:
@@ -75,8 +75,8 @@ class _Asked:
         return None
 
     def related(self) -> list[Commit]:
-        """The commits on which it depends whether any of it stays: those asked about, and all that
-        descend from them."""
+        """Returns the commits that decide how long these commits stay: the commits themselves and
+        all their descendants."""
         children: dict[str, list[Commit]] = {}
         for commit in self.roots.commits:
             for parent_id in commit.parent_ids:
@@ -93,7 +93,7 @@ class _Asked:
 
 
 def _reaching(roots: Roots, decision: Decision, commit_ids: Iterable[str]) -> str:
-    """By what a record stays, in words."""
+    """Returns in words why a record stays."""
     asked = frozenset(commit_ids)
     for commit_id in sorted(asked):
         if commit_id in decision.active:
@@ -101,12 +101,12 @@ def _reaching(roots: Roots, decision: Decision, commit_ids: Iterable[str]) -> st
     for ref in roots.refs:
         if ref.commit_id in asked:
             return f"{ref.kind} {ref.name} points at it"
-    return "a ref, or a commit that is kept, has it in its history"
+    return "a ref or a kept commit has it in its history"
 
 
 def _refs_end(roots: Roots, near: Iterable[Commit]) -> Iterator[datetime]:
-    """When refs are gone that have a say: those on commits that are near, and, where a rule counts
-    tagged commits, all tags."""
+    """Yields the instants at which relevant refs are gone: refs on a commit in `near`, and, if the
+    policy has a rule for tags, all tags."""
     ids = {commit.commit_id for commit in near}
     tags_count = roots.policy is not None and roots.policy.tags is not None
 
@@ -119,7 +119,7 @@ def _refs_end(roots: Roots, near: Iterable[Commit]) -> Iterator[datetime]:
 
 
 def _instants(roots: Roots, near: Iterable[Commit]) -> Iterator[datetime]:
-    """When else anything may change."""
+    """Yields the other instants at which the decision may change."""
     periods = _periods(roots)
     for commit in near:
         yield from _later(roots.now, commit.created_at)
@@ -132,7 +132,7 @@ def _instants(roots: Roots, near: Iterable[Commit]) -> Iterator[datetime]:
 
 
 def _later(now: datetime, instant: datetime, period: timedelta = timedelta()) -> Iterator[datetime]:
-    """So long after an instant, if that is to come, and a date at all."""
+    """Yields `instant + period`, if it is later than `now` and a valid date."""
     try:
         end = instant + period
     except OverflowError:
@@ -142,7 +142,7 @@ def _later(now: datetime, instant: datetime, period: timedelta = timedelta()) ->
 
 
 def _periods(roots: Roots) -> set[timedelta]:
-    """The periods of all rules."""
+    """Returns the periods of all rules."""
     policy = roots.policy
     if policy is None:
         return set()

@@ -1,7 +1,7 @@
-"""The hours, days, weeks, months and years that counting rules speak of. All in UTC.
+"""Hours, days, weeks, months and years for counting rules. All in UTC.
 
-A period is a whole number that grows with time, so that periods compare as numbers. Weeks are
-those of ISO 8601: they begin on Monday, and belong to the year that holds their Thursday.
+A period is a whole number that grows with time, so that periods compare as numbers. Weeks are those
+of ISO 8601: a week begins on Monday, and belongs to the year of its Thursday.
 """
 
 from __future__ import annotations
@@ -47,5 +47,5 @@ _NAMES: Final[Mapping[Period, str]] = {
 
 
 def period_name(period: Period, instant: datetime) -> str:
-    """The hour, day, week, month or year of a UTC instant, for people: `month 2026-03`."""
+    """Returns the hour, day, week, month or year of a UTC instant, for people: `month 2026-03`."""
     return instant.strftime(_NAMES[period])

@@ -1,6 +1,6 @@
-"""A retention policy as a value: how it is written, read, and which rule a branch falls under.
+"""A retention policy as a value: reads and writes it, and finds the rule for a branch.
 
-Not for: deciding which commits are kept (`selection`). Nothing here looks at a commit or a clock.
+Not for: deciding which commits are kept (`selection`). Nothing here reads a commit or a clock.
 Sources: lakeFS issue 1932 and its comments (a default, a period per branch, globs, units).
 """
 
@@ -18,18 +18,18 @@ Mode = Literal["age", "rewrite"]
 KEYS: Final = ("default", "branches", "tags", "holds", "mode")
 MODES: Final[tuple[Mode, ...]] = ("age", "rewrite")
 PATTERN_CHARACTERS_MAX: Final = 255
-"""As long as the name of a branch may be."""
+"""The maximal length of a branch's name."""
 EVERY_BRANCH: Final = "*"
-"""As a pattern of `branches`, this one is the default."""
+"""This pattern of `branches` is the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What to keep of a repository. Make one with `Policy.parse`, which checks it.
+    """The retention policy of a repository. Make one with `Policy.parse`, which checks it.
 
-    `branches` maps a name or glob to its rule. `tags` is None where tags keep their commit.
-    `holds` maps a commit id to the reason for its hold, which may be empty. `mode` says how
-    the repository lets history go: by age, or by rewriting it.
+    `branches` maps a name or glob to its rule. `tags` is None if tags keep their commits. `holds`
+    maps a commit id to the reason for its hold, which may be empty. `mode` says how commits expire:
+    by age, or by rewriting history.
     """
 
     default: Rule | None = None
@@ -40,9 +40,9 @@ class Policy:
 
     @classmethod
     def parse(cls, mapping: object) -> Policy:
-        """The policy that `mapping` writes, such as `{"default": "7d", "branches": {…}}`.
+        """Parses a policy in JSON, such as `{"default": "7d", "branches": {…}}`.
 
-        Raises InvalidInput (`invalid_policy`, `invalid_duration`), naming the key at fault.
+        Raises InvalidInput `invalid_policy` or `invalid_duration`, naming the key at fault.
         """
         written = _string_keys(mapping, key="policy")
         for name in written:
@@ -68,7 +68,7 @@ class Policy:
         return cls(default=default, branches=branches, tags=tags, holds=holds, mode=mode)
 
     def to_mapping(self) -> dict[str, object]:
-        """The policy in JSON; `parse` reads it back to an equal policy."""
+        """Returns the policy in JSON. `parse` reads it back to an equal policy."""
         written: dict[str, object] = {"mode": self.mode}
         if self.default is not None:
             written["default"] = self.default.to_mapping()
@@ -82,13 +82,14 @@ class Policy:
         return written
 
     def with_holds(self, holds: Mapping[str, str]) -> Policy:
-        """This policy with more holds; one on a commit that is held already replaces its reason."""
+        """Returns this policy with more holds. A hold on a held commit replaces the earlier
+        reason."""
         return replace(self, holds={**self.holds, **parse_holds(holds)})
 
     def unmatched(self, branch_names: Iterable[str]) -> tuple[str, ...]:
-        """The patterns that match none of the branches, sorted.
+        """Returns the patterns that match none of the branches, sorted.
 
-        A pattern that matches a branch which another pattern beats it to is not among them.
+        A pattern whose branches all fall under other patterns still matches, and is not returned.
         """
         names = set(branch_names)
         return tuple(
@@ -98,7 +99,7 @@ class Policy:
         )
 
     def lookup(self) -> RuleLookup:
-        """Which rule each branch falls under; made once for many branches."""
+        """Returns the lookup of rules by branch name. Build it once for many branches."""
         globs = [pattern for pattern in self.branches if _is_glob(pattern)]
         globs.sort(key=lambda pattern: (-len(pattern), pattern))
         return RuleLookup(
@@ -110,10 +111,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleLookup:
-    """An exact name beats a glob, the longer glob the shorter, and any of them the default.
+    """Finds the rule of a branch: by its exact name, else by the longest glob, else the default.
 
-    Of two globs of the same length the one that sorts first wins, so that the order in which a
-    policy is written never matters.
+    Of two globs of the same length, the one that sorts first wins. The order in which a policy is
+    written therefore never matters.
     """
 
     exact: Mapping[str, Rule]
@@ -121,7 +122,7 @@ class RuleLookup:
     default: Rule | None
 
     def rule(self, branch_name: str) -> Rule | None:
-        """The rule of a branch; None where none applies, and then everything on it is kept."""
+        """Returns the rule of a branch, or None if no rule applies and everything on it is kept."""
         if branch_name in self.exact:
             return self.exact[branch_name]
         for pattern, rule in self.globs:
@@ -131,9 +132,9 @@ class RuleLookup:
 
 
 def parse_holds(value: object) -> dict[str, str]:
-    """The holds that `value` writes: a list of commit ids, or a mapping of id to reason.
+    """Parses holds: a list of commit ids, or a mapping of commit id to reason.
 
-    Raises InvalidInput (`invalid_policy`).
+    Raises InvalidInput `invalid_policy`.
     """
     if isinstance(value, list | tuple):
         pairs = [(commit_id, "") for commit_id in value]

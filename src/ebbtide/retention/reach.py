@@ -1,6 +1,6 @@
-"""What refs reach through all parents, second ones too: the ancestry that history commands see.
+"""Finds the commits that refs reach through all parents: the ancestry that history commands show.
 
-Not for: the main ancestry, along which rules look (`forest`).
+Not for: the main ancestry, to which rules apply (`forest`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ebbtide.retention.forest import History
 def reached_from(
     history: History, starts: Iterable[int], *, new_parents: Mapping[str, tuple[str, ...]]
 ) -> dict[int, int]:
-    """Every commit that a start reaches, mapped to the place of the first start that does.
+    """Returns every commit that a start reaches, mapped to the index of the first start that does.
 
-    `new_parents` stands in for the parents of the commits that it names. A parent that is not
-    among the commits ends that line.
+    `new_parents` replaces the parents of the commits in it. A parent that is not among the commits
+    ends its line.
     """
     reached: dict[int, int] = {}
     for which, start in enumerate(starts):

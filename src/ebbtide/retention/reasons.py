@@ -1,8 +1,8 @@
-"""Why each active commit is kept: one reason for each, in words that a person understands.
+"""Why each active commit is kept: one reason for each, in words.
 
-Reasons are kept as two small numbers per commit and written out when they are asked for, since
-a history of a million commits would otherwise be a million sentences. Where several reasons
-hold, the one with the smallest code is given; `Code` is the order of strength.
+Reasons are stored as two small numbers for each commit, and written as text on request: a history
+of a million commits would otherwise need a million sentences. If several reasons apply, the one
+with the smallest code is given. `Code` is ordered from strong to weak.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ebbtide.retention.scene import BranchHead, Scene
 
 
 class Code(IntEnum):
-    """The kinds of reason, strongest first. `TOMBSTONED` and `EXPIRED` are none."""
+    """The kinds of reasons, the strongest first. `TOMBSTONED` and `EXPIRED` are no reasons."""
 
     TOMBSTONED = 0
     HEAD = 1
@@ -42,9 +42,9 @@ class Code(IntEnum):
 
 
 class Part(IntEnum):
-    """The part of a rule that keeps a commit; added to `BRANCH_RULE` or `DANGLING_RULE`.
+    """The part of a rule that keeps a commit. It is added to `BRANCH_RULE` or `DANGLING_RULE`.
 
-    Further parts, one for each of `PERIODS`, follow `PERIOD`.
+    After `PERIOD` one more part follows for each of `PERIODS`.
     """
 
     WITHIN = 0
@@ -54,14 +54,15 @@ class Part(IntEnum):
 
 
 _ACTIVE: Final = bytes(Code.TOMBSTONED < code < Code.EXPIRED for code in range(256))
-"""Per code, whether it is a reason to keep."""
+"""For each code 1 if it is a reason to keep a commit, and 0 otherwise."""
 
 
 class Marks:
-    """The strongest reason found so far for each position of a forest, and its source.
+    """The strongest reason found so far for each position of a forest, and the source of the
+    reason.
 
-    The source is a place in a list: of refs, branches, dangling heads or `sentences`, as the
-    code says.
+    The source is an index. The code says into which list: refs, branches, dangling heads or
+    `sentences`.
     """
 
     __slots__ = ("code", "sentences", "source")
@@ -73,19 +74,19 @@ class Marks:
         self.sentences: list[str] = []
 
     def mark(self, position: int, code: int, source: int) -> None:
-        """Keeps the commit for this reason, unless it is tombstoned or has a stronger one."""
+        """Marks the commit with this reason, unless it is tombstoned or has a stronger one."""
         present = self.code[position]
         if code < present or (code == present and source < self.source[position]):
             self.code[position] = code
             self.source[position] = source
 
     def active(self) -> bytes:
-        """Per position, 1 where there is a reason to keep the commit."""
+        """Returns 1 for each position with a reason to keep the commit, and 0 for all others."""
         return bytes(self.code).translate(_ACTIVE)
 
 
 class Reasons(Mapping[str, str]):
-    """The active commits: id to reason, each after its first parent."""
+    """The active commits: id → reason, each after its first parent."""
 
     __slots__ = ("_active", "_marks", "_scene")
 
@@ -155,7 +156,7 @@ def _dangling_text(scene: Scene, source: int, part: int, commit: Commit) -> str:
     head = scene.history.commits[scene.forest.dangling_heads[source]]
     lead = "dangling"
     if commit.commit_id != head.commit_id:
-        lead = f"on the ancestry of dangling commit {head.commit_id}"
+        lead = f"in the history of dangling commit {head.commit_id}"
     if rule is None:
         return f"{lead}, and there is no default rule, so that it is kept"
     if rule.keep_all:

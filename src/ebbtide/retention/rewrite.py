@@ -1,8 +1,8 @@
-"""Cutting history: which commits get other parents, and which no ref reaches after that.
+"""Plans cuts in the history: commits that get other parents, and commits that no ref reaches then.
 
-Only plans; the edits are the caller's, in place and with ids and dates kept. Each plan is made
-from the history as it was, so that the order of the refs cannot matter.
-Source: Icechunk design document 007, basic expiration.
+It only plans. The caller makes the edits in place, and keeps ids and dates. Each plan starts from
+the original history, so that the order of the refs does not matter. Source: Icechunk design
+document 007, basic expiration.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ebbtide.retention.reach import reached_from
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """`new_parents` has the commits to edit, each with all parents that it is to have.
+    """`new_parents` maps each commit to edit to all its new parents.
 
-    `released` are the commits that no ref reaches, through any parents, after all edits; a
-    commit that a ref points at is never among them.
+    `released` are the commits that no ref reaches after all edits, through any parents. A commit
+    that a ref points at is never among them.
     """
 
     new_parents: Mapping[str, tuple[str, ...]]
@@ -31,12 +31,13 @@ class Rewrite:
 
 
 def plan_rewrite(commits: Iterable[Commit], refs: Iterable[Ref], older_than: datetime) -> Rewrite:
-    """Cuts from the refs' histories what is older than `older_than`; equal to it is kept.
+    """Plans to cut commits older than `older_than` from the refs' histories. A commit of exactly
+    that date is kept.
 
-    For each ref whose own commit is not older, its main ancestry is walked up to the first
-    older commit, and the last one passed gets the root of that ancestry as its only parent. Refs
-    to older commits keep their history. Raises InvalidInput (`invalid_date`; `invalid_argument`
-    for a commit given twice or a circle) and Refused (`commit_not_found`).
+    For each ref whose own commit is not older, the main ancestry is walked up to the first older
+    commit. The last commit before it gets the root of that ancestry as its only parent. Refs on
+    older commits keep their history. Raises InvalidInput (`invalid_date`; `invalid_argument` for a
+    duplicate commit or a cycle) and Refused `commit_not_found`.
     """
     threshold = to_utc(older_than, what="older_than")
     history = History.of(commits)
@@ -63,12 +64,13 @@ def plan_rewrite(commits: Iterable[Commit], refs: Iterable[Ref], older_than: dat
 
 
 def plan_rewrite_keep(commits: Iterable[Commit], refs: Iterable[Ref], keep: Set[str]) -> Rewrite:
-    """Cuts from the refs' histories every commit that is not in `keep`.
+    """Plans to cut every commit that is not in `keep` from the refs' histories.
 
-    The refs' own commits and the roots of their ancestries are kept too. A kept commit whose
-    first parent goes gets, as its only parent, the nearest kept commit on its main ancestry; all
-    others stay as they are. Raises as `plan_rewrite` does, and NotFound (`commit_not_found`)
-    for an id in `keep` that is not given, since it may stand for one that was meant to stay.
+    The refs' own commits and the roots of their ancestries are kept too. If the first parent of a
+    kept commit is cut, the commit gets the nearest kept commit on its main ancestry as its only
+    parent. All others stay as they are. Raises as `plan_rewrite` does, and NotFound
+    `commit_not_found` for an id in `keep` that is not given: it may be a mistyped id of a commit
+    that must stay.
     """
     history = History.of(commits)
     starts = [history.index_of(ref) for ref in refs]
@@ -83,7 +85,7 @@ def plan_rewrite_keep(commits: Iterable[Commit], refs: Iterable[Ref], keep: Set[
         kept[position] = True
     on_ancestry = main_ancestries(parent, starts)
     new_parents: dict[str, tuple[str, ...]] = {}
-    nearest = [NO_PARENT] * len(parent)  # the nearest kept commit, at or below each position
+    nearest = [NO_PARENT] * len(parent)  # the nearest kept commit or root at or above each
     for position, above in enumerate(parent):
         if kept[position] or above == NO_PARENT:
             nearest[position] = position
@@ -96,7 +98,7 @@ def plan_rewrite_keep(commits: Iterable[Commit], refs: Iterable[Ref], keep: Set[
 
 
 def _roots(parent: list[int]) -> list[int]:
-    """The last commit of each one's main ancestry."""
+    """Returns the last commit of each commit's main ancestry."""
     root = list(range(len(parent)))
     for position, above in enumerate(parent):  # a first parent comes before its children
         if above != NO_PARENT:

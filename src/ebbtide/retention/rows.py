@@ -1,4 +1,4 @@
-"""Commits of a reading as plain rows, for where they are many and go elsewhere to be decided on.
+"""Commits of a reading as plain rows, for many commits that are passed to another process.
 
 Not for: deciding anything.
 """
@@ -14,22 +14,23 @@ from ebbtide.model import EPOCH, ONE_MICROSECOND, Commit
 from ebbtide.retention.decision import Roots
 
 CommitRow: TypeAlias = tuple[str, str, int, str, str | None, int | None, int, int, int]
-"""Id; parents' ids with blanks between; date; tree, and the checksum of its file, None where that
-was given up; end of the lease; and whether it is tombstoned, content of a collection, a stub, of
-which nothing else counts. Instants are microseconds since EPOCH."""
+"""The row of a commit. Its columns are id, parents' ids joined by blanks, date, tree id, checksum
+of the tree's file, and end of the lease. Three flags follow: tombstoned, content of a collection,
+stub. The checksum is None if the tree was given up; the end is None without a lease. In a stub's
+row only the id counts. Instants are microseconds since EPOCH."""
 
 
 def micros_since_epoch(instant: datetime) -> int:
-    """An instant as rows have it."""
+    """Returns an instant as rows store it."""
     return (instant - EPOCH) // ONE_MICROSECOND
 
 
 def with_commits(head: Roots, rows: Iterable[CommitRow]) -> Roots:
-    """A reading from `head`, which has all but what the rows say."""
+    """Returns the reading `head` with the commits of the rows."""
     kept: list[Commit] = []
     stub_ids: set[str] = set()
     checksums: dict[str, str] = {}
-    ids: dict[str, str] = {}  # each id once, however often it is somebody's parent
+    ids: dict[str, str] = {}  # each id is stored once, however many children name it as a parent
     once = ids.setdefault
     for row in rows:
         commit_id, parent_ids, made_at, tree_id, checksum, leased_until, gone, content, stub = row

@@ -1,6 +1,6 @@
-"""One rule of a retention policy: what it keeps on one line of history, and how it is written.
+"""One rule of a retention policy: what it keeps of one line of history, and its written form.
 
-Not for: which branch a rule applies to (`policy`), nor what it selects (`selection`).
+Not for: which branch a rule applies to (`policy`), or which commits it selects (`selection`).
 Sources: lakeFS issue 1932 for the period; restic's `forget` for the counting parts.
 """
 
@@ -21,12 +21,12 @@ COUNTS: Final = ("keep_last", *(f"keep_{period}" for period in PERIODS))
 PARTS: Final = ("keep_within", *COUNTS)
 
 RuleMapping = str | dict[str, str | int]
-"""A rule as it is written in JSON."""
+"""A rule in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What is kept of one line of history: whatever any of the parts keeps.
+    """A rule for one line of history. It keeps every commit that one of its parts keeps.
 
     `keep_all` stands alone: with it, the rule keeps everything.
     """
@@ -41,7 +41,7 @@ class Rule:
     keep_all: bool = False
 
     def period_count(self, period: Period) -> int | None:
-        """How many hours, days, … each keep their newest commit; None if that part is absent."""
+        """Returns how many hours, days, … keep their newest commit; None if this part is absent."""
         counts: dict[Period, int | None] = {
             "hourly": self.keep_hourly,
             "daily": self.keep_daily,
@@ -52,13 +52,13 @@ class Rule:
         return counts[period]
 
     def counts(self) -> dict[str, int]:
-        """The counting parts that are present, in the order of `COUNTS`."""
+        """Returns the counting parts that are present, in the order of `COUNTS`."""
         found = {"keep_last": self.keep_last}
         found |= {f"keep_{period}": self.period_count(period) for period in PERIODS}
         return {name: count for name, count in found.items() if count is not None}
 
     def describe(self) -> str:
-        """The rule for people: `7d`, `keep_last 3, keep_monthly 12`, or `keep`."""
+        """Returns the rule for people: `7d`, `keep_last 3, keep_monthly 12`, or `keep`."""
         if self.keep_all:
             return "keep"
         parts = [] if self.keep_within is None else [format_duration(self.keep_within)]
@@ -66,7 +66,7 @@ class Rule:
         return ", ".join(parts)
 
     def to_mapping(self) -> RuleMapping:
-        """The rule in JSON; `parse_rule` reads it back."""
+        """Returns the rule in JSON, which `parse_rule` reads back."""
         if self.keep_all:
             return "keep"
         counts = self.counts()
@@ -80,15 +80,15 @@ KEEP_ALL: Final = Rule(keep_all=True)
 
 
 def invalid_policy(key: str, problem: str) -> InvalidInput:
-    """The error for what stands at `key`; the caller raises it."""
+    """Returns the error for a problem with the value at `key`. The caller raises it."""
     return InvalidInput("invalid_policy", f"policy: {key}: {problem}", key=key)
 
 
 def parse_rule(value: object, *, key: str) -> Rule:
-    """The rule that `value` writes: a duration, "keep", or a mapping of parts.
+    """Parses a rule in JSON: a duration, "keep", or a mapping of parts.
 
-    `key` names the place in the policy for the message. Raises InvalidInput (`invalid_policy`,
-    `invalid_duration`).
+    `key` is the rule's place in the policy, for the message. Raises InvalidInput `invalid_policy`
+    or `invalid_duration`.
     """
     if value == "keep":
         return KEEP_ALL

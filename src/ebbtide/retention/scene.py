@@ -1,4 +1,4 @@
-"""All that a selection looks at, brought into one shape: history, refs, and branches with rules.
+"""The input of a selection in one form: history, refs, and branches with their rules.
 
 Not for: deciding anything.
 """
@@ -18,7 +18,7 @@ from ebbtide.retention.rules import Rule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchHead:
-    """A branch, the position of its own commit, and its rule; None where no rule applies."""
+    """A branch, the position of its own commit, and its rule. The rule is None if none applies."""
 
     name: str
     position: int
@@ -27,8 +27,8 @@ class BranchHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The input of a selection. `positions` and `branches` follow the order of the refs, which
-    are those that keep data."""
+    """The input of a selection. `refs` are the refs that keep data. `positions` and `branches` are
+    in their order."""
 
     policy: Policy
     now: datetime
@@ -42,9 +42,9 @@ class Scene:
     def of(
         cls, commits: Iterable[Commit], refs: Iterable[Ref], policy: Policy, now: datetime
     ) -> Scene:
-        """Raises InvalidInput and Refused as `select_commits` does."""
+        """Builds the scene. Raises InvalidInput and Refused as `select_commits` does."""
         history = History.of(commits)
-        # Sorted, so that the reason given does not hang on the order in which refs come.
+        # Sorted, so that the reason does not depend on the order of the refs.
         known = tuple(
             sorted(
                 (ref for ref in refs if ref.keeps_data),
@@ -70,7 +70,7 @@ class Scene:
         )
 
     def tagged(self) -> list[tuple[str, int]]:
-        """Each tag's name, and the position of its own commit."""
+        """Returns each tag's name, and the position of its own commit."""
         return [
             (ref.name, position)
             for ref, position in zip(self.refs, self.positions, strict=True)

@@ -1,8 +1,7 @@
-"""Which commits are active under a policy, and why: a pure function of commits, refs and time.
+"""Selects the commits that a policy keeps, with reasons: a pure function of commits, refs and time.
 
-Sources: lakeFS issue 1932 (periods, first parents, dangling commits); for repositories whose
-history is rewritten instead, Icechunk design document 007, basic expiration.
-Not for: reading a clock, a repository or a database; whoever calls brings what is to be judged.
+Sources: lakeFS issue 1932 (periods, first parents, dangling commits); for mode "rewrite", Icechunk
+design document 007, basic expiration. Not for: reading a clock, a repository or a database.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from ebbtide.retention.summaries import RefSummary, summaries
 __all__ = ["RefSummary", "Selection", "select_commits"]
 
 NAMED_MAX: Final = 10
-"""How many commits a warning names before it says how many more there are."""
+"""The most commits that a warning names. It gives the number of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Every commit is either in `active`, with its reason, or in `expired`.
 
-    Tombstoned commits are expired. `by_ref` says per branch what is kept and let go; `warnings`
-    are sentences for the operator.
+    Tombstoned commits are expired. `by_ref` has figures for each branch. `warnings` are sentences
+    for the operator.
     """
 
     active: Mapping[str, str]
@@ -44,10 +43,10 @@ def select_commits(
 ) -> Selection:
     """Divides the commits into active and expired ones under `policy`, as of `now`.
 
-    `refs` are those that are not gone; one that does not keep its data keeps nothing active. In
-    mode "rewrite", what is active is all that the others reach.
-    Raises InvalidInput (`invalid_date`; `invalid_argument` for a commit given twice or a circle)
-    and Refused (`commit_not_found`) where a ref points at a commit that is not given.
+    `refs` are the refs that are not gone. A ref that does not keep its data keeps no commit active.
+    In mode "rewrite" all commits that the other refs reach are active. Raises InvalidInput
+    (`invalid_date`; `invalid_argument` for a duplicate commit or a cycle), and Refused
+    `commit_not_found` if a ref points at a commit that is not given.
     """
     scene = Scene.of(commits, refs, policy, now)
     marks = mark_all(scene)
@@ -81,7 +80,7 @@ def _warnings(scene: Scene) -> Iterator[str]:
         if commit_id in index and scene.history.commits[index[commit_id]].tombstoned
     ]
     if lost:
-        yield f"held, but let go by an earlier run: {_named('commit', lost)}"
+        yield f"held, but expired in an earlier run: {_named('commit', lost)}"
 
 
 def _named(noun: str, commit_ids: list[str]) -> str:

@@ -1,6 +1,7 @@
-"""What a selection came to for each branch: how much of its history is kept, how much let go.
+"""Figures of a selection for each branch: how much of its history is kept, and how much expired.
 
-Counted down the forest, from the first commit to the heads, so that no branch is walked.
+They are added up in one pass over the forest, from first parents to children, so that no branch is
+walked on its own.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from ebbtide.retention.reasons import Marks
 from ebbtide.retention.rules import Rule
 from ebbtide.retention.scene import Scene
 
-_REWRITTEN: Final = "whole ancestry (mode rewrite)"
+_REWRITTEN: Final = "whole history (mode rewrite)"
+_REWRITTEN_DANGLING: Final = "only commits that refs reach (mode rewrite)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefSummary:
-    """How many commits a branch's main ancestry has, and how many of them are active.
+    """The number of commits on a branch's main ancestry, and how many of them are active.
 
-    `kept_count` counts a commit for whatever reason it is kept, so that `commit_count` is
-    `kept_count + expired_count`. There is one entry for each branch, then one of kind
-    "dangling" for all commits on no branch's main ancestry, if there are any, and one of kind
-    "tags" for the tagged commits, if tags have a rule. These two have no `commit_id`.
+    `kept_count` counts every active commit, whatever keeps it: `commit_count` is `kept_count +
+    expired_count`. There is one summary for each branch. If commits are on no branch's main
+    ancestry, one of kind "dangling" follows for all of them. If tags have a rule, one of kind
+    "tags" follows for the tagged commits. The last two have no `commit_id`.
     """
 
     kind: Literal["branch", "dangling", "tags"]
@@ -37,7 +39,7 @@ class RefSummary:
 
 
 def summaries(scene: Scene, marks: Marks) -> Iterator[RefSummary]:
-    """The entries for a selection, branches in the order of their names."""
+    """Yields the summaries of a selection, branches in the order of their names."""
     rewritten = scene.policy.mode == "rewrite"
     active = marks.active()
     totals, kept = _running_totals(scene, active)
@@ -51,9 +53,7 @@ def summaries(scene: Scene, marks: Marks) -> Iterator[RefSummary]:
         )
     off_branch = _count(active, _on_no_branch(scene))
     if off_branch[0]:
-        rule = (
-            "only what refs reach (mode rewrite)" if rewritten else _rule_text(scene.policy.default)
-        )
+        rule = _REWRITTEN_DANGLING if rewritten else _rule_text(scene.policy.default)
         yield _summary("dangling", "(dangling)", rule=rule, counts=off_branch)
     tagged = {position for _, position in scene.tagged()}
     if tagged and scene.policy.tags is not None and not rewritten:
@@ -86,7 +86,8 @@ def _rule_text(rule: Rule | None) -> str:
 
 
 def _running_totals(scene: Scene, active: bytes) -> tuple[list[int], list[int]]:
-    """Per position: the length of its main ancestry, and how much of that is active."""
+    """Returns for each position the length of its main ancestry, and how many commits of it are
+    active."""
     totals: list[int] = []
     kept: list[int] = []
     for above, is_active in zip(scene.forest.parent, active, strict=True):  # parents first
@@ -103,6 +104,6 @@ def _on_no_branch(scene: Scene) -> Iterator[int]:
 
 
 def _count(active: bytes, positions: Iterable[int]) -> tuple[int, int]:
-    """How many positions there are, and how many of them are active."""
+    """Returns the number of positions, and how many of them are active."""
     states = [active[position] for position in positions]
     return len(states), sum(states)

@@ -1,7 +1,9 @@
-"""A rule for tags. A tag never moves, so its rule speaks of its own commit, not of its history.
+"""The rule for tags. A tag never moves, so that its rule applies to its own commit, not to a
+history.
 
-A period looks at the commit's age; a count looks at all tagged commits together, newest first,
-and of equal dates the smaller id first. Not for: tags without a rule, which keep their commit.
+A period applies to the commit's age. A count applies to all tagged commits together, the newest
+first; of equal dates the smaller id comes first. Not for: tags without a rule, which keep their
+commits.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from ebbtide.retention.windows import window_start
 
 
 def kept_tagged(tagged: Iterable[Commit], rule: Rule, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yields (commit id, why) for the intact tagged commits that the rule keeps.
+    """Yields (commit id, reason) for the intact tagged commits that the rule keeps.
 
-    The strongest reason comes first; a commit that several parts keep comes several times.
+    The strongest reason comes first. A commit that several parts keep comes several times.
     """
     newest_first = sorted(tagged, key=lambda commit: commit.commit_id)
     newest_first.sort(key=lambda commit: commit.created_at, reverse=True)

@@ -1,4 +1,4 @@
-"""The period of a rule: what was made within it, and what was the head when it began.
+"""The period of a rule: commits made within it, and the commit that was the head when it began.
 
 Not for: counting rules (`counting`). Source: lakeFS issue 1932, "Definitions" and "Algorithm".
 """
@@ -19,9 +19,10 @@ _RESOLUTION: Final = timedelta(microseconds=1)
 
 
 def window_start(rule: Rule, now: datetime) -> datetime | None:
-    """The first instant within the rule's period, None where the rule has none.
+    """Returns the first instant within the rule's period, or None if the rule has no period.
 
-    Age exactly equal to the period is outside it, so the window begins a microsecond later.
+    A commit whose age equals the period is outside it. The window therefore begins a microsecond
+    later.
     """
     if rule.keep_all:
         return EVER
@@ -29,17 +30,17 @@ def window_start(rule: Rule, now: datetime) -> datetime | None:
         return None
     try:
         return now - rule.keep_within + _RESOLUTION
-    except OverflowError:  # the period reaches back beyond the first date there is
+    except OverflowError:  # the period begins before the first valid date
         return EVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Per commit, which head's window keeps it, as a place in the list of heads; -1 for none.
-    Both are empty where no head has a window.
+    """For each position the head whose window keeps it, as an index into the list of heads, or -1.
+    Both lists are empty if no head has a window.
 
-    `within`: it was made in the window. `opening`: a commit that was made in the window has it
-    as its first parent, so it was the head when the window opened.
+    `within`: the commit was made in the window. `opening`: it is the first parent of a commit that
+    was made in the window. It was therefore the head when the window opened.
     """
 
     within: list[int]
@@ -47,14 +48,15 @@ class Windows:
 
 
 def kept_by_window(forest: Forest, heads: Sequence[tuple[int, datetime | None]]) -> Windows:
-    """What the windows of all heads keep; `heads` gives each one's commit and window start.
+    """Returns the positions that the heads' windows keep. `heads` has each head's commit and window
+    start.
 
-    A commit lies in the window of some head exactly if it lies in the longest window of the
-    heads above it, so the longest flows down the forest in one pass. Of equal windows the first
-    head's is named.
+    A commit is in the window of some head exactly if it is in the longest window among the heads
+    that have it on their main ancestry. The longest window is therefore passed from children to
+    parents, in one pass. Of equal windows the first head's is named.
     """
-    # From the shortest window to the longest, so that a place in this list is a length; of equal
-    # ones the last head comes first, so that the first head has the upper hand.
+    # Ordered from the shortest window to the longest, so that an index into this list compares
+    # lengths. Of equal windows the last head comes first, so that the first head wins.
     ranked = [(start, which) for which, (_, start) in enumerate(heads) if start is not None]
     ranked.reverse()
     ranked.sort(key=itemgetter(0), reverse=True)

@@ -1,1 +1,1 @@
-"""The HTTP server: the store, and the collector's runs, in the wire format of lakeFS clients."""
+"""The HTTP server: the store and the collector's runs in lakeFS's wire format."""

@@ -1,4 +1,4 @@
-"""The server as an application: the store behind its routes."""
+"""The server as an ASGI application: the API routes and the pages over one store."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TOPICS = (
 
 
 def create_app(store: Store) -> FastAPI:
-    """The application. The store stays open until whoever opened it closes it."""
+    """Returns the application. The caller opens the store before, and closes it afterwards."""
     settings = store.settings
     metrics = Metrics()
 
@@ -83,7 +83,7 @@ def create_app(store: Store) -> FastAPI:
         title="Ebbtide",
         version=version("ebbtide"),
         lifespan=lifespan,
-        # The page that shows them would be fetched from elsewhere; and all need a key.
+        # FastAPI's pages would load scripts from another site, and these routes would need no key.
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -97,7 +97,7 @@ def create_app(store: Store) -> FastAPI:
         app.router.routes.extend(topic.routes.all)
     errors.install(app)
     public = [route.path_regex for route in guarded_routes(app) if route.role == PUBLIC]
-    # The last is the first to see a request.
+    # The middleware that is added last sees a request first.
     app.add_middleware(errors.BreakingOff)
     app.add_middleware(
         Authentication,
@@ -112,7 +112,8 @@ def create_app(store: Store) -> FastAPI:
 
 
 def guarded_routes(app: FastAPI) -> list[GuardedRoute]:
-    """Every route. A route of another kind is a defect: nothing says who may call it."""
+    """Returns every route of the application. A route of another class would be a defect, because
+    it has no role."""
     found: list[GuardedRoute] = []
     for route in app.routes:
         assert isinstance(route, GuardedRoute), route

@@ -1,4 +1,5 @@
-"""Who asks: the access key of a request, by HTTP Basic. Not for: what a role allows (`routing`)."""
+"""Authentication: finds the access key of a request (HTTP Basic). Not for: what a role allows
+(`routing`)."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from ebbtide.server.errors import answer_of
 from ebbtide.store.keys import AccessKey, AccessKeys
 
 PRINCIPAL = "ebbtide.principal"
-"""Where a request's scope has its access key."""
+"""The entry of a request's scope that holds its access key."""
 
 
 class Authentication:
-    """Refuses every request without the key of somebody, but for paths that are open to all.
+    """Refuses every request without a valid access key, except on public paths.
 
-    It stands before the routes, so that what has no route, or no method, is refused alike.
+    It runs before the routes, so that unknown paths and methods are refused in the same way.
     """
 
     def __init__(self, app: ASGIApp, *, keys: AccessKeys, is_public: Callable[[str], bool]) -> None:
@@ -30,7 +31,7 @@ class Authentication:
         self._is_public = is_public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Find who asks, and pass the request on."""
+        """Finds the request's key and forwards the request."""
         if scope["type"] == "http" and not self._is_public(scope["path"]):
             try:
                 pair = parse_basic(Headers(scope=scope).get("authorization"))
@@ -42,7 +43,7 @@ class Authentication:
 
 
 def principal_of(scope: Scope) -> AccessKey:
-    """The key that a request came with. Raises Denied `key_invalid`."""
+    """Returns the access key of a request. Raises Denied `key_invalid`."""
     found = scope.get(PRINCIPAL)
     if not isinstance(found, AccessKey):
         raise Denied("key_invalid", "this needs an access key")
@@ -50,7 +51,7 @@ def principal_of(scope: Scope) -> AccessKey:
 
 
 def parse_basic(header: str | None) -> tuple[str, str]:
-    """Id and secret of a header `Authorization`. Raises Denied `key_invalid`."""
+    """Returns the id and the secret of an `Authorization` header. Raises Denied `key_invalid`."""
     scheme, _, encoded = (header or "").partition(" ")
     if scheme.lower() != "basic":
         raise Denied("key_invalid", "this needs an access key, by HTTP Basic")

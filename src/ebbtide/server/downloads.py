@@ -1,4 +1,4 @@
-"""Objects as answers: headers, ranges and conditions (RFC 9110)."""
+"""Objects as responses: headers, ranges and conditions (RFC 9110)."""
 
 from __future__ import annotations
 
@@ -20,48 +20,52 @@ _TYPE: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 
 
 class Readable(Protocol):
-    """An object that can be read: of a branch, a commit, a collection, or by its locator."""
+    """An object that can be read: from a branch, a commit or a collection, or with a locator."""
 
     @property
     def entry(self) -> Entry:
-        """What it is; dated EPOCH where nobody knows."""
+        """The entry of the object. Its date is EPOCH if the date is not known."""
 
     def stream(self, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Its bytes from `start` up to and without `end`."""
+        """Yields the object's bytes from `start` up to, and without, `end`."""
 
 
 class RangeBehindEnd(InvalidInput):
-    """The answer says how long the object is."""
+    """The error for a range that begins after the object's end. Its headers state the object's
+    size."""
 
     def __init__(self, size_bytes: int) -> None:
-        super().__init__("range_invalid", f"the object has {size_bytes} bytes alone")
+        super().__init__("range_invalid", f"the object has only {size_bytes} bytes")
         self.headers = {"Content-Range": f"bytes */{size_bytes}"}
 
 
 def answer(found: Readable, range_header: str | None, if_none_match: str | None) -> Response:
-    """All of an object, or the range of it that was asked for."""
+    """Returns the response with the whole object, or with the range that the request names. If
+    `if_none_match` names its checksum, the response is 304 without a body."""
     entry = found.entry
     if if_none_match is not None and _etag(entry) in _listed(if_none_match):
         return Response(status_code=304, headers=_headers(entry))
     part = parse_range(range_header, entry.size_bytes)
     status, headers = _described(entry, part)
-    # A whole object is checked on its way, a part cannot be.
+    # The checksum of a whole object is verified while it is sent. A range has no checksum.
     pieces = found.stream() if part is None else found.stream(start=part[0], end=part[1])
     return StreamingResponse(pieces, status, headers, media_type=_media_type(entry))
 
 
 def head(found: Readable, range_header: str | None) -> Response:
-    """The same without the bytes."""
+    """Returns the response to a HEAD request: status and headers of the object or range, no
+    bytes."""
     entry = found.entry
     status, headers = _described(entry, parse_range(range_header, entry.size_bytes))
     return Response(None, status, headers, media_type=_media_type(entry))
 
 
 def parse_range(header: str | None, size_bytes: int) -> tuple[int, int] | None:
-    """The first byte, and the one behind the last; None for all of it.
+    """Returns the range's first byte and the position after its last byte; None for the whole
+    object.
 
-    What cannot be understood, and what asks for several ranges, is passed over, as RFC 9110 has it
-    (14.2). Raises RangeBehindEnd.
+    A header that cannot be parsed, or that names several ranges, is ignored (RFC 9110, 14.2).
+    Raises RangeBehindEnd.
     """
     match = _RANGE.fullmatch((header or "").strip())
     if match is None or match.groups() == ("", ""):
@@ -93,7 +97,7 @@ def _described(entry: Entry, part: tuple[int, int] | None) -> tuple[int, dict[st
 def _headers(entry: Entry) -> dict[str, str]:
     headers = {
         "Accept-Ranges": "bytes",
-        # What somebody uploaded must not run in the browser of somebody else.
+        # An uploaded script must not run in the browser of another user.
         "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "default-src 'none'; sandbox",
     }

@@ -1,4 +1,4 @@
-"""Errors as answers: the HTTP status of each kind, and the one shape that all of them have."""
+"""Errors as HTTP responses: the status of each kind, and the one JSON shape of all errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "project_cycle",
         "checksum_mismatch",
         "upload_broken",
-        # lakeFS answers these so, and its clients tell them from conflicts.
+        # lakeFS answers these with 400, and its clients distinguish them from conflicts (409).
         "nothing_to_commit",
         "nothing_to_merge",
         "branch_dirty",
@@ -165,7 +165,7 @@ _SHOWN: Final[tuple[str, ...]] = (
 
 
 def answer_of(error: EbbtideError, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The answer that tells of an error."""
+    """Returns the response for an error."""
     status = STATUS[error.kind]
     if status >= 500:
         logger.error("%s: %s", error.kind, error.message)
@@ -177,27 +177,29 @@ def answer_of(error: EbbtideError, headers: Mapping[str, str] | None = None) -> 
 
 
 class BreakingOff:
-    """Ends an answer of which a part was sent already when it failed, such as the bytes of an
-    object: the connection closes before all that was announced has come, by which the client knows.
-    The log says why."""
+    """Handles an error that happens after a part of the response was sent, such as the bytes of an
+    object. The connection closes before the announced length is reached, so that the client
+    notices. The log states the error."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on. A server closes the connection of whoever does not end an answer."""
+        """Forwards the request. If the response stays incomplete, the HTTP server closes the
+        connection."""
         try:
             await self._app(scope, receive, send)
         except RuntimeError as error:
-            # Starlette's, about an error that it would have known an answer to.
+            # Starlette raises RuntimeError if a handled error comes after the start of the
+            # response.
             if not isinstance(error.__cause__, EbbtideError):
                 raise
             reason = error.__cause__
-            logger.error("%s: the answer broke off: %s", reason.kind, reason.message)
+            logger.error("%s: the answer was interrupted: %s", reason.kind, reason.message)
 
 
 def install(app: FastAPI) -> None:
-    """Let the app answer every error in the one shape."""
+    """Registers the handlers that answer every error in the one JSON shape."""
     app.add_exception_handler(EbbtideError, _ebbtide_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -209,9 +211,9 @@ def _answer(
     kind: str,
     message: str,
     headers: Mapping[str, str] | None = None,
-    details: Mapping[str, Any] | None = None,  # JSON-ready
+    details: Mapping[str, Any] | None = None,  # values that JSON can encode
 ) -> JSONResponse:
-    # Paths and messages may hold what is no text.
+    # Paths and messages may hold characters that UTF-8 cannot encode.
     text = message.encode("utf-8", "backslashreplace").decode()
     document = {"message": text, "kind": kind, **(details or {})}
     return JSONResponse(document, status_code=status, headers=dict(headers or {}))
@@ -237,5 +239,5 @@ def _http_error(_request: Request, error: Exception) -> JSONResponse:
 
 
 def _unexpected(_request: Request, _error: Exception) -> JSONResponse:
-    # Whoever runs the server finds it in the log; nobody else needs to see it.
+    # The traceback is in the server's log. Clients do not need to see it.
     return _answer(500, "internal", "a defect in this program: the server's log says more")

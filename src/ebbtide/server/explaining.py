@@ -1,4 +1,4 @@
-"""Who explains, for the routes and the pages."""
+"""Makes the explainer that the routes and the pages use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ebbtide.server.serving import Served
 
 
 def explainer_of(served: Served, repository: str, *, limit: int) -> Explainer:
-    """In this process."""
+    """Returns an explainer for a repository that works within this process."""
     context = served.repository(repository).context
     return Explainer(
         EmbeddedRepository(context, store_id=served.store.store_id),

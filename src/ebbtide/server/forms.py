@@ -1,5 +1,5 @@
-"""Uploads as forms (RFC 7578): the bytes of the one part that is the object, as they come, and the
-fields that stand before it."""
+"""Uploads as forms (RFC 7578): streams the part that is the object, and keeps the fields before
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ebbtide.errors import InvalidInput
 PART: Final = b"content"
 HEADER_BYTES_MAX: Final = 16 * 1024
 FIELD_BYTES_MAX: Final = 64 * 1024
-"""Of all fields together."""
+"""The limit for all fields together, in bytes."""
 
 
 @dataclass(slots=True)
@@ -27,8 +27,11 @@ class _Part:
 
 
 class FormBody:
-    """The part named `content` of a form. `content_type`, `filename` and the `fields` before it are
-    known once its first bytes are. Without `with_fields` other parts are passed over."""
+    """Reads the part named `content` of a form.
+
+    `content_type`, `filename` and the `fields` before the part are set when its first bytes arrive.
+    Without `with_fields` all other parts are ignored.
+    """
 
     def __init__(self, content_type: str, *, with_fields: bool = False) -> None:
         kind, options = parse_options_header(content_type)
@@ -62,7 +65,7 @@ class FormBody:
         )
 
     async def read(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The bytes of the part. Raises InvalidInput `invalid_argument`, `upload_broken`."""
+        """Yields the bytes of the part. Raises InvalidInput `invalid_argument`, `upload_broken`."""
         async for piece in body:
             try:
                 self._parser.write(piece)

@@ -1,9 +1,10 @@
-"""Collector runs as jobs, and looks at what other policies would let go: each in a process of its
-own, watched by a thread of the server's.
+"""Collector runs and looks as jobs: each has a process of its own, and a thread of the server that
+watches it.
 
-A run needs memory and processors that requests must not wait for, and its process may end at any
-moment without harm: what it leaves is swept again. It ends when the server does, however that ends.
-Not for: what a run does (`ebbtide.gc`), or runs that nobody started here (`runs`).
+A *look* computes what other policies would free, and deletes nothing. Jobs are processes because
+requests must not wait for the memory and processors of a run. The process of a run may end at any
+time without harm: the plan can be swept again. It ends with the server, also if the server is
+killed. Not for: the steps of a run (`ebbtide.gc`), or runs of other processes (`runs`).
 """
 
 from __future__ import annotations
@@ -42,10 +43,13 @@ Action = Literal["run", "plan", "sweep", "undo", "purge", "look"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a job is to do: make a new plan, or that and sweep it; or something with the run named.
-    `under` and `sweeps_ended` are of an undo, as `Collector.undo` has them. A look is at
-    `policies`, beside the present one; its files go below `run_dir`. `gateway` is that of the
-    server's Spark, where the job is to use it."""
+    """The parameters of a job. `action` says whether it makes a plan, makes and sweeps one, or
+    works on the run `run_id`.
+
+    `under` and `sweeps_ended` are arguments of `Collector.undo`. A look compares `policies` with
+    the present policy, and writes its files below `run_dir`. `gateway` is set if the job uses the
+    server's Spark.
+    """
 
     directory: Path | None
     settings: Settings
@@ -68,7 +72,7 @@ class Order:
 
 @dataclass(slots=True)
 class StepState:
-    """One step: how long it has taken, or took."""
+    """One step of a job. `seconds` is its duration; None while it runs."""
 
     step: str
     started: float
@@ -77,11 +81,14 @@ class StepState:
 
 @dataclass(slots=True)
 class Job:
-    """One run that was started here, or one look. `report` or `error` is there once it has ended;
-    what a look has `found` so far, the present policy first, is as `reclaimable_json` has it."""
+    """One run or look that this server started. `report` or `error` is set when the job has ended.
+
+    `found` holds the results of a look so far, in the form of `reclaimable_json`, the present
+    policy first.
+    """
 
     repository_id: str
-    process: Any  # multiprocessing's own type for the way of starting
+    process: Any  # the process class of the multiprocessing context
     run_id: str | None = None
     look_id: str | None = None
     owner: str = ""
@@ -105,10 +112,10 @@ class Jobs:
         self._on_change = on_change
 
     def start(self, order: Order) -> Job:
-        """Start a job, and wait until its run has an id.
+        """Starts a job, and waits until its run has an id.
 
-        Raises what kept the run, or Spark, from starting; Failed `worker_died` where nothing is
-        heard of it.
+        Raises the error that kept the run, or Spark, from starting. Raises Failed `worker_died` if
+        the process reports nothing within START_SECONDS_MAX seconds, or dies first.
         """
         job, connection = self._new(order)
         self._begin(job, connection)
@@ -120,8 +127,8 @@ class Jobs:
         return job
 
     def look(self, order: Order, *, owner: str) -> Job:
-        """Start a look, which takes no lease. Of one owner there is one at a time in a repository:
-        whoever asks anew has no more use for the last answer."""
+        """Starts a look, which takes no lease. If the same owner has an unfinished look of the
+        repository, that look is ended first: its result is not needed any more."""
         for job in self._looks(order.repository_id):
             if job.owner == owner and not job.ended:
                 job.process.terminate()
@@ -132,7 +139,7 @@ class Jobs:
         return job
 
     def find_look(self, repository_id: str, look_id: str) -> Job | None:
-        """A look that was started here."""
+        """Returns a look that this server started; None if there is none of that id."""
         found = (each for each in self._looks(repository_id) if each.look_id == look_id)
         return next(found, None)
 
@@ -141,10 +148,11 @@ class Jobs:
             return [job for job in self._jobs if job.repository_id == repository_id and job.look_id]
 
     def _new(self, order: Order) -> tuple[Job, Connection]:
-        """A job whose process has begun, and where its messages come from."""
+        """Starts the process of a job; returns the job and the connection that delivers its
+        messages."""
         idle = order.settings.server_spark_idle
         gateway = self._warm.lend(order.settings)
-        # Forked from a process without threads, where what a run imports is loaded already.
+        # The fork server has no threads, and has already loaded all modules that a run imports.
         forks = multiprocessing.get_context("forkserver")
         forks.set_forkserver_preload(["ebbtide.server.preload"])
         ours, theirs = forks.Pipe(duplex=False)
@@ -169,16 +177,16 @@ class Jobs:
             self._jobs = [each for each in self._jobs if each is not job]
 
     def of(self, repository_id: str) -> list[Job]:
-        """The jobs of a repository whose run has an id, the newest first."""
+        """Returns the jobs of a repository whose run has an id, the newest first."""
         with self._lock:
             return [job for job in self._jobs if job.repository_id == repository_id and job.run_id]
 
     def find(self, repository_id: str, run_id: str) -> Job | None:
-        """The newest job of a run."""
+        """Returns the newest job of a run; None if this server started none."""
         return next((job for job in self.of(repository_id) if job.run_id == run_id), None)
 
     def close(self) -> None:
-        """End every job: what each leaves can be swept again."""
+        """Ends every job. A run that is ended here can be swept again."""
         with self._lock:
             jobs = list(self._jobs)
         for job in jobs:
@@ -202,8 +210,9 @@ class Jobs:
         if job.on_end is not None:
             job.on_end()
         if job.report is None and job.error is None:
-            what = "run ended: sweep the run" if job.look_id is None else "look ended: look"
-            error = Failed("worker_died", f"the process of the {what} again")
+            is_run = job.look_id is None
+            what, todo = ("run", "sweep the run") if is_run else ("trial", "try the policies")
+            error = Failed("worker_died", f"the process of the {what} died: {todo} again")
             job.error = {"kind": error.kind, "message": error.message}
         job.ended = True
         job.known.set()
@@ -215,7 +224,8 @@ class Jobs:
 
 
 def _clear(job: Job) -> None:
-    """A process that was ended cleared nothing away itself."""
+    """Deletes the temporary directory of a look: a process that was terminated did not do so
+    itself."""
     if job.directory is not None:
         job.directory.cleanup()
 
@@ -243,12 +253,14 @@ def _note(job: Job, what: str, values: list[Any]) -> None:
 
 
 def _failure(job: Job) -> EbbtideError | None:
-    """Why a job that has ended never came to be a run; None for one that did, however it went."""
+    """Returns the error of a job that has not become a run; None if the run started, whatever its
+    outcome."""
     if job.report is not None:
         error = job.report["error"]
         stopped = error is not None and error["kind"] == "run_in_progress"
         return Refused(**error) if stopped else None
-    error = job.error or {"kind": "worker_died", "message": "nothing is heard of the run"}
+    silent = f"the run did not start within {START_SECONDS_MAX} seconds, and was ended: try again"
+    error = job.error or {"kind": "worker_died", "message": silent}
     if job.run_id is not None and error["kind"] in ("worker_died", "internal"):
         return None
     return _CLASSES.get(error["kind"], Failed)(**error)
@@ -265,8 +277,11 @@ _CLASSES: Final[dict[str, type[EbbtideError]]] = {
 
 
 def _work(order: Order, connection: Connection) -> None:
-    """The job's own process. A run whose server was killed is nobody's: it ends, and its workers
-    with it. A server that is interrupted ends its runs itself."""
+    """The main function of a job's process.
+
+    If the server is killed, the process ends, and its workers with it. Interrupts (SIGINT) are
+    ignored: an interrupted server ends its jobs itself.
+    """
     follow_parent()
 
     def tell(*message: Any) -> None:
@@ -292,7 +307,7 @@ def _collect(order: Order, tell: Tell) -> None:
         if repository.info.repository_id != order.repository_id:
             raise NotFound(
                 "repository_not_found",
-                f"{order.repository} was deleted, and another made, meanwhile",
+                f"repository {order.repository} was deleted and made anew since the request",
             )
         found = EmbeddedRepository(
             repository.context,
@@ -302,7 +317,7 @@ def _collect(order: Order, tell: Tell) -> None:
         options = RunOptions.of(
             order.settings,
             grace=None if order.grace is None else parse_duration(order.grace),
-            unsafe=order.unsafe or order.action == "look",  # which deletes nothing
+            unsafe=order.unsafe or order.action == "look",  # a look deletes nothing
             allow_share=order.allow_share,
             run_dir=order.run_dir,
             mode=parse_mode(order.mode),
@@ -339,7 +354,8 @@ def _engine(order: Order) -> Engine:
 
 
 def _look(order: Order, collector: Collector, tell: Tell) -> dict[str, Any]:
-    """When it was looked; what each policy would free is told as it is found."""
+    """Carries out a look. Sends a `found` message for each policy as soon as its result is known;
+    returns the look's instant and grace (`now`, `grace_seconds`)."""
     from ebbtide.gc.planning.whatif import Alternative, reclaimable_json
 
     price = order.settings.price_gb_month

@@ -1,5 +1,5 @@
-"""What routes of everything with a lifecycle have in common: what lists may be asked for, and the
-routes of one branch or tag."""
+"""Parts that all routes of things with a lifecycle share: the filters of lists, and the routes of
+one branch or tag."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from ebbtide.store.lifecycle import Listed
 from ebbtide.store.refs import NamedCommit, Refs
 from ebbtide.store.repository import Repository
 
-ExpiredQuery = Annotated[bool, Query(description="What is in the trash, too.")]
+ExpiredQuery = Annotated[bool, Query(description="Includes the trash.")]
 
 
 async def _listed(
     include_expired: ExpiredQuery = False,
     state: Annotated[Literal["persistent", "expiring", "trashed"] | None, Query()] = None,
-    expires_after: Annotated[Instant | None, Query(description="That instant, or later.")] = None,
+    expires_after: Annotated[
+        Instant | None, Query(description="Expires at this instant or later.")
+    ] = None,
     expires_before: Annotated[Instant | None, Query()] = None,
 ) -> Listed:
     return Listed(
@@ -40,13 +42,13 @@ ListedDep = Annotated[Listed, Depends(_listed)]
 
 
 def next_after(name: str, thing_id: str, listed: Listed) -> str:
-    """Where a list by name and id goes on: with those in the trash, a name may come more than
-    once."""
+    """Returns the place where a list by name and id continues. With the trash included, several
+    items may have one name, so that the place needs the id."""
     return f"{name} {thing_id}" if listed.include_expired else name
 
 
 def ref_list(paging: Paging, listed: Listed, found: Sequence[NamedCommit]) -> RefList:
-    """A page, of what was found of `amount_and_one`."""
+    """Returns a page of refs. `found` was read with `amount_and_one`."""
     page, more = paging.cut(found)
     last = next_after(page[-1].name, page[-1].ref_id, listed) if more else None
     return RefList(
@@ -61,7 +63,8 @@ def add_ref_routes(
     kind: str,
     refs_of: Callable[[Repository], Refs[Any, Any]],  # of branches, or of tags
 ) -> None:
-    """The routes of one branch or tag that both have. The last part of `path` names it."""
+    """Adds the routes that a single branch and a single tag have in common. The last part of `path`
+    names the ref."""
     name_path = Path(alias=kind)
 
     @routes.add("GET", path, Role.READER)
@@ -71,13 +74,13 @@ def add_ref_routes(
         name: Text = name_path,
         include_expired: ExpiredQuery = False,
     ) -> RefAnswer:
-        """One, by name or id."""
+        """Returns one branch or tag, by name or id."""
         found = refs_of(served.repository(repository)).get(name, include_expired=include_expired)
         return RefAnswer.of(found)
 
     @routes.add("DELETE", path, Role.WRITER, status=204)
     def delete_ref(repository: Segment, served: ServedDep, name: Text = name_path) -> Response:
-        """Put one in the trash."""
+        """Moves a branch or tag to the trash."""
         refs_of(served.repository(repository)).delete(name)
         return Response(status_code=204)
 
@@ -85,7 +88,8 @@ def add_ref_routes(
     def change_ref(
         repository: Segment, asked: ExpiryChange, served: ServedDep, name: Text = name_path
     ) -> RefAnswer:
-        """Say when it expires; what is in the trash comes back, unless that is past."""
+        """Sets when a branch or tag expires. One in the trash is restored, unless the date is
+        past."""
         changed = refs_of(served.repository(repository)).set_expiry(
             name, asked.expires_at, ensure_unique_name=asked.ensure_unique_name
         )
@@ -98,7 +102,7 @@ def add_ref_routes(
         name: Text = name_path,
         asked: Annotated[Restoration | None, Body()] = None,
     ) -> RefAnswer:
-        """Bring one back from the trash."""
+        """Restores a branch or tag from the trash."""
         unique = asked is not None and asked.ensure_unique_name
         restored = refs_of(served.repository(repository)).restore(name, ensure_unique_name=unique)
         return RefAnswer.of(restored)

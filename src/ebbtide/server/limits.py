@@ -1,4 +1,5 @@
-"""How much one request may bring along. Not for: how it is worked on meanwhile (`streaming`)."""
+"""Limits on the size of one request. Not for: how a body is stored while it arrives
+(`streaming`)."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from ebbtide.server.errors import answer_of
 
 
 class HeaderLimit:
-    """Refuses requests whose line and headers are too long. The parser stops at the same size, but
-    for what came in one piece."""
+    """Refuses a request whose line and headers are too long (`headers_too_large`). The HTTP parser
+    applies the same limit, but not to a request head that arrives in one piece."""
 
     def __init__(self, app: ASGIApp, *, bytes_max: int) -> None:
         self._app = app
         self._bytes_max = bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Forwards the request, or answers with the error."""
         if scope["type"] == "http":
             size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
             size += sum(len(name) + len(value) for name, value in scope["headers"])
@@ -34,16 +35,18 @@ class HeaderLimit:
 
 
 class StrictRequest(Request):
-    """A request in whose JSON body each key of an object stands once."""
+    """A request whose JSON body must not repeat a key within one object."""
 
-    async def json(self) -> Any:  # whatever JSON holds
-        """Returns the body's value. Raises InvalidInput `invalid_argument`, JSONDecodeError."""
+    async def json(self) -> Any:  # any JSON value
+        """Returns the value of the body. Raises InvalidInput `invalid_argument`,
+        JSONDecodeError."""
         hook = unique_keys("invalid_argument", "the request's body")
         return json.loads(await self.body(), object_pairs_hook=hook)
 
 
 def limited(request: Request, bytes_max: int) -> Request:
-    """The same request, whose body ends with InvalidInput `too_large` above so many bytes."""
+    """Returns the same request with a limit: reading more than `bytes_max` bytes of its body raises
+    InvalidInput `too_large`. A declared length above the limit raises it at once."""
     declared = declared_bytes(request)
     if declared is not None and declared > bytes_max:
         raise too_large(bytes_max)
@@ -61,11 +64,11 @@ def limited(request: Request, bytes_max: int) -> Request:
 
 
 def declared_bytes(request: Request) -> int | None:
-    """How long the body is going to be, where the client says so."""
+    """Returns the length of the body that the client declares; None if it declares none."""
     text = request.headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def too_large(bytes_max: int) -> InvalidInput:
-    """The error for a body above a limit."""
+    """Returns the error for a body above a limit."""
     return InvalidInput("too_large", f"the request has more than {bytes_max} bytes")

@@ -1,4 +1,5 @@
-"""Figures about the server, for Prometheus. Labels are routes, never what was asked of them."""
+"""The server's metrics, for Prometheus. Labels are names of routes, never the values in a
+request."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """The figures of one server."""
+    """The metrics of one server."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -44,60 +45,62 @@ class Metrics:
         )
         self.reclaimed = Counter(
             "ebbtide_reclaimed_objects",
-            "Objects deleted that were never committed.",
+            "Deleted objects that were never committed.",
             registry=self.registry,
         )
         self.reclaimed_bytes = Counter(
-            "ebbtide_reclaimed_bytes", "Their bytes, as far as known.", registry=self.registry
+            "ebbtide_reclaimed_bytes",
+            "Bytes of deleted objects that were never committed, as far as known.",
+            registry=self.registry,
         )
         self.reclaim_failures = Counter(
             "ebbtide_reclaim_failures",
-            "Deletes of such objects that failed, and are tried again.",
+            "Failed deletes of objects that were never committed. They are tried again.",
             registry=self.registry,
         )
         self.reclaim_backlog = Gauge(
             "ebbtide_reclaim_backlog_objects",
-            "Such objects that are not deleted yet.",
+            "Uncommitted objects that lost their last reference and are not deleted yet.",
             registry=self.registry,
         )
         self.reclaim_age = Gauge(
             "ebbtide_reclaim_oldest_seconds",
-            "How long ago the oldest of them lost its last reference.",
+            "Time since the oldest object of the backlog lost its last reference.",
             registry=self.registry,
         )
         self.reclaim_tokens = Gauge(
             "ebbtide_reclaim_backlog_tokens",
-            "Dropped staging areas whose entries are not taken apart yet.",
+            "Dropped staging areas whose entries are not released yet.",
             registry=self.registry,
         )
 
     def count_reclaimed(self, done: Reclaimed) -> None:
-        """Count what one batch did."""
+        """Adds the result of one batch of the reclaimer."""
         self.reclaimed.inc(done.deleted_count)
         self.reclaimed_bytes.inc(done.deleted_bytes)
         self.reclaim_failures.inc(done.failed_count)
 
     def show_backlog(self, backlog: Backlog, now: datetime) -> None:
-        """Show how far reclaiming is behind at `now`."""
+        """Sets the gauges that show how far reclaiming is behind at `now`."""
         oldest = backlog.oldest_at
         self.reclaim_backlog.set(backlog.address_count)
         self.reclaim_tokens.set(backlog.token_count)
         self.reclaim_age.set(0 if oldest is None else (now - oldest).total_seconds())
 
     def render(self) -> bytes:
-        """The figures as text."""
+        """Returns the metrics as text."""
         return generate_latest(self.registry)
 
 
 class Measuring:
-    """Counts what passes."""
+    """Counts requests, their bytes and their duration."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Forwards the request and measures it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -121,7 +124,8 @@ class Measuring:
             try:
                 await self._app(scope, counted_receive, counted_send)
             finally:
-                # One label for all that has no route: a client could make up any number of paths.
+                # All paths without a route share one label: a client could invent any number of
+                # paths.
                 route = getattr(scope.get("route"), "path_format", "none")
                 method = scope["method"] if route != "none" else "any"
                 metrics.requests.labels(method, route, str(status)).inc()

@@ -1,4 +1,5 @@
-"""Lists in parts: what a client may ask for, and how an answer says that there is more."""
+"""Pages of lists: the parameters of a request, and the part of an answer that says whether more
+follows."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from ebbtide.server.wire.base import Pagination, Text
 
 AMOUNT_DEFAULT = 100
 _BEHIND_IDS = "z"
-"""Sorts behind every id."""
+"""A text that sorts after every id."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """The part of a list that was asked for. `after` is not in it."""
+    """The page of a list that a request asks for. The item `after` itself is not in it."""
 
     prefix: str
     after: str
@@ -28,22 +29,24 @@ class Paging:
 
     @property
     def after_item(self) -> tuple[str, str]:
-        """The name and id behind which a list by both goes on: `after` as `item_place` writes it,
-        or a name alone, which stands for all of that name."""
+        """The name and id after which a list by name and id continues. `after` is written by
+        `item_place`, or is only a name, and then stands for all items of that name."""
         name, slash, item_id = self.after.rpartition("/")
         return (name, item_id) if slash else (self.after, _BEHIND_IDS if self.after else "")
 
     @property
     def amount_and_one(self) -> int:
-        """One more than asked for tells whether there is more."""
+        """The number of items to read: one more than the page has, to find out whether more
+        follow."""
         return self.amount + 1
 
     def cut(self, found: Sequence[Item]) -> tuple[Sequence[Item], bool]:
-        """What was found, of `amount_and_one`, as one page; and whether there is more."""
+        """Returns one page of the items that were read with `amount_and_one`, and whether more
+        follow."""
         return found[: self.amount], len(found) > self.amount
 
     def pagination(self, count: int, next_after: str | None) -> Pagination:
-        """What the answer says of itself."""
+        """Returns the `pagination` part of an answer."""
         return Pagination(
             has_more=next_after is not None,
             next_offset=next_after or "",
@@ -53,8 +56,8 @@ class Paging:
 
 
 def item_place(name: str, item_id: str) -> str:
-    """A place in a list by name and id: of what is in the trash, several may have one name, which
-    has no slash in it."""
+    """Returns a place in a list by name and id. Several items in the trash may have one name; names
+    contain no slash."""
     return f"{name}/{item_id}"
 
 
@@ -64,7 +67,7 @@ async def _paging(
     after: Annotated[Text, Query()] = "",
     amount: Annotated[int, Query(ge=-1)] = AMOUNT_DEFAULT,
 ) -> Paging:
-    """More than a page holds is a full page; so are 0 and -1."""
+    """Limits `amount` to a full page. 0 and -1 also mean a full page."""
     most: int = request.app.state.settings.server_list_max
     return Paging(prefix, after, min(amount, most) if amount > 0 else most, most)
 

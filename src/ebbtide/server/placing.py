@@ -1,4 +1,4 @@
-"""Where new repositories may lie: what clients write for a place, as the store takes it."""
+"""The storage roots of new repositories: converts a place that a client names to a URL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCAL: Final = re.compile(r"local://([A-Za-z0-9_][A-Za-z0-9_.-]{0,254})/?")
 
 
 def storage_url_of(place: str, store: Store) -> str:
-    """The URL of a storage root; `local://NAME` is below the store's own storage.
+    """Returns the URL of a storage root. `local://NAME` is a place below the store's own storage.
 
     Raises InvalidInput `invalid_argument`.
     """
@@ -23,7 +23,7 @@ def storage_url_of(place: str, store: Store) -> str:
     if not re.match(r"(file|s3|s3a|gs|az)://", place):
         raise InvalidInput(
             "invalid_argument",
-            f"{shown(place)} is no place for a repository: write local://NAME, or a URL such "
-            "as s3://bucket/prefix or file:///directory",
+            f"{shown(place)} is not a storage location for a repository: write local://NAME, or "
+            "a URL such as s3://bucket/prefix or file:///directory",
         )
     return place

@@ -1,7 +1,7 @@
-"""What the processes of runs are forked from, with all loaded that a run needs: else each would
-load it for longer than a small run takes.
+"""Imports everything that a run needs into the process from which runs are forked.
 
-`multiprocessing` imports this module in its fork server, where nothing else happens.
+Without it each run would import these modules itself, which takes longer than a small run.
+`multiprocessing` imports this module in its fork server, which does nothing else.
 """
 
 from __future__ import annotations

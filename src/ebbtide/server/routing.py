@@ -1,7 +1,7 @@
-"""Routes that say who may call them, and references in paths.
+"""API routes with the role that each needs, and references in paths.
 
-A route without a role does not exist: `Routes.add` asks for one, and `GuardedRoute` checks it
-before anything of the request is read.
+Every route has a role: `Routes.add` requires one, and `GuardedRoute` checks it before it reads
+anything else of the request.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ ROLE: Final = "x-role"
 STREAMED: Final = "x-streamed"
 PUBLIC: Final = "public"
 SLASH: Final = "\ue000"
-"""Stands for a slash inside one segment of a path until the segment is taken."""
+"""Stands for a decoded slash inside one path segment, until the segment is converted."""
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 class GuardedRoute(APIRoute):
-    """A route that is open to one role and all above it."""
+    """A route that is open to one role and all roles above it."""
 
     @property
     def role(self) -> str:
-        """Who may call it: a role, or `public`."""
+        """The role that the route needs, or `public`."""
         return str((self.openapi_extra or {})[ROLE])
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """The handler, behind the check."""
+        """Returns the handler with the role check in front of it."""
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
@@ -54,7 +54,7 @@ class GuardedRoute(APIRoute):
             try:
                 return await handle(request)
             except HTTPException as error:
-                # What went wrong while the body was read comes wrapped.
+                # FastAPI wraps an error that was raised while it read the body.
                 if isinstance(error.__cause__, EbbtideError):
                     raise error.__cause__ from None
                 raise
@@ -71,7 +71,8 @@ class Routes:
 
     @cached_property
     def all(self) -> Sequence[BaseRoute]:
-        """The routes, made once: FastAPI takes a third of a second to make those of all topics."""
+        """The routes, made once: FastAPI needs a third of a second to make the routes of all
+        topics."""
         errors = {"model": ErrorAnswer}
         router = APIRouter(route_class=GuardedRoute, responses={"4XX": errors, "5XX": errors})
         for register in self._registered:
@@ -86,9 +87,10 @@ class Routes:
         *,
         status: int = 200,
         streamed: bool = False,
-        **options: Any,  # of FastAPI
+        **options: Any,  # options of FastAPI
     ) -> Callable[[Endpoint], Endpoint]:
-        """Register a function; `role` None is open to all. Streamed bodies have their own limit."""
+        """Registers a function as a route. A `role` of None opens the route to everybody.
+        `streamed` exempts the body from the general limit: streamed bodies have their own limit."""
 
         def register(endpoint: Endpoint) -> Endpoint:
             def to(router: APIRouter) -> None:
@@ -110,13 +112,13 @@ class Routes:
 
 
 class Segments:
-    """Takes paths apart before they are decoded, so that a reference may hold `%2F`."""
+    """Splits paths into segments before they are decoded, so that a reference may contain `%2F`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with a path whose slashes are all between segments."""
+        """Forwards the request with a path in which each slash separates two segments."""
         raw: bytes | None = scope.get("raw_path")
         if scope["type"] == "http" and raw is not None:
             segments = raw.decode("latin-1").split("/")
@@ -139,7 +141,7 @@ register_url_convertor("segment", _Segment())
 
 
 def _require(request: Request, needed: Role) -> None:
-    """Raises Denied `role_missing`."""
+    """Checks the role of the request's key. Raises Denied `role_missing`."""
     key = principal_of(request.scope)
     if not key.role.allows(needed):
         raise Denied(

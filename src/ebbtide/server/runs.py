@@ -1,4 +1,4 @@
-"""Runs over HTTP: those that a job here is at, those of other processes, and those on record."""
+"""Runs over HTTP: runs of this server's jobs, runs of other processes, and recorded runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from ebbtide.server.wire.collecting import RunAnswer, RunCreation, StepAnswer, U
 
 
 def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
-    """Start a run as a job. Raises as `Jobs.start`, NotFound `repository_not_found`; for a sweep,
-    NotFound `run_not_found` and Conflict `plan_used`."""
+    """Starts a run as a job.
+
+    Raises the errors of `Jobs.start`, and NotFound `repository_not_found`. For a sweep it also
+    raises NotFound `run_not_found` and Conflict `plan_used`.
+    """
     if asked.sweep and collector_of(served, repository).show(asked.sweep).state == "swept":
         raise Conflict("plan_used", f"run {asked.sweep} was swept already: start a new one")
     action: Action = "plan" if asked.dry_run else "run"
@@ -38,9 +41,9 @@ def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
 
 
 def undo(served: Served, repository: str, run_id: str, asked: UndoRequest) -> RunAnswer:
-    """Bring back, as a job, what a run moved aside. Raises as `start`, and NotFound
+    """Restores the files in a run's quarantine, as a job. Raises as `start`, and NotFound
     `not_quarantined`."""
-    _require_aside(served, repository, run_id)
+    _require_quarantine(served, repository, run_id)
     return _start(
         served,
         repository,
@@ -52,15 +55,15 @@ def undo(served: Served, repository: str, run_id: str, asked: UndoRequest) -> Ru
 
 
 def purge(served: Served, repository: str, run_id: str) -> RunAnswer:
-    """Delete for good, as a job, what a run moved aside. Raises as `undo`."""
-    _require_aside(served, repository, run_id)
+    """Deletes the files in a run's quarantine for good, as a job. Raises as `undo`."""
+    _require_quarantine(served, repository, run_id)
     return _start(served, repository, action="purge", run_id=run_id)
 
 
-def _require_aside(served: Served, repository: str, run_id: str) -> None:
+def _require_quarantine(served: Served, repository: str, run_id: str) -> None:
     report = collector_of(served, repository).show(run_id)
     if report.quarantine is None or report.quarantine["state"] == "purged":
-        raise NotFound("not_quarantined", f"run {run_id} has nothing aside")
+        raise NotFound("not_quarantined", f"run {run_id} has no files in quarantine")
     if report.state == "undone":
         raise Conflict("plan_used", f"run {run_id} was undone already")
 
@@ -78,7 +81,7 @@ def _start(served: Served, repository: str, **what: Any) -> RunAnswer:  # fields
 
 
 def get(served: Served, repository: str, run_id: str) -> RunAnswer:
-    """One run. Raises NotFound `run_not_found`."""
+    """Returns one run. Raises NotFound `run_not_found`."""
     known = _Known(served, repository)
     if run_id not in known.ids:
         raise NotFound("run_not_found", f"there is no run {shown(run_id)} of {repository}")
@@ -88,7 +91,8 @@ def get(served: Served, repository: str, run_id: str) -> RunAnswer:
 def page(
     served: Served, repository: str, *, after: str, amount: int
 ) -> tuple[list[RunAnswer], str | None]:
-    """Some runs, the newest first, and the `after` of the next page. Ids sort as runs do."""
+    """Returns some runs, the newest first, and the `after` of the next page (None on the last
+    page). The ids of newer runs sort before those of older runs."""
     known = _Known(served, repository)
     ids = sorted(run_id for run_id in known.ids if run_id > after)
     answers = [known.answer(run_id) for run_id in ids[:amount]]
@@ -96,11 +100,11 @@ def page(
 
 
 class _Known:
-    """What is known of a repository's runs: by the jobs here, the lease, and the record."""
+    """All known runs of a repository: from the jobs of this server, the lease, and the records."""
 
     def __init__(self, served: Served, repository: str) -> None:
         found = served.repository(repository)
-        # The newest job of a run stands.
+        # If a run has several jobs, the newest one counts.
         jobs = reversed(served.jobs.of(found.info.repository_id))
         self._jobs = {job.run_id: job for job in jobs if job.run_id is not None}
         self._held = found.running_id()
@@ -109,12 +113,15 @@ class _Known:
 
     @property
     def ids(self) -> set[str]:
-        """Of every run."""
+        """The ids of all runs."""
         return {*self._jobs, *self._recorded, *([] if self._held is None else [self._held])}
 
     def answer(self, run_id: str) -> RunAnswer:
-        """A job that is at it knows most; one that has ended is no news once there is a record,
-        which others may have added to since."""
+        """Returns the state of a run from its best source.
+
+        A job that still runs knows most. After the job has ended, the record counts, because other
+        processes may have changed it since.
+        """
         job = self._jobs.get(run_id)
         if job is not None and not job.ended:
             return _of_job(job)
@@ -123,12 +130,12 @@ class _Known:
         if run_id in self._recorded:
             steps = [] if job is None else _of_job(job).steps
             return _recorded(self._collector, run_id).model_copy(update={"steps": steps})
-        assert job is not None  # it is among the ids
+        assert job is not None  # the id is one of `ids`
         return _of_job(job)
 
 
 def steps_of(job: Job) -> list[StepAnswer]:
-    """The steps that a job has begun."""
+    """Returns the steps that a job has begun."""
     now = time.monotonic()
     return [
         StepAnswer(
@@ -141,7 +148,7 @@ def steps_of(job: Job) -> list[StepAnswer]:
 
 
 def _of_job(job: Job) -> RunAnswer:
-    assert job.run_id is not None  # it would not be known otherwise
+    assert job.run_id is not None  # jobs without a run id are not listed
     steps = steps_of(job)
     if job.report is not None:
         report = RunReport.from_json(job.report)
@@ -161,7 +168,8 @@ def _of_job(job: Job) -> RunAnswer:
 
 
 def _recorded(collector: Collector, run_id: str) -> RunAnswer:
-    """A run whose files are damaged or gone hides no other."""
+    """Returns a recorded run. If its files are damaged or missing, its state is `failed`: one such
+    run must not hide the others."""
     try:
         report = collector.show(run_id)
     except (NotFound, Refused) as error:
@@ -179,6 +187,6 @@ def _format(served: Served, repository: str) -> EmbeddedRepository:
 
 
 def collector_of(served: Served, repository: str) -> Collector:
-    """For reading what is on record, which needs no Spark."""
+    """Returns a collector that only reads records, which needs no Spark."""
     options = RunOptions.of(served.settings)
     return Collector(_format(served, repository), engine=LocalEngine(), options=options)

@@ -1,4 +1,4 @@
-"""What an endpoint works with: the store, and who asks."""
+"""The objects that an endpoint works with: the store, the jobs, and the request's access key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ebbtide.store.repository import Repository
 
 
 class Served:
-    """One request's view of the server."""
+    """The server as one request sees it."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -28,22 +28,22 @@ class Served:
         return self.store.settings
 
     def repository(self, name: str) -> Repository:
-        """The repository of that name. Raises NotFound `repository_not_found`."""
+        """Returns the repository of that name. Raises NotFound `repository_not_found`."""
         return self.store.repository(name)
 
     @property
     def key(self) -> AccessKey:
-        """Who asks."""
+        """The access key of the request. Raises Denied `key_invalid`."""
         return principal_of(self._request.scope)
 
     @property
     def committer(self) -> str:
-        """Who asks, as commits name them."""
+        """The name of the request's key as commits record it; without a name, the key's id."""
         return self.key.name or self.key.access_key_id
 
 
 async def _served(request: Request) -> Served:
-    # Not a plain function: that would be a turn on the thread pool for nothing.
+    # Async, because FastAPI would run a plain function in the thread pool, which costs time.
     return Served(request)
 
 

@@ -1,8 +1,8 @@
-"""Bodies on their way between clients and the store, in bounded memory.
+"""Passes bodies between clients and the store, in bounded memory.
 
-The store takes and gives bytes in threads; the server sends and receives them in its event loop. An
-upload passes through a short queue, which stops the client when the storage is slow. Not for: how
-much a client may send (`limits`).
+The store reads and writes bytes in threads; the server sends and receives them in its event loop.
+An upload passes through a short queue, which makes the client wait when the storage is slow. Not
+for: the limits on what a client may send (`limits`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from ebbtide.server.limits import declared_bytes
 from ebbtide.storage import Content
 
 PIECE_BYTES: Final = 1024 * 1024
-"""What is passed on at once; a body that is no longer goes in one."""
+"""The size of the pieces of an upload, in bytes. A body of at most this size is passed on as a
+whole."""
 PIECES_QUEUED: Final = 2
 DRAINED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What is still read of an upload that failed, so that the client gets to reading the answer."""
+"""How many bytes of a failed upload are still read, so that the client gets to read the answer."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
 class _Arrival:
-    """How the body came: `complete` once its end was seen, else perhaps why not."""
+    """The arrival of a body. `complete` is true when its end was received; `error` is the error
+    that stopped it, if any."""
 
     complete: bool = False
     error: EbbtideError | None = None
@@ -43,7 +45,7 @@ class _Arrival:
             raise self.error
         if not self.complete:
             raise InvalidInput(
-                "upload_broken", "the upload ended before all of it had come: nothing was stored"
+                "upload_broken", "the upload ended before all its bytes arrived: nothing was stored"
             )
 
 
@@ -53,9 +55,11 @@ async def store_upload(
     put: Callable[[Content], Result],
     limiter: anyio.CapacityLimiter,
 ) -> Result:
-    """Call `put` in a thread with the body, and answer what it answers.
+    """Calls `put` in a thread with the body of a request; returns its result.
 
-    A body that breaks off is an error to `put`, as if the bytes could not be read.
+    If the body ends early, the error is InvalidInput `upload_broken`. A body of more than
+    PIECE_BYTES, or of unknown length, arrives while `put` reads it. The error is then raised within
+    `put`, as if the bytes could not be read.
     """
     declared = declared_bytes(request)
     if declared is not None and declared <= PIECE_BYTES:
@@ -68,7 +72,7 @@ async def store_upload(
     loop = current_token()
 
     def work() -> None:
-        # Errors are carried by hand: a task group would wrap them.
+        # Errors are passed in a list: a task group would wrap them in an exception group.
         try:
             outcome.append(put(_pieces(receive, arrival, loop)))
         except BaseException as error:  # noqa: BLE001 - raised again below
@@ -87,13 +91,15 @@ async def _whole(body: AsyncIterator[bytes]) -> bytes:
     try:
         return b"".join([piece async for piece in body])
     except ClientDisconnect:
-        raise InvalidInput("upload_broken", "the upload ended before all of it had come") from None
+        raise InvalidInput(
+            "upload_broken", "the upload ended before all its bytes arrived"
+        ) from None
 
 
 async def _feed(
     body: AsyncIterator[bytes], send: MemoryObjectSendStream[bytes], arrival: _Arrival
 ) -> None:
-    """Queue the body in pieces. Ends early when nobody takes them any more."""
+    """Puts the body into the queue, in pieces. Ends early if the reader has closed the queue."""
     async with send:
         try:
             async for piece in _gathered(body):
@@ -108,7 +114,8 @@ async def _feed(
 
 
 async def _gathered(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in pieces of PIECE_BYTES or a little more: each costs a change of threads."""
+    """Joins the bytes to pieces of PIECE_BYTES or a little more: each piece costs a switch of
+    threads."""
     held: list[bytes] = []
     size = 0
     async for piece in body:
@@ -135,7 +142,8 @@ async def _drain(body: AsyncIterator[bytes]) -> None:
 def _pieces(
     receive: MemoryObjectReceiveStream[bytes], arrival: _Arrival, loop: EventLoopToken
 ) -> Iterator[bytes]:
-    """What was queued, in whatever thread takes it: the store has threads of its own."""
+    """Yields the pieces from the queue. It may run in any thread, because the store has threads of
+    its own."""
     while True:
         try:
             yield anyio.from_thread.run(receive.receive, token=loop)

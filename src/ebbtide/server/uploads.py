@@ -1,4 +1,5 @@
-"""An upload through the server, from a request to an entry. Not for: bytes (`streaming`)."""
+"""Uploads through the server: from a request to an entry. Not for: passing on the bytes
+(`streaming`)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from ebbtide.store.names import check_path
 from ebbtide.store.uploads import OnlyIf
 
 METADATA_PREFIXES: Final = {"x-lakefs-meta-": "", "x-lakefs-internal-": "::lakefs::"}
-"""Of headers, and what the names of metadata begin with in their place: the second is what
-command-line clients attach on their own behalf."""
+"""Maps prefixes of headers to the prefixes of the metadata names that are stored. Command-line
+clients attach metadata of their own under the second one."""
 FORM: Final = "multipart/form-data"
 
 Result = TypeVar("Result")
@@ -30,7 +31,8 @@ Result = TypeVar("Result")
 async def receive(
     request: Request, served: Served, repository: str, branch: str, path: str
 ) -> tuple[Entry, str]:
-    """Store the body at the path; the entry, and the root of its repository."""
+    """Stores the body of a request at the path; returns the entry, and the root URL of its
+    repository."""
     check_path(path)
     only_if = condition(request)
     metadata = metadata_of(request)
@@ -53,8 +55,8 @@ async def receive(
 async def receive_body(
     request: Request, served: Served, put: Callable[[Content, str | None], Result]
 ) -> Result:
-    """Call `put` in a thread with the bytes that were sent, as they are or in a form, and their
-    type; its answer."""
+    """Calls `put` in a thread with the uploaded bytes and their type; returns its result. The body
+    is either the bytes themselves, or a form with them."""
     given_type = request.headers.get("content-type")
     if is_form(given_type):
         form = FormBody(given_type)
@@ -68,8 +70,8 @@ async def receive_body(
 async def receive_form(
     request: Request, served: Served, form: FormBody, put: Callable[[Content], Result]
 ) -> Result:
-    """Call `put` in a thread with the bytes that the form of a request brings; its answer. What
-    stands in the form before the bytes is known by then."""
+    """Calls `put` in a thread with the bytes of the form's file; returns its result. The fields
+    that precede the file are known when `put` is called."""
     request = limited(request, served.settings.server_upload_max)
     body: AsyncIterator[bytes] = form.read(request.stream())
     transfers = request.app.state.transfers
@@ -77,12 +79,12 @@ async def receive_form(
 
 
 def is_form(content_type: str | None) -> TypeGuard[str]:
-    """Whether a body of that type is a form with parts."""
+    """Whether a body of that content type is a form with parts."""
     return content_type is not None and content_type.lower().startswith(FORM)
 
 
 def _begun(data: Content) -> Content:
-    """The same bytes, once the first of them came."""
+    """Returns the same bytes after the first piece has arrived."""
     if isinstance(data, bytes):
         return data
     pieces = chunks(data)
@@ -90,7 +92,8 @@ def _begun(data: Content) -> Content:
 
 
 def metadata_of(request: Request) -> dict[str, str]:
-    """What a client attaches to an object, by headers; names are lower-case in HTTP."""
+    """Returns the metadata that the request's headers attach to an object. Names are lower-case in
+    HTTP."""
     return {
         stored + name.removeprefix(prefix): _decoded(value)
         for name, value in request.headers.items()
@@ -100,23 +103,28 @@ def metadata_of(request: Request) -> dict[str, str]:
 
 
 def condition(request: Request) -> OnlyIf | None:
-    """`If-None-Match: *` and `If-Match: "CHECKSUM"`. Raises InvalidInput `invalid_argument`."""
+    """Returns the condition of an upload: `If-None-Match: *` or `If-Match: "CHECKSUM"`; None
+    without one.
+
+    Raises InvalidInput `invalid_argument`.
+    """
     return parse_condition(request.headers.get("if-none-match"), request.headers.get("if-match"))
 
 
 def parse_condition(if_none_match: str | None, if_match: str | None) -> OnlyIf | None:
-    """See `condition`."""
+    """Returns the condition that the values of the two headers express. Raises as `condition`."""
     if if_none_match is not None:
         if if_none_match.strip() != "*" or if_match is not None:
             raise InvalidInput(
-                "invalid_argument", "of an upload, If-None-Match is *, and stands alone"
+                "invalid_argument",
+                "give either If-None-Match: * or If-Match with a checksum",
             )
         return OnlyIf()
     return None if if_match is None else OnlyIf(if_match.strip().strip('"'))
 
 
 def _decoded(value: str) -> str:
-    """Headers come as bytes: UTF-8 where they are, else Latin-1."""
+    """Decodes the value of a header, which is bytes: as UTF-8 if possible, else as Latin-1."""
     try:
         return value.encode("latin-1").decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""One JVM for all runs of a server: the first run waits for its start, the others find it there.
+"""One JVM for all runs of a server: only the first run waits for its start.
 
-Each job is a process of its own, and connects to it. It is ended when no job used it for some time.
-One that died is replaced for the next job; jobs that were at it are on record as broken off.
+Each job is a process of its own that connects to the JVM. The JVM ends after a time without jobs.
+If it dies, the next job starts another JVM, and the jobs that used it fail.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ebbtide.gc.spark.session import Launched
 
 Gateway = tuple[int, str]
-"""Where a JVM answers on the loopback address, and the secret to connect with."""
+"""The port of a JVM on the loopback address, and the secret to connect with."""
 
 
 def launch(settings: Settings) -> Launched:
-    """A JVM by the settings."""
+    """Starts a JVM with the configuration of the settings."""
     from ebbtide.gc.spark import session
     from ebbtide.gc.spark.conf import conf_of
 
@@ -45,9 +45,11 @@ class WarmSpark:
         self._timer: threading.Timer | None = None
 
     def lend(self, settings: Settings) -> Gateway | None:
-        """The gateway for one job, which is to be given back; None where runs need no JVM here.
+        """Lends the gateway to one job, which must give it back; None if runs need no JVM of this
+        server.
 
-        Waits until the JVM answers. Raises as `Launched.gateway`, and as `gc.spark.session.launch`.
+        Waits until the JVM answers. Raises the errors of `Launched.gateway` and
+        `gc.spark.session.launch`.
         """
         if settings.spark_master == NO_SPARK or settings.spark_master.startswith(REMOTE):
             return None
@@ -61,7 +63,8 @@ class WarmSpark:
         return gateway
 
     def give_back(self, idle: timedelta) -> None:
-        """A job has ended. With the last one begins the time after which the JVM ends."""
+        """Takes the gateway back from a job that ended. After the last job, the JVM ends when
+        `idle` has passed without another job."""
         with self._lock:
             self._users -= 1
             self._stop_waiting()
@@ -71,7 +74,7 @@ class WarmSpark:
                 self._timer.start()
 
     def close(self) -> None:
-        """End it."""
+        """Ends the JVM."""
         with self._lock:
             self._stop_waiting()
             self._end()

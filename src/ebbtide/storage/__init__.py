@@ -1,4 +1,4 @@
-"""One object storage: list, get, put, delete. Knows nothing of what the objects mean."""
+"""One object storage: list, get, put, delete. Not for: the meaning of the objects."""
 
 from ebbtide.storage.base import (
     LISTING_SCHEMA,

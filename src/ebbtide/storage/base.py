@@ -1,6 +1,6 @@
-"""What every object storage can do, and the values that it answers with.
+"""The protocol of every object storage, and the values that it returns.
 
-Not for: deciding what may be deleted, or knowing what an object means.
+Not for: which objects may be deleted, or the meaning of an object.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ _FIELDS: Final[tuple[pa.Field[Any], ...]] = (
 )
 
 LISTING_SCHEMA: Final = pa.schema(_FIELDS)
-"""Columns of a listing. Size and date are null where nobody asked for them. `regular` is false for
-what is not a plain file (a symbolic link, a socket) or has a name that is no address: it is there
-to be reported, never to be deleted."""
+"""Columns of a listing. Size and date are null if the listing is not `sized`. `regular` is false
+for an entry that is not a plain file (a symbolic link, a socket) or whose name is not an address.
+Such entries are reported and never deleted."""
 
 LISTING_ROWS_MAX: Final = 50_000
 """Rows in one batch of a listing."""
-
-ADDRESS_SHOWN_MAX: Final = 1024
-"""How many characters of an address a message repeats: as many as S3 allows bytes."""
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes that one step of a stream holds in memory."""
@@ -44,7 +41,7 @@ Outcome = Literal["deleted", "moved", "missing", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One object. `last_modified` is UTC, to the microsecond or the storage's own precision."""
+    """One object. `last_modified` is UTC, in microseconds or with the storage's own precision."""
 
     address: str
     size_bytes: int
@@ -53,12 +50,12 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOutcome:
-    """What became of one address that was to be deleted, or moved away.
+    """The outcome of the delete or the move of one address.
 
-    `deleted`: the storage acknowledged the delete. `moved`: the object is at its new address, and
-    not at this one any more. `missing`: the storage said that nothing is
-    there (S3 doesn't say so: it acknowledges). `failed`: neither, and `error` says why; an error
-    that begins with `throttled` asks the caller to slow down and try again.
+    `deleted`: the storage confirmed the delete. `moved`: the object is at its new address, and no
+    longer at this one. `missing`: the storage reported that no object is there. S3 never reports
+    this: it confirms the delete. `failed`: none of these; `error` has the reason. An error that
+    begins with `throttled` asks the caller to slow down and try again.
     """
 
     address: str
@@ -68,63 +65,65 @@ class DeleteOutcome:
 
 @runtime_checkable
 class Storage(Protocol):
-    """One storage root. A picklable value, equal to another of the same URL and options.
+    """One storage root. A picklable value; storages with the same URL and options are equal.
 
-    Addresses are relative to the root, with `/` between their segments. Every method raises
-    InvalidInput (`invalid_address`) on one that could leave the root, and Failed
-    (`storage_error`) when the storage does.
+    Addresses are relative to the root, with `/` between their segments. Methods raise InvalidInput
+    (`invalid_address`) for an address that could leave the root, and Failed (`storage_error`) if
+    the storage fails.
     """
 
     @property
     def url(self) -> str:
-        """Where it is, normalized as `normalize_url` does."""
+        """The URL of the root, normalized by `normalize_url`."""
 
     @property
     def shared_between_processes(self) -> bool:
-        """Whether an equal value in another process speaks to the same objects."""
+        """Whether an equal value in another process reaches the same objects."""
 
     def __hash__(self) -> int:
-        """Equal for equal storages."""
+        """Returns the same number for equal storages."""
 
     def get(self, address: str) -> bytes:
-        """The whole object. Raises NotFound (`object_not_found`)."""
+        """Returns the whole object. Raises NotFound (`object_not_found`)."""
 
     def get_versioned(self, address: str) -> tuple[bytes, str]:
-        """The whole object, and which version of it that is: an opaque text for `replace`.
+        """Returns the whole object and its version, an opaque text for `replace`.
 
-        Two objects at an address that differ in their bytes differ in their versions, too. Raises
+        If two objects at an address differ in their bytes, their versions differ too. Raises
         NotFound (`object_not_found`), and Failed (`storage_error`) if the storage has no versions.
         """
 
     def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """The bytes from `start` up to and without `end`, in pieces of bounded size.
+        """Returns the bytes from `start` to before `end`, in pieces of bounded size.
 
-        A range that reaches past the end of the object stops there. Raises NotFound
-        (`object_not_found`) at the call, not at the first piece.
+        A range that reaches past the end of the object stops there. The call itself raises
+        NotFound (`object_not_found`), not the first piece.
         """
 
     def put(
         self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
     ) -> None:
-        """Write an object; readers see all of it or nothing. On return it is durable, unless that
-        was not asked for: then a power cut may leave anything of it, or nothing.
+        """Writes an object. Readers see the whole object, or none.
 
-        Memory is bounded for anything but `bytes`. Raises Conflict (`object_exists`) when
-        `create_only` and something is there.
+        When the call returns, the object is durable. Without `durable`, a power cut may leave the
+        whole object, a part of it, or nothing. Memory is bounded, except for `bytes`. Raises
+        Conflict (`object_exists`) if `create_only` is set and an object is there.
         """
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
-        """Write an object if it still is the one that `get_versioned` read, and in one step with
-        that; returns the new version. As durable as `put`. Memory holds all of it.
+        """Writes an object if it still has the `version` that `get_versioned` returned.
 
-        Raises Failed (`storage_unconditional`) where the storage knows no such condition, and
-        Conflict (`object_changed`) when it is another version, or gone. That may be an own
-        write whose answer was lost on the way, and which the client sent again: who must know
-        reads the object.
+        The check and the write are one step. Returns the new version. The object is as durable as
+        after `put`. Memory holds all of it.
+
+        Raises Failed (`storage_unconditional`) if the storage has no conditional writes, and
+        Conflict (`object_changed`) if the object has another version or is gone. The other version
+        may be this call's own write, which the client repeated because its answer was lost. A
+        caller that must know reads the object.
         """
 
     def head(self, address: str) -> ObjectInfo | None:
-        """The object's size and date, or None where there is none."""
+        """Returns the object's size and date, or None if there is no object."""
 
     def list(
         self,
@@ -135,62 +134,64 @@ class Storage(Protocol):
         sized: bool = True,
         streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of LISTING_SCHEMA of what is under `prefix` ("" or ending in `/`), in no order.
+        """Yields the files under `prefix` ("" or ending in `/`) in batches of LISTING_SCHEMA.
 
-        Without `recursive`, only what is directly under it, and all that lies in directories there
-        which `list_prefixes` can't name. With a `share` of (k, n), the k-th of n
-        parts, counted from 0, into which the addresses are divided; n listings have each address
-        once. That saves time where finding a name costs less than its size and date. So does a
-        listing that is not `sized`: a storage that would have to ask for them leaves both null, and
-        `sizes` tells them later of those that matter.
+        The files have no order. If `recursive` is false, the listing has only files directly under
+        the prefix, and all files in directories there that `list_prefixes` cannot name.
 
-        A `streamed` listing is for a prefix directly under which more may lie than memory holds;
-        of others an object store may hold the names of each directory. For that price it tells the
-        object of a key that ends in a slash, which is not `regular`, from the one without.
+        A `share` of (k, n) lists the k-th of n parts of the addresses, counted from 0; the n
+        listings together have each address once. Shares save time if a name costs less than its
+        size and date. If `sized` is false, a storage that would need extra requests for size and
+        date leaves both null. `sizes` returns them later for the addresses that matter.
 
-        Objects that come or go meanwhile may be in it or not; one that is there all the time is in
-        it exactly once.
+        `streamed` is for a prefix with more entries directly under it than memory holds. Without
+        it, an object store may hold the names of each directory in memory. In return it
+        distinguishes a key that ends in a slash, which is not `regular`, from the key without it.
+
+        An object that is written or deleted during the listing may be in it or not. An object that
+        exists all the time is in it exactly once.
         """
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
-        """Size and date of each address, in that order, as columns of LISTING_SCHEMA; both null
-        where there is no object. Raises Failed (`storage_error`)."""
+        """Returns the size and date of each address, in the same order (LISTING_SCHEMA). Both are
+        null if there is no object. Raises Failed (`storage_error`)."""
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
-        """The immediate parts below `prefix` that hold objects, sorted, each ending in `/`; but for
-        those that are no part of an address.
+        """Returns the immediate parts below `prefix` that hold objects, sorted, each ending in `/`.
 
-        A local storage may name a directory that holds none.
+        Parts that cannot be in an address are left out. A local storage may also return a
+        directory that holds no objects.
         """
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
-        """A URL that takes the object's bytes in a PUT, without credentials, for so long; None
-        where the storage has no such thing."""
+        """Returns a URL that accepts the object's bytes in a PUT without credentials, for the time
+        `lasts`. None if the storage has no such URLs."""
 
     def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
-        """A URL that gives the object's bytes to a GET, without credentials, for so long; None
-        where the storage has no such thing, or none that lasts that long."""
+        """Returns a URL that serves the object's bytes to a GET without credentials, for the time
+        `lasts`. None if the storage has no such URLs, or none that lasts that long."""
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """Delete any number of objects: one outcome for each address, in the same order.
+        """Deletes any number of objects. Returns one outcome for each address, in the same order.
 
-        Never raises for an address: one that is not allowed is `failed` too.
+        Never raises for an address: an address that is not allowed is `failed` too.
         """
 
     def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
-        """Move any number of objects, each from its address to another one that nobody else uses:
-        one outcome for each, in the same order, which names the first address.
+        """Moves any number of objects, each to an address that nobody else uses.
 
-        At each moment an object is at one of the two addresses, or at both. `moved` also where it
-        had been moved before; `missing` where it is at neither. Never raises for an address.
+        Returns one outcome for each move, in the same order, with the address that it moves from.
+        At each moment an object is at one of its two addresses, or at both. The outcome is `moved`
+        also if an earlier call moved the object, and `missing` if it is at neither address. Never
+        raises for an address.
         """
 
 
 def split_address(address: str) -> list[str]:
-    """The segments of an address. Raises InvalidInput (`invalid_address`) where there are none.
+    """Returns the segments of an address. Raises InvalidInput (`invalid_address`).
 
-    No segment is empty, `.` or `..`, so that an address can't leave the root, and two addresses
-    are equal only if their objects are.
+    No segment is empty, `.` or `..`. Therefore an address cannot leave the root, and different
+    addresses name different objects.
     """
     segments = address.split("/")
     if any(segment in ("", ".", "..") for segment in segments):
@@ -206,7 +207,8 @@ def split_address(address: str) -> list[str]:
 
 
 def split_prefix(prefix: str) -> list[str]:
-    """The segments of a listing's prefix: none for "", else it must end in `/`."""
+    """Returns the segments of a listing's prefix, which is "" or ends in `/`. Raises InvalidInput
+    (`invalid_address`)."""
     if not prefix:
         return []
     if not prefix.endswith("/"):
@@ -215,7 +217,7 @@ def split_prefix(prefix: str) -> list[str]:
 
 
 def is_prefix(text: str) -> bool:
-    """Whether a listing can be asked for what is under it."""
+    """Whether a text is a prefix that a listing accepts."""
     try:
         split_prefix(text)
     except InvalidInput:
@@ -224,13 +226,13 @@ def is_prefix(text: str) -> bool:
 
 
 def in_share(name: str, share: tuple[int, int]) -> bool:
-    """Whether an object, by the last part of its address, belongs to a share (k, n)."""
+    """Whether an object belongs to a share (k, n), by the last part of its address."""
     place, count = share
     return crc32(name.encode("utf-8", "surrogateescape")) % count == place
 
 
 def sizes_of(addresses: Sequence[str], found: Iterable[ObjectInfo | None]) -> pa.RecordBatch:
-    """What `Storage.sizes` answers with, from what is at each address."""
+    """Returns the batch of `Storage.sizes` from the object at each address, or None."""
     objects = list(found)
     columns: list[pa.Array[Any]] = [
         pa.array(addresses, pa.string()),
@@ -242,7 +244,8 @@ def sizes_of(addresses: Sequence[str], found: Iterable[ObjectInfo | None]) -> pa
 
 
 def chunks(data: Content) -> Iterator[bytes]:
-    """The pieces of `data`, each of bounded size as far as its maker bounds them."""
+    """Yields the pieces of `data`: `bytes` as one piece, a file in pieces of CHUNK_BYTES, and an
+    iterable's own pieces."""
     if isinstance(data, bytes):
         yield data
     elif hasattr(data, "read"):
@@ -253,13 +256,12 @@ def chunks(data: Content) -> Iterator[bytes]:
 
 
 def not_found(address: str) -> NotFound:
-    """The error for an address where nothing is."""
-    where = shown(address, ADDRESS_SHOWN_MAX)
-    return NotFound("object_not_found", f"there is no object at {where}", address=address)
+    """Returns the error for an address without an object."""
+    return NotFound("object_not_found", f"there is no object at {address}", address=address)
 
 
 def changed(address: str) -> Conflict:
-    """The error for an object that is not the version that was read."""
+    """Returns the error for an object that no longer has the version that was read."""
     return Conflict(
         "object_changed",
         f"the object at {address} was changed or deleted since it was read: read it again",

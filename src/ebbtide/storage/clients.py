@@ -1,4 +1,4 @@
-"""The clients of remote storages, and what their errors mean."""
+"""The clients of remote storages, and the translation of their errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ebbtide.storage import base
 Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
 
 ERRORS: Final = (BaseError, OSError, ValueError)
-"""What obstore raises."""
+"""The exceptions that obstore raises."""
 
 CHANGED: Final = (PreconditionError, FileNotFoundError, AlreadyExistsError)
-"""What it raises when an object is not the version that a write was to replace. The last is S3's
-409: other conditional writes of the object are under way, and went on through all the retries."""
+"""The exceptions of a conditional write if the object is not the version to replace. The last one
+is S3's 409: other conditional writes of the object were under way during all retries."""
 
 BUCKET_SCHEMES: Final[Mapping[str, Callable[..., Client]]] = {
     "s3": S3Store,
@@ -49,7 +49,7 @@ _TRANSIENT: Final = (
 )
 
 _PATIENCE: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "150s"}
-"""A bulk delete may take a storage more than a minute; obstore's own limit is 30 s."""
+"""Timeouts. A bulk delete may take a storage more than a minute; obstore's own limit is 30 s."""
 
 _SINGLE_DELETES: Final[Mapping[str, str]] = {"disable_bulk_delete": "true"}
 
@@ -62,10 +62,11 @@ def connect(
     tries_again: bool = True,
     in_bulk: bool = True,
 ) -> Client:
-    """The client of a storage at a normalized URL, one in each process; another one where it does
-    not try again by itself, or asks S3 for each delete by itself.
+    """Returns the client of a storage at a normalized URL: one for each process and set of options.
 
-    Raises InvalidInput (`invalid_setting`) on options that the kind of storage does not know.
+    Without `tries_again` the client does not retry. Without `in_bulk` it sends S3 one request for
+    each delete. Raises InvalidInput (`invalid_setting`) for options that the kind of storage does
+    not know.
     """
     if url.startswith("memory:"):
         return _memory(url)
@@ -75,7 +76,7 @@ def connect(
         return BUCKET_SCHEMES[scheme](
             bucket,
             prefix=prefix or None,
-            # Not as `client_options`: they would take the place of what the environment says.
+            # Not as `client_options`: these would replace the settings of the environment.
             config={**_PATIENCE, **dict(options), **({} if in_bulk else _SINGLE_DELETES)},
             retry_config=None if tries_again else {"max_retries": 0},
         )
@@ -88,14 +89,15 @@ def connect(
 
 @functools.cache
 def _memory(url: str) -> MemoryStore:
-    """The storage of a name, kept as long as the process: `url` is only its key."""
+    """Returns the in-memory storage of a URL, which lasts as long as the process. `url` is only the
+    key of the cache."""
     del url
     return MemoryStore()
 
 
 @contextmanager
 def translated(address: str) -> Iterator[None]:
-    """obstore's errors as ours."""
+    """Raises the exceptions of obstore as errors of Ebbtide."""
     try:
         yield
     except AlreadyExistsError:
@@ -114,21 +116,21 @@ def translated(address: str) -> Iterator[None]:
 
 
 THROTTLED: Final = "throttled: "
-"""How the text of an error begins that asks to slow down."""
+"""The beginning of an error's text if the storage asks to slow down."""
 
 
 def is_throttled(text: str | None) -> bool:
-    """Whether the text of an error, as `explained` gives it, asks to slow down."""
+    """Whether an error's text, as `explained` returns it, asks to slow down."""
     return text is not None and text.startswith(THROTTLED)
 
 
 def is_transient(text: str) -> bool:
-    """Whether the text of an error speaks of what may go well if it is tried again."""
+    """Whether an error's text describes a failure that a retry may avoid."""
     return any(word in text for word in _TRANSIENT)
 
 
 def explained(error: BaseException) -> str:
-    """The text of an error without its debugging part; it begins with THROTTLED where the storage
-    asks to slow down."""
+    """Returns an error's text without obstore's debugging part. It begins with THROTTLED if the
+    storage asks to slow down."""
     text = str(error).partition("\n\nDebug source")[0][:500]
     return f"{THROTTLED}{text}" if any(word in text for word in _THROTTLED) else text

@@ -1,4 +1,4 @@
-"""Deleting objects of a remote storage: many in one call, as fast as the storage lets all.
+"""Deletes objects of a remote storage: many in one call, as fast as the storage permits.
 
 Not for: which addresses are allowed, or how many calls go on at once (`remote`).
 """
@@ -20,19 +20,20 @@ from ebbtide.storage.pace import Pace
 
 _TRIES_MAX: Final = 5
 _PATIENCE_SECONDS: Final = 600.0
-"""How long to go back to a storage that is too busy for one and the same call."""
+"""How long a call is repeated while the storage is too busy for it."""
 _FAILURES_MAX: Final = 12
-"""Of calls in a row. One key that fails among a thousand takes ten at most to be found."""
+"""Failed calls in a row before single keys are tried. If one key of a thousand fails, ten failed
+calls find it."""
 _PROBES: Final = 12
-"""Keys of each part that are tried by themselves before nothing more is asked for."""
+"""Keys of each part that are tried one by one before all keys count as failed."""
 _PROBES_FIRST: Final = 2
-"""The same, of either half, when no call has been answered yet."""
+"""Keys of each half that are tried one by one if the first call, for all keys, failed."""
 _NOT_IMPLEMENTED: Final = ("NotImplemented", "status code: 501")
 
 
 @lru_cache(maxsize=64)
 def deletes_of(url: str, options: tuple[tuple[str, str], ...]) -> Deletes:
-    """What all who delete from a storage share, in this process."""
+    """Returns the `Deletes` of a storage. All callers in this process share it."""
     return Deletes(url, options, Pace())
 
 
@@ -46,8 +47,8 @@ class Deletes:
     _in_bulk: bool = True
 
     def delete(self, addresses: Sequence[str]) -> list[DeleteOutcome]:
-        """Delete at most 1000, as fast as the storage lets all who delete from it. What it is too
-        busy for, for ten minutes, failed: `throttled …`."""
+        """Deletes at most 1000 objects, as fast as the storage permits for all callers together. If
+        the storage is too busy for ten minutes, the outcome is `failed` with `throttled …`."""
         outcomes: dict[str, DeleteOutcome] = {}
         left = list(addresses)
         refused_at: float | None = None
@@ -67,8 +68,8 @@ class Deletes:
         return [outcomes[address] for address in addresses]
 
     def call(self, addresses: Sequence[str], *, tries: int) -> None:
-        """One call, and again where the network or the storage failed: a delete may be repeated.
-        Raises what obstore raises."""
+        """Sends one delete, and repeats it if the network or the storage failed: a delete may be
+        repeated. Raises the exceptions of obstore."""
         attempt = 0
         while True:
             attempt += 1
@@ -80,7 +81,7 @@ class Deletes:
             except clients.ERRORS as error:
                 text = clients.explained(error)
                 if in_bulk and any(word in text for word in _NOT_IMPLEMENTED):
-                    # Google's S3 interface, for one: from now on a request for each key.
+                    # No bulk delete, as in Google's S3 interface: one request per key from now on.
                     self._in_bulk = False
                     continue
                 is_final = clients.is_throttled(text) or not clients.is_transient(text)
@@ -92,15 +93,18 @@ class Deletes:
 @dataclass(slots=True)
 class _Batch:
     """Addresses that are deleted in one call, or in smaller ones: a bulk delete that fails does not
-    say for which keys."""
+    say which keys failed."""
 
     deletes: Deletes
     addresses: Sequence[str]
     outcomes: dict[str, DeleteOutcome] = field(default_factory=dict)
 
     def delete(self) -> dict[str, DeleteOutcome]:
-        """What becomes of each. What fails is halved, until the keys that fail are found, or all
-        that are left fail alike: then nothing more is asked for."""
+        """Deletes the addresses, and returns the outcome of each.
+
+        A failed call is halved until the failing keys are found. If all remaining keys seem to
+        fail, they are `failed` without further calls.
+        """
         waiting = [self.addresses]
         failures = 0
         while waiting:
@@ -109,7 +113,7 @@ class _Batch:
                 continue
             outcome, text = self._try(part, tries=_TRIES_MAX)
             is_whole = len(part) == len(self.addresses)
-            # A throttled call is not halved: that would ask more of a storage that asks for less.
+            # A throttled call is not halved: the storage asks for fewer requests, not for more.
             if outcome == "deleted" or len(part) == 1 or clients.is_throttled(text):
                 self._record(part, outcome, text)
             else:
@@ -126,8 +130,11 @@ class _Batch:
         return self.outcomes
 
     def _do_all_fail(self, parts: Iterable[Sequence[str]], probes: int) -> bool:
-        """Whether so many keys of each part that waits, chosen by chance, fail each by itself. Of
-        each part, since keys that fail lie beside each other often: those far from them may not."""
+        """Tries random keys of each waiting part one by one. Returns whether all of them fail.
+
+        Failing keys are often neighbours, and keys far from them may succeed. Therefore each part
+        is tried.
+        """
         for part in list(parts):
             left = self._left(part)
             for address in random.sample(left, min(probes, len(left))):
@@ -143,7 +150,7 @@ class _Batch:
         return [each for each in addresses if each not in self.outcomes]
 
     def _try(self, addresses: Sequence[str], *, tries: int) -> tuple[Outcome, str | None]:
-        """What a call says of all the addresses together."""
+        """Returns the outcome of one call for all the addresses together, and its error's text."""
         try:
             self.deletes.call(addresses, tries=tries)
         except FileNotFoundError:

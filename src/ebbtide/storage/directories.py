@@ -1,7 +1,7 @@
-"""Opening directories under a root without ever following a symbolic link.
+"""Opens directories below a root, and never follows a symbolic link.
 
-Every step is taken relative to an open directory, so that nobody who swaps a directory for a link
-between a check and a deletion can lead the deletion out of the root.
+Each step is relative to an open directory. If somebody replaces a directory by a link between a
+check and a delete, the delete therefore stays below the root.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _ATTEMPTS_MAX: Final = 1_000
 
 
 class NotInsideError(NotADirectoryError):
-    """A component of the way to a directory is a symbolic link, which may lead anywhere."""
+    """A component of a directory's path is a symbolic link, which may lead out of the root."""
 
 
 @contextmanager
 def opened(root: str, segments: Sequence[str]) -> Iterator[int]:
-    """A descriptor of the directory at `segments` under `root`, closed at the end.
+    """Yields a descriptor of the directory at `segments` below `root`, and closes it at the end.
 
-    Raises FileNotFoundError where there is none, NotInsideError where a component is a symbolic
-    link, NotADirectoryError where one is a file.
+    Raises FileNotFoundError if the directory does not exist, NotInsideError if a component is a
+    symbolic link, and NotADirectoryError if a component is a file.
     """
     descriptor = os.open(root, _DIRECTORY)
     try:
@@ -39,10 +39,11 @@ def opened(root: str, segments: Sequence[str]) -> Iterator[int]:
 
 @contextmanager
 def opened_chain(root: str, segments: Sequence[str], *, make: bool = True) -> Iterator[list[int]]:
-    """Descriptors of the root and of each directory down to `segments`, made where missing.
+    """Yields descriptors of the root and of each directory down to `segments`.
 
-    A directory that is removed between its making and its opening (the sweep removes emptied
-    ones) is made again. Without `make` none is made, and FileNotFoundError where one is missing.
+    Makes missing directories if `make` is true. Otherwise a missing directory raises
+    FileNotFoundError. So does a directory that is removed between its making and its opening: a
+    sweep removes empty directories.
     """
     if make:
         Path(root).mkdir(parents=True, exist_ok=True)
@@ -62,11 +63,11 @@ def opened_chain(root: str, segments: Sequence[str], *, make: bool = True) -> It
 def create_exclusively(
     root: str, segments: Sequence[str], name: str, *, make: bool = True
 ) -> tuple[list[int], int]:
-    """Make a new file `name` in the directory at `segments`, and the directories that it needs.
+    """Makes a new file `name` in the directory at `segments`, and the directories that it needs.
 
-    Returns descriptors of the chain of directories, and of the file; the caller closes all.
-    Once the file is there its directory is not empty, so that nobody can remove it; until then
-    somebody may, and the attempt is made again. Without `make`, see `opened_chain`.
+    Returns descriptors of the chain of directories and of the file; the caller closes all. Until
+    the file exists, its directory is empty and may be removed: then the attempt is repeated. If
+    `make` is false, a missing directory raises FileNotFoundError.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     attempt = 0
@@ -82,22 +83,22 @@ def create_exclusively(
 
 
 def remove_empty(root: str, segments: Sequence[str], *, keep_depth: int) -> None:
-    """Remove the directory at `segments` and those above it, as long as they are empty.
+    """Removes the directory at `segments` and those above it, as long as they are empty.
 
-    Those `keep_depth` or fewer levels below the root stay. The removal is the kernel's own
-    check: a directory in which a file appears meanwhile stays, too.
+    Directories that are `keep_depth` or fewer levels below the root stay. The kernel itself checks
+    that a directory is empty, so that a directory that gets a file meanwhile stays too.
     """
     for depth in range(len(segments), keep_depth, -1):
         try:
             with opened(root, segments[: depth - 1]) as parent:
                 os.rmdir(segments[depth - 1], dir_fd=parent)
         except OSError:
-            # Not empty, gone already, or not ours to remove: an empty directory harms nobody.
+            # Not empty, gone already, or not permitted. An empty directory does no harm.
             return
 
 
 def _step(parent: int, segment: str) -> int:
-    """Open a directory in `parent`, which is closed in any case but an error."""
+    """Opens a directory in `parent`, and closes `parent` unless there was an error."""
     descriptor = _open(parent, segment)
     os.close(parent)
     return descriptor

@@ -1,8 +1,8 @@
-"""Listing a bucket of S3 key by key, where obstore can't: it fails at keys that are no addresses.
+"""Lists a bucket of S3 key by key, if obstore cannot because a key is not an address.
 
-S3 takes any key. obstore takes none with an empty, `.` or `..` part or a control character, and
-fails at a page of a listing that has one. Not for: any other listing, since this one is slower.
-Source: Amazon S3 API Reference, ListObjectsV2.
+S3 allows any key. obstore allows no key with an empty, `.` or `..` part or a control character, and
+fails at a page of a listing that has such a key. Not for: any other listing, since this one is
+slower. Source: Amazon S3 API Reference, ListObjectsV2.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ENDPOINT_OPTIONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """One page of a listing: objects (key, size, date), and prefixes where they are asked for."""
+    """One page of a listing: objects (key, size, date), and prefixes if it is delimited."""
 
     objects: list[tuple[str, int, datetime]]
     prefixes: list[str]
@@ -66,10 +66,10 @@ class Bucket:
     def list_keys(
         self, prefix: str, *, delimited: bool = False, after: str = ""
     ) -> Iterator[KeyPage]:
-        """The keys that begin with `prefix` and sort behind `after`, in pages. Those with a slash
-        behind the prefix are named by their part up to the slash where it is `delimited`.
+        """Yields the keys that begin with `prefix` and sort after `after`, in pages.
 
-        Raises Failed (`storage_error`).
+        If `delimited`, keys with a slash after the prefix are replaced by `prefixes`: their parts
+        up to that slash. Raises Failed (`storage_error`).
         """
         asked = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
         asked |= {"delimiter": "/"} if delimited else {}
@@ -92,17 +92,17 @@ class Bucket:
                 if is_final or attempt == _TRIES_MAX:
                     raise Failed(
                         "storage_error",
-                        f"bucket {self.name} has keys that are no addresses, and could not be "
+                        f"bucket {self.name} has keys that are not addresses, and could not be "
                         f"listed key by key: {error}",
                     ) from error
             time.sleep(0.2 * 2**attempt)
 
     def _signed(self, parameters: Mapping[str, str]) -> str:
-        """The URL of a request, with a signature.
+        """Returns the signed URL of a request.
 
-        obstore finds endpoint and credentials, and signs the URL of an object alone. So the query
-        is the end of the endpoint, and the object has no name: what is left of its path is one
-        slash behind the query, which goes to a parameter that S3 passes over.
+        obstore finds endpoint and credentials, but signs only URLs of objects. Therefore the query
+        is the end of the endpoint, and the object's name is empty. The object's path is then one
+        slash after the query. The slash becomes part of a parameter that S3 ignores (`x-id`).
         """
         place = obstore.sign(self._client({}), "GET", "x", _LASTS)
         endpoint = place.partition("?")[0].removesuffix("/x")
@@ -114,7 +114,7 @@ class Bucket:
         return obstore.sign(self._client(changes), "GET", "", _LASTS)
 
     def _client(self, changes: Mapping[str, str]) -> S3Store:
-        """A client with other options in place of some, which have several names each."""
+        """Returns a client with some options replaced. Each of these options has several names."""
         replaced = _ENDPOINT_OPTIONS if changes else ()
         options = {name: value for name, value in self.options if name.lower() not in replaced}
         return S3Store(self.name, config=cast("S3Config", {**options, **changes}))

@@ -1,4 +1,4 @@
-"""Listing a local directory as Arrow batches, a few hundred thousand files a second."""
+"""Lists a local directory as Arrow batches, a few hundred thousand files per second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOOKS_AT_ONCE: Final = 8
 
 @dataclass(slots=True)
 class _Columns:
-    """What was seen and not yet handed on, a list for each column."""
+    """Rows that were found and not yet yielded: one list for each column."""
 
     addresses: list[str] = field(default_factory=list)
     sizes: list[int | None] = field(default_factory=list)
@@ -31,12 +31,13 @@ class _Columns:
     regular: list[bool] = field(default_factory=list)
 
     def batch(self) -> pa.RecordBatch:
-        """The batch of all rows, which are dropped."""
+        """Returns the batch of all rows, and clears the lists."""
         regular = self.regular
         try:
             addresses = pa.array(self.addresses, pa.string())
         except UnicodeEncodeError:
-            # A name that is no UTF-8 can't be an address of ours: it is shown and kept.
+            # A name that is not UTF-8 cannot be an address. It is listed in readable form, as not
+            # regular, so that the file is kept.
             shown = [_readable(address) for address in self.addresses]
             pairs = zip(self.addresses, shown, regular, strict=True)
             regular = [plain and name == legible for name, legible, plain in pairs]
@@ -55,14 +56,14 @@ class _Columns:
     def add_named(
         self, prefix: str, entries: Sequence[os.DirEntry[str]], regular: Sequence[bool]
     ) -> None:
-        """Take files of a directory, whose sizes nobody asks for."""
+        """Adds files of a directory, without sizes and dates."""
         self.addresses += [prefix + entry.name for entry in entries]
         self.regular += regular
         self.sizes += [None] * len(entries)
         self.modified_ns += [None] * len(entries)
 
     def add_sized(self, prefix: str, entries: Sequence[os.DirEntry[str]]) -> None:
-        """Take files of a directory, but for those that have vanished."""
+        """Adds files of a directory, with sizes and dates. Files deleted meanwhile are left out."""
         for entry in entries:
             try:
                 status = entry.stat(follow_symlinks=False)
@@ -74,7 +75,7 @@ class _Columns:
             self.regular.append(stat.S_ISREG(status.st_mode))
 
     def add(self, address: str, status: os.stat_result | None) -> None:
-        """Take what is at an address, or that nothing is."""
+        """Adds the plain file at an address, or a row without size and date if there is none."""
         is_there = status is not None and stat.S_ISREG(status.st_mode)
         self.addresses.append(address)
         self.sizes.append(status.st_size if status is not None and is_there else None)
@@ -90,11 +91,11 @@ def list_directory(
     share: tuple[int, int] = (0, 1),
     sized: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of LISTING_SCHEMA of the files under `prefix`, which is "" or ends in `/`. Names
-    alone, without sizes and dates, cost a fifth.
+    """Yields the files under `prefix` ("" or ending in `/`) in batches of LISTING_SCHEMA. Names
+    without sizes and dates cost a fifth.
 
-    Memory is bounded by the directories that wait to be read, and one batch. A directory that is
-    gone or was never there is empty; one that can't be read raises Failed (`storage_error`).
+    Memory is bounded by the directories that wait to be read, and one batch. A directory that does
+    not exist counts as empty. A directory that cannot be read raises Failed (`storage_error`).
     """
     columns = _Columns()
     waiting = [prefix]
@@ -110,14 +111,14 @@ def list_directory(
                 "storage_error", f"the directory {here or root} can't be listed: {error}"
             ) from error
         if not recursive and here == prefix:
-            # A directory whose name is no part of an address can't be asked for by itself.
+            # A directory whose name cannot be in an address cannot be listed by a call of its own.
             waiting = [inner for inner in waiting if not base.is_prefix(inner)]
     if columns.addresses:
         yield columns.batch()
 
 
 def list_sizes(root: str, addresses: Sequence[str]) -> pa.RecordBatch:
-    """Size and date of each address, as `Storage.sizes` has them."""
+    """Returns the size and date of each address, as `Storage.sizes` does."""
     by_directory: dict[str, list[tuple[int, str]]] = {}
     for place, address in enumerate(addresses):
         prefix, _, name = address.rpartition("/")
@@ -134,10 +135,10 @@ def list_sizes(root: str, addresses: Sequence[str]) -> pa.RecordBatch:
             pass
         except OSError as error:
             raise Failed(
-                "storage_error", f"what is in {prefix or root} can't be looked at: {error}"
+                "storage_error", f"the files in {prefix or root} can't be examined: {error}"
             ) from error
 
-    # What nobody looked at lately is a wait for the disk.
+    # Several threads, because the status of a file that is not cached waits for the disk.
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
         list(pool.map(look, by_directory.keys(), by_directory.values()))
     columns = _Columns()
@@ -155,9 +156,9 @@ def _scan(
     *,
     sized: bool,
 ) -> Iterator[None]:
-    """Add the files of one directory to the columns, stopping whenever a batch is full.
+    """Adds the files of one directory to the columns, and yields whenever a batch is full.
 
-    Its directories are added to `found`. A file that vanishes meanwhile is left out.
+    Adds its directories to `found`. Files that are deleted meanwhile may be left out.
     """
     segments = prefix.split("/")[:-1]
     with (

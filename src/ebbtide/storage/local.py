@@ -1,4 +1,4 @@
-"""A directory as an object storage. Not for paths that people choose: see `open_storage`."""
+"""A directory as an object storage. Not for paths that users give: `open_storage` takes these."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from ebbtide.storage.listing import list_directory, list_sizes
 from ebbtide.storage.unlinking import in_parallel, unlink
 
 TEMPORARY_SUFFIX: Final = "#[0-9]+"
-"""What follows the address of an object in the name of the file that is being written for it, as
-a regular expression; object_store's own local storage names its files alike."""
+"""A regular expression: the suffix that a temporary file adds to the name of the object that it is
+written for. object_store's own local storage uses the same suffix."""
 
 _TEMPORARY: Final = re.compile(f".*{TEMPORARY_SUFFIX}", re.DOTALL)
 _KEEP_DEPTH: Final = 1
@@ -39,15 +39,16 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class LocalStorage:
-    """The directory `directory`, made when first written to.
+    """The directory `directory`, made at the first write.
 
-    A write goes to a temporary file beside the object (`name#<digits>`), reaches the disk, takes
-    its name in one step, and then the directories reach the disk: after a crash there is the old
-    object or the new one, perhaps with a temporary file, and what `put` returned from is there.
-    object_store can't promise that before it has an option to synchronize, hence plain files.
+    A write goes to a temporary file beside the object (`name#<digits>`), which is flushed to disk.
+    One step then gives it the object's name, and the directories are flushed. After a crash, either
+    the old or the new object is there, perhaps with a temporary file. After `put` has returned, the
+    new object is there. object_store has no option to flush files and cannot promise this;
+    therefore this class uses plain files.
 
-    Symbolic links are never followed below the directory: there is no object behind one, a
-    listing reports it as not regular, and a write or deletion through one is refused.
+    Symbolic links below the directory are never followed. There is no object behind a link, a
+    listing reports it as not regular, and a write or delete through it is refused.
     """
 
     directory: str
@@ -62,16 +63,16 @@ class LocalStorage:
 
     @property
     def shared_between_processes(self) -> bool:
-        """True."""
+        """True: all processes use the same files."""
         return True
 
     def get(self, address: str) -> bytes:
-        """See `Storage.get`."""
+        """Returns the whole object. Raises NotFound (`object_not_found`)."""
         with _translated(address, reading=True), os.fdopen(self._open(address), "rb") as file:
             return file.read()
 
     def get_versioned(self, address: str) -> tuple[bytes, str]:
-        """See `Storage.get_versioned`."""
+        """Returns the whole object and its version, for `replace`."""
         *parents, name = base.split_address(address)
         with (
             _translated(address, reading=True),
@@ -80,7 +81,7 @@ class LocalStorage:
             return _versioned(parent, name)
 
     def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """See `Storage.stream`."""
+        """Returns the bytes from `start` to before `end`, in pieces of bounded size."""
         if self.head(address) is None:
             raise base.not_found(address)
         return self._pieces(address, start, end)
@@ -88,7 +89,8 @@ class LocalStorage:
     def put(
         self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
     ) -> None:
-        """See `Storage.put`."""
+        """Writes an object. Raises InvalidInput (`invalid_address`) also for the name of a
+        temporary file."""
         parents, name = _split_to_write(address)
         with (
             _translated(address),
@@ -97,12 +99,12 @@ class LocalStorage:
             _publish(parent, temporary, name, create_only=create_only)
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
-        """See `Storage.replace`.
+        """Writes an object if it still has `version`. Returns the new version.
 
-        Comparing and renaming are two steps to the system: a lock of the directory (flock) makes
-        them one among those who call this. Nobody else takes it, neither `put` and `delete` nor
-        other programs, such as Icechunk: what they do between the two steps is overwritten. A file
-        system that can't lock a directory (NFS) is Failed (`storage_unconditional`).
+        The system compares and renames in two steps. A lock of the directory (flock) makes them one
+        step among callers of this method. `put`, `delete` and other programs, such as Icechunk, do
+        not take the lock: a change of theirs between the two steps is overwritten. If the file
+        system cannot lock a directory (NFS), this raises Failed (`storage_unconditional`).
         """
         parents, name = _split_to_write(address)
         with _translated(address):
@@ -124,7 +126,7 @@ class LocalStorage:
             return written
 
     def head(self, address: str) -> ObjectInfo | None:
-        """See `Storage.head`."""
+        """Returns the file's size and date, or None if there is no plain file."""
         *parents, name = base.split_address(address)
         try:
             with (
@@ -148,17 +150,19 @@ class LocalStorage:
         sized: bool = True,
         streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """See `Storage.list`. Temporary files are in it, directories are not. All are streamed."""
+        """Yields the files under a prefix in batches of LISTING_SCHEMA, also temporary files.
+        Directories are left out. Every listing is streamed."""
         del streamed
         base.split_prefix(prefix)
         return list_directory(self.directory, prefix, recursive=recursive, share=share, sized=sized)
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
-        """See `Storage.sizes`."""
+        """Returns the size and date of each address, in the same order (LISTING_SCHEMA)."""
         return list_sizes(self.directory, addresses)
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.list_prefixes`."""
+        """Returns the directories directly below `prefix`, sorted, each ending in `/`. Directories
+        whose names cannot be in an address are left out."""
         segments = base.split_prefix(prefix)
         try:
             with (
@@ -172,26 +176,24 @@ class LocalStorage:
         return sorted(filter(base.is_prefix, (f"{prefix}{name}/" for name in names)))
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
-        """None: whoever may write to the directory writes there."""
+        """Returns None: a client that may write to the directory writes there itself."""
         del lasts
         base.split_address(address)
         return None
 
     def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
-        """None: there is no server that would give it."""
+        """Returns None: there is no server for such a URL."""
         del lasts
         base.split_address(address)
         return None
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.delete`.
-
-        Directories that are empty afterwards go too, but never the root nor one directly in it.
-        """
+        """Deletes files, and then the directories that are empty. The root and the directories
+        directly in it stay."""
         return unlink(self.directory, addresses, keep_depth=_KEEP_DEPTH)
 
     def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.move`. Renames; directories that are empty afterwards go, as in `delete`."""
+        """Renames files, and then removes directories that are empty, as `delete` does."""
         outcomes: builtins.list[DeleteOutcome | None] = [None] * len(moves)
         for (source, target), members in _by_directories(moves, outcomes).items():
             self._move_between(source, target, members, outcomes)
@@ -205,7 +207,8 @@ class LocalStorage:
         members: Sequence[tuple[int, str, str, str]],
         outcomes: builtins.list[DeleteOutcome | None],
     ) -> None:
-        """Move files from one directory to another: (index, address, name, new name) each."""
+        """Moves files from one directory to another. `members` are (index, address, name, new
+        name)."""
 
         def some(part: Sequence[tuple[int, str, str, str]]) -> None:
             for index, address, name, new_name in part:
@@ -217,7 +220,8 @@ class LocalStorage:
                 directories.opened_chain(self.directory, target) as to,
             ):
                 in_parallel(some, members)
-                # First where the files are now: a power cut in between leaves two names.
+                # The target first: a power cut between the two flushes then leaves two names, and
+                # never none.
                 for descriptor in (*reversed(to), chain[-1]):
                     os.fsync(descriptor)
         except OSError as error:
@@ -245,7 +249,8 @@ class LocalStorage:
                 yield piece
 
     def _open(self, address: str) -> int:
-        """A descriptor of the object for reading; FileNotFoundError if it is no plain file."""
+        """Returns a descriptor for reading the object. Raises FileNotFoundError if there is no
+        plain file."""
         *parents, name = base.split_address(address)
         with directories.opened(self.directory, parents) as parent:
             return _open_plain(parent, name)
@@ -260,17 +265,17 @@ class LocalStorage:
         make: bool = True,
         durable: bool = True,
     ) -> Iterator[tuple[int, str]]:
-        """A temporary file that holds `data`, for the block to give it the name of the object.
+        """Writes `data` to a temporary file. The block then gives the file the object's name.
 
-        Yields its directory and its name there. After the block the directories reach the disk,
-        if all is to be durable; when it fails, the file is removed.
+        Yields the descriptor of the file's directory, and the file's name. After the block, flushes
+        the directories to disk if `durable` is true. If the block fails, removes the file.
         """
         temporary = f"{name}#{secrets.randbelow(10**12)}"
         chain, file = directories.create_exclusively(self.directory, parents, temporary, make=make)
         try:
             _write(file, data, durable=durable)
             yield chain[-1], temporary
-            # From the deepest up, so that the first one carries the others to the disk.
+            # The deepest directory first: its flush also writes the others to the disk.
             for descriptor in reversed(chain if durable else []):
                 os.fsync(descriptor)
         except BaseException:
@@ -283,7 +288,8 @@ class LocalStorage:
 
 
 def _split_to_write(address: str) -> tuple[list[str], str]:
-    """Directories and name; InvalidInput for a name that a listing would take for a temporary."""
+    """Returns the directories and the name of an address. Raises InvalidInput (`invalid_address`)
+    for the name of a temporary file."""
     *parents, name = base.split_address(address)
     if _TEMPORARY.fullmatch(name):
         raise InvalidInput(
@@ -293,29 +299,31 @@ def _split_to_write(address: str) -> tuple[list[str], str]:
 
 
 def _open_plain(parent: int, name: str) -> int:
-    """A descriptor of a file for reading; FileNotFoundError if it is no plain file."""
-    # Without O_NONBLOCK a named pipe would hold the reader up for ever.
+    """Returns a descriptor for reading a file. Raises FileNotFoundError if it is not a plain
+    file."""
+    # Without O_NONBLOCK, a named pipe would block the reader for ever.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(name, flags, dir_fd=parent)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
-            raise FileNotFoundError(f"{name!r} is no plain file") from None
+            raise FileNotFoundError(f"{name!r} is not a plain file") from None
         raise
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise FileNotFoundError(f"{name!r} is no plain file")
+    raise FileNotFoundError(f"{name!r} is not a plain file")
 
 
 def temporary_targets(addresses: pa.StringArray) -> pa.StringArray:
-    """For a temporary file the address that it is being written for; null for any other.
+    """Returns the address that each temporary file is written for, and null for other files.
 
-    A temporary file is as protected as the address that it will become.
+    If that address is protected, its temporary file is protected too.
     """
     none = pa.scalar(None, pa.string())
     data = addresses.buffers()[2]
-    # Perhaps of more addresses than these; to search in each would take twenty times as long.
+    # The buffer may hold more addresses than these. A search in each address would take 20 times
+    # as long.
     if data is None or b"#" not in data.to_pybytes():
         return pa.repeat(none, len(addresses))
     finals = pc.replace_substring_regex(addresses, rf"{TEMPORARY_SUFFIX}\z", "")
@@ -325,7 +333,8 @@ def temporary_targets(addresses: pa.StringArray) -> pa.StringArray:
 
 @contextmanager
 def _translated(address: str, *, reading: bool = False) -> Iterator[None]:
-    """The system's errors as ours. For a reader there is nothing behind a link or a file."""
+    """Raises the system's errors as errors of Ebbtide. If `reading`, a path through a link or file
+    is not found."""
     try:
         yield
     except NotADirectoryError as error:
@@ -369,7 +378,8 @@ def _write(descriptor: int, data: Content, *, durable: bool) -> None:
 
 @contextmanager
 def _locked(directory: int) -> Iterator[None]:
-    """Alone with the directory, among all that lock it. Failed `storage_unconditional`."""
+    """Locks the directory against other callers of this function. Raises Failed
+    `storage_unconditional`."""
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
     except OSError as error:
@@ -379,22 +389,25 @@ def _locked(directory: int) -> Iterator[None]:
     try:
         yield
     finally:
-        # Not left to the closing: a copy of the descriptor in a forked process would keep it.
+        # Closing alone does not unlock if a forked process has a copy of the descriptor.
         fcntl.flock(directory, fcntl.LOCK_UN)
 
 
 def _versioned(parent: int, name: str) -> tuple[bytes, str]:
-    """The bytes of a plain file, and their version."""
+    """Returns the bytes of a plain file, and their version."""
     with os.fdopen(_open_plain(parent, name), "rb") as file:
-        # First what the system says: if somebody writes into the file meanwhile, it is outdated.
+        # The status first. If somebody writes to the file meanwhile, the version is outdated.
         found = os.fstat(file.fileno())
         data = file.read()
     return data, _version(found, data)
 
 
 def _version(found: os.stat_result, data: bytes) -> str:
-    """Number, time and size tell most files apart, and the checksum the rest: the clock of files
-    ticks some milliseconds apart, in which a number may be given to the next file but one."""
+    """Returns a file's version: inode number, time, size and checksum of the content.
+
+    The checksum is needed: the file system's clock ticks every few milliseconds, and within one
+    tick the next file but one may get the same inode number.
+    """
     checksum = hashlib.sha256(data).hexdigest()
     return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}-{checksum}"
 
@@ -410,7 +423,8 @@ def _publish(parent: int, temporary: str, name: str, *, create_only: bool) -> No
 def _by_directories(
     moves: Sequence[tuple[str, str]], outcomes: list[DeleteOutcome | None]
 ) -> dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[int, str, str, str]]]:
-    """(index, address, name, new name) of each move by its directories; sets what is refused."""
+    """Groups moves by their directories, as (index, address, name, new name). Sets the outcome of
+    each move with an invalid address to `failed`."""
     members: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[int, str, str, str]]] = {}
     for index, (address, target) in enumerate(moves):
         try:

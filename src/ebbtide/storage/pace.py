@@ -1,8 +1,8 @@
-"""How fast to ask a storage that may ask to slow down.
+"""The rate of requests to a storage that may ask to slow down.
 
-Additive increase, multiplicative decrease, as TCP does it (RFC 5681): several processes that each
-do so share what a storage gives without speaking to each other. Nothing is limited until the
-storage says so for the first time.
+Additive increase, multiplicative decrease, as in TCP (RFC 5681). Several processes that do so share
+the capacity of a storage without communication. There is no limit until the storage asks to slow
+down for the first time.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from collections.abc import Callable
 from typing import Final
 
 RATE_MIN: Final = 100.0
-"""Requests a second that are always allowed."""
+"""Requests per second that are always allowed."""
 RATE_MAX: Final = 1e6
 RATE_UNKNOWN: Final = 2_000.0
-"""What a storage is taken to give at least that refuses before it was seen for long: what is under
-way was not counted then, and coming down costs less than coming up."""
+"""The least rate that is assumed if a storage refuses requests before it was observed for long. At
+that time requests under way were not counted, and lowering a rate costs less than raising it."""
 DECREASE: Final = 0.7
-"""By less than TCP: a call asks for a thousand at once, and half is too much to lose for one."""
+"""The factor of a decrease, closer to 1 than TCP's half. One call asks for a thousand requests at
+once, and half of the rate is too much to lose for one call."""
 RECOVERY_SECONDS: Final = 10.0
-"""So long it takes to come back to the rate before a decrease. After twice that time without
-another one the storage has more to give, and the steps grow: they double in half of it."""
+"""The time in which the rate returns to its value before a decrease. After twice this time without
+another decrease the storage has more capacity, and the steps double in each half of this time."""
 WINDOW_SECONDS: Final = 5.0
-"""Over so long the rate is measured from which the first decrease starts."""
+"""The period over which the rate is measured that the first decrease starts from."""
 
 
 class Pace:
-    """The pace of all who ask one storage, in this process. Thread-safe."""
+    """The request rate of all threads of this process to one storage. Thread-safe."""
 
     def __init__(
         self,
@@ -47,17 +48,18 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """Requests a second that are allowed at this moment; None for as many as come."""
+        """The requests per second that are allowed now; None if there is no limit."""
         return self._rate
 
     def wait(self, amount: int) -> float:
-        """Wait until so many requests may be sent; when that was, for `slow_down`."""
+        """Waits until `amount` requests may be sent. Returns that time, for `slow_down`."""
         while delay := self.delay(amount):
             self._sleep(delay)
         return self._clock()
 
     def delay(self, amount: int) -> float:
-        """Seconds until it is worth asking this again; 0 where so many may be sent now."""
+        """Returns 0 if `amount` requests may be sent now, and counts them as sent. Otherwise
+        returns the seconds until another call is worthwhile."""
         with self._lock:
             now = self._clock()
             if self._rate is not None:
@@ -67,7 +69,8 @@ class Pace:
             return 0.0
 
     def answered(self, amount: int) -> None:
-        """So many requests were answered, and none refused: a little more may be asked."""
+        """Records that `amount` requests were answered and none refused. Raises the limit a little,
+        if there is one."""
         with self._lock:
             now = self._clock()
             self._answered.append((now, amount))
@@ -79,8 +82,8 @@ class Pace:
                 self._rate = min(RATE_MAX, self._rate + step * amount / self._rate)
 
     def slow_down(self, began: float) -> None:
-        """The storage asked to slow down, of a request that began then. What began before the last
-        decrease says nothing of the rate since."""
+        """Lowers the rate: the storage asked to slow down for a request that began at `began`. A
+        request that began before the last decrease says nothing about the rate since then."""
         with self._lock:
             if began <= self._changed_at:
                 return
@@ -91,7 +94,8 @@ class Pace:
             self._changed_at = now
 
     def _measured(self, now: float) -> float:
-        """Requests a second that were answered of late."""
+        """Returns the answered requests per second of the last WINDOW_SECONDS, and at least
+        RATE_UNKNOWN if less than half of this period was observed."""
         recent = [(at, amount) for at, amount in self._answered if at >= now - WINDOW_SECONDS]
         if not recent:
             return RATE_UNKNOWN

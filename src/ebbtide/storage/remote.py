@@ -1,6 +1,6 @@
-"""Object storages behind obstore: S3 and what speaks like it, and `memory:` for tests.
+"""Object storages behind obstore: S3 and compatible servers, and `memory:` for tests.
 
-`gs://` and `az://` open the same way; only S3 and memory are tested.
+`gs://` and `az://` are opened in the same way; only S3 and memory are tested.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta, PutResult, UpdateVersion
 
 _PART_BYTES: Final = 16 * 1024 * 1024
-"""Size of a part of a multipart upload. S3 allows 10,000 parts: objects up to 156 GiB."""
+"""Size of a part of a multipart upload. S3 allows 10,000 parts, and so objects up to 156 GiB."""
 
 _PARTS_AT_ONCE: Final = 4
 _CREATE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -40,17 +40,17 @@ _DELETES_AT_ONCE: Final = 4
 _COPIES_AT_ONCE: Final = 16
 _HEADS_AT_ONCE: Final = 16
 _SIGNED_MAX: Final = timedelta(days=7)
-"""S3 refuses a signed URL that is to last longer."""
+"""S3 refuses signed URLs that last longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStorage:
-    """A bucket, or a prefix in one, at `url` (normalized: see `open_storage`).
+    """A bucket, or a prefix in one, at `url` (normalized by `open_storage`).
 
-    `options` are the names that obstore takes for the kind of storage: for S3 `endpoint`,
-    `allow_http`, `region`, `virtual_hosted_style_request`, `access_key_id`, … What is not given
-    comes from the environment (`AWS_…`). They are part of the value: pickled, compared, never
-    shown.
+    `options` have the names that obstore uses for the kind of storage: for S3 `endpoint`,
+    `allow_http`, `region`, `virtual_hosted_style_request`, `access_key_id`, … Missing options come
+    from the environment (`AWS_…`). Options are part of the value: they are pickled and compared,
+    and never shown.
     """
 
     url: str
@@ -58,32 +58,33 @@ class RemoteStorage:
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str] | None = None) -> RemoteStorage:
-        """The storage at a normalized URL. Raises InvalidInput on options that can't be."""
+        """Returns the storage at a normalized URL. Raises InvalidInput (`invalid_setting`) for
+        options that the kind of storage does not know."""
         storage = cls(url, tuple(sorted((options or {}).items())))
         storage._client()
         return storage
 
     @property
     def shared_between_processes(self) -> bool:
-        """False for `memory:`, which each process has for itself."""
+        """False for `memory:`, because each process has its own."""
         return not self.url.startswith("memory:")
 
     def get(self, address: str) -> bytes:
-        """See `Storage.get`."""
+        """Returns the whole object. Raises NotFound (`object_not_found`)."""
         base.split_address(address)
         with clients.translated(address):
             return bytes(self._client().get(address).bytes())
 
     def get_versioned(self, address: str) -> tuple[bytes, str]:
-        """See `Storage.get_versioned`."""
+        """Returns the whole object and its version, for `replace`."""
         base.split_address(address)
         with clients.translated(address):
             found = self._client().get(address)
             return bytes(found.bytes()), _version(address, found.meta)
 
     def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """See `Storage.stream`. Each piece is a request of its own, so that no timeout counts
-        the time that the caller takes between two."""
+        """Returns the bytes of a range in pieces. Each piece is a request of its own, so that no
+        timeout includes the time that the caller takes between two pieces."""
         base.split_address(address)
         if end is not None and end <= start:
             self._size(address)
@@ -93,10 +94,10 @@ class RemoteStorage:
     def put(
         self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
     ) -> None:
-        """See `Storage.put`. All is durable.
+        """Writes an object, which is always durable.
 
-        With `create_only`, no more than 64 MiB: InvalidInput (`invalid_argument`) above, since
-        the condition can't be put on an upload in parts.
+        An upload in parts cannot have a condition. With `create_only`, data other than `bytes`
+        that is larger than 64 MiB therefore raises InvalidInput (`invalid_argument`).
         """
         del durable
         base.split_address(address)
@@ -104,7 +105,7 @@ class RemoteStorage:
         if create_only and rest is not None:
             raise InvalidInput(
                 "invalid_argument",
-                f"{address} is too large to be created conditionally: write it to a fresh address",
+                f"{address} is too large to be created conditionally: write it to a new address",
             )
         with clients.translated(address):
             if create_only:
@@ -119,7 +120,8 @@ class RemoteStorage:
                 )
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
-        """See `Storage.replace`. One request: S3 allows 5 GiB in one."""
+        """Writes an object if it still has `version`. Returns the new version. This is one request;
+        S3 allows 5 GiB in one."""
         base.split_address(address)
         expected: UpdateVersion = json.loads(version)
         with clients.translated(address):
@@ -130,7 +132,7 @@ class RemoteStorage:
         return _version(address, written)
 
     def head(self, address: str) -> ObjectInfo | None:
-        """See `Storage.head`."""
+        """Returns the object's size and date, or None if there is no object."""
         base.split_address(address)
         try:
             with clients.translated(address):
@@ -148,12 +150,15 @@ class RemoteStorage:
         sized: bool = True,
         streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """See `Storage.list`. Sizes are told with the names. But for `memory:`, which has no such
-        keys, directories are listed one by one, each held in memory, unless it is `streamed`.
+        """Yields the files under a prefix in batches of LISTING_SCHEMA, always with sizes.
 
-        A key of S3 that is no address is not regular. One that ends in a slash is so too; but below
-        the prefix of a `streamed` listing it is listed without its slash. `gs://` and `az://` fail
-        at any other key that is no address: Failed (`storage_error`) names it.
+        A listing that is not `streamed` reads directories one by one, each into memory. `memory:`
+        is always streamed if it is `recursive`: all its keys are addresses.
+
+        A key of S3 that is not an address is not regular. This includes a key that ends in a slash;
+        but below its prefix, a `streamed` listing returns such a key without the slash. On `gs://`
+        and `az://`, any other key that is not an address raises Failed (`storage_error`), which
+        names the key.
         """
         del sized
         base.split_prefix(prefix)
@@ -165,12 +170,13 @@ class RemoteStorage:
         return batches if share == (0, 1) else (_shared(batch, share) for batch in batches)
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
-        """See `Storage.sizes`. One request for each."""
+        """Returns the size and date of each address, with one request for each."""
         with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
             return base.sizes_of(addresses, pool.map(self.head, addresses))
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.list_prefixes`."""
+        """Returns the immediate parts below `prefix` that hold objects, sorted, each ending in
+        `/`."""
         base.split_prefix(prefix)
         found = self._directory(prefix)
         if found is not None:
@@ -181,12 +187,13 @@ class RemoteStorage:
         return sorted(name for name in named if keys.is_address(name.removesuffix("/")))
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
-        """See `Storage.sign_put`. The URL can be used more than once, and overwrites; it lasts
-        seven days at most."""
+        """Returns a URL that accepts the object's bytes, for seven days at most. It can be used
+        more than once, and each use overwrites the object. None for `memory:`."""
         return self._sign("PUT", address, min(lasts, _SIGNED_MAX))
 
     def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
-        """See `Storage.sign_get`. None for what lasts longer than seven days."""
+        """Returns a URL that serves the object's bytes. None for `memory:`, and if `lasts` is
+        longer than seven days."""
         return None if lasts > _SIGNED_MAX else self._sign("GET", address, lasts)
 
     def _sign(self, method: Literal["GET", "PUT"], address: str, lasts: timedelta) -> str | None:
@@ -198,7 +205,7 @@ class RemoteStorage:
             return obstore.sign(client, method, address, lasts)
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.delete`. S3 acknowledges the delete of what is not there: `deleted`."""
+        """Deletes objects. If an object is missing, S3 confirms the delete: it is `deleted`."""
         outcomes: dict[str, DeleteOutcome] = {}
         allowed = []
         for address in addresses:
@@ -219,8 +226,8 @@ class RemoteStorage:
         return [outcomes[address] for address in addresses]
 
     def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.move`. The storage copies, then what was copied is deleted: two requests for
-        an object, of which the second is for a thousand at once. S3 copies up to 5 GiB."""
+        """Moves objects: the storage copies them, then the copied originals are deleted. Each copy
+        is a request; a delete is one for a thousand objects. S3 copies objects of up to 5 GiB."""
         with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
             copied = builtins.list(pool.map(lambda move: self._copy(*move), moves))
         deleted = self.delete([each.address for each in copied if each.outcome == "moved"])
@@ -244,7 +251,7 @@ class RemoteStorage:
         return DeleteOutcome(source, "moved")
 
     def _streamed(self, prefix: str) -> Iterator[pa.RecordBatch]:
-        """All under a prefix, in the order of the keys."""
+        """Yields all files under a prefix, in the order of their keys."""
         client = self._client()
         last = ""
         with clients.translated(prefix or self.url):
@@ -260,12 +267,15 @@ class RemoteStorage:
                 return
             except InvalidPathError as error:
                 self._require_s3(prefix, error)
-        # S3 lists keys in their order, and so goes on behind the last one.
+        # S3 lists keys in order, so that the listing can continue after the last one.
         yield from self._listed_by_key(prefix, recursive=True, after=last)
 
     def _by_directories(self, prefix: str, *, recursive: bool) -> Iterator[pa.RecordBatch]:
-        """What is under a prefix, one directory after the other. obstore leaves out the slash that
-        a key ends with; but where it stops at slashes, what lies behind one is a directory's."""
+        """Yields the files under a prefix, one directory after the other.
+
+        obstore drops the slash at a key's end. Listed by directories, the key `x/` is in the
+        directory `x/`, so that `_listing` can tell it from the key `x`.
+        """
         waiting = [prefix]
         while waiting:
             here = waiting.pop()
@@ -279,7 +289,8 @@ class RemoteStorage:
                 waiting += _prefixes(found)
 
     def _directory(self, prefix: str) -> ListResult[arro3.core.Table] | None:
-        """What is directly under a prefix; None where S3 has a key there that is no address."""
+        """Returns the entries directly under a prefix; None if S3 has a key there that is not an
+        address."""
         with clients.translated(prefix or self.url):
             try:
                 return self._client().list_with_delimiter(prefix or None, return_arrow=True)
@@ -295,7 +306,8 @@ class RemoteStorage:
     def _listed_by_key(
         self, prefix: str, *, recursive: bool, after: str
     ) -> Iterator[pa.RecordBatch]:
-        """The rest of a listing in which a key is no address."""
+        """Yields the files of a listing after the address `after`, if one of its keys is not an
+        address."""
         bucket, root = self._bucket()
         deep: builtins.list[str] = []
         behind = f"{root}{after.removeprefix('/')}" if after else ""
@@ -308,12 +320,13 @@ class RemoteStorage:
                     yield _page_listing(root, page)
 
     def _bucket(self) -> tuple[keys.Bucket, str]:
-        """The bucket of S3, and what the keys begin with of all that lies in the storage."""
+        """Returns the bucket of S3, and the prefix of all keys of this storage."""
         name, _, prefix = self.url.partition("://")[2].partition("/")
         return keys.Bucket(name, self.options), f"{prefix}/" if prefix else ""
 
     def _pieces(self, address: str, start: int, end: int | None) -> Iterator[bytes]:
-        """An iterator whose first piece is fetched at once, so that errors come at the call."""
+        """Returns an iterator. Its first piece is fetched at once, so that the call itself raises
+        errors."""
         first, size = self._piece(address, start, end)
         return chain([first] if first else [], self._more(address, start + len(first), end, size))
 
@@ -325,7 +338,7 @@ class RemoteStorage:
             yield piece
 
     def _piece(self, address: str, start: int, end: int | None) -> tuple[bytes, int]:
-        """The bytes from `start` on, at most CHUNK_BYTES, and the size of the whole object."""
+        """Returns the bytes from `start` on, at most CHUNK_BYTES, and the whole object's size."""
         stop = start + base.CHUNK_BYTES if end is None else min(end, start + base.CHUNK_BYTES)
         try:
             with clients.translated(address):
@@ -353,7 +366,8 @@ def _has_failed(outcome: DeleteOutcome | None) -> bool:
 
 
 def _begin(data: Content, bytes_max: int) -> tuple[bytes, Iterator[bytes] | None]:
-    """The whole of `data` and None if it is no longer than `bytes_max`; else a start and a rest."""
+    """Returns all of `data` and None if it is `bytes`, or not longer than `bytes_max`. Otherwise
+    returns its beginning and its other pieces."""
     if isinstance(data, bytes):
         return data, None
     pieces = base.chunks(data)
@@ -366,10 +380,10 @@ def _begin(data: Content, bytes_max: int) -> tuple[bytes, Iterator[bytes] | None
 
 
 def _from_a_thread(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same pieces. What makes them runs in another thread than the one that asks for them.
+    """Yields the same pieces, made in another thread.
 
-    obstore asks from within its own runtime, in which nobody may wait for another answer of it; and
-    the pieces may be what another storage streams.
+    obstore asks for the pieces inside its own runtime. There, no code may wait for another answer
+    of obstore, and the pieces may be the stream of another storage.
     """
     with ThreadPoolExecutor(1) as pool:
         while (piece := pool.submit(next, pieces, None).result()) is not None:
@@ -377,19 +391,20 @@ def _from_a_thread(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _version(address: str, found: ObjectMeta | PutResult) -> str:
-    """Both marks that a storage may give a version: some compare the one, some the other."""
+    """Returns the version as JSON: ETag and version id, because some storages compare the one and
+    some the other. Raises Failed (`storage_error`) if there is no ETag."""
     marks = {"e_tag": found["e_tag"], "version": found["version"]}
     if marks["e_tag"] is None:
         raise Failed(
             "storage_error",
-            f"the storage gives {address} no ETag: nothing there can be replaced conditionally",
+            f"the storage gives {address} no ETag, so that it cannot be replaced conditionally",
             address=address,
         )
     return json.dumps({name: mark for name, mark in marks.items() if mark is not None})
 
 
 def _shared(batch: pa.RecordBatch, share: tuple[int, int]) -> pa.RecordBatch:
-    """The rows of a share."""
+    """Returns the rows of a share."""
     names = (address.rpartition("/")[2] for address in texts(batch.column("address")))
     mask = [base.in_share(name, share) for name in names]
     return batch.filter(pa.array(mask, pa.bool_()))
@@ -400,7 +415,7 @@ def _prefixes(found: ListResult[arro3.core.Table]) -> list[str]:
 
 
 def _stray(place: str, error: InvalidPathError) -> Failed:
-    """The error for a listing that can't go past a key."""
+    """Returns the error for a listing that cannot continue past a key."""
     more = (
         ", or list the bucket by Google's S3 interface: s3://, with the endpoint "
         "https://storage.googleapis.com and HMAC keys"
@@ -409,15 +424,15 @@ def _stray(place: str, error: InvalidPathError) -> Failed:
     )
     return Failed(
         "storage_error",
-        f"{place} cannot be listed: a key there is no address ({clients.explained(error)}), and "
-        "what lies beside it is not told. Nothing was deleted. If that object is nobody's, delete "
-        f"it by other means; else give it another name{more}",
+        f"{place} cannot be listed: a key there is not an address ({clients.explained(error)}), so "
+        "that the keys beside it are unknown. Nothing was deleted. If that object is not needed, "
+        f"delete it by other means; otherwise rename it{more}",
     )
 
 
 def _listing(batch: pa.RecordBatch, *, marker: str) -> pa.RecordBatch:
-    """A batch of obstore's listing as one of LISTING_SCHEMA. What has the name of the directory
-    that is listed, or none, is a key that ends in a slash; obstore leaves the slash out."""
+    """Converts a batch of obstore's listing to LISTING_SCHEMA. A row with the path `marker`, which
+    is that of the listed directory, is a key that ends in a slash: obstore drops the slash."""
     is_marker = pc.equal(batch.column("path"), pa.scalar(marker, pa.string()))
     columns = [
         pc.if_else(is_marker, pa.scalar(f"{marker}/", pa.string()), batch.column("path")),
@@ -429,8 +444,8 @@ def _listing(batch: pa.RecordBatch, *, marker: str) -> pa.RecordBatch:
 
 
 def _page_listing(root: str, page: keys.KeyPage) -> pa.RecordBatch:
-    """A page of keys as a batch of LISTING_SCHEMA."""
-    # The key of the root itself has no address but the slash that it ends with.
+    """Converts a page of keys to a batch of LISTING_SCHEMA."""
+    # The key of the root itself has an empty address, and is listed as a slash.
     addresses = [key.removeprefix(root) or "/" for key, _, _ in page.objects]
     columns: builtins.list[pa.Array[Any]] = [
         pa.array(addresses, pa.string()),

@@ -1,4 +1,4 @@
-"""Deleting files of a local directory, many at a time, for good: a power cut brings none back."""
+"""Deletes files of a local directory, many at a time. A power cut does not restore any of them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _Member = TypeVar("_Member")
 
 THREADS: Final = 16
 OPENED_MAX: Final = 128
-"""Directories that are open at a time."""
+"""The most directories that are open at a time."""
 _MEMBERS_MIN: Final = 64
-"""Files that are not worth a thread of their own."""
+"""The least number of files for a thread of their own."""
 
 
 def unlink(root: str, addresses: Sequence[str], *, keep_depth: int) -> list[DeleteOutcome]:
-    """What becomes of each address, as `Storage.delete` has it. Directories that are empty
-    afterwards go too, but for those `keep_depth` levels below the root."""
+    """Deletes files, and returns outcomes as `Storage.delete` does. Removes directories that are
+    empty afterwards, except those at most `keep_depth` levels below the root."""
     outcomes: list[DeleteOutcome | None] = [None] * len(addresses)
     found = list(_by_directory(addresses, outcomes).items())
     for start in range(0, len(found), OPENED_MAX):
         group = found[start : start + OPENED_MAX]
-        # Deletions in one directory wait for each other, those in several do not. And whoever
-        # first waits for the disk has it write what all have done.
+        # Deletes in one directory wait for each other; deletes in several directories do not. All
+        # deletes come before the first flush, because one flush writes the changes of all.
         with ExitStack() as opened, ThreadPoolExecutor(THREADS if len(group) > 1 else 1) as pool:
             alone = len(group) == 1
             parts = [_Directory(root, *each, outcomes, opened, alone=alone) for each in group]
@@ -42,7 +42,7 @@ def unlink(root: str, addresses: Sequence[str], *, keep_depth: int) -> list[Dele
 
 
 def in_parallel(work: Callable[[Sequence[_Member]], None], members: Sequence[_Member]) -> None:
-    """Call `work` with shares of the members, each in a thread of its own."""
+    """Calls `work` with each share of the members, in a thread of its own."""
     size = max(_MEMBERS_MIN, -(-len(members) // THREADS))
     parts = [members[first : first + size] for first in range(0, len(members), size)]
     if len(parts) == 1:
@@ -54,8 +54,8 @@ def in_parallel(work: Callable[[Sequence[_Member]], None], members: Sequence[_Me
 
 @dataclass(slots=True)
 class _Directory:
-    """A directory, and the files in it that are to go: (index, address, name) each. It stays open
-    from the first deletion until the disk has all: somebody may remove it meanwhile."""
+    """A directory, and the files in it to delete, as (index, address, name). It stays open from the
+    first delete until it is flushed to disk, because somebody may remove it meanwhile."""
 
     root: str
     parents: tuple[str, ...]
@@ -66,7 +66,7 @@ class _Directory:
     descriptor: int | None = None
 
     def unlink(self) -> None:
-        """Delete the files and set their outcomes."""
+        """Deletes the files and sets their outcomes."""
         try:
             descriptor = self.opened.enter_context(directories.opened(self.root, self.parents))
         except OSError as error:
@@ -84,7 +84,7 @@ class _Directory:
             some(self.members)
 
     def synchronize(self) -> None:
-        """Wait for the disk, so that a deletion that is reported does not come undone."""
+        """Flushes the directory to disk, so that a power cut undoes no reported delete."""
         if self.descriptor is None:
             return
         try:
@@ -93,7 +93,8 @@ class _Directory:
             self._failed(error)
 
     def _failed(self, error: OSError) -> None:
-        """Nothing is behind a file; what is behind a link is not to be touched."""
+        """Sets the outcome of all files: `missing` if there is no such directory, and `failed` for
+        other errors. A path through a link is `failed`, because files behind it are not touched."""
         link = isinstance(error, directories.NotInsideError)
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError)) and not link
         for index, address, _ in self.members:
@@ -107,7 +108,8 @@ class _Directory:
 def _by_directory(
     addresses: Sequence[str], outcomes: list[DeleteOutcome | None]
 ) -> dict[tuple[str, ...], list[tuple[int, str, str]]]:
-    """(index, address, name) of each address by its directory; sets what is refused at once."""
+    """Groups addresses by their directory, as (index, address, name). Sets the outcome of each
+    invalid address to `failed`."""
     members: dict[tuple[str, ...], list[tuple[int, str, str]]] = {}
     for index, address in enumerate(addresses):
         try:

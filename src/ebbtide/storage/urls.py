@@ -1,4 +1,4 @@
-"""Where a storage is: its URL, in one spelling, and whether one lies within another."""
+"""The URLs of storages: their normalized spelling, and whether one storage contains another."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _HOW: Final = "name a directory, or a URL such as s3://bucket/prefix"
 
 
 def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
-    """The storage at a path, `file://`, `s3://` (`s3a://`, `s3n://`), `gs://`, `az://`, `memory:`.
+    """Returns the storage at a path or URL: `file://`, `s3://` (`s3a://`, `s3n://`), `gs://`,
+    `az://`, `memory:`.
 
-    Nothing is read or made there. Raises InvalidInput: `invalid_argument` on a URL, and
-    `invalid_setting` on options, that can't be understood.
+    Reads and makes nothing there. Raises InvalidInput: `invalid_argument` for a URL, and
+    `invalid_setting` for options, that cannot be understood.
     """
     normal = normalize_url(url)
     if not normal.startswith("file:"):
@@ -36,24 +37,25 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
 
 
 def stream_external(url: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """The bytes of the object at a URL, as `Storage.stream` gives them. Raises as `object_url`."""
+    """Returns the bytes of the object at a URL, as `Storage.stream` does. Raises the errors of
+    `object_url` too."""
     normal = object_url(url)
     place, _, name = normal.rpartition("/")
     if not place.startswith("file:"):
         scheme, _, rest = normal.partition("://")
         bucket, _, key = rest.partition("/")
         return open_storage(f"{scheme}://{bucket}").stream(key, start=start, end=end)
-    # `file://` is what is left of a file directly in the root directory.
+    # If the file is directly in the root directory, only `file://` is left.
     directory = place if place != "file://" else "file:///"
     return open_storage(directory).stream(unquote(name), start=start, end=end)
 
 
 def object_url(url: str) -> str:
-    """The one spelling of an object's URL, as `normalize_url` gives it for storages. The key of a
-    bucket's object is taken as it is, with `?` and `#`, which no storage's prefix holds.
+    """Returns the normalized URL of an object, as `normalize_url` does for storages.
 
-    Raises InvalidInput `invalid_address` for a URL that cannot be understood or names no object: a
-    directory, a bucket without a key, `memory:`, which has one level alone.
+    The key of an object in a bucket stays as it is, with `?` and `#`; the prefix of a storage
+    cannot have these. Raises InvalidInput `invalid_address` if the URL cannot be understood or
+    names no object: a directory, a bucket without a key, or `memory:`, which has only one level.
     """
     try:
         normal = _normalized(url, is_object=True)
@@ -71,9 +73,9 @@ def object_url(url: str) -> str:
 
 
 def normalize_url(url: str) -> str:
-    """The one spelling of a storage's URL: two of one place are equal.
+    """Returns the normalized URL of a storage. Two URLs of one place get the same spelling.
 
-    A local one is the real path, with relative parts and symbolic links resolved as they are now.
+    A local URL gets the real path: relative parts and symbolic links are resolved as they are now.
     Raises InvalidInput (`invalid_argument`).
     """
     return _normalized(url, is_object=False)
@@ -93,14 +95,14 @@ def _normalized(url: str, *, is_object: bool) -> str:
         return f"memory:{_memory_name(url, match[2])}"
     if scheme in clients.BUCKET_SCHEMES:
         return _bucket_url(url, scheme, match[2], is_object=is_object)
-    raise _invalid(url, f"{scheme}: is no kind of storage that can be opened")
+    raise _invalid(url, f"{scheme}: is not a known kind of storage")
 
 
 def contains(outer_url: str, inner_url: str) -> bool:
     """Whether the inner storage, or object, is the outer storage or lies within it.
 
-    Two directories are compared by what they are, too, so that a second mount of one is found.
-    Options are not looked at: buckets of one name behind two endpoints count as one.
+    Directories are also compared by device and inode, which finds a second mount of a directory.
+    Options are ignored: buckets of one name behind two endpoints count as one.
     """
     outer, inner = normalize_url(outer_url), _normalized(inner_url, is_object=True)
     if f"{inner}/".startswith(outer.rstrip("/") + "/"):
@@ -122,8 +124,8 @@ def _file_url(url: str, path: str) -> str:
     try:
         return Path(path).resolve().as_uri()
     except (OSError, RuntimeError, ValueError) as error:
-        # Links in a circle; a zero byte that was written %00; no valid Unicode.
-        raise _invalid(url, f"there can be no such path ({error})") from None
+        # Links in a circle, a zero byte written as %00, or invalid Unicode.
+        raise _invalid(url, f"such a path cannot exist ({error})") from None
 
 
 def _local_path(url: str) -> str:
@@ -136,7 +138,7 @@ def _local_path(url: str) -> str:
     except ValueError as error:
         raise _invalid(url, str(error)) from None
     if parts.netloc.lower() not in ("", "localhost"):
-        raise _invalid(url, "a file URL names no host: write file:///path")
+        raise _invalid(url, "a file URL has no host: write file:///path")
     if parts.query or parts.fragment:
         raise _invalid(url, "write ? as %3F and # as %23")
     if not parts.path.startswith("/"):
@@ -169,7 +171,7 @@ def _bucket_url(url: str, scheme: str, rest: str, *, is_object: bool) -> str:
 
 
 def _invalid(url: str, why: str) -> InvalidInput:
-    return InvalidInput("invalid_argument", f"{_shown(url)} is no storage: {why}; {_HOW}")
+    return InvalidInput("invalid_argument", f"{_shown(url)} is not a storage: {why}; {_HOW}")
 
 
 def _shown(url: str) -> str:

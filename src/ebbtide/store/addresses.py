@@ -1,8 +1,8 @@
-"""Physical addresses: objects that clients write to the storage themselves, past this program.
+"""Physical addresses: clients write objects to the storage directly, without this program.
 
-A client asks for an address, uploads to it, and links it to a path with the token that came with
-the address. The bytes are copied to a fresh address on the way: whoever was given the first one
-could write there again, and linked bytes never change.
+A client asks for an address, uploads to it, and links it to a path with the token of the address.
+Linking copies the bytes to a new address. The client does not know that address, so that linked
+bytes never change.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ URL_BYTES_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class UploadAddress:
-    """Where to upload to, and the token that links it.
+    """An address to upload to, and the token that links it to a path.
 
-    `address` is relative to the storage root, `url` the place itself; `presigned_url` takes the
-    bytes in a PUT without further credentials, None where the storage has no such thing.
+    `address` is relative to the storage root, and `url` is its full URL. A PUT to `presigned_url`
+    needs no further credentials. It is None if the storage cannot sign URLs.
     """
 
     branch: str
@@ -69,8 +69,10 @@ class PhysicalAddresses:
         self._uploads = uploads
 
     def get(self, branch: str, path: str) -> UploadAddress:
-        """A fresh address for an object at `path`. What is uploaded there stays until the token
-        expires, after EBBTIDE_UPLOAD_TTL; linking must have ended by then.
+        """Returns a new address for an object at `path`, with its token.
+
+        An upload to the address is kept until the token expires, after EBBTIDE_UPLOAD_TTL. The link
+        must have ended by then.
 
         Raises InvalidInput `invalid_path`, NotFound `branch_not_found`, Refused `storage_foreign`.
         """
@@ -115,13 +117,15 @@ class PhysicalAddresses:
         metadata: Mapping[str, str] | None = None,
         only_if: OnlyIf | None = None,
     ) -> Entry:
-        """Stage what was uploaded to the token's address, and use the token up.
+        """Stages the upload at the token's address, and uses the token up.
 
-        `size_bytes` and `checksum` (SHA-256, hexadecimal) are compared where they are given.
-        Raises InvalidInput as `verify` for what the store did not sign, `token_foreign` for
-        another repository's, branch's or path's, `checksum_mismatch`; Conflict `token_expired` or
-        `token_used`; NotFound `object_not_found` when nothing was uploaded; Gone `purged`; and as
-        `Objects.put`. After a mismatch the token is as good as before.
+        `size_bytes` and `checksum` (SHA-256, hexadecimal) are compared with the upload if they are
+        given. After a mismatch the token can still be used.
+
+        Raises InvalidInput as `verify` does, `token_foreign` if the token is for another
+        repository, branch or path, and `checksum_mismatch`. Raises Conflict `token_expired` or
+        `token_used`; NotFound `object_not_found` if nothing was uploaded; Gone `purged`; and as
+        `Objects.put` does.
         """
         context = self._context
         payload = self._verified(branch, path, token)
@@ -150,7 +154,7 @@ class PhysicalAddresses:
         except NotFound as error:
             if error.kind != "object_not_found":
                 raise
-            # Another link of the token may have been faster, and have deleted what it copied.
+            # Another link of the same token may have been faster, and may have deleted the upload.
             with context.metadata.snapshot() as tx:
                 self._require_outstanding(tx, payload)
             raise NotFound(
@@ -158,24 +162,26 @@ class PhysicalAddresses:
                 f"nothing was uploaded to {address}: upload first, then link",
                 address=address,
             ) from None
-        # Nothing refers to it any more. What this can't delete, and what is uploaded to it until
-        # the token's end, the reclaimer takes: it was released.
+        # Nothing refers to the upload any more. The use of the token released its address. If this
+        # delete fails, or the client uploads there again before the token's end, the reclaimer
+        # deletes the file.
         with suppress(EbbtideError):
             context.storage.delete([address])
         return entry
 
     def token_of(self, url: str) -> str:
-        """The token that was given out for the address at `url`, for clients that keep the URL
-        alone. Whoever knows it was given it: nobody can guess one.
+        """Returns the open token of the address at `url`, for clients that keep only the URL.
 
-        Raises InvalidInput `invalid_address` for a URL outside the storage root, Conflict
-        `token_used` where no token is open.
+        Nobody can guess an address: a client that knows it was given it.
+
+        Raises InvalidInput `invalid_address` if the URL is outside the storage root, and Conflict
+        `token_used` if the address has no open token.
         """
         context = self._context
         root = context.storage.url.rstrip("/") + "/"
         if not url.startswith(root):
             raise InvalidInput(
-                "invalid_address", f"{shown(url)} is none of the addresses that were given out"
+                "invalid_address", f"{shown(url)} is no address for an upload to this repository"
             )
         with context.metadata.snapshot() as tx:
             token = find_token(tx, context.repository_id, url.removeprefix(root))
@@ -199,11 +205,13 @@ class PhysicalAddresses:
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Entry:
-        """Stage an object that lies outside the storage root, and stays where it is: it is never
-        collected. Nothing is read there.
+        """Stages an object that lies outside the storage root, without reading it.
 
-        Raises InvalidInput `invalid_address` for what is no URL of an object or lies in the root of
-        any repository of the store, `invalid_date` for one without a zone, and as `Objects.put`.
+        The object stays where it is, and is never collected.
+
+        Raises InvalidInput `invalid_address` if the URL is not that of an object, or lies in the
+        storage root of any repository of the store. Raises InvalidInput `invalid_date` if `mtime`
+        has no zone, and as `Objects.put` does.
         """
         context = self._context
         NewObject(path, b"", content_type, metadata or {}).check()
@@ -217,7 +225,8 @@ class PhysicalAddresses:
         address = _external(url)
         context.touch_owner()
         with context.metadata.transaction() as tx:
-            # Before the roots are read: one that is being made may hold the object.
+            # Locked before the roots are read: a repository that is being made may contain the
+            # object.
             lock_all_repositories(tx, "share")
             for info in list_repositories(tx):
                 if contains(info.storage_url, address):
@@ -246,12 +255,12 @@ class PhysicalAddresses:
         return entry
 
     def _verified(self, branch: str, path: str, token: str) -> dict[str, Any]:
-        """What a token carries. Raises as `link`."""
+        """Returns the payload of a token. Raises as `link` does."""
         context = self._context
         with context.metadata.snapshot() as tx:
             payload = verify(read_verifying_keys(tx), token)
             if payload.get("for") != PURPOSE:
-                raise InvalidInput("token_invalid", "this is no token of an upload")
+                raise InvalidInput("token_invalid", "this is no upload token")
             for name, given in (
                 ("repository", context.repository_id),
                 ("branch", branch),
@@ -273,19 +282,19 @@ class PhysicalAddresses:
 
 
 def _not_outstanding(tx: Transaction, payload: Mapping[str, Any]) -> Conflict:
-    """Why a token that the store signed is not good any more."""
+    """Returns the error for a signed token that has expired or was used."""
     expires_at = EPOCH + payload["expires"] * ONE_MICROSECOND
     if expires_at <= tx.now():
         return Conflict(
             "token_expired",
-            f"the token expired at {expires_at:%Y-%m-%d %H:%M:%S} UTC, and what was uploaded may "
+            f"the token expired at {expires_at:%Y-%m-%d %H:%M:%S} UTC, and the uploaded file may "
             "have been collected: ask for a new one, and upload again",
         )
     return Conflict("token_used", "the token was used already: ask for a new one for each upload")
 
 
 def _external(url: str) -> str:
-    """The URL in its one spelling. InvalidInput `invalid_address`."""
+    """Returns the URL in its normalized spelling. Raises InvalidInput `invalid_address`."""
     if not is_external(url):
         raise InvalidInput(
             "invalid_address",
@@ -301,5 +310,5 @@ def _compare(what: str, expected: object, found: object) -> None:
     if expected is not None and expected != found:
         raise InvalidInput(
             "checksum_mismatch",
-            f"the {what} of what was uploaded is {found}, not {expected}: upload it again",
+            f"the {what} of the uploaded file is {found}, not {expected}: upload it again",
         )

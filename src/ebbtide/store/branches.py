@@ -1,4 +1,7 @@
-"""Branches. What they have in common with tags is in `refs`. Not for what is on them."""
+"""The branches of a repository. `refs` has the operations that tags share.
+
+Not for: the entries on a branch.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from ebbtide.store.revisions import resolve
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One branch as it was when it was looked at."""
+    """A branch as it was when it was read."""
 
     branch_id: str
     name: str
@@ -49,9 +52,10 @@ class Branches(Refs[BranchRow, Branch]):
         hidden: bool = False,
         expires_at: datetime | None = None,
     ) -> Branch:
-        """Make a branch on the commit that `source` means; nothing staged comes along. A hidden
-        one is left out of `page` unless asked for, and is like any other else. At `expires_at` it
-        goes to the trash by itself; a past time is now.
+        """Makes a branch at the commit that `source` names, without staged changes.
+
+        `page` leaves a hidden branch out by default. Otherwise it is like any other. At
+        `expires_at` the branch moves to the trash. A past time means now.
 
         Raises InvalidInput `invalid_name`, `invalid_date`; Conflict `branch_exists` or
         `tag_exists`; NotFound; Gone `commit_expired`.
@@ -84,7 +88,7 @@ class Branches(Refs[BranchRow, Branch]):
         listed: Listed | None = None,
         hidden: bool = False,
     ) -> builtins.list[Branch]:
-        """See `Refs.page`; hidden ones if asked for."""
+        """Returns a page of branches, as `Refs.page` does. `hidden` includes the hidden ones."""
         seen = () if hidden else (branches.c.hidden.is_(False),)
         return self._page(prefix, after, amount, listed or Listed(), *seen)
 

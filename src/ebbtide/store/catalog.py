@@ -1,8 +1,8 @@
-"""The repositories of a store: looked up, listed, trashed, brought back.
+"""The repositories of a store: finding, listing, trashing and restoring them.
 
-Each is named by its name, or by its id, which a name never looks like. Several that were deleted
-may bear one name. Not for: making one (`creation`), collecting a gone one (`removal`), or what is
-in one.
+A repository is named by its name or by its id. No name looks like an id. Several deleted
+repositories can have one name. Not for: making a repository (`creation`), collecting a gone one
+(`removal`), or the content of one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ebbtide.store.owner import Ownership
 
 @dataclass(frozen=True, slots=True)
 class Catalogued:
-    """One repository as it was when it was looked at."""
+    """A repository as it was when it was read."""
 
     info: RepositoryInfo
     state: LifecycleState
@@ -52,23 +52,24 @@ class Catalog:
         trash_time: timedelta,
         ownership: Callable[[RepositoryInfo], Ownership],
     ) -> None:
-        """`ownership` is of a repository's storage: looked at before a change of what is kept, and
-        moved after it."""
+        """`ownership` returns the Ownership of a repository. A restore or a change of the date
+        checks it first, and moves OWNER afterwards."""
         self._metadata = metadata
         self._trash_time = trash_time
         self._ownership = ownership
 
     def get(self, ref: str, *, include_expired: bool = False) -> Catalogued:
-        """The one of that name or id; with `include_expired`, if there is none, that in the trash.
+        """Returns the live repository with that name or id.
 
-        Raises NotFound `repository_not_found`, Conflict `ref_ambiguous` for a name that several in
-        the trash bear.
+        With `include_expired`, returns one in the trash if there is no live one. Raises NotFound
+        `repository_not_found`, and Conflict `ref_ambiguous` if several in the trash have the name.
         """
         with self._metadata.snapshot() as tx:
             return self._require(tx, ref, include_expired=include_expired)
 
     def list(self, *, include_expired: bool = False) -> list[Catalogued]:
-        """All by name; with `include_expired`, those in the trash too."""
+        """Returns all live repositories by name; with `include_expired`, also those in the
+        trash."""
         with self._metadata.snapshot() as tx:
             found = [self._look(tx, info) for info in list_repositories(tx)]
         return [each for each in found if each.state.is_visible(include_expired=include_expired)]
@@ -82,8 +83,11 @@ class Catalog:
         search: str = "",
         listed: Listed | None = None,
     ) -> builtins.list[Catalogued]:
-        """At most `amount` by name and id, behind a name, or behind a name, a blank and an id;
-        those whose names hold `search`. Raises InvalidInput `invalid_argument`, `invalid_date`."""
+        """Returns at most `amount` repositories, sorted by name and id.
+
+        Their names begin with `prefix` and contain `search`. They sort behind `after`: a name, or a
+        name, a blank and an id. Raises InvalidInput `invalid_argument`, `invalid_date`.
+        """
         check_amount(amount)
         with self._metadata.snapshot() as tx:
             found = page_of_repositories(
@@ -97,15 +101,16 @@ class Catalog:
             return [self._look(tx, info) for info in found]
 
     def gone(self) -> builtins.list[Catalogued]:
-        """Those that are gone and wait for a run to collect them, by name."""
+        """Returns the repositories that are gone and not collected yet, by name."""
         with self._metadata.snapshot() as tx:
             infos = self._in_state(tx, list_repositories(tx), LifecycleState.GONE)
         return [Catalogued(info, LifecycleState.GONE) for info in infos]
 
     def find_gone(self, ref: str) -> RepositoryInfo | None:
-        """The gone one of that id, or of that name, unless a live or trashed one bears it.
+        """Returns the gone repository with that id or name, or None.
 
-        Raises Conflict `ref_ambiguous`.
+        A name is found only if no live or trashed repository has it. Raises Conflict
+        `ref_ambiguous`.
         """
         with self._metadata.snapshot() as tx:
             found = _fitting(tx, ref)
@@ -115,8 +120,10 @@ class Catalog:
         return gone[0] if len(gone) == len(found) == 1 else None
 
     def find_removed(self, ref: str) -> Removal | None:
-        """The record of the one of that id or name that a run collected whole, unless another of
-        that name is still there. Raises Conflict `ref_ambiguous`."""
+        """Returns the record of a repository that a run collected whole, by id or name, or None.
+
+        Also None if a repository of that name is still there. Raises Conflict `ref_ambiguous`.
+        """
         with self._metadata.snapshot() as tx:
             by_id = read_removal(tx, ref)
             found = removals_named(tx, ref) if by_id is None else [by_id]
@@ -126,9 +133,11 @@ class Catalog:
         return found[0] if found and not others else None
 
     def delete(self, ref: str) -> Catalogued:
-        """Put one in the trash: its name is free, all it holds stays for `trash_time`, and its
-        storage root is taken until a run collected all of it. Raises NotFound
-        `repository_not_found`."""
+        """Moves a repository to the trash. Its name is free at once.
+
+        Its content stays for `trash_time`. Its storage root is taken until a run has collected all
+        of it. Raises NotFound `repository_not_found`.
+        """
         with self._metadata.transaction() as tx:
             lock_all_repositories(tx)
             found = self._locked(tx, ref)
@@ -137,10 +146,10 @@ class Catalog:
     def set_expiry(
         self, ref: str, expires_at: datetime | None, *, ensure_unique_name: bool = False
     ) -> Catalogued:
-        """Say when one goes to the trash by itself; None is never, a past time is now.
+        """Sets when a repository moves to the trash: None is never, and a past time is now.
 
-        One in the trash comes back by None or a time to come; where its name was taken since, under
-        another name if `ensure_unique_name`.
+        For a repository in the trash, None or a future time restores it. If its name was taken
+        meanwhile, `ensure_unique_name` gives it another name.
 
         Raises NotFound `repository_not_found`; Conflict `ref_ambiguous`, `repository_exists`;
         InvalidInput `invalid_date`; Refused `storage_foreign`; Failed.
@@ -159,8 +168,11 @@ class Catalog:
         return changed
 
     def restore(self, ref: str, *, ensure_unique_name: bool = False) -> Catalogued:
-        """Bring one back from the trash, for good: by its id, or by its name, if no other in the
-        trash bears it. Raises as `set_expiry`."""
+        """Restores a repository from the trash, and clears its date of expiry.
+
+        `ref` is its id, or its name if no other repository in the trash has the name. Raises as
+        `set_expiry` does.
+        """
         with self._metadata.snapshot() as tx:
             recoverable = self._recoverable(tx, ref)
         if recoverable is not None:
@@ -183,7 +195,7 @@ class Catalog:
         *,
         ensure_unique_name: bool,
     ) -> Catalogued:
-        """All repositories are locked, so that the name stays free."""
+        """The caller has locked all repositories, so that the name stays free."""
         name = info.name
         if ensure_unique_name:
             name = free_name(
@@ -205,8 +217,11 @@ class Catalog:
         return self._look(tx, replace(info, **values))
 
     def _locked(self, tx: Transaction, ref: str, *, include_expired: bool = False) -> Catalogued:
-        """As `_require`, behind the lock that the fence of a run that collects it takes as well:
-        looked at again, since that may have been waited for."""
+        """Locks a repository, and returns it as `_require` finds it afterwards.
+
+        The fence of a run that collects the repository takes the same lock. The repository is read
+        again, because it may have changed while this waited.
+        """
         repository_id = self._require(tx, ref, include_expired=include_expired).info.repository_id
         tx.lock_repository(repository_id, "exclusive", trashed=True)
         return self._require(tx, repository_id, include_expired=include_expired)
@@ -223,7 +238,8 @@ class Catalog:
         return recoverable
 
     def _recoverable(self, tx: Transaction, ref: str) -> Catalogued | None:
-        """The one in the trash of that id, or of that name. Conflict `ref_ambiguous`."""
+        """Returns the repository in the trash with that id or name. Raises Conflict
+        `ref_ambiguous`."""
         found = self._in_state(tx, _fitting(tx, ref), LifecycleState.TRASHED)
         if len(found) > 1:
             raise ambiguous("repository", ref, [info.repository_id for info in found])
@@ -239,19 +255,19 @@ class Catalog:
 
 
 def _fitting(tx: Transaction, ref: str) -> builtins.list[RepositoryInfo]:
-    """The repository of that id, or all of that name, in whatever state."""
+    """Returns the repository with that id, or all with that name, in any state."""
     by_id = repository_by_id(tx, ref)
     return repositories_named(tx, ref) if by_id is None else [by_id]
 
 
 def no_repository(tx: Transaction, ref: str, *, trash_time: timedelta) -> NotFound:
-    """The error for a name or id that belongs to no live repository; says what is in the trash."""
-    hint = "'ebbtide repo list' shows those there are"
+    """The error for a name or id of no live repository. It names one that is in the trash."""
+    hint = "'ebbtide repo list' lists the repositories"
     now = tx.now()
     for info in _fitting(tx, ref):
         if info.state_at(now, trash_time=trash_time) is LifecycleState.TRASHED:
             hint = (
-                "it was deleted or has expired, and 'ebbtide repo restore "
-                f"{info.repository_id}' brings it back"
+                "it was deleted or has expired; 'ebbtide repo restore "
+                f"{info.repository_id}' restores it"
             )
     return NotFound("repository_not_found", f"there is no repository {shown(ref)}: {hint}")

@@ -1,4 +1,4 @@
-"""Changes in part: what an update says nothing of stays as it is."""
+"""Partial updates: a field that an update does not give keeps its value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 
 class Unchanged(Enum):
-    """Stands for what was not given, where None means something."""
+    """The value of a field that was not given. For fields in which None has a meaning."""
 
     KEEP = "keep"
 
@@ -16,6 +16,6 @@ Keep = Literal[Unchanged.KEEP]
 KEEP: Final = Unchanged.KEEP
 
 
-def given(**values: Any) -> dict[str, Any]:  # whatever the fields hold
-    """Those of the values that were given."""
+def given(**values: Any) -> dict[str, Any]:  # values of any field
+    """Returns the values that were given."""
     return {name: value for name, value in values.items() if value is not KEEP}

@@ -1,7 +1,7 @@
-"""What a collector run reads and changes in the metadata of one repository.
+"""The metadata of one repository that a collector run reads and changes.
 
-Every function works inside a transaction of the caller's, so that the transactions of a run stand
-in one place (`formats/embedded.py`). Not for: deciding what goes, or touching the storage.
+Each function works in a transaction of its caller. All transactions of a run are therefore in one
+place (`formats/embedded.py`). Not for: deciding what is deleted, or changing the storage.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROWS_AT_ONCE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """What the database knows of a run."""
+    """The database's record of a run."""
 
     run_id: str
     run_url: str
@@ -52,10 +52,10 @@ class RunRow:
 def read_roots(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
 ) -> Roots:
-    """Read everything that decides what stays, at the database's now.
+    """Reads all rows that decide what is kept, at the database's time.
 
-    A commit that an operator gave up reads as tombstoned, and as one without a tree. What a ref
-    pointed at within the last lease shows as `leased_until`.
+    A commit that an operator gave up is read as tombstoned, and without the checksum of its tree. A
+    commit that a ref pointed at within the last lease has `leased_until`.
     """
     head, batches = read_root_rows(tx, repository_id, lease_ttl=lease_ttl, trash_time=trash_time)
     return with_commits(head, chain.from_iterable(batches))
@@ -64,7 +64,7 @@ def read_roots(
 def read_root_rows(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
 ) -> tuple[Roots, Iterator[list[CommitRow]]]:
-    """As `read_roots`, with commits as rows, of which some are there at a time."""
+    """Reads the same as `read_roots`, with the commits as rows, in batches."""
     now = tx.now()
     collected = read_kept(tx, repository_id, now=now, lease_ttl=lease_ttl, trash_time=trash_time)
     promised = _promises(tx, repository_id, since=now - lease_ttl, lease_ttl=lease_ttl)
@@ -87,7 +87,7 @@ def read_root_rows(
 def _promises(
     tx: Transaction, repository_id: str, *, since: datetime, lease_ttl: timedelta
 ) -> dict[str, datetime]:
-    """Commits that a ref pointed at after `since`, with the end of the leases given meanwhile."""
+    """Returns the commits that a ref pointed at after `since`, each with the end of its lease."""
     rows = tx.execute(
         sa.select(reflog.c.commit_id, sa.func.max(reflog.c.left_at).label("left_at"))
         .where(reflog.c.repository_id == repository_id, reflog.c.left_at > since)
@@ -99,8 +99,8 @@ def _promises(
 def _commit_rows(
     tx: Transaction, repository_id: str, promised: Mapping[str, datetime]
 ) -> Iterator[list[CommitRow]]:
-    """Of all commits. As the database has them, since what converts each value would take longer
-    than all the rest."""
+    """Yields the rows of all commits, in batches. The values are as the database has them:
+    converting each of them would take longer than all the rest."""
     is_given_up = commits.c.given_up_at.is_not(None)
     query = sa.select(
         commits.c.commit_id,
@@ -120,7 +120,7 @@ def _commit_rows(
 
 
 def _with_lease(row: Any, end: int | None) -> CommitRow:
-    """A row of the database, of a commit that was promised until `end`."""
+    """Returns the row with its lease extended to `end`; the same row if `end` is None."""
     if end is None:
         found: CommitRow = row
         return found
@@ -142,12 +142,12 @@ def _refs(tx: Transaction, repository_id: str, *, gone_before: datetime) -> Iter
 
 
 def _is_gone(table: sa.Table, gone_before: datetime) -> sa.ColumnElement[bool]:
-    """Expired, and its time in the trash over too: `now >= expires_at + trash_time`."""
+    """Returns the condition for gone rows: `now >= expires_at + trash_time`."""
     return sa.and_(table.c.expires_at.is_not(None), table.c.expires_at <= gone_before)
 
 
 def _holds(tx: Transaction, repository_id: str) -> dict[str, str]:
-    """Reasons, by the commits that are held."""
+    """Returns the reason of each hold, by commit id."""
     held = tx.execute(
         sa.select(holds.c.commit_id, holds.c.reason).where(holds.c.repository_id == repository_id)
     )
@@ -162,7 +162,7 @@ def _policy(tx: Transaction, repository_id: str, held: Mapping[str, str]) -> Pol
 
 
 def staging_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime) -> list[str]:
-    """Staging tokens, sealed ones too, of the branches that are not gone."""
+    """Returns the staging tokens and sealed tokens of the branches that are not gone."""
     rows = tx.execute(
         sa.select(branches.c.staging_token, branches.c.sealed_tokens).where(
             branches.c.repository_id == repository_id, ~_is_gone(branches, gone_before)
@@ -172,8 +172,7 @@ def staging_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime
 
 
 def gone_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime) -> list[str]:
-    """Staging tokens that no branch has any more, as far as anything is left of them, and those of
-    branches that are gone."""
+    """Returns the dropped tokens that still have staged rows, and the tokens of gone branches."""
     dropped = tx.execute(
         sa.select(dropped_tokens.c.token).where(dropped_tokens.c.repository_id == repository_id)
     )
@@ -186,15 +185,15 @@ def gone_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime) -
 
 
 def _tokens(rows: Iterable[Any]) -> list[str]:
-    """Of rows with `staging_token` and `sealed_tokens`."""
+    """Returns all tokens of rows with `staging_token` and `sealed_tokens`."""
     return [token for row in rows for token in (row.staging_token, *row.sealed_tokens)]
 
 
 def oldest_open_slice(tx: Transaction, repository_id: str) -> str | None:
-    """The oldest slice to which something is being written or was promised to be."""
+    """Returns the oldest slice that has a write in progress or an upload token, or None."""
     found: list[str] = []
     for table in (pending, upload_tokens):
-        # Slices sort newest first, so that the oldest has the greatest address.
+        # Slices sort newest first, so that the oldest slice has the greatest address.
         address = tx.execute(
             sa.select(sa.func.max(table.c.address)).where(
                 table.c.repository_id == repository_id,
@@ -210,7 +209,7 @@ def oldest_open_slice(tx: Transaction, repository_id: str) -> str | None:
 def set_tombstones(
     tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
 ) -> None:
-    """Close `commit_ids` for good: from this transaction on nothing may be made from them."""
+    """Tombstones commits: from this transaction on nothing can be made from them."""
     _update_commits(
         tx,
         repository_id,
@@ -224,7 +223,7 @@ def set_tombstones(
 def lift_tombstones(
     tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
 ) -> None:
-    """Open again what `run_id` closed. Only for what nobody has deleted anything of since."""
+    """Removes the tombstones that `run_id` set. Only for commits whose data is all still there."""
     _update_commits(
         tx,
         repository_id,
@@ -238,8 +237,10 @@ def lift_tombstones(
 def forget_commits(
     tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
 ) -> None:
-    """Drop the records of tombstoned commits; parents, date and run stay behind as a stub. Content
-    of collections is nobody's parent, and leaves nothing behind."""
+    """Deletes the records of tombstoned commits. A stub of each stays, with parents, date and run.
+
+    Content of collections leaves no stub: it is no commit's parent.
+    """
     for batch in in_batches(sorted(commit_ids)):
         tx.execute(
             sa.delete(commits).where(
@@ -285,9 +286,12 @@ def _update_commits(
 def drop_ended(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
 ) -> None:
-    """Drop what has ended by the database's clock: gone refs with what they staged, gone projects
-    and collections, reflog entries older than a lease, writes that were never published, upload
-    tokens that were never used, copies that no reading needs."""
+    """Drops the rows that have ended by the database's clock.
+
+    These are gone branches, tags, projects and collections; reflog entries older than a lease;
+    ended writes and upload tokens; and copies that no reading needs. What was staged on gone
+    branches is left to the reclaimer.
+    """
     now = tx.now()
     gone_before = now - trash_time
     drop_gone_branches(tx, repository_id, trash_time=trash_time)
@@ -305,9 +309,11 @@ def drop_ended(
 
 
 def drop_gone_branches(tx: Transaction, repository_id: str, *, trash_time: timedelta) -> None:
-    """Drop the branches that are gone; what was staged on them is the reclaimer's. The repository
-    is locked exclusively, so that nobody brings one back meanwhile."""
-    # On PostgreSQL this waits for whoever is staging something on one at this moment.
+    """Drops the gone branches. Their staged rows are left to the reclaimer.
+
+    The caller has locked the repository exclusively, so that nobody restores one meanwhile.
+    """
+    # On PostgreSQL this waits for transactions that are staging on one of these branches.
     dropped = tx.execute(
         sa.delete(branches)
         .where(
@@ -320,7 +326,7 @@ def drop_gone_branches(tx: Transaction, repository_id: str, *, trash_time: timed
 
 
 def has_gone_branches(tx: Transaction, repository_id: str, *, trash_time: timedelta) -> bool:
-    """Whether there are branches to be dropped."""
+    """Whether the repository has gone branches."""
     query = sa.select(branches.c.branch_id).where(
         branches.c.repository_id == repository_id, _is_gone(branches, tx.now() - trash_time)
     )
@@ -330,9 +336,11 @@ def has_gone_branches(tx: Transaction, repository_id: str, *, trash_time: timede
 def drop_ended_writes(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, amount: int | None = None
 ) -> int:
-    """Drop the registrations of writes, and upload tokens, that have ended, and release their
-    addresses; at most `amount` of each. Their number. On PostgreSQL this waits for whoever is using
-    one of them at this moment."""
+    """Drops ended registrations of writes and ended upload tokens, at most `amount` of each.
+
+    Releases their addresses, and returns their number. On PostgreSQL this waits for transactions
+    that are using one of them.
+    """
     now = tx.now()
     count = 0
     for table, ends_at in (
@@ -351,13 +359,13 @@ def drop_ended_writes(
 
 
 def read_run(tx: Transaction, repository_id: str, run_id: str) -> RunRow | None:
-    """The database's record of a run, or None."""
+    """Returns the database's record of a run, or None."""
     found = _runs(tx, gc_runs.c.repository_id == repository_id, gc_runs.c.run_id == run_id)
     return found[0] if found else None
 
 
 def list_runs(tx: Transaction, repository_id: str) -> list[RunRow]:
-    """All runs of a repository, the newest first."""
+    """Returns all runs of a repository, the newest first."""
     return _runs(tx, gc_runs.c.repository_id == repository_id)
 
 
@@ -367,7 +375,7 @@ def _runs(tx: Transaction, *conditions: sa.ColumnElement[bool]) -> list[RunRow]:
 
 
 def delete_run(tx: Transaction, repository_id: str, run_id: str) -> None:
-    """Drop the record of a run."""
+    """Deletes the record of a run."""
     tx.execute(
         sa.delete(gc_runs).where(
             gc_runs.c.repository_id == repository_id, gc_runs.c.run_id == run_id
@@ -376,7 +384,7 @@ def delete_run(tx: Transaction, repository_id: str, run_id: str) -> None:
 
 
 def write_run(tx: Transaction, repository_id: str, run_id: str, **values: Any) -> None:
-    """Insert or update the record of a run; `values` are columns of `gc_runs`."""
+    """Inserts or updates the record of a run. `values` are columns of `gc_runs`."""
     mine = sa.and_(gc_runs.c.repository_id == repository_id, gc_runs.c.run_id == run_id)
     if tx.execute(sa.update(gc_runs).where(mine).values(**values)).rowcount == 0:
         tx.execute(

@@ -1,4 +1,4 @@
-"""Collections as they are looked at: found, listed, and what is in them.
+"""Reading collections: finding and listing them, and reading their files.
 
 Not for: changing them (`collections`).
 """
@@ -53,11 +53,11 @@ LOOKED_FOR_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """One collection as it was when it was looked at.
+    """A collection as it was when it was read.
 
-    `expires_at` is its own; `ends_at` the first of that and those of the projects above it, by
-    which its `state` goes. `content_hash` depends on the files alone. With a
-    `replication_desired` of 0 the data is not kept, and what is not data is.
+    `expires_at` is its own date. `ends_at` is the earliest of this date and those of the projects
+    above it, and decides `state`. `content_hash` depends on the files alone. If
+    `replication_desired` is 0, the data is not kept, and the record is.
     """
 
     collection_id: str
@@ -80,7 +80,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A collection and where it lies, in one transaction."""
+    """A collection and the projects above it, read in one transaction."""
 
     row: CollectionRow
     lineage: Lineage
@@ -92,7 +92,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class SignedPage:
-    """Files of a collection with their locators, and common prefixes, as a `Page` has them."""
+    """A page of files with their locators, and of common prefixes, with the fields of `Page`."""
 
     entries: tuple[Signed, ...]
     common_prefixes: tuple[str, ...]
@@ -118,7 +118,7 @@ class CollectionReader:
         self._contents = Contents(context, locators)
 
     def get(self, collection_id: str, *, include_expired: bool = False) -> Collection:
-        """One collection; with `include_expired` also one in the trash.
+        """Returns a collection; with `include_expired`, also one in the trash.
 
         Raises NotFound `collection_not_found`.
         """
@@ -127,10 +127,11 @@ class CollectionReader:
             return self._collection(tx, seen.row)
 
     def find(self, path: str, *, include_expired: bool = False) -> Collection:
-        """The collection of an id, or of a path such as `genomes/2026/reference`.
+        """Returns a collection by its id, or by a path such as `genomes/2026/reference`.
 
-        A trashed one is found by its path only where no other there has had that name. Raises
-        NotFound `collection_not_found` or `project_not_found`, Conflict `ref_ambiguous`.
+        A trashed collection is found by its path if no live one has the path, and no other trashed
+        one. Raises NotFound `collection_not_found` or `project_not_found`, Conflict
+        `ref_ambiguous`.
         """
         with self._metadata.snapshot() as tx:
             row = find_collection(tx, path)
@@ -149,10 +150,10 @@ class CollectionReader:
         return self.get(found, include_expired=include_expired)
 
     def by_hash(self, content_hash: str, *, include_expired: bool = False) -> Collection:
-        """A collection of that content: a persistent one before an expiring, and with
-        `include_expired` either before one in the trash.
+        """Returns a collection with that content hash.
 
-        Raises NotFound `collection_not_found`.
+        A persistent collection is preferred to an expiring one. With `include_expired`, both are
+        preferred to one in the trash. Raises NotFound `collection_not_found`.
         """
         trashed: CollectionRow | None = None
         with self._metadata.snapshot() as tx:
@@ -185,12 +186,13 @@ class CollectionReader:
         after: tuple[str, str] = ("", ""),
         amount: int = 1000,
     ) -> builtins.list[Collection]:
-        """At most `amount` collections of a project behind (name, id), by name and id, of those
-        whose names have the prefix, or are `name`.
+        """Returns at most `amount` collections of a project, sorted by name and id.
 
-        With `include_expired` also the trash; `state` and the dates, [from, to) of `expires_at`,
-        choose from what is listed by the collections' own `expires_at`. Raises InvalidInput
-        `invalid_argument` or `invalid_date`, NotFound `project_not_found`.
+        They sort behind `after`. Their names begin with `prefix`, or are `name`. With
+        `include_expired` the trash is listed too. `state`, `from_date` (inclusive) and `to_date`
+        (exclusive) restrict the list by the collections' own `expires_at`.
+
+        Raises InvalidInput `invalid_argument` or `invalid_date`, NotFound `project_not_found`.
         """
         check_amount(amount)
         project = self._projects.get(project_id, include_expired=include_expired)
@@ -216,8 +218,11 @@ class CollectionReader:
     def trash(
         self, *, after: tuple[str, str] = ("", ""), amount: int = 1000
     ) -> builtins.list[Collection]:
-        """At most `amount` collections behind (name, id), by name and id, that are in the trash by
-        their own `expires_at`, in whatever project. Raises InvalidInput `invalid_argument`."""
+        """Returns at most `amount` trashed collections of all projects, sorted by name and id.
+
+        They sort behind `after`. Only the collections' own `expires_at` counts. Raises InvalidInput
+        `invalid_argument`.
+        """
         check_amount(amount)
         with self._metadata.snapshot() as tx:
             rows = collections_in_states(
@@ -240,8 +245,10 @@ class CollectionReader:
         after: str = "",
         amount: int = 1000,
     ) -> Page[Entry]:
-        """At most `amount` files and common prefixes, by path, as `Objects.list`; also of a
-        collection whose data is not kept. Raises NotFound, InvalidInput `invalid_argument`."""
+        """Returns at most `amount` files and common prefixes by path, as `Objects.list` does.
+
+        This works without the data, too. Raises NotFound, InvalidInput `invalid_argument`.
+        """
         record = self._record(collection_id, version, include_expired=include_expired)
         return page_of(
             lambda place: self._walk(record, prefix=prefix, after=place),
@@ -254,7 +261,7 @@ class CollectionReader:
     def walk(
         self, collection_id: str, *, version: int | None = None, include_expired: bool = False
     ) -> Iterator[Entry]:
-        """All files, by path. Raises NotFound."""
+        """Yields all files, sorted by path. Raises NotFound."""
         return self._walk(self._record(collection_id, version, include_expired=include_expired))
 
     def locators(
@@ -267,8 +274,11 @@ class CollectionReader:
         after: str = "",
         amount: int = 1000,
     ) -> SignedPage:
-        """As `files`, with a locator for each. They last EBBTIDE_LEASE_TTL, or until the collection
-        ends. Raises NotFound; Gone `data_released` or `commit_expired`."""
+        """Returns a page as `files` does, with a locator for each file.
+
+        The locators last for EBBTIDE_LEASE_TTL, or until the collection ends if that is earlier.
+        Raises NotFound; Gone `data_released` or `commit_expired`.
+        """
         with self._metadata.snapshot() as tx:
             seen = self._require_visible(tx, collection_id, include_expired=False)
             record = self._readable(tx, seen.row, version)
@@ -286,8 +296,11 @@ class CollectionReader:
         return SignedPage(signed, page.common_prefixes, page.next_after)
 
     def open(self, collection_id: str, path: str, *, version: int | None = None) -> Readable:
-        """A file to be read. Raises NotFound `collection_not_found`, `version_not_found` or
-        `object_not_found`; Gone `data_released` or `commit_expired`; and as `Objects.stream`."""
+        """Returns a file as a Readable.
+
+        Raises NotFound `collection_not_found`, `version_not_found` or `object_not_found`; Gone
+        `data_released` or `commit_expired`; and as `Objects.stream` does.
+        """
         with self._metadata.snapshot() as tx:
             seen = self._require_visible(tx, collection_id, include_expired=False)
             record = self._readable(tx, seen.row, version)
@@ -305,8 +318,11 @@ class CollectionReader:
     def open_all(
         self, collection_id: str, *, version: int | None = None, prefix: str = ""
     ) -> Iterator[Readable]:
-        """Every file with the prefix, by path, to be read: all of one and the same content,
-        whatever is changed meanwhile. Raises as `open`."""
+        """Yields every file with the prefix as a Readable, sorted by path.
+
+        All are files of one content, even if the collection changes meanwhile. Raises as `open`
+        does.
+        """
         with self._metadata.snapshot() as tx:
             seen = self._require_visible(tx, collection_id, include_expired=False)
             record = self._readable(tx, seen.row, version)
@@ -323,8 +339,10 @@ class CollectionReader:
         prefix: str = "",
         after: str = "",
     ) -> Iterator[Change]:
-        """What differs between the contents of two collections, or versions of them, by path; also
-        where data is not kept. Raises NotFound."""
+        """Yields the differences between two collections, or versions of them, sorted by path.
+
+        This works without the data, too. Raises NotFound.
+        """
         left, right = self._record(left_id, left_version), self._record(right_id, right_version)
         context = self._context
         with context.reading(left, right):
@@ -349,7 +367,7 @@ class CollectionReader:
         after: str = "",
         amount: int = 1000,
     ) -> Page[Change]:
-        """As `diff`, in parts. Raises as `diff`, InvalidInput `invalid_argument`."""
+        """Returns a page of `diff`. Raises as `diff` does, and InvalidInput `invalid_argument`."""
         return page_of(
             lambda place: self.diff(
                 left_id,
@@ -368,20 +386,23 @@ class CollectionReader:
     def versions(
         self, collection_id: str, *, before: int | None = None, amount: int = 1000
     ) -> builtins.list[VersionRow]:
-        """At most `amount` of the earlier versions that are kept, the newest first: those before
-        version `before`. Raises NotFound, InvalidInput `invalid_argument`."""
+        """Returns at most `amount` earlier versions that are kept, the newest first.
+
+        `before` restricts them to versions before that number. Raises NotFound, InvalidInput
+        `invalid_argument`.
+        """
         check_amount(amount)
         with self._metadata.snapshot() as tx:
             self._require_visible(tx, collection_id, include_expired=False)
             return list_versions(tx, collection_id, before=before, amount=amount)
 
     def _readable(self, tx: Transaction, row: CollectionRow, version: int | None) -> CommitRecord:
-        """The content of a collection whose data is there. Raises Gone."""
+        """Returns the content of a collection whose data can be read. Raises Gone, NotFound."""
         if row.replication_desired == 0:
             raise Gone(
                 "data_released",
                 f"the data of collection {shown(row.name)} is not kept (its replication_desired is "
-                "0): names, sizes and checksums are all that there is",
+                "0): only names, sizes and checksums can be read",
             )
         content_id = row.content_id if version is None else _content_of(tx, row, version)
         return require_intact_commits(tx, self._repository_id, [content_id])[content_id]
@@ -389,7 +410,7 @@ class CollectionReader:
     def _record(
         self, collection_id: str, version: int | None, *, include_expired: bool = False
     ) -> CommitRecord:
-        """The content of a collection whether its data is there or not."""
+        """Returns the content of a collection, with or without its data. Raises NotFound."""
         with self._metadata.snapshot() as tx:
             row = self._require_visible(tx, collection_id, include_expired=include_expired).row
             content_id = row.content_id if version is None else _content_of(tx, row, version)
@@ -471,8 +492,8 @@ class CollectionReader:
 
 
 def version_of(tx: Transaction, row: CollectionRow, version: int) -> VersionRow:
-    """Raises NotFound `version_not_found`."""
-    # A greater number than any row's is none that a database could be asked for.
+    """Returns an earlier version that is kept. Raises NotFound `version_not_found`."""
+    # Greater numbers name no version, and may not fit into the database's type.
     found = None
     if 0 < version < row.version:
         found = find_version(tx, row.collection_id, version)
@@ -488,8 +509,8 @@ def _content_of(tx: Transaction, row: CollectionRow, version: int) -> str:
 
 
 def no_collection(name: str, *, is_trashed: bool = False) -> NotFound:
-    """The error for a collection that is not there, or only in the trash."""
+    """The error for a collection that does not exist, or is in the trash."""
     hint = ""
     if is_trashed:
-        hint = ": it was deleted or has expired, and 'ebbtide collection restore' may bring it back"
+        hint = ": it was deleted or has expired; 'ebbtide collection restore' may restore it"
     return NotFound("collection_not_found", f"there is no collection {shown(name)}{hint}")

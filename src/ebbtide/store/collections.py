@@ -1,8 +1,8 @@
-"""Collections: named sets of files in a project, with a lifecycle of their own.
+"""Collections: named sets of files in a project, each with a lifecycle of its own.
 
-A collection points at content, as a branch does at a commit. What it pointed at stays promised for
-a lease after an update; and versions that are asked for stay as long as the collection. Source: the
-Arvados wiki, "Expiring collections".
+A collection points at content, as a branch points at a commit. After an update the replaced content
+is kept for one lease. A version that somebody asked to keep stays as long as the collection. Not
+for: reading collections (`collection_reading`). Source: the Arvados wiki, "Expiring collections".
 """
 
 from __future__ import annotations
@@ -70,11 +70,12 @@ class Collections(CollectionReader):
         expires_at: datetime | None = None,
         ensure_unique_name: bool = False,
     ) -> Collection:
-        """Make a collection, empty or of what `content` says.
+        """Makes a collection with the files that `content` describes, or an empty one.
 
-        Raises InvalidInput, NotFound `project_not_found` and whatever a source lacks; Conflict
-        `collection_exists`, unless a unique name is asked for, `token_expired`; Gone
-        `commit_expired`, `data_released` or `purged`. Nothing is made then.
+        Raises InvalidInput; NotFound `project_not_found`, and for a source that does not exist;
+        Conflict `token_expired`; Gone `commit_expired`, `data_released` or `purged`. Raises
+        Conflict `collection_exists` if the name is taken, unless `ensure_unique_name`. After an
+        error nothing is made.
         """
         check_item_name(name)
         check_text("the description", description, bytes_max=DESCRIPTION_BYTES_MAX)
@@ -83,7 +84,7 @@ class Collections(CollectionReader):
         change = replace(content or ContentChange(), replaces=True)
         change.check()
         with self._metadata.snapshot() as tx:
-            # Only so that what is wrong is told before anything is written.
+            # Checked here too, so that errors are reported before anything is written.
             self._projects.require_live_in(tx, project_id)
             if not ensure_unique_name:
                 self._free_name(tx, project_id, name, ensure_unique=False)
@@ -131,12 +132,15 @@ class Collections(CollectionReader):
         ensure_unique_name: bool = False,
         keep_version: bool = False,
     ) -> Collection:
-        """Change what is given; of a trashed collection only `expires_at`, which brings it back.
+        """Changes the fields that are given.
 
-        What is replaced is kept as a version if `keep_version` asks for it. Raises as `create`;
-        NotFound `collection_not_found`; Conflict `trashed`, or `collection_changed` when somebody
-        else changed the content meanwhile; Gone `commit_expired` (details: `missing_count`,
-        `missing`) when data is to be kept again that a run has let go.
+        Of a trashed collection only `expires_at` can be changed, which restores it. With
+        `keep_version` the old state is kept as a version.
+
+        Raises as `create` does; NotFound `collection_not_found`; Conflict `trashed`; Conflict
+        `collection_changed` if another update changed the content meanwhile. Raises Gone
+        `commit_expired` (details: `missing_count`, `missing`) if the data is to be kept again, and
+        a run has expired it.
         """
         asked = given(
             name=name,
@@ -181,9 +185,11 @@ class Collections(CollectionReader):
             )
 
     def delete(self, collection_id: str) -> Collection:
-        """Put a collection in the trash: its name is free, and all of it stays for `trash_time`.
+        """Moves a collection to the trash.
 
-        Raises NotFound `collection_not_found`, also for one that is there already.
+        Its name is free at once. Its content stays for `trash_time`.
+
+        Raises NotFound `collection_not_found`, also if it is in the trash already.
         """
         with self._context.changing("exclusive") as tx:
             seen = self._require_visible(tx, collection_id, include_expired=False)
@@ -192,11 +198,11 @@ class Collections(CollectionReader):
             return self._shown(tx, Seen(row, seen.lineage))
 
     def restore(self, collection_id: str, *, ensure_unique_name: bool = False) -> Collection:
-        """Bring a collection back from the trash.
+        """Restores a collection from the trash.
 
-        Raises NotFound `collection_not_found`, Conflict `collection_exists` for one that is not in
-        the trash, or whose name is taken, unless a unique one is asked for, and `trashed` for one
-        whose project is in the trash.
+        Raises NotFound `collection_not_found`, and Conflict `collection_exists` if it is not in the
+        trash. Raises Conflict `collection_exists` if its name is taken, unless
+        `ensure_unique_name`. Raises Conflict `trashed` if its project is in the trash.
         """
         found = self.get(collection_id, include_expired=True)
         if found.state is not LifecycleState.TRASHED:
@@ -207,8 +213,11 @@ class Collections(CollectionReader):
         return self.update(collection_id, expires_at=None, ensure_unique_name=ensure_unique_name)
 
     def drop_version(self, collection_id: str, version: int) -> None:
-        """Keep an earlier version no longer; what was signed of it stays for a lease. Raises
-        NotFound `collection_not_found` or `version_not_found`."""
+        """Drops an earlier version that was kept.
+
+        Its data stays for one lease, for locators that were signed of it. Raises NotFound
+        `collection_not_found` or `version_not_found`.
+        """
         with self._context.changing() as tx:
             row = self._locked(tx, collection_id).row
             found = version_of(tx, row, version)
@@ -227,8 +236,11 @@ class Collections(CollectionReader):
         before: CollectionRow | None = None,
         built: Built | None = None,
     ) -> Collection:
-        """Change one collection, in the transaction that makes the changes visible. The repository
-        is locked, exclusively if it may come to lie or be listed elsewhere."""
+        """Changes one collection, in the transaction that makes the changes visible.
+
+        The caller has locked the repository: exclusively if the name, the project or the expiry can
+        change.
+        """
         renames = _renames(asked, expires_at)
         seen = self._locked(tx, collection_id, include_expired=True)
         row, now = seen.row, tx.now()
@@ -245,7 +257,8 @@ class Collections(CollectionReader):
         elif changed.replication_desired > 0 and row.replication_desired == 0:
             self._require_data(tx, row)
         if row.replication_desired > 0 and changed.replication_desired == 0:
-            # What was signed while the data was kept, of versions too, is promised for a lease.
+            # Locators of this data that were signed before, also of versions, are valid for one
+            # lease.
             kept = {version.content_id for version in list_versions(tx, row.collection_id)}
             for content_id in sorted(kept | {row.content_id}):
                 self._remember(tx, row, content_id)
@@ -268,7 +281,7 @@ class Collections(CollectionReader):
             for field in CollectionRow.__dataclass_fields__
             if getattr(changed, field) != getattr(row, field)
         }
-        if values:  # none, where the same was said at the same instant
+        if values:  # empty if the same update comes twice at one instant
             update_collection(tx, collection_id, **values)
         return self._collection(tx, changed)
 
@@ -280,11 +293,11 @@ class Collections(CollectionReader):
         before: CollectionRow,
         built: Built,
     ) -> CollectionRow:
-        """The row with new content; what it pointed at is promised for a lease."""
+        """Returns the row with new content. The replaced content is kept for one lease."""
         if row.content_id != before.content_id:
             raise Conflict(
                 "collection_changed",
-                f"the content of collection {shown(row.name)} was changed by somebody else "
+                f"the content of collection {shown(row.name)} was changed by another process "
                 "meanwhile: look at it, and try again",
             )
         content = built.finish(tx, row.collection_id)
@@ -300,8 +313,11 @@ class Collections(CollectionReader):
         )
 
     def _keep_promises(self, tx: Transaction, row: CollectionRow, built: Built) -> None:
-        """New content takes over what its locators promise: also where it keeps no data itself,
-        and whatever becomes of it."""
+        """Leases new content as long as the last of the locators that it was made from.
+
+        The lease holds even if the collection keeps no data, and whatever happens to the
+        collection.
+        """
         if built.locators:
             ends_at = max(locator.expires_at for locator in built.locators)
             raise_lease(tx, self._repository_id, row.content_id, until=ends_at, raised_to=ends_at)
@@ -312,7 +328,8 @@ class Collections(CollectionReader):
         )
 
     def _require_data(self, tx: Transaction, row: CollectionRow) -> None:
-        """Raises Gone `commit_expired`, saying what is missing, when a run has let the data go."""
+        """Raises Gone `commit_expired`, with the missing paths, if a run has expired the
+        content."""
         record = require_commit(tx, self._repository_id, row.content_id)
         try:
             record.require_intact()
@@ -322,9 +339,9 @@ class Collections(CollectionReader):
             of_all = counted(row.file_count, "file is missing", "files are missing")
             raise Gone(
                 "commit_expired",
-                f"the data of collection {shown(row.name)} was let go by run "
-                f"{error.details.get('run_id')}: {least}{len(missing)} of {of_all}; give it its "
-                "files anew to have it kept again",
+                f"the data of collection {shown(row.name)} has expired in run "
+                f"{error.details.get('run_id')}: {least}{len(missing)} of {of_all}; to keep its "
+                "data again, add its files again",
                 run_id=error.details.get("run_id"),
                 missing_count=len(missing),
                 looked_for=looked_for,
@@ -332,7 +349,8 @@ class Collections(CollectionReader):
             ) from None
 
     def _missing(self, record: CommitRecord) -> tuple[builtins.list[str], int]:
-        """The paths whose data is not on the storage, and how many were looked for."""
+        """Returns the paths whose data is not on the storage, and how many files were looked
+        for."""
         missing: builtins.list[str] = []
         looked_for = 0
         for entry in self._walk(record):
@@ -344,7 +362,8 @@ class Collections(CollectionReader):
         return missing, looked_for
 
     def _resolve(self, tx: Transaction, change: ContentChange) -> dict[int, Resolved]:
-        """What the sources of other content come to. Raises NotFound, Gone."""
+        """Returns the refs and collections that sources name, by the place of the source. Raises
+        NotFound, Gone."""
         resolved: dict[int, Resolved] = {}
         for place, source in enumerate(change.sources):
             if isinstance(source, FromRef):
@@ -378,8 +397,10 @@ class Collections(CollectionReader):
         ensure_unique: bool,
         holder_id: str | None = None,
     ) -> str:
-        """The name, or one like it that nobody but its holder has. Raises Conflict
-        `collection_exists`."""
+        """Returns the name, or a similar one that is free.
+
+        The collection `holder_id` may have the name. Raises Conflict `collection_exists`.
+        """
 
         def is_taken(candidate: str) -> bool:
             return any(
@@ -395,7 +416,7 @@ def _as_version(row: CollectionRow) -> VersionRow:
 
 
 def _renames(asked: Mapping[str, Any], expires_at: datetime | Keep | None) -> bool:
-    """Whether a collection may come to lie, or be listed, under another name or place."""
+    """Whether an update may change the name, the project, or whether the collection is listed."""
     return not isinstance(expires_at, Unchanged) or bool({"name", "project_id"} & set(asked))
 
 

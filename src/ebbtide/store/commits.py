@@ -1,4 +1,4 @@
-"""The commits of a repository: made, merged, reverted, compared and listed."""
+"""The commits of a repository: making, merging, reverting, comparing and listing them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Commits:
         committer: str = "",
         allow_empty: bool = False,
     ) -> CommitRecord:
-        """Make what is staged on a branch its next version.
+        """Commits what is staged on a branch.
 
-        A `date` stands for any instant within `date_precision` from it on, so that one in whole
-        seconds may fall into the second of its parent.
+        `date` stands for any instant between it and `date_precision` later. A date in whole seconds
+        can therefore be in the same second as the date of its parent.
 
-        Raises Conflict: `nothing_to_commit`, `branch_moved` (what was staged is still there),
-        `write_expired`; InvalidInput `invalid_date` or `invalid_argument`; Refused `clock_skew`
-        or `storage_foreign`; NotFound `branch_not_found`; Failed.
+        Raises Conflict `nothing_to_commit`, `write_expired`, or `branch_moved`: the staged changes
+        are still there. Raises InvalidInput `invalid_date` or `invalid_argument`; Refused
+        `clock_skew` or `storage_foreign`; NotFound `branch_not_found`; Failed.
         """
         details = CommitDetails(message, committer, date, metadata or {}, date_precision)
         return commit_staged(self._context, branch, details, allow_empty=allow_empty)
@@ -61,14 +61,15 @@ class Commits:
         squash: bool = False,
         allow_empty: bool = False,
     ) -> CommitRecord:
-        """Merge what `source_ref` changed since the youngest common commit into a branch.
+        """Merges into a branch the changes of `source_ref` since the youngest common commit.
 
-        Always a commit of its own, with the branch's commit as first parent and, unless it is a
-        `squash`, the source as second. Paths that both sides changed differently are refused,
-        unless a strategy (`source-wins`, `dest-wins`) decides them. Raises Conflict:
-        `nothing_to_merge`, `branch_dirty`, `merge_conflict` (details: `paths`, `conflict_count`),
-        `branch_moved`;
-        Gone `commit_expired` for the source or a forgotten common commit; and as `commit`.
+        The result is always a new commit. Its first parent is the branch's commit, and its second
+        one the source, unless `squash`. Paths that both sides changed differently are refused,
+        unless a `strategy` (`source-wins`, `dest-wins`) decides them.
+
+        Raises Conflict `nothing_to_merge`, `branch_dirty`, `branch_moved`, `merge_conflict`
+        (details: `paths`, `conflict_count`). Raises Gone `commit_expired` for the source or a
+        forgotten common commit, and as `commit` does.
         """
         if message is None:
             message = f"Merge {shown(source_ref)} into {shown(destination_branch)}"
@@ -84,9 +85,9 @@ class Commits:
         )
 
     def merge_base(self, left_ref: str, right_ref: str) -> tuple[str, str, str]:
-        """The ids of the commits that two refs mean, and of the youngest that both descend from.
+        """Returns three commit ids: of both refs, and of their youngest common commit.
 
-        Raises as `get`; Conflict `nothing_to_merge` where there is none.
+        Raises as `get` does, and Conflict `nothing_to_merge` if there is no common commit.
         """
         return comparing.merge_base_ids(self._context, left_ref, right_ref)
 
@@ -102,12 +103,14 @@ class Commits:
         metadata: Mapping[str, str] | None = None,
         allow_empty: bool = False,
     ) -> CommitRecord:
-        """Undo on a branch what a commit changed against one of its parents; None is the only one.
+        """Reverts on a branch the changes of a commit against one of its parents.
 
-        Raises Conflict: `merge_conflict` where the branch changed the same paths since,
-        `nothing_to_commit`, `branch_dirty`, `branch_moved`; Gone `commit_expired` for the commit
-        or that parent; InvalidInput `invalid_argument` for a parent that it has not; and as
-        `commit`.
+        `parent_number` counts from 1; None is the only parent.
+
+        Raises Conflict `merge_conflict` if the branch changed the same paths since,
+        `nothing_to_commit`, `branch_dirty`, `branch_moved`. Raises Gone `commit_expired` for the
+        commit or that parent; InvalidInput `invalid_argument` for a parent that does not exist; and
+        as `commit` does.
         """
         details = CommitDetails(message or f"Revert {shown(ref)}", committer, date, metadata or {})
         return revert_on(
@@ -129,43 +132,45 @@ class Commits:
         metadata: Mapping[str, str] | None = None,
         committer: str = "",
     ) -> CommitRecord:
-        """Make on a branch the change that a commit made against one of its parents.
+        """Repeats on a branch the changes of a commit against one of its parents.
 
-        Without a message of its own the new commit has that of the picked one, and its metadata.
-        Raises Conflict: `merge_conflict`, `nothing_to_commit`, `branch_dirty`, `branch_moved`; Gone
-        `commit_expired` for the commit, or a parent that was forgotten; InvalidInput
-        `invalid_argument` for a merge without a number, or one that it has not; and as `commit`.
+        The new commit has the message and metadata of the picked one, where none are given.
+
+        Raises Conflict `merge_conflict`, `nothing_to_commit`, `branch_dirty`, `branch_moved`.
+        Raises Gone `commit_expired` for the commit, or for a forgotten parent. Raises InvalidInput
+        `invalid_argument` for a merge without `parent_number`, or a parent that does not exist; and
+        as `commit` does.
         """
-        details = None
-        if message is not None:
-            details = CommitDetails(message, committer, None, metadata or {})
         return pick_onto(
             self._context,
             branch,
             ref,
-            details,
+            message=message,
+            metadata=metadata,
             committer=committer,
             parent_number=parent_number,
         )
 
     def reset(self, branch: str) -> None:
-        """Drop everything that is staged on a branch, at once, however much it is.
+        """Drops all staged changes of a branch. It takes the same time for any number of changes.
 
-        A commit that is under way gets Conflict `branch_moved`. Raises NotFound
+        A commit that is under way fails with Conflict `branch_moved`. Raises NotFound
         `branch_not_found`.
         """
         reset_all(self._context, branch)
 
     def reset_prefix(self, branch: str, prefix: str) -> int:
-        """Drop what is staged at the paths with a prefix; the number of changes. As `reset`."""
+        """Drops the staged changes at paths with a prefix. Returns their number. Raises as `reset`
+        does."""
         return reset_paths(self._context, branch, prefix=prefix)
 
     def reset_path(self, branch: str, path: str) -> int:
-        """Drop what is staged at one path; the number of changes. As `reset`."""
+        """Drops the staged change at one path. Returns the number of changes. Raises as `reset`
+        does."""
         return reset_paths(self._context, branch, path=path)
 
     def get(self, ref: str) -> CommitRecord:
-        """The record of the commit that `ref` means, or its stub.
+        """Returns the record, or the stub, of the commit that `ref` names.
 
         Raises InvalidInput `invalid_argument`, NotFound, Conflict `ref_ambiguous`.
         """
@@ -173,7 +178,7 @@ class Commits:
             return resolve(tx, self._context.repository_id, ref).commit
 
     def resolve(self, ref: str) -> str:
-        """The id of the commit that `ref` means. Raises as `get`."""
+        """Returns the id of the commit that `ref` names. Raises as `get` does."""
         return self.get(ref).commit_id
 
     def log(
@@ -188,13 +193,16 @@ class Commits:
         paths: Sequence[str] = (),
         prefixes: Sequence[str] = (),
     ) -> list[CommitRecord]:
-        """The commit that `ref` means and its ancestors, the youngest first.
+        """Returns the commit that `ref` names and its ancestors, the youngest first.
 
-        With `first_parent` only the main ancestry. `after` is the last commit of the part
-        before; InvalidInput where it is not in this log. Commits before `since` are left out, and
-        those behind the one that `stop_at` means. With `paths` or `prefixes` only those are shown
-        that changed any such path against their first parent, of what was not forgotten. Expired
-        commits are in it. Raises as `get`.
+        `first_parent` follows first parents only. `after` is the last commit of the previous page.
+        `since` leaves out older commits. `stop_at` names the last commit to return.
+
+        With `paths` or `prefixes`, only commits are returned that changed such a path against their
+        first parent. A forgotten commit cannot be compared, and is left out then. Expired commits
+        are in the log.
+
+        Raises as `get` does, and InvalidInput `invalid_argument` if `after` is not in this log.
         """
         wanted = history.Wanted(first_parent, since, stop_at, tuple(paths), tuple(prefixes))
         return history.log(self._context, ref, wanted, after=after, amount=amount)
@@ -202,10 +210,10 @@ class Commits:
     def diff(
         self, left_ref: str, right_ref: str, *, prefix: str = "", after: str = ""
     ) -> Iterator[Change]:
-        """The paths that differ between two commits, ascending; nothing staged is looked at.
+        """Yields the paths that differ between two commits, ascending. Staged changes are ignored.
 
-        Works for expired commits too. Raises as `get`, and Gone `commit_expired` for one that
-        was forgotten.
+        This works for expired commits, too. Raises as `get` does, and Gone `commit_expired` for a
+        forgotten commit.
         """
         return comparing.diff_commits(
             self._context, left_ref, right_ref, prefix=prefix, after=after
@@ -222,10 +230,12 @@ class Commits:
         after: str = "",
         amount: int = 1000,
     ) -> Page[Change]:
-        """As `diff`, in parts; with `three_dot`, what the right side changed since the youngest
-        common commit and the left side has not, with what both changed marked as a conflict.
+        """Returns a page of the paths that differ between two commits.
 
-        Raises as `diff`, InvalidInput `invalid_argument`, Conflict `nothing_to_merge`.
+        With `three_dot`, these are only the paths that the right side changed since the youngest
+        common commit. Paths that both sides changed differently are marked as conflicts.
+
+        Raises as `diff` does, InvalidInput `invalid_argument`, Conflict `nothing_to_merge`.
         """
         compare = comparing.compare_commits if three_dot else comparing.diff_commits
         return page_of(
@@ -245,7 +255,7 @@ class Commits:
         after: str = "",
         amount: int = 1000,
     ) -> Page[Change]:
-        """As `diff_staged`, in parts. Raises as it does, and InvalidInput `invalid_argument`."""
+        """Returns a page of `diff_staged`. Raises as it does; InvalidInput `invalid_argument`."""
         return page_of(
             lambda place: self.diff_staged(branch, prefix=prefix, after=place),
             prefix=prefix,
@@ -255,7 +265,7 @@ class Commits:
         )
 
     def diff_staged(self, branch: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
-        """The paths where what is staged differs from the branch's commit, ascending.
+        """Yields the paths where the staged changes differ from the branch's commit, ascending.
 
         Raises NotFound `branch_not_found`.
         """

@@ -1,8 +1,9 @@
-"""Commits: what is staged on a branch becomes a version.
+"""Commits: the staged changes of a branch become its next commit.
 
-First the staging token is sealed, so that writes go on under a new one. Then the tree is written,
-outside any transaction. Last the branch moves. A commit that ends in between leaves its changes
-sealed: reads show them, and the next commit takes them up.
+A commit first seals the staging token, so that writes continue under a new one. Then it writes the
+tree, outside any transaction. Last it moves the branch. If the commit ends in between, its changes
+stay sealed: reads show them, and the next commit takes them up. Not for: merges and reverts
+(`merging`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PAGE_ROWS: Final = 5000
 def commit_staged(
     context: RepositoryContext, branch_name: str, details: CommitDetails, *, allow_empty: bool
 ) -> CommitRecord:
-    """Commit what is staged on a branch. See `Commits.commit`."""
+    """Commits the staged changes of a branch, as `Commits.commit` describes."""
     details.check()
     context.touch_owner()
     branch, parent = _seal(context, branch_name, allow_empty=allow_empty)
@@ -47,7 +48,7 @@ def commit_staged(
 def _seal(
     context: RepositoryContext, branch_name: str, *, allow_empty: bool
 ) -> tuple[BranchRow, CommitRecord]:
-    """The branch with everything staged under sealed tokens, and its commit."""
+    """Seals the staged changes. Returns the branch with its sealed tokens, and its commit."""
     repository_id = context.repository_id
     with context.metadata.transaction() as tx:
         tx.lock_repository(repository_id)
@@ -72,8 +73,10 @@ def _seal(
 
 
 def _staged_under(context: RepositoryContext, token: str) -> Iterator[StagedChange]:
-    """All changes under a sealed token, by path, in pages: nothing joins them any more, and if
-    some are dropped meanwhile, publishing finds out."""
+    """Yields all changes under a sealed token by path, in pages.
+
+    Nothing is staged under a sealed token. If changes are dropped meanwhile, `publish` refuses.
+    """
     after = ""
     while True:
         with context.metadata.snapshot() as tx:

@@ -1,4 +1,7 @@
-"""What differs: between two commits, or between a branch's commit and what is staged on it."""
+"""Differences between two commits, or between a branch's commit and its staged changes.
+
+Not for: comparing trees (`content.diffing`).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from ebbtide.store.revisions import resolve
 def diff_commits(
     context: RepositoryContext, left_ref: str, right_ref: str, *, prefix: str, after: str
 ) -> Iterator[Change]:
-    """See `Commits.diff`. What is not there is told at once, not by the first change."""
+    """Returns the changes of `Commits.diff`. A missing commit raises here, not at the first
+    change."""
     with context.metadata.snapshot() as tx:
         left = resolve(tx, context.repository_id, left_ref).commit
         right = resolve(tx, context.repository_id, right_ref).commit
@@ -39,7 +43,7 @@ def diff_commits(
 def diff_staged(
     context: RepositoryContext, branch_name: str, *, prefix: str, after: str
 ) -> Iterator[Change]:
-    """See `Commits.diff_staged`."""
+    """Yields the staged changes of `Commits.diff_staged`."""
     for commit, page in views.staged_pages(context, branch_name, prefix=prefix, after=after):
         tree = context.tree_of(commit)
         for path, staged in page:
@@ -51,7 +55,7 @@ def diff_staged(
 def compare_commits(
     context: RepositoryContext, left_ref: str, right_ref: str, *, prefix: str, after: str
 ) -> Iterator[Change]:
-    """See `Commits.page_of_diff`, with three dots."""
+    """Yields the changes of the right side since the common commit, with conflicts marked."""
     left, right, base = _with_base(context, left_ref, right_ref)
     with context.reading(left, right, base):
         base_tree = context.tree_of(base)
@@ -68,7 +72,7 @@ def compare_commits(
 def merge_base_ids(
     context: RepositoryContext, left_ref: str, right_ref: str
 ) -> tuple[str, str, str]:
-    """See `Commits.merge_base`."""
+    """Returns the ids of the left, the right and the youngest common commit."""
     left, right, base = _with_base(context, left_ref, right_ref)
     return left.commit_id, right.commit_id, base.commit_id
 

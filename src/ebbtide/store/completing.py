@@ -1,8 +1,8 @@
-"""Names for a shell that completes a command line: read from the SQLite file alone, at once.
+"""Names for shell completion, read directly from the SQLite file.
 
-A shell asks at each press of a key, so that SQLAlchemy, which takes longer to import than a person
-waits, is left out, as is everything that opening a store does: nothing is checked, made or changed.
-Not for: stores on PostgreSQL, of which no names are given; anything that must be right.
+A shell asks at each press of a key, and must not wait. SQLAlchemy takes too long to import, and is
+not used. A store is not opened as usual: nothing is checked, made or changed. Not for: stores on
+PostgreSQL, which get no names, or anything that must be right.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ _QUERIES: Final = {
     "branches": "SELECT name AS text FROM branches"
     f" WHERE {_OF_REPOSITORY} AND {_LIVES} AND NOT hidden",
     "tags": f"SELECT name AS text FROM tags WHERE {_OF_REPOSITORY} AND {_LIVES}",
-    # Ids count down: the first are the newest.
+    # Run ids descend: the first are the newest.
     "runs": f"SELECT run_id AS text FROM gc_runs WHERE {_OF_REPOSITORY}",
     "purges": "SELECT purge_id AS text FROM purges",
     "keys": "SELECT access_key_id AS text FROM access_keys WHERE revoked_at IS NULL",
 }
-"""What can be asked for."""
+"""The query of each kind of name."""
 
 
 def known_names(
     database: Path, kind: str, prefix: str, *, now: datetime, repository: str = ""
 ) -> list[str]:
-    """Names (or ids) of a kind that begin with `prefix`, SHOWN_MAX at most, in order; of a
-    repository where the kind has one. None where the database has none, or cannot be read now."""
-    # Of a database that nobody has open, SQLite would make files beside it, unless it takes it for
-    # one that never changes.
+    """Returns the names (or ids) of a kind that begin with `prefix`, sorted, at most SHOWN_MAX.
+
+    Kinds that belong to a repository need its name. The list is empty if the database has no such
+    name, or cannot be read now.
+    """
+    # SQLite creates files beside a database that nobody has open, unless it is `immutable`.
     is_open = database.with_name(f"{database.name}-wal").exists()
     mode = "mode=ro" if is_open else "mode=ro&immutable=1"
     try:

@@ -1,8 +1,9 @@
-"""The content of collections: put together from files, locators, commits and other collections.
+"""Builds the content of collections from files, locators, commits and other collections.
 
-Content is a tree under a row of `commits` that has no parents and belongs to no branch. It is
-written outside any transaction, as the tree of a commit is; `Built.finish` checks everything that
-it rests on again, in the transaction that makes it visible. Not for: the collections themselves.
+Content is a tree with a row in `commits` that has no parents and belongs to no branch. Its files
+are written outside any transaction, like those of a commit. `Built.finish` then checks again
+everything that the content refers to, in the transaction that makes it visible. Not for: the
+collections themselves.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ from ebbtide.store.writes import Writes
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """New files. Their data is read once."""
+    """New files to write. Their data is read once."""
 
     files: Iterable[NewObject]
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """What locators promise, by the path at which it is to be."""
+    """Objects that locators refer to. `locators` maps each new path to a locator."""
 
     locators: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class FromRef:
-    """The files that a commit has below `prefix`, which is put in place of by `into`.
+    """The files of a commit below `prefix`, which `into` replaces.
 
-    A branch stands for its commit; what is staged on it is left out.
+    A branch stands for its commit, without its staged changes.
     """
 
     ref: str
@@ -65,8 +66,8 @@ class FromRef:
 
 @dataclass(frozen=True, slots=True)
 class FromCollection:
-    """The files of another collection below `prefix`, which is put in place of by `into`; of a
-    version of it if one is named."""
+    """The files of another collection below `prefix`, which `into` replaces. `version` names an
+    earlier version."""
 
     collection_id: str
     version: int | None = None
@@ -79,16 +80,19 @@ Source: TypeAlias = Files | Located | FromRef | FromCollection
 
 @dataclass(frozen=True, slots=True)
 class ContentChange:
-    """What to make of content: the files of the sources, of which a later one wins over an earlier,
-    put over what was there before, less `removed` paths, and prefixes that end in a slash; or, with
-    `replaces`, in place of all that was there."""
+    """A change of content: the files to add, and the paths to remove.
+
+    The sources are applied in order: a later one wins over an earlier one, and all win over the
+    existing files. `removed` has paths, and prefixes that end in a slash. With `replaces`, the
+    sources replace all existing files.
+    """
 
     sources: Sequence[Source] = ()
     removed: Sequence[str] = ()
     replaces: bool = False
 
     def check(self) -> None:
-        """Raises InvalidInput."""
+        """Raises InvalidInput `invalid_path` or `invalid_argument`."""
         for path in self.removed:
             check_path(path)
         for source in self.sources:
@@ -103,7 +107,7 @@ class ContentChange:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What content is, whatever tree holds it."""
+    """The hash and size of content. They do not depend on its tree."""
 
     content_hash: str
     file_count: int
@@ -112,7 +116,7 @@ class Summary:
 
 @dataclass(slots=True)
 class Built:
-    """Content whose files are all written, and what it rests on."""
+    """Content whose files are all written, and everything that it refers to."""
 
     context: RepositoryContext
     tree: BuiltTree
@@ -123,19 +127,21 @@ class Built:
     shared: CommitRecord | None = None
 
     def finish(self, tx: Transaction, collection_id: str) -> CommitRecord:
-        """Record the content, in the transaction that makes it visible, under the repository's row.
-        Content that is another collection's, whole and unchanged, is that very record.
+        """Records the content, in the transaction that makes it visible.
+
+        The caller holds the repository's row. If the content is that of another collection, whole
+        and unchanged, the result is that collection's record.
 
         Raises Gone `commit_expired` or `purged`, Conflict `token_expired` or `write_expired`.
         """
         repository_id = self.context.repository_id
         require_still_intact(tx, repository_id, self.sources)
-        # What was only uploaded is content from now on. Taken before its time is looked at, for
-        # what has ended may be dropped, and deleted, from the moment on that it has.
+        # Uploads are content from now on, and their tokens are used up. This comes before the check
+        # of the time: a token that has ended may be dropped, and its file deleted, at any moment.
         keep_uploads(tx, repository_id, [locator.address for locator in self.locators])
         for locator in self.locators:
             require_unexpired(tx, locator)
-        # Hardly ever is anything purged in a repository; and then the content is gone through here.
+        # Reads the whole content, but only in a repository with purged addresses, which are rare.
         require_not_purged(tx, repository_id, self._addresses())
         if self.shared is not None:
             return self.shared
@@ -162,7 +168,7 @@ class Built:
 
 @dataclass(slots=True)
 class Resolved:
-    """A part of other content: the record that it is of, and which of its files go where."""
+    """A part of other content: its record, the prefix of the files, and their new prefix."""
 
     record: CommitRecord
     prefix: str = ""
@@ -170,13 +176,13 @@ class Resolved:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is taken as it is."""
+        """Whether all files are taken, with their paths."""
         return not self.prefix and not self.into
 
 
 @dataclass(slots=True)
 class _Work:
-    """What is gathered while content is put together."""
+    """Everything that is gathered while content is built."""
 
     parts: list[Iterable[PathChange]] = field(default_factory=list)
     sources: list[CommitRecord] = field(default_factory=list)
@@ -185,7 +191,7 @@ class _Work:
 
 
 class Contents:
-    """Puts content together in one repository."""
+    """Builds content in one repository."""
 
     def __init__(self, context: RepositoryContext, locators: Locators) -> None:
         self._context = context
@@ -199,11 +205,11 @@ class Contents:
         change: ContentChange,
         resolved: Mapping[int, Resolved],
     ) -> Iterator[Built]:
-        """The content that a change makes of `base`, to be finished in the block.
+        """Builds the content that a change makes of `base`. The block calls `finish`.
 
-        `resolved` has what the sources of other content came to, by their place. When the block
-        fails, what was written is deleted. Raises InvalidInput, as `Locators.verify`, and as
-        `publishing.building`.
+        `resolved` has the other content that the sources name, by the place of the source. If the
+        block fails, the written files are deleted. Raises InvalidInput, as `Locators.verify` does,
+        and as `publishing.building` does.
         """
         base = None if change.replaces else base
         work = _Work(sources=[part.record for part in resolved.values()])
@@ -214,7 +220,7 @@ class Contents:
                 self._gather(work, base, change, resolved)
                 whole = _whole(base, change, resolved)
                 if whole is not None:
-                    # The very tree: nothing is written, and the finish finds it intact.
+                    # The tree exists: nothing is written, and `finish` checks that it is intact.
                     built = self._built(work, BuiltTree(*whole.require_tree()))
                     built.shared = whole if whole.collection_id is not None else None
                     yield built
@@ -222,7 +228,7 @@ class Contents:
                 with building(self._context, base, _merged(work.parts)) as tree:
                     yield self._built(work, tree)
         except BaseException:
-            # The first error is the one to tell. What this cannot clear away ends by itself.
+            # The first error is reported. Files that cannot be deleted here are reclaimed later.
             with suppress(EbbtideError):
                 self._writes.abandon(work.written)
             raise
@@ -243,7 +249,7 @@ class Contents:
         change: ContentChange,
         resolved: Mapping[int, Resolved],
     ) -> None:
-        """Every part of the change, the first to win last."""
+        """Gathers all parts of the change. Of two parts with one path, the later one wins."""
         if change.removed:
             work.parts.append(self._removals(base, change.removed))
         for place, source in enumerate(change.sources):
@@ -255,7 +261,7 @@ class Contents:
                 work.parts.append(self._entries_of(resolved[place]))
 
     def _removals(self, base: CommitRecord | None, removed: Sequence[str]) -> Iterator[PathChange]:
-        """Deletions, by path. Raises NotFound `object_not_found` for what is not there."""
+        """Returns deletions by path. Raises NotFound `object_not_found` for a missing path."""
         prefixes = [path for path in removed if path.endswith("/")]
         plain = sorted(set(removed) - set(prefixes))
         for path in plain:
@@ -278,7 +284,7 @@ class Contents:
         return [(path, found[path].entry(path, mtime=now)) for path in sorted(found)]
 
     def _upload(self, work: _Work, source: Files) -> list[PathChange]:
-        """Write the files; of two with one path the later stays."""
+        """Writes the files. Of two files with one path, the later one is used."""
         context = self._context
         context.touch_owner()
         entries: dict[str, Entry] = {}
@@ -316,18 +322,19 @@ class Contents:
 
 
 def resolve_ref(tx: Transaction, repository_id: str, source: FromRef) -> Resolved:
-    """The commit that a source means. Raises as `resolve`, Gone `commit_expired`."""
+    """Returns the commit that a source names. Raises as `resolve` does, and Gone
+    `commit_expired`."""
     commit = resolve(tx, repository_id, source.ref).commit
     commit.require_intact()
     return Resolved(commit, source.prefix, source.into)
 
 
 def summary_of(entries: Iterable[Entry]) -> Summary:
-    """Hash, count and bytes of content.
+    """Returns the hash, number of files and bytes of content.
 
-    The hash is the SHA-256 over a line for each file, in the order of the paths: path, size and
-    checksum, each with a zero byte behind it. Where the checksum is not known, which is so of
-    imported files alone, the address stands in for it.
+    The hash is a SHA-256 over one record for each file, in the order of the paths: path, size and
+    checksum, each followed by a zero byte. Only imported files can have no checksum. Their address
+    replaces it.
     """
     digest = hashlib.sha256()
     count = size = 0
@@ -346,16 +353,16 @@ def _missing(path: str) -> NotFound:
 def _whole(
     base: CommitRecord | None, change: ContentChange, resolved: Mapping[int, Resolved]
 ) -> CommitRecord | None:
-    """The record whose tree the outcome is, where it is that of one source taken whole."""
+    """Returns the record of the only source, if it is taken whole and nothing else remains."""
     if base is None and len(change.sources) == 1 and 0 in resolved and resolved[0].is_whole:
         return resolved[0].record
     return None
 
 
 def _merged(parts: Sequence[Iterable[PathChange]]) -> Iterator[PathChange]:
-    """The parts as one, by path; of one path that of the last part."""
+    """Merges the parts by path. Of one path, the entry of the last part is used."""
     last: str | None = None
-    # The merge is stable: of equal paths the one of the part given first comes first.
+    # The merge is stable: of equal paths, the entry of the part that was given first comes first.
     for path, entry in merge(*reversed(parts), key=itemgetter(0)):
         if path != last:
             last = path

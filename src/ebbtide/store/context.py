@@ -1,4 +1,5 @@
-"""What every operation on one repository needs, gathered in one value."""
+"""The context of operations on one repository: database, storage, settings, owner, cache,
+slices."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class RepositoryContext:
 
     @property
     def repository_id(self) -> str:
-        """The id that every table has beside its rows."""
+        """The id of the repository, which is in each of its rows."""
         return self.info.repository_id
 
     @property
@@ -44,18 +45,24 @@ class RepositoryContext:
 
     @property
     def trash_time(self) -> timedelta:
-        """How long what was deleted can be restored."""
+        """How long deleted refs, projects, collections and repositories can be restored."""
         return self.settings.trash_time
 
     def tree_of(self, commit: CommitRecord) -> Tree:
-        """The tree of a commit, tombstoned or not. Raises Gone `commit_expired` when it was
-        forgotten, and as `read_tree`."""
+        """Returns the tree of a commit, tombstoned or not.
+
+        Raises Gone `commit_expired` if the commit was forgotten or given up, and as `read_tree`
+        does.
+        """
         return self.cache.tree(*commit.require_tree())
 
     @contextmanager
     def reading(self, *commits: CommitRecord) -> Iterator[None]:
-        """For a block that reads the trees of `commits`, which it looked up in an earlier
-        transaction: what a run forgot since is Gone `commit_expired`, and not damage."""
+        """A block that reads the trees of `commits`, which an earlier transaction looked up.
+
+        If a run has forgotten one of them since, a missing file raises Gone `commit_expired`, and
+        not Refused `missing_tree` or `missing_node`.
+        """
         try:
             yield
         except Refused as error:
@@ -72,12 +79,13 @@ class RepositoryContext:
 
     @contextmanager
     def changing(self, mode: LockMode = "share") -> Iterator[Transaction]:
-        """A transaction that changes what is kept, with the repository's row held until its end.
-        Before the block returns, OWNER has moved: a copy of the database from before the change
-        may not collect any more.
+        """A transaction that changes what is kept, and holds the repository's row until its end.
 
-        Raises NotFound `repository_not_found`; Refused `storage_foreign`; Failed `storage_error`,
-        also when the change is made and OWNER cannot be written, which it says.
+        OWNER moves before the block returns. Afterwards a copy of the database from before the
+        change can delete nothing on the storage.
+
+        Raises NotFound `repository_not_found`; Refused `storage_foreign`; Failed `storage_error`.
+        If the change is made, and OWNER cannot be written, the message says so.
         """
         self.ownership.require()
         with self.metadata.transaction() as tx:
@@ -86,7 +94,7 @@ class RepositoryContext:
         self.ownership.announce()
 
     def touch_owner(self) -> None:
-        """Make sure, before a write, that the storage is this database's.
+        """Checks, before a write, that the storage belongs to this database.
 
         Raises Refused `storage_foreign`.
         """

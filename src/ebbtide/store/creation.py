@@ -1,4 +1,4 @@
-"""Making a repository: its root is checked to be nobody's and empty, then claimed.
+"""Making a repository: its root is checked to be empty and unowned, then claimed.
 
 Not for: the OWNER file itself (`owner`).
 """
@@ -37,19 +37,22 @@ INITIAL_MESSAGE: Final = "Repository created"
 
 
 def default_root(storage_url: str, name: str) -> str:
-    """The root of a repository below the store's own. Memory storages cannot be nested."""
+    """Returns the root of a repository under the store's own. Memory storages cannot be nested."""
     base = normalize_url(storage_url)
     return f"{base}.{name}" if base.startswith("memory:") else f"{base}/{name}"
 
 
 _LEFT: Final = frozenset(("tree", "temporary"))
-"""Kinds of files that a creation which broke off leaves: nobody's, and the next repository's run
-deletes them. So may OWNER be left, of a repository that ended."""
+"""The kinds of files that an interrupted creation leaves at a root. They belong to no repository,
+and the next repository's runs delete them. OWNER of an ended repository may be there, too."""
 
 
 def check_root(storage: Storage) -> None:
-    """Raises Conflict `nested_root` or `root_not_empty`; Failed `storage_error` when it cannot
-    be looked at."""
+    """Checks that a root is empty, and not inside another repository's root.
+
+    Raises Conflict `nested_root` or `root_not_empty`, Failed `storage_error` if the root cannot be
+    read.
+    """
     for parent_url in _parents(storage.url):
         if _is_owned(open_storage(parent_url)):
             raise Conflict(
@@ -73,7 +76,8 @@ def check_root(storage: Storage) -> None:
 
 
 def _is_owned(storage: Storage) -> bool:
-    """Whether a repository is there that has not ended, as far as its OWNER file can be read."""
+    """Whether a repository that has not ended is there. An OWNER that cannot be read counts as
+    one."""
     try:
         found = read_owner(storage)
     except Refused:
@@ -82,18 +86,19 @@ def _is_owned(storage: Storage) -> bool:
 
 
 def _parents(url: str) -> Iterator[str]:
-    """The URLs above one, up to the file system's root or the bucket."""
+    """Yields the URLs above a URL, up to the root of the file system or the bucket."""
     scheme, separator, place = url.partition("://")
     if not separator:
         return
     while "/" in place:
         place = place.rpartition("/")[0]
-        # `file:///` is the root of the file system, and `s3://bucket` of a bucket.
+        # `file:///` is the root of the file system, and `s3://bucket` the root of a bucket.
         yield f"{scheme}://{place}" if place else f"{scheme}:///"
 
 
 def require_apart(existing: Iterable[RepositoryInfo], storage_url: str) -> None:
-    """Raises Conflict `nested_root`."""
+    """Raises Conflict `nested_root` if the root contains, or is in, the root of another
+    repository."""
     for info in existing:
         if contains(info.storage_url, storage_url) or contains(storage_url, info.storage_url):
             raise Conflict(
@@ -107,10 +112,10 @@ def require_apart(existing: Iterable[RepositoryInfo], storage_url: str) -> None:
 def create(
     metadata: Metadata, info: RepositoryInfo, storage: Storage, ownership: Ownership
 ) -> None:
-    """Make a repository with an initial, empty commit under its default branch.
+    """Makes a repository with an empty first commit on its default branch.
 
-    The tree is written first and OWNER last: what a crash leaves behind is a file in a root that
-    belongs to nobody, or a repository that refuses every write until `repo adopt`.
+    The tree is written first, and OWNER last. A crash leaves a file at a root that belongs to
+    nobody, or a repository that refuses every write until `repo adopt`.
     """
     with metadata.snapshot() as tx:
         _require_free(tx, info)
@@ -125,11 +130,12 @@ def create(
             _insert_contents(tx, info, commit)
         ownership.claim()
     except BaseException:
-        # The first error is the one to tell. What this cannot clear away is what a crash leaves.
+        # The first error is reported. Files that cannot be deleted here stay as after a crash.
         with suppress(EbbtideError):
             with metadata.transaction() as tx:
-                # It may be there though its COMMIT had no answer, or be about to: that is waited
-                # for. Whoever finds it gone, or drops it, may delete its tree.
+                # If the answer to the COMMIT was lost, the repository may exist, or come to exist.
+                # The lock waits for this. Once the row is not there or deleted, the tree can be
+                # deleted.
                 lock_all_repositories(tx)
                 delete_new_repository(tx, info.repository_id)
             _disown(storage, info)
@@ -138,8 +144,10 @@ def create(
 
 
 def _disown(storage: Storage, info: RepositoryInfo) -> None:
-    """OWNER may have come to name the repository though the storage's answer got lost: the next one
-    at this root would find it taken."""
+    """Closes OWNER if it names the repository: it may do so although the storage's answer was lost.
+
+    Otherwise the next repository at this root would be refused.
+    """
     found = read_owner(storage)
     if found is not None and found.repository_id == info.repository_id:
         close_owner(storage, store_id=found.store_id, repository_id=info.repository_id)

@@ -1,7 +1,7 @@
-"""A commit whose data is damaged for good is given up by an operator, explicitly.
+"""Giving up a commit whose data is damaged for good: an operator's explicit decision.
 
-A live tree or range that cannot be read stops every collector run, since what it refers to cannot
-be known. Not for: finding damage.
+A live tree or range that cannot be read stops every collector run, because the files that it refers
+to are unknown. Not for: finding damage.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ REASON_BYTES_MAX = 1024
 
 
 def give_up(context: RepositoryContext, commit_id: str, reason: str) -> CommitRecord:
-    """Record that a damaged commit is lost, so that it blocks no collector any more.
+    """Records that a damaged commit is lost, so that it stops no collector run any more.
 
-    From now on it counts as expired: nothing can be made from it, and what only it needs is
-    collected. Raises Conflict `commit_in_use` while a branch, tag or hold is on it, NotFound
-    `commit_not_found`, InvalidInput `invalid_argument`.
+    From now on the commit counts as expired. Nothing can be made from it, and data that only it
+    needs is deleted by runs.
+
+    Raises Conflict `commit_in_use` while a branch, tag, collection or hold is on it; NotFound
+    `commit_not_found`; InvalidInput `invalid_argument`.
     """
     check_text("the reason", reason, bytes_max=REASON_BYTES_MAX)
     repository_id = context.repository_id
     with context.metadata.transaction() as tx:
-        # Exclusively: whoever publishes a commit has looked at this one among what it rests on.
+        # Exclusive: a transaction that publishes a commit may have found this one intact.
         tx.lock_repository(repository_id, "exclusive")
         require_commit(tx, repository_id, commit_id)
         gone_before = tx.now() - promised(tx, context.settings).trash_time
@@ -40,8 +42,8 @@ def give_up(context: RepositoryContext, commit_id: str, reason: str) -> CommitRe
         ):
             raise Conflict(
                 "commit_in_use",
-                f"a branch, tag or hold is on commit {commit_id}, perhaps in the trash: move or "
-                "delete it first",
+                f"a branch, tag, collection or hold is on commit {commit_id}, perhaps in the "
+                "trash: move or delete it first",
             )
         write_given_up(tx, repository_id, commit_id, reason)
         return require_commit(tx, repository_id, commit_id)

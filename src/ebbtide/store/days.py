@@ -1,6 +1,6 @@
-"""A policy as lakeFS writes one: whole days for each branch, and days for all others.
+"""Policies in the form of lakeFS: a number of days for each branch, and one for all others.
 
-Not for: what a policy keeps (`ebbtide.retention`).
+Not for: which commits a policy keeps (`ebbtide.retention`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class DayRules:
-    """For how many days commits keep their data, by default and by branch."""
+    """The number of days for which commits keep their data: the default, and by branch."""
 
     default_days: int
     branches: Mapping[str, int]
 
     def to_policy(self) -> Policy:
-        """Raises InvalidInput `invalid_policy`, `invalid_duration` or `invalid_name`."""
+        """Returns the policy. Raises InvalidInput `invalid_policy`, `invalid_duration`,
+        `invalid_name`."""
         for name in self.branches:
             check_ref_name(name)
         if any(days < 1 for days in (self.default_days, *self.branches.values())):
@@ -36,9 +37,9 @@ class DayRules:
 
     @classmethod
     def of(cls, policy: Policy) -> DayRules:
-        """Raises Conflict `policy_not_in_days` for one that says more."""
+        """Returns a policy as days. Raises Conflict `policy_not_in_days` if it has other rules."""
         if policy.tags is not None or policy.holds or policy.mode != "age":
-            raise _says_more("it has more than a default and branches")
+            raise _says_more("it has other keys than default and branches")
         if policy.default is None:
             raise _says_more("it has no default")
         branches = {name: _days(name, rule) for name, rule in policy.branches.items()}
@@ -49,7 +50,7 @@ def _days(name: str, rule: Rule) -> int:
     if rule.keep_within is None or rule.keep_within % DAY or rule.counts():
         raise _says_more(f"the rule of {shown(name)} is {rule.describe()}")
     if any(character in name for character in "*?["):
-        raise _says_more(f"{shown(name)} stands for several branches")
+        raise _says_more(f"{shown(name)} is a pattern for several branches")
     return rule.keep_within // DAY
 
 

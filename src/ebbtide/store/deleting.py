@@ -1,4 +1,7 @@
-"""Deleting paths on a branch: what is committed is hidden, what is only staged is dropped."""
+"""Deleting paths on a branch: a committed path is hidden, and a staged change is dropped.
+
+Not for: resets (`resetting`).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ ATTEMPTS_MAX: Final = 10
 
 
 def delete_paths(context: RepositoryContext, branch_name: str, paths: Iterable[str]) -> list[str]:
-    """Delete the paths, a thousand in one transaction; those that were not there, sorted.
+    """Deletes paths, a thousand in each transaction. Returns the paths that did not exist, sorted.
 
-    Raises NotFound `branch_not_found`, Conflict `branch_moved` when commits keep coming between.
+    Raises NotFound `branch_not_found`, Conflict `branch_moved` if commits keep moving the branch.
     """
     context.touch_owner()
     ordered = sorted(set(paths))
@@ -36,8 +39,8 @@ def _delete_batch(context: RepositoryContext, branch_name: str, paths: Sequence[
             before = require_branch(tx, context.repository_id, branch_name)
             commit = require_commit(tx, context.repository_id, before.commit_id)
         tree = context.tree_of(commit)
-        # The tree is read outside the transaction that writes; if the branch moves in between,
-        # what was found in it says nothing, and it is done again.
+        # The tree is read outside the transaction that writes. If the branch moves in between, the
+        # result is outdated, and the next attempt reads again.
         committed = {
             path
             for path in paths
@@ -51,7 +54,7 @@ def _delete_batch(context: RepositoryContext, branch_name: str, paths: Sequence[
 
 
 def same_base(before: BranchRow, now: BranchRow) -> bool:
-    """Whether what lies below a branch's staging token is what it was."""
+    """Whether a branch has the same commit and sealed tokens as before."""
     return (before.branch_id, before.commit_id, before.sealed_tokens) == (
         now.branch_id,
         now.commit_id,
@@ -72,8 +75,8 @@ def _delete_in(
     hidden: list[str] = []
     dropped: list[str] = []
     for path in paths:
-        # Below the staging token lies what is sealed, which a commit may publish any moment,
-        # and below that the commit.
+        # Under the staging token are the sealed tokens, which a commit may publish at any moment.
+        # The commit is under these.
         below = path in committed
         for token in reversed(branch.sealed_tokens):
             if path in staged[token]:

@@ -1,4 +1,7 @@
-"""The embedded store: opened or made, and the repositories in it."""
+"""The embedded store: making and opening it, and opening the repositories in it.
+
+Not for: listing, trashing or restoring repositories (`catalog`).
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ STORAGE_DIRECTORY: Final = "storage"
 
 
 class Store:
-    """One store: a metadata database, and repositories on object storages. Thread-safe."""
+    """A store: a metadata database, and repositories on object storages. Thread-safe."""
 
     def __init__(
         self, *, directory: Path | None, settings: Settings, metadata: Metadata, store_id: str
@@ -85,7 +88,7 @@ class Store:
         settings: Settings | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Make a store in a directory, which may exist, or in the database of the settings.
+        """Makes a store in a directory, which may exist, or in the database of the settings.
 
         Raises Conflict `store_exists`, InvalidInput, Failed `database_error` or `storage_error`.
         """
@@ -113,8 +116,9 @@ class Store:
         settings: Settings | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Open a store that is there. How long its promises last it knows itself, whatever the
-        settings say: see `promise`.
+        """Opens an existing store.
+
+        The times of its promises (see `promise`) come from the database, not from the settings.
 
         Raises NotFound `store_not_found`, Failed `schema_outdated` or `database_error`, Refused
         `unknown_format_version`.
@@ -138,9 +142,9 @@ class Store:
         settings: Settings | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Bring the database of a store to this program's version, then open it.
+        """Upgrades the database of a store to this program's version, then opens the store.
 
-        Nobody else may use the store meanwhile. Raises as `open`.
+        No other process may use the store meanwhile. Raises as `open` does.
         """
         settings, directory = _place(directory, settings)
         with _opening(directory, settings, clock) as metadata:
@@ -150,9 +154,11 @@ class Store:
         return cls.open(directory, settings=settings, clock=clock)
 
     def promise(self, times: Mapping[str, timedelta]) -> None:
-        """Set how long the store's promises last, by the names of settings (`lease_ttl`,
-        `trash_time`, `upload_ttl`, `prepare_ttl`): for whoever opens it from now on, and at once
-        for every process that deletes. A shorter trash time holds for what is in the trash, too.
+        """Sets the times of the store's promises, by the names of settings.
+
+        The names are `lease_ttl`, `trash_time`, `upload_ttl` and `prepare_ttl`. Processes that open
+        the store from now on use the times, and every process that deletes uses them at once. A
+        shorter trash time also applies to what is in the trash already.
 
         Raises InvalidInput `invalid_argument`, `invalid_setting`.
         """
@@ -161,7 +167,7 @@ class Store:
 
     @property
     def clock(self) -> Clock:
-        """The clock that everything in the store is dated by."""
+        """The clock that dates everything in the store."""
         return self.metadata.clock
 
     def create_repository(
@@ -172,12 +178,13 @@ class Store:
         default_branch: str = "main",
         expires_at: datetime | None = None,
     ) -> Repository:
-        """Make a repository with its root at `storage_url`, or below the store's own storage. At
-        `expires_at` it goes to the trash by itself; a past time is now.
+        """Makes a repository with its root at `storage_url`, or under the store's own storage.
 
-        The root must be empty, and neither lie in another repository's nor hold one: Conflict
-        `root_not_empty` or `nested_root`. Raises also Conflict `repository_exists`, InvalidInput
-        `invalid_name`, `invalid_date` or `invalid_argument`, Failed.
+        The root must be empty. It must not contain, or be in, the root of another repository. At
+        `expires_at` the repository moves to the trash. A past time means now.
+
+        Raises Conflict `root_not_empty`, `nested_root`, `repository_exists`; InvalidInput
+        `invalid_name`, `invalid_date` or `invalid_argument`; Failed.
         """
         check_repository_name(name)
         check_ref_name(default_branch)
@@ -192,7 +199,7 @@ class Store:
         return self._opened(info)
 
     def repository(self, name: str) -> Repository:
-        """The repository of that name. Raises NotFound `repository_not_found`."""
+        """Returns the live repository of that name. Raises NotFound `repository_not_found`."""
         with self.metadata.snapshot() as tx:
             info = find_repository(tx, name)
             if info is None:
@@ -204,7 +211,7 @@ class Store:
 
     def _opened(self, info: RepositoryInfo) -> Repository:
         with self._lock:
-            # One object for each, so that a process writes to one slice of it at a time.
+            # One object for each repository, so that a process writes to one slice of it at a time.
             known = self._repositories.get(info.repository_id)
             if known is None:
                 known = Repository(self.context_of(info))
@@ -214,33 +221,34 @@ class Store:
             return known
 
     def repository_of_project(self, project_id: str) -> Repository:
-        """The repository that a project belongs to. Raises NotFound `project_not_found`."""
+        """Returns the repository of a project. Raises NotFound `project_not_found`."""
         with self.metadata.snapshot() as tx:
             line = lineage_of(tx, project_id)
             info = repository_by_id(tx, line[0].repository_id) if line else None
         return self._repository_of(info, no_project(project_id))
 
     def repository_of_collection(self, collection_id: str) -> Repository:
-        """The repository that a collection belongs to. Raises NotFound `collection_not_found`."""
+        """Returns the repository of a collection. Raises NotFound `collection_not_found`."""
         with self.metadata.snapshot() as tx:
             row = find_collection(tx, collection_id)
             info = None if row is None else repository_by_id(tx, row.repository_id)
         return self._repository_of(info, no_collection(collection_id))
 
     def repository_of_locator(self, token: str) -> Repository:
-        """The repository that a locator is of.
+        """Returns the repository of a locator.
 
-        Raises InvalidInput as `parse_locator`, NotFound `repository_not_found`.
+        Raises InvalidInput as `parse_locator` does, NotFound `repository_not_found`.
         """
         with self.metadata.snapshot() as tx:
             info = repository_by_id(tx, parse_locator(tx, token).repository_id)
         missing = NotFound(
-            "repository_not_found", "the repository that the locator is of is not there any more"
+            "repository_not_found", "the repository of the locator was deleted or has expired"
         )
         return self._repository_of(info, missing)
 
     def _repository_of(self, info: RepositoryInfo | None, missing: NotFound) -> Repository:
-        """The repository, if there is one and it is not in the trash. Raises `missing`."""
+        """Returns the repository if it is there and not in the trash. Raises `missing`
+        otherwise."""
         if info is not None:
             with self.metadata.snapshot() as tx:
                 now = tx.now()
@@ -265,9 +273,9 @@ class Store:
         self.close()
 
     def default_root(self, name: str) -> str:
-        """The place of a root of that name below the store's own storage.
+        """Returns the root for a repository of that name under the store's own storage.
 
-        Raises InvalidInput `invalid_argument` for a store that has none.
+        Raises InvalidInput `invalid_argument` if the store has no storage of its own.
         """
         if self.settings.storage_url is not None:
             return default_root(self.settings.storage_url, name)
@@ -280,7 +288,8 @@ class Store:
         return default_root(str(self.directory / STORAGE_DIRECTORY), name)
 
     def _free_root(self, name: str, roots: Sequence[str]) -> str:
-        """The first place of a root that no repository has: those in the trash keep theirs."""
+        """Returns a root for that name that no repository has. Repositories in the trash keep their
+        roots."""
 
         def is_taken(each: str) -> bool:
             url = self.default_root(each)
@@ -289,7 +298,7 @@ class Store:
         return self.default_root(free_name(name, is_taken, length_max=REPOSITORY_LENGTH_MAX))
 
     def context_of(self, info: RepositoryInfo) -> RepositoryContext:
-        """What operations on a repository work with."""
+        """Returns the context of operations on a repository."""
         storage = open_storage(info.storage_url)
         return RepositoryContext(
             info=info,
@@ -320,10 +329,10 @@ def _place(directory: Path | None, settings: Settings | None) -> tuple[Settings,
 
 @contextmanager
 def _opening(directory: Path | None, settings: Settings, clock: Clock | None) -> Iterator[Metadata]:
-    """The database; closed again when the block fails."""
+    """Opens the database for the block, and closes it if the block fails."""
     url = settings.database_url
     if url is None:
-        assert directory is not None  # `_place` has looked
+        assert directory is not None  # checked by `_place`
         url = sqlite_url(directory / DATABASE_FILE)
     metadata = Metadata(open_engine(url), clock or SystemClock())
     try:
@@ -349,7 +358,7 @@ def _make_places(directory: Path | None, metadata: Metadata) -> None:
 
 
 def _require_schema(directory: Path | None, metadata: Metadata) -> None:
-    """Raises NotFound `store_not_found`. Looks for the file first: connecting would make one."""
+    """Raises NotFound `store_not_found`. Looks for the file first: a connection would create it."""
     file = database_file(metadata.engine)
     if (file is not None and not file.exists()) or not has_schema(metadata.engine):
         raise _not_found(directory)

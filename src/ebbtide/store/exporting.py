@@ -1,7 +1,8 @@
-"""Lists for collectors other than our own: which commits keep their data, and what is uncommitted.
+"""Exports for other collectors: the commits that keep their data, and the uncommitted data.
 
-They lie under `_ebbtide/gc/exports/`, where nothing is ever collected, and go with the records of
-runs. Not for: our own collector, which reads the database.
+Exports are under `_ebbtide/gc/exports/`, where no run deletes files. A new export deletes those
+that are older than EBBTIDE_RUN_RETENTION, or than a day if that is longer. Not for: Ebbtide's own
+collector, which reads the database.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ _ID: Final = re.compile(ID_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class CommitsExport:
-    """The commits that keep their data, as CSV (`commit_id,expired,metarange_id`) at
-    `commits_url`; `addresses_url` is free for who reads it."""
+    """The commits that keep their data, as CSV at `commits_url`.
+
+    The columns are `commit_id`, `expired` and `metarange_id`. The other collector may write under
+    `addresses_url`.
+    """
 
     export_id: str
     commits_url: str
@@ -52,8 +56,11 @@ class CommitsExport:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedExport:
-    """One part of what is uncommitted, as Parquet (`physical_address,creation_date`) below `url`.
-    `continuation` asks for the next part; None at the end."""
+    """A part of the uncommitted data, as Parquet files under `url`.
+
+    The columns are `physical_address` and `creation_date`. `continuation` asks for the next part,
+    and is None at the end.
+    """
 
     export_id: str
     url: str
@@ -62,7 +69,7 @@ class UncommittedExport:
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """How far an export is that was begun by `begin`."""
+    """The progress of an export that `begin` recorded."""
 
     task_id: str
     updated_at: datetime
@@ -71,7 +78,7 @@ class TaskState:
 
     @property
     def completed(self) -> bool:
-        """Whether it has come to an end, good or bad."""
+        """Whether the export has ended, successfully or not."""
         return self.result is not None or self.error is not None
 
 
@@ -83,7 +90,7 @@ class Exports:
         self._storage = context.storage
 
     def begin(self) -> str:
-        """The id of a new task, on record for whoever asks; `commits` carries it out."""
+        """Records a new task, and returns its id. `carry_out` executes it."""
         task_id = descending_id(self._now())
         self._context.touch_owner()
         self._drop_old()
@@ -91,8 +98,11 @@ class Exports:
         return task_id
 
     def carry_out(self, task_id: str) -> None:
-        """Export the commits, and record how it went. Raises nothing of ours: `state` tells, after
-        a while also of what could not be recorded."""
+        """Exports the commits, and records the result.
+
+        Raises no EbbtideError: `state` has the error. If it could not be recorded, `state` reports
+        the task as ended after EBBTIDE_PREPARE_TTL.
+        """
         try:
             self.commits(task_id)
             self._record(task_id, {"done": True})
@@ -100,10 +110,15 @@ class Exports:
             try:
                 self._record(task_id, {"error": error.message})
             except EbbtideError as failed:
-                logger.error("task %s: %s; not kept: %s", task_id, error.message, failed.message)
+                logger.error(
+                    "task %s: %s; this error could not be recorded: %s",
+                    task_id,
+                    error.message,
+                    failed.message,
+                )
 
     def commits(self, export_id: str | None = None) -> CommitsExport:
-        """List the commits that keep their data now. Raises Refused `missing_parent`, Failed."""
+        """Exports the commits that keep their data now. Raises Refused `missing_parent`, Failed."""
         context = self._context
         if export_id is None:
             export_id = descending_id(self._now())
@@ -130,7 +145,8 @@ class Exports:
         return self._export(export_id)
 
     def state(self, task_id: str) -> TaskState:
-        """How far a task is. Raises NotFound `task_not_found`, also for a damaged record."""
+        """Returns the state of a task. Raises NotFound `task_not_found`, also for a damaged
+        record."""
         missing = NotFound("task_not_found", f"there is no task {shown(task_id)}")
         if not _ID.fullmatch(task_id):
             raise missing
@@ -145,14 +161,15 @@ class Exports:
             ) from None
         error = found.get("error")
         if error is None and not found.get("done") and self._is_late(updated_at):
-            error = "the server that was at it ended before it had done"
+            error = "the server that ran the task ended before the task was done"
         result = self._export(task_id) if found.get("done") else None
         return TaskState(task_id, updated_at, result, error)
 
     def uncommitted(self, continuation: str | None = None) -> UncommittedExport:
-        """One part of everything that no commit holds and that is needed all the same.
+        """Exports one part of the addresses that are needed although no commit has them.
 
-        Raises InvalidInput `invalid_argument`, Conflict `reading_ended`; see `Uncommitted.page`.
+        Raises InvalidInput `invalid_argument`, Conflict `reading_ended`, as `Uncommitted.page`
+        does.
         """
         after = None
         if continuation is None:
@@ -162,7 +179,7 @@ class Exports:
         else:
             match = _TOKEN.fullmatch(continuation)
             if match is None:
-                raise InvalidInput("invalid_argument", "this is no continuation of a list")
+                raise InvalidInput("invalid_argument", "this is no continuation token of a list")
             export_id, after = match.groups()
         page = Uncommitted(self._context).page(after, rows_max=ROWS_MAX)
         place = f"{_place(export_id)}uncommitted/"

@@ -1,7 +1,7 @@
-"""Walks over the graph of commits: logs, and what two commits have in common.
+"""Walks over the graph of commits: logs, and the common commits of two commits.
 
-A commit is younger than its parents, so that going by date, the youngest first, meets each commit
-behind all of its children.
+Every commit is younger than its parents. A walk by date, the youngest first, therefore meets each
+commit after all of its children.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOG_MAX = 10_000
 
 
 class _Youngest:
-    """Commits that wait to be visited, the youngest first; one that waits is not added again."""
+    """A queue of commits to visit, the youngest first. No commit is in it twice."""
 
     def __init__(self, tx: Transaction, repository_id: str) -> None:
         self._tx = tx
@@ -40,14 +40,14 @@ class _Youngest:
         return bool(self._heap)
 
     def add(self, commit: CommitRecord) -> None:
-        """Let a commit wait."""
+        """Adds a commit, unless it is in the queue."""
         if commit.commit_id not in self._waiting:
             self._waiting[commit.commit_id] = commit
             age = (EPOCH - commit.created_at) // ONE_MICROSECOND
             heappush(self._heap, (age, commit.commit_id))
 
     def add_parents(self, commit: CommitRecord) -> None:
-        """Let a commit's parents wait. NotFound `commit_not_found` when a record is lost."""
+        """Adds a commit's parents. Raises NotFound `commit_not_found` if a record is lost."""
         unseen = [parent_id for parent_id in commit.parent_ids if parent_id not in self._waiting]
         found = find_commits(self._tx, self._repository_id, unseen)
         for parent_id in unseen:
@@ -55,13 +55,13 @@ class _Youngest:
             self.add(parent or require_commit(self._tx, self._repository_id, parent_id))
 
     def pop(self) -> CommitRecord:
-        """The youngest."""
+        """Removes the youngest commit, and returns it."""
         return self._waiting.pop(heappop(self._heap)[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which commits a log shows. See `Commits.log`."""
+    """The commits that a log shows. The fields are arguments of `Commits.log`."""
 
     first_parent: bool = False
     since: datetime | None = None
@@ -73,7 +73,7 @@ class Wanted:
 def log(
     context: RepositoryContext, ref: str, wanted: Wanted, *, after: str | None, amount: int
 ) -> list[CommitRecord]:
-    """See `Commits.log`."""
+    """Returns the commits of a log, the youngest first, as `Commits.log` describes."""
     if not 1 <= amount <= LOG_MAX:
         raise InvalidInput("invalid_argument", f"amount is from 1 to {LOG_MAX}: {amount}")
     if wanted.since is not None:
@@ -109,9 +109,11 @@ def _shortened(
 def _behind(
     tx: Transaction, repository_id: str, found: Iterator[CommitRecord], after: str
 ) -> Iterator[CommitRecord]:
-    """What comes behind the commit that `after` means: a log has no other position, since
-    histories can be rewritten in between. Where one was, the rest is not known: an error, since
-    an empty rest would read as the end.
+    """Returns the rest of a log, behind the commit that `after` names.
+
+    A log has no other positions, because histories can be rewritten between two pages. If `after`
+    is not in the log any more, the rest is unknown. An empty rest would look like the end of the
+    log, so that this raises InvalidInput `invalid_argument`.
     """
     last = resolve(tx, repository_id, after).commit.commit_id
     for commit in found:
@@ -127,7 +129,10 @@ def _behind(
 def _touches(
     context: RepositoryContext, tx: Transaction, commit: CommitRecord, wanted: Wanted
 ) -> bool:
-    """Whether a commit changed a wanted path against its first parent."""
+    """Whether a commit changed a wanted path against its first parent.
+
+    False for a commit without a parent, or if one of the two was forgotten or given up.
+    """
     if not commit.parent_ids or commit.tree_id is None:
         return False
     parent = require_commit(tx, context.repository_id, commit.parent_ids[0])
@@ -170,11 +175,11 @@ def _ancestors(tx: Transaction, repository_id: str, head: CommitRecord) -> Itera
 def merge_base(
     tx: Transaction, repository_id: str, left: CommitRecord, right: CommitRecord
 ) -> CommitRecord | None:
-    """The youngest commit that both descend from, or are; None where there is none.
+    """Returns the youngest commit that both commits are or descend from, or None.
 
-    Of several that do not descend from one another (after merges in both directions) it is the
-    youngest too. Stubs of forgotten commits are walked through like others: the answer may be
-    one, and then nobody can tell any more what each side has changed since.
+    After merges in both directions there can be several such commits that do not descend from one
+    another. The result is the youngest of them, too. Stubs of forgotten commits are followed like
+    commits. If the result is a stub, nobody can tell any more what each side has changed since.
     """
     waiting = _Youngest(tx, repository_id)
     sides: dict[str, set[str]] = {}

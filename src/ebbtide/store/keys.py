@@ -1,6 +1,6 @@
-"""Access keys: who may use the server, and as what.
+"""Access keys: the users of the server, and their roles.
 
-Not for: what a role allows (the server's routes), or the key that encrypts (`secrets`).
+Not for: the rights of a role (the server's routes), or the key that encrypts (`secrets`).
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ NOBODY: Final = "nobody"
 
 
 class Role(StrEnum):
-    """What a key allows: reading; changing what repositories hold; and all else."""
+    """The role of a key: readers read, writers also change repositories' content, admins do all."""
 
     READER = "reader"
     WRITER = "writer"
     ADMIN = "admin"
 
     def allows(self, needed: Role) -> bool:
-        """Whether the role is the one needed, or more."""
+        """Whether the role includes the one that is needed."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
     @classmethod
     def parse(cls, text: str) -> Role:
-        """Raises InvalidInput `invalid_argument`."""
+        """Returns the role of that name. Raises InvalidInput `invalid_argument`."""
         if text not in list(cls):
             raise InvalidInput(
                 "invalid_argument", f"there is no role {shown(text)}: write {', '.join(cls)}"
@@ -69,7 +69,7 @@ class AccessKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A key that was just made, with the secret, which is never shown again."""
+    """A new key with its secret, which is never shown again."""
 
     key: AccessKey
     secret: str = field(repr=False)
@@ -83,7 +83,7 @@ class AccessKeys:
         self._box = box
 
     def create(self, role: Role, *, name: str = "") -> KeyPair:
-        """Make a key. `name` says whose it is, and stands in the commits that it makes.
+        """Makes a key. `name` says who uses it, and is written into the commits that it makes.
 
         Raises InvalidInput `invalid_argument`, Failed `secret_key_missing`.
         """
@@ -97,12 +97,12 @@ class AccessKeys:
         return KeyPair(_key(row), secret)
 
     def list(self) -> list[AccessKey]:
-        """All keys, revoked ones too, the oldest first."""
+        """Returns all keys, also revoked ones, the oldest first."""
         with self._metadata.snapshot() as tx:
             return [_key(row) for row in list_keys(tx)]
 
     def revoke(self, access_key_id: str) -> AccessKey:
-        """Refuse a key from now on; one that is revoked already stays so.
+        """Revokes a key: it is refused from now on. A revoked key stays revoked.
 
         Raises NotFound `key_not_found`.
         """
@@ -114,10 +114,11 @@ class AccessKeys:
         return _key(row)
 
     def authenticate(self, access_key_id: str, secret: str) -> AccessKey:
-        """The key that the pair is of.
+        """Returns the key of an id, if the secret is right.
 
-        Raises Denied `key_invalid` for an unknown id, a revoked key and a wrong secret, all alike
-        and after the same work; Failed `secret_key_missing` or `secret_key_wrong`.
+        Raises Denied `key_invalid` for an unknown id, a revoked key or a wrong secret. The error
+        and the work are the same for all three. Raises Failed `secret_key_missing` or
+        `secret_key_wrong`.
         """
         with self._metadata.snapshot() as tx:
             row = find_key(tx, access_key_id)
@@ -125,13 +126,14 @@ class AccessKeys:
         expected = self._box.open(sealed, bound_to=bound_to)
         is_right = hmac.compare_digest(expected, secret.encode("utf-8", "surrogatepass"))
         if row is None or not is_right or row.revoked_at is not None:
-            raise Denied("key_invalid", "no such access key, or another secret")
+            raise Denied("key_invalid", "the access key does not exist, or the secret is wrong")
         return _key(row)
 
     def find(self, access_key_id: str) -> AccessKey | None:
-        """The key of that id, for whoever proved before that it is theirs; None for a revoked one.
+        """Returns the key of an id, or None if it is unknown or revoked.
 
-        Raises Failed `secret_key_missing`, or `secret_key_wrong` for a row that was tampered with.
+        The caller has proof that the user owns the key. Raises Failed `secret_key_missing`, or
+        `secret_key_wrong` for a row that was tampered with.
         """
         with self._metadata.snapshot() as tx:
             row = find_key(tx, access_key_id)
@@ -142,13 +144,14 @@ class AccessKeys:
 
     @cached_property
     def _decoy(self) -> tuple[bytes, str]:
-        """What is decrypted and compared for an id that nobody has: a secret that nobody has."""
+        """A secret that no key has. It is decrypted and compared if an id is unknown."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
         return self._box.seal(secret.encode(), bound_to=NOBODY), NOBODY
 
 
 def _binding(access_key_id: str, role: Role) -> str:
-    """A secret is encrypted for its id and role: rows that somebody mixed up do not decrypt."""
+    """Returns the text to which a secret is bound. A secret in another key's row does not
+    decrypt."""
     return f"{access_key_id} {role}"
 
 

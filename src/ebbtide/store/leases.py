@@ -1,8 +1,8 @@
-"""The run's lease: at most one collector run holds a repository, and an old one is fenced off.
+"""The lease of a run: at most one collector run holds a repository.
 
-`run_epoch` grows with every taking, so that an old holder can be told from the new one. A holder
-that sends no heartbeat for the lease's time may be replaced; one that died on this very machine, at
-once.
+`run_epoch` grows each time that a run takes the lease. It tells an old holder from the new one, and
+fences the old one off. A holder that sends no heartbeat for the lease's time may be replaced. A
+holder that died on this machine may be replaced at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lease:
     run_epoch: int
 
     def check(self, tx: Transaction) -> None:
-        """Refused `lease_lost` when another run has taken the repository since."""
+        """Raises Refused `lease_lost` if another run has taken the repository since."""
         row = tx.execute(
             sa.select(gc_leases.c.run_epoch, gc_leases.c.run_id).where(
                 gc_leases.c.repository_id == self.repository_id
@@ -48,7 +48,7 @@ def _to(run_id: str | None) -> str:
 def running(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, now: datetime
 ) -> tuple[str, timedelta] | None:
-    """The run that holds the repository and is alive, and how long it has been silent."""
+    """Returns the live run that holds the repository, and the time since its last heartbeat."""
     row = tx.execute(
         sa.select(gc_leases).where(gc_leases.c.repository_id == repository_id)
     ).one_or_none()
@@ -63,7 +63,7 @@ def running(
 def require_no_run(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, now: datetime
 ) -> None:
-    """Refused `run_in_progress` while a live run holds the repository."""
+    """Raises Refused `run_in_progress` while a live run holds the repository."""
     found = running(tx, repository_id, lease_ttl=lease_ttl, now=now)
     if found is not None:
         run_id, silence = found
@@ -79,7 +79,8 @@ def require_no_run(
 def take_lease(
     metadata: Metadata, *, repository_id: str, run_id: str, lease_ttl: timedelta
 ) -> Lease:
-    """Take the repository for `run_id`. Refused `run_in_progress` while a live run holds it."""
+    """Takes the repository for `run_id`. Raises Refused `run_in_progress` while a live run holds
+    it."""
     with metadata.transaction() as tx:
         tx.lock_repository(repository_id, "exclusive", trashed=True)
         row = tx.execute(
@@ -106,15 +107,15 @@ def take_lease(
 
 
 def beat(metadata: Metadata, lease: Lease) -> None:
-    """Send a heartbeat. Refused `lease_lost` when another run has taken the repository."""
+    """Sends a heartbeat. Raises Refused `lease_lost` if another run has taken the repository."""
     with metadata.transaction() as tx:
         lease.check(tx)
-        # On PostgreSQL another run may take it at this moment: its own heartbeat is no older.
+        # On PostgreSQL another run may take the lease now. Its heartbeat is then no older.
         tx.execute(sa.update(gc_leases).where(_held_by(lease)).values(heartbeat_at=tx.now()))
 
 
 def release_lease(metadata: Metadata, lease: Lease) -> None:
-    """Let the repository go, if this lease still holds it."""
+    """Releases the repository, if this lease still holds it."""
     with metadata.transaction() as tx:
         tx.execute(sa.update(gc_leases).where(_held_by(lease)).values(run_id=None, holder=None))
 

@@ -1,6 +1,6 @@
-"""What everything with a lifecycle has in common: what lists show, and names that are taken.
+"""Helpers for everything with a lifecycle: filters of lists, free names, and errors.
 
-Not for: the states (`retention.lifecycle`), or what they mean in SQL (`metadata.expiries`).
+Not for: the states (`retention.lifecycle`), or their conditions in SQL (`metadata.expiries`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ SUFFIX_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What a list shows: with `include_expired` the trash too; of that only what is in one `state`,
-    or expires at `expires_after` or later, or before `expires_before`."""
+    """A filter of a list. With `include_expired`, the list includes the trash.
+
+    `state`, `expires_after` (this instant or later) and `expires_before` restrict the list.
+    """
 
     include_expired: bool = False
     state: LifecycleState | None = None
@@ -32,7 +34,8 @@ class Listed:
     expires_before: datetime | None = None
 
     def at(self, now: datetime, trash_time: timedelta) -> StateFilter:
-        """The same at an instant. InvalidInput `invalid_date` for a date without a zone."""
+        """Returns the filter at an instant. Raises InvalidInput `invalid_date` for a date without a
+        zone."""
         dates = (self.expires_after, self.expires_before)
         from_date, to_date = (None if d is None else to_utc(d, what="expires_at") for d in dates)
         return StateFilter(
@@ -46,32 +49,36 @@ class Listed:
 
 
 def ambiguous(kind: str, name: str, ids: Sequence[str]) -> Conflict:
-    """The error for a name that several things in the trash bear."""
+    """The error for a name that several things in the trash have."""
     more = f" and {len(ids) - IDS_SHOWN} more" if len(ids) > IDS_SHOWN else ""
     return Conflict(
         "ref_ambiguous",
-        f"several that were deleted bear the name {shown(name)}, the last first: name the {kind} "
-        f"by its id, one of {', '.join(ids[:IDS_SHOWN])}{more}",
+        f"more than one deleted {kind} has the name {shown(name)}: name it by its id, one of (the "
+        f"last deleted first) {', '.join(ids[:IDS_SHOWN])}{more}",
         ids=list(ids),
     )
 
 
 def taken(kind: str, name: str) -> Conflict:
-    """The error for a name that is not free."""
+    """The error for a name that is taken."""
     return Conflict(f"{kind}_exists", f"there is a {kind} {shown(name)} already")
 
 
 def free_name(name: str, is_taken: Callable[[str], bool], *, length_max: int) -> str:
-    """The name, or where it is taken the first of `dev-2`, `dev-3`, … that is not; for names that
-    may hold neither blanks nor parentheses."""
+    """Returns the name if it is free, else the first free one of `NAME-2`, `NAME-3` and so on.
+
+    For names that may contain neither blanks nor parentheses.
+    """
     if not is_taken(name):
         return name
     return unique_name(name[: length_max - SUFFIX_MAX], is_taken, form="{}-{}")
 
 
 def not_trashed(kind: str, path: str, named: Iterable[tuple[str, LifecycleState]]) -> Conflict:
-    """The error for a project or collection that is to be restored and is not in the trash. `named`
-    are all that have its name at its place."""
+    """The error for a restore of a project or collection that is not in the trash.
+
+    `named` are all projects or collections with its name at its place, each with its state.
+    """
     ids = [item_id for item_id, state in named if state is LifecycleState.TRASHED]
     hint = ""
     if ids:

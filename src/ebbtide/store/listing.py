@@ -1,6 +1,6 @@
-"""Listings in parts, of whatever has a path: entries of a revision, changes between two.
+"""Pages of a listing by path: of the entries of a revision, or of changes between two revisions.
 
-Not for: where they come from.
+Not for: reading the entries or changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class HasPath(Protocol):
 
     @property
     def path(self) -> str:
-        """Where."""
+        """The path."""
 
 
 Item = TypeVar("Item", bound=HasPath)
@@ -27,7 +27,8 @@ Item = TypeVar("Item", bound=HasPath)
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
-    """Part of a listing, by path. `next_after` is the `after` of the next part; None at the end."""
+    """A page of a listing, by path. `next_after` is the `after` of the next page; None at the
+    end."""
 
     entries: tuple[Item, ...]
     common_prefixes: tuple[str, ...]
@@ -37,11 +38,11 @@ class Page(Generic[Item]):
 def page_of(
     walk: Callable[[str], Iterator[Item]], *, prefix: str, delimiter: str, after: str, amount: int
 ) -> Page[Item]:
-    """At most `amount` items and common prefixes, by path.
+    """Returns at most `amount` items and common prefixes, sorted by path.
 
-    `walk` gives the items with the prefix behind a path. With a delimiter, paths that hold it
-    behind the prefix are shown once, as the common prefix up to and with it. Raises InvalidInput
-    `invalid_argument`.
+    `walk` yields the items with the prefix behind a path. With a delimiter, paths that contain it
+    behind the prefix are shown once: as the common prefix that ends with the delimiter. Raises
+    InvalidInput `invalid_argument`.
     """
     check_amount(amount)
     if delimiter and after.startswith(prefix) and delimiter in after[len(prefix) :]:
@@ -59,7 +60,7 @@ def page_of(
         if common:
             prefixes.append(common)
             last = common
-            # A directory is left behind in one step, whatever it holds.
+            # A directory is skipped in one step, however much it contains.
             found = walk(_behind(common))
         else:
             items.append(item)
@@ -68,17 +69,18 @@ def page_of(
 
 
 def check_amount(amount: int) -> None:
-    """Raises InvalidInput `invalid_argument`."""
+    """Raises InvalidInput `invalid_argument` unless `amount` is from 1 to PAGE_MAX."""
     if not 1 <= amount <= PAGE_MAX:
         raise InvalidInput("invalid_argument", f"amount is from 1 to {PAGE_MAX}: {amount}")
 
 
 def _common_prefix(path: str, prefix: str, delimiter: str) -> str:
-    """Up to and with the first delimiter behind the prefix; "" where there is none."""
+    """Returns the path up to and including the first delimiter behind the prefix, or "" without
+    one."""
     index = path.find(delimiter, len(prefix))
     return "" if index < 0 else path[: index + len(delimiter)]
 
 
 def _behind(common_prefix: str) -> str:
-    """Behind nearly all that begins with the prefix; what still comes, the caller leaves out."""
+    """Returns a text behind nearly all paths with the prefix. The caller leaves out the others."""
     return common_prefix + "\U0010ffff"

@@ -1,9 +1,10 @@
 """Locators: signed promises that an object can be read, and used in new content, until some time.
 
-The promise is kept without a record of each: a commit, or content of a collection, is leased for as
-long as its locators last, before the first of them is given. That refs and collections name it is
-not enough: what takes the name away may have begun earlier, and ends when nobody knows. Source: the
-Arvados wiki, "Expiring collections", on what the time of a signature means.
+A locator has no record of its own. Instead, a commit or the content of a collection is leased for
+as long as its locators last. The lease comes before the first locator. It is not enough that refs
+or collections name the commit: a transaction that removes the name may have begun earlier, and can
+end at any time. Source: the Arvados wiki, "Expiring collections", on the meaning of a signature's
+time.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ from ebbtide.store.writes import Writes
 PURPOSE: Final = "locator"
 _EVER: Final = datetime.max.replace(tzinfo=UTC)
 SIGNING_MARGIN: Final = timedelta(seconds=2)
-"""By which a URL that the storage signs ends before its locator: the storage counts whole seconds,
-from when it signs."""
+"""The time by which a URL that the storage signs ends before its locator. The storage counts whole
+seconds, from its own time of signing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locator:
-    """What a locator says: where an object is, what it is, and until when it is sure to be.
+    """The content of a locator: an object, its properties, and the end of the promise.
 
-    `address` is relative to the storage root of the repository, or a URL outside of it.
+    `address` is relative to the storage root of the repository, or a URL outside it.
     """
 
     repository_id: str
@@ -57,7 +58,7 @@ class Locator:
     expires_at: datetime
 
     def entry(self, path: str, *, mtime: datetime) -> Entry:
-        """The object as an entry of new content."""
+        """Returns the object as an entry of new content."""
         return Entry(
             path=path,
             address=self.address,
@@ -70,8 +71,10 @@ class Locator:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """An object of a listing, with the locator that reads it until `expires_at`, and where the
-    storage can be read from directly the URL that does."""
+    """An object with the locator that reads it until `expires_at`.
+
+    `url` reads it directly from the storage, and is None if that is not possible.
+    """
 
     entry: Entry
     locator: str
@@ -89,7 +92,7 @@ class Signer:
     ends_at: datetime
 
     def sign(self, entry: Entry) -> Signed:
-        """A locator for an entry."""
+        """Returns an entry with its locator."""
         payload = {
             "for": PURPOSE,
             "repository": self.context.repository_id,
@@ -113,10 +116,12 @@ class Locators:
         self._writes = Writes(context)
 
     def sign_path(self, ref: str, path: str) -> Signed:
-        """A locator for the object that `ref` shows at `path`. It lasts EBBTIDE_LEASE_TTL, or until
-        the branch or tag expires by which it was asked for.
+        """Returns a locator for the object at `path` of `ref`.
 
-        Raises as `Objects.open`; Conflict `not_committed` for what is only staged.
+        It lasts for EBBTIDE_LEASE_TTL, or until the branch or tag in `ref` expires if that is
+        earlier.
+
+        Raises as `Objects.open` does, and Conflict `not_committed` if the object is only staged.
         """
         context = self._context
         found = views.find(context, ref, path)
@@ -135,8 +140,10 @@ class Locators:
             return self.signer(tx, ends_at=ends_at).sign(found.entry)
 
     def signer(self, tx: Transaction, *, ends_at: datetime) -> Signer:
-        """What signs entries until `ends_at` or the end of the repository; the caller has seen to
-        it that the data lasts as long."""
+        """Returns a Signer that signs until `ends_at`, or until the end of the repository.
+
+        The caller has made sure that the data stays until `ends_at`.
+        """
         info = repository_by_id(tx, self._context.repository_id)
         expires_at = None if info is None else info.expires_at
         return Signer(
@@ -144,8 +151,10 @@ class Locators:
         )
 
     def upload(self, data: Content, *, content_type: str | None = None) -> Signed:
-        """Write an object that nothing refers to yet, and give the locator by which new content can
-        be made of it. What no content was made of is collected after the locator's end.
+        """Writes an object without a reference, and returns its locator.
+
+        The locator can be used in new content. If it is not, the object is collected after the
+        locator's end.
 
         Raises InvalidInput, Conflict `write_expired`, Refused `storage_foreign`, Failed.
         """
@@ -160,7 +169,7 @@ class Locators:
         try:
             entry = write_object(context, new, address, now)
             with context.metadata.transaction() as tx:
-                # From "being written" to "promised" in one step.
+                # One transaction moves the address from "being written" to "promised".
                 publish_writes(tx, context.repository_id, [address])
                 ends_at = tx.now() + context.settings.lease_ttl
                 signed = self.signer(tx, ends_at=ends_at).sign(entry)
@@ -172,17 +181,18 @@ class Locators:
                     token=signed.locator,
                 )
         except BaseException:
-            # The first error is the one to tell. What this cannot clear away ends by itself.
+            # The first error is reported. Files that cannot be deleted here are reclaimed later.
             with suppress(EbbtideError):
                 self._writes.abandon([address])
             raise
         return signed
 
     def verify(self, tx: Transaction, token: str) -> Locator:
-        """What a locator says, if it is good in this transaction.
+        """Returns the content of a locator, if the locator is valid in this transaction.
 
-        Raises InvalidInput: `token_truncated`, `token_key_retired` and `token_invalid` for what the
-        store did not sign, `token_foreign` for another repository's; Conflict `token_expired`.
+        Raises InvalidInput `token_truncated`, `token_key_retired` or `token_invalid` if the store
+        did not sign it, and `token_foreign` if it is of another repository. Raises Conflict
+        `token_expired`.
         """
         locator = parse_locator(tx, token)
         if locator.repository_id != self._context.repository_id:
@@ -195,16 +205,16 @@ class Locators:
         return locator
 
     def get(self, token: str) -> Locator:
-        """What a locator says, if its object can be read. Raises as `verify`; Gone `purged`."""
+        """Returns the content of a valid locator. Raises as `verify` does, and Gone `purged`."""
         with self._context.metadata.snapshot() as tx:
             locator = self.verify(tx, token)
             require_not_purged(tx, self._context.repository_id, [locator.address])
             return locator
 
     def read(self, token: str, *, start: int = 0, end: int | None = None) -> ReadLocator:
-        """The object of a locator, and its bytes from `start` up to and without `end`.
+        """Returns the object of a locator, and its bytes from `start` to before `end`.
 
-        Raises as `get`; Failed `corrupt_object`, `storage_error`.
+        Raises as `get` does; Failed `corrupt_object`, `storage_error`.
         """
         context = self._context
         locator = self.get(token)
@@ -225,9 +235,11 @@ class Locators:
         return ReadLocator(locator, pieces)
 
     def lease(self, commit: CommitRecord, *, ends_at_most: datetime | None) -> datetime:
-        """See to it that the data of a commit or content stays for a lease, whatever becomes of
-        what names it; until when what is signed of it may last. Raises Gone `commit_expired`,
-        Refused `storage_foreign`, Failed `storage_error`."""
+        """Leases the data of a commit or content, whatever happens to the refs that name it.
+
+        Returns the time until which its locators may last: one lease, but not after `ends_at_most`.
+        Raises Gone `commit_expired`, Refused `storage_foreign`, Failed `storage_error`.
+        """
         context = self._context
         repository_id, lasts = context.repository_id, context.settings.lease_ttl
         most = ends_at_most or _EVER
@@ -249,7 +261,7 @@ class Locators:
             return ends_at
 
     def _end_of(self, tx: Transaction, ref: str) -> datetime | None:
-        """When the branch or tag expires by which a revision is named."""
+        """Returns the date at which the branch or tag in a revision expires, or None."""
         repository_id = self._context.repository_id
         name = re.split("[@~^]", ref, maxsplit=1)[0]
         found = find_branch(tx, repository_id, name) or find_tag(tx, repository_id, name)
@@ -258,14 +270,14 @@ class Locators:
 
 @dataclass(frozen=True, slots=True)
 class ReadLocator:
-    """What a locator says, and its object's bytes."""
+    """The content of a locator, and the bytes of its object."""
 
     locator: Locator
     pieces: Iterator[bytes]
 
 
 def parse_locator(tx: Transaction, token: str) -> Locator:
-    """What a locator of the store says, of whatever repository, expired or not.
+    """Returns the content of a locator of the store, of any repository, expired or not.
 
     Raises InvalidInput `token_truncated`, `token_key_retired`, `token_invalid`.
     """
@@ -283,7 +295,7 @@ def parse_locator(tx: Transaction, token: str) -> Locator:
 
 
 def require_unexpired(tx: Transaction, locator: Locator) -> None:
-    """Raises Conflict `token_expired`, by the database's clock in this transaction."""
+    """Raises Conflict `token_expired` if the locator has ended by the database's clock."""
     if locator.expires_at <= tx.now():
         raise Conflict(
             "token_expired",

@@ -1,7 +1,11 @@
-"""Merges, reverts and picks: commits that are made from commits, not from what is staged."""
+"""Merges, reverts and cherry-picks: commits that are made from commits, not from staged changes.
+
+Not for: merging trees (`content.merging`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
@@ -31,7 +35,7 @@ def merge_into(
     squash: bool = False,
     allow_empty: bool = False,
 ) -> CommitRecord:
-    """See `Commits.merge`."""
+    """Merges a ref into a branch, as `Commits.merge` describes."""
     details.check()
     if strategy is not None and strategy not in get_args(Strategy):
         raise InvalidInput(
@@ -53,8 +57,8 @@ def merge_into(
         raise Conflict(
             "nothing_to_merge", f"branch {branch_name!r} has all of {shown(source_ref)} already"
         )
-    # Of the base only the tree is needed, to compare with: it may be tombstoned. One that was
-    # forgotten is Gone: with anything else in its place, what one side deleted would come back.
+    # The base is only compared with, so it may be tombstoned. A forgotten base is an error: with
+    # any other base, paths that one side deleted would come back.
     return _publish_merged(
         context,
         _Merge(branch, head, base, source, f"{shown(source_ref)} and branch {branch_name!r}"),
@@ -74,17 +78,17 @@ def revert_on(
     parent_number: int | None,
     allow_empty: bool = False,
 ) -> CommitRecord:
-    """See `Commits.revert`."""
+    """Reverts a commit on a branch, as `Commits.revert` describes."""
     details.check()
     context.touch_owner()
     with context.metadata.snapshot() as tx:
         branch, head = _clean_branch(tx, context.repository_id, branch_name)
         reverted = resolve(tx, context.repository_id, ref).commit
         reverted.require_intact()
-        # Its entries come back into the branch: it must be intact, not only the commit itself.
+        # Entries of the parent come back into the branch. So the parent must be intact, too.
         parent_id = _parent_id(reverted, parent_number)
         parent = require_intact_commits(tx, context.repository_id, [parent_id])[parent_id]
-    sides = f"{shown(ref)} and what was done on {branch_name!r} since"
+    sides = f"{shown(ref)} and later commits on {branch_name!r}"
     return _publish_merged(
         context,
         _Merge(branch, head, reverted, parent, sides),
@@ -93,7 +97,7 @@ def revert_on(
         source_ids=(reverted.commit_id, parent.commit_id),
         needs_change=None
         if allow_empty
-        else f"branch {branch_name!r} has nothing of {shown(ref)} to revert",
+        else f"branch {branch_name!r} has no change of {shown(ref)} to revert",
     )
 
 
@@ -101,21 +105,26 @@ def pick_onto(
     context: RepositoryContext,
     branch_name: str,
     ref: str,
-    details: CommitDetails | None,
     *,
+    message: str | None,
+    metadata: Mapping[str, str] | None,
     committer: str,
     parent_number: int | None,
 ) -> CommitRecord:
-    """See `Commits.cherry_pick`."""
+    """Picks a commit onto a branch, as `Commits.cherry_pick` describes."""
     context.touch_owner()
     with context.metadata.snapshot() as tx:
         branch, head = _clean_branch(tx, context.repository_id, branch_name)
         picked = resolve(tx, context.repository_id, ref).commit
         picked.require_intact()
-        # Of the parent only the tree is needed, to compare with: it may be tombstoned.
+        # The parent is only compared with, so it may be tombstoned.
         parent = require_commit(tx, context.repository_id, _parent_id(picked, parent_number))
-    if details is None:
-        details = CommitDetails(picked.message, committer, None, picked.metadata)
+    details = CommitDetails(
+        picked.message if message is None else message,
+        committer,
+        None,
+        picked.metadata if metadata is None else metadata,
+    )
     details.check()
     return _publish_merged(
         context,
@@ -129,7 +138,8 @@ def pick_onto(
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """What changed from `base` to `source` comes onto the branch; `sides` names them to people."""
+    """The changes from `base` to `source` are made on the branch. `sides` names both in
+    messages."""
 
     branch: BranchRow
     head: CommitRecord
@@ -148,7 +158,11 @@ def _publish_merged(
     strategy: Strategy | None = None,
     needs_change: str | None = None,
 ) -> CommitRecord:
-    """Raises Conflict `merge_conflict`, and with the text `needs_change` `nothing_to_commit`."""
+    """Merges the trees, and publishes the result.
+
+    Raises Conflict `merge_conflict`. Raises Conflict `nothing_to_commit` with the text
+    `needs_change`, if there is one and nothing changes.
+    """
     with context.reading(merge.base, merge.source):
         merged = merge_trees(
             context.storage,
@@ -175,7 +189,7 @@ def _publish_merged(
 
 
 def _parent_id(commit: CommitRecord, number: int | None) -> str:
-    """The parent to compare a commit with: the one of that number, counted from 1, or the only one.
+    """Returns the id of the parent with that number, counted from 1. None means the only parent.
 
     Raises InvalidInput `invalid_argument`.
     """
@@ -190,14 +204,14 @@ def _parent_id(commit: CommitRecord, number: int | None) -> str:
     if not 1 <= number <= count:
         raise InvalidInput(
             "invalid_argument",
-            f"commit {commit.commit_id} has {counted(count, 'parent')}: there is no {number} to go "
-            "back to",
+            f"commit {commit.commit_id} has {counted(count, 'parent')}: there is no parent "
+            f"{number}",
         )
     return commit.parent_ids[number - 1]
 
 
 def _clean_branch(tx: Transaction, repository_id: str, name: str) -> tuple[BranchRow, CommitRecord]:
-    """A branch and its commit. Raises Conflict `branch_dirty` when something is staged on it."""
+    """Returns a branch and its commit. Raises Conflict `branch_dirty` if it has staged changes."""
     branch = require_branch(tx, repository_id, name)
     if has_staged(tx, repository_id, branch.tokens):
         raise Conflict(

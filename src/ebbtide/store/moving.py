@@ -1,7 +1,7 @@
-"""Moves within a branch: what is at one path is at another afterwards, in one transaction.
+"""Moves within a branch: in one transaction, an object gets another path.
 
-An entry that is only staged changes its path, and no bytes are copied. What is committed is copied,
-since an address that a commit has is no branch's to let go.
+The row of a staged object gets the new path, and no bytes are copied. The bytes of a committed
+object are copied: its address belongs to a commit, and a branch must not release it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ebbtide.store.writes import Writes
 ATTEMPTS_MAX: Final = 10
 
 Stream = Callable[[Found], Iterator[bytes]]
-"""Reads a whole object, and checks it."""
+"""Reads a whole object, and checks its bytes."""
 
 
 class _Changed(Exception):
-    """What was looked at is not as it was: look again."""
+    """The branch has changed since it was read. The caller reads it again."""
 
 
 def move_path(
     context: RepositoryContext, branch_name: str, source: str, destination: str, stream: Stream
 ) -> Entry:
-    """See `Objects.move`."""
+    """Moves an object to another path of its branch, as `Objects.move` describes."""
     check_path(destination)
     if destination == source:
         raise InvalidInput("invalid_argument", f"{shown(source)} cannot be moved onto itself")
@@ -58,7 +58,7 @@ def move_path(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a branch has at a path: in its commit, and staged over it by token."""
+    """The entries of a branch at a path: in its commit, and staged by token."""
 
     branch: BranchRow
     commit: CommitRecord
@@ -67,12 +67,12 @@ class _Seen:
 
     @property
     def is_staged(self) -> bool:
-        """Whether what shows at the path is staged."""
+        """Whether the visible entry at the path is staged."""
         return _newest(self.branch, self.staged) is not None
 
     @property
     def shows_below(self) -> bool:
-        """Whether something shows once the staging token has nothing at the path."""
+        """Whether an entry is visible without the staging token's row at the path."""
         for token in self.branch.sealed_tokens:
             if token in self.staged:
                 return self.staged[token] is not None
@@ -84,7 +84,7 @@ def _newest(branch: BranchRow, staged: Mapping[str, Change]) -> str | None:
 
 
 def _look(context: RepositoryContext, branch_name: str, path: str) -> _Seen:
-    """Raises NotFound."""
+    """Reads the entries of a branch at a path. Raises NotFound."""
     with context.metadata.snapshot() as tx:
         branch = require_branch(tx, context.repository_id, branch_name)
         commit = require_commit(tx, context.repository_id, branch.commit_id)
@@ -107,10 +107,10 @@ def _staged_at(
 
 
 def _locked(tx: Transaction, context: RepositoryContext, seen: _Seen) -> BranchRow:
-    """The branch, with nobody else at it. Raises _Changed.
+    """Locks the branch exclusively, and returns it. Raises _Changed.
 
-    The repository's row is taken before anything is looked at: a reading or a fence either sees the
-    path that was, or finds the record of the move.
+    The repository's row is locked before anything is read. A reading or a fence therefore sees the
+    old path, or finds the record of the move.
     """
     tx.lock_repository(context.repository_id)
     branch = require_branch(tx, context.repository_id, seen.branch.name, lock="exclusive")
@@ -126,8 +126,8 @@ def _move_staged(context: RepositoryContext, seen: _Seen, source: str, destinati
         token = _newest(branch, _staged_at(tx, context, branch, source))
         if token is None:
             raise _Changed
-        # A commit may be making an entry of what is sealed: there the address gets a second row,
-        # which knows that it is not alone.
+        # A commit may be making an entry of a sealed row. Then the address gets a second row, and
+        # both are marked as shared.
         is_sealed = token != branch.staging_token
         take = share_row if is_sealed else take_row
         row = take(tx, repository_id, token, source)
@@ -155,10 +155,10 @@ def _move_staged(context: RepositoryContext, seen: _Seen, source: str, destinati
 def _move_committed(
     context: RepositoryContext, seen: _Seen, source: str, destination: str, stream: Stream
 ) -> Entry:
-    assert seen.committed is not None  # `_look` has looked
+    assert seen.committed is not None  # checked by `_look`
     seen.commit.require_intact()
     if is_external(seen.committed.address):
-        # Where it lies nobody deletes it.
+        # Nobody deletes an object outside the storage root, so that its bytes need not be copied.
         moved = replace(seen.committed, path=destination)
         with context.metadata.transaction() as tx:
             _stage_moved(tx, context, seen, source, moved)
@@ -177,7 +177,7 @@ def _move_committed(
             _stage_moved(tx, context, seen, source, moved)
             publish_writes(tx, context.repository_id, [address])
     except BaseException:
-        # The first error is the one to tell. What this cannot clear away ends by itself.
+        # The first error is reported. Files that cannot be deleted here are reclaimed later.
         with suppress(EbbtideError):
             writes.abandon([address])
         raise
@@ -187,7 +187,7 @@ def _move_committed(
 def _stage_moved(
     tx: Transaction, context: RepositoryContext, seen: _Seen, source: str, moved: Entry
 ) -> None:
-    """Stage the entry at its new path, and hide what is committed at the old one."""
+    """Stages the entry at its new path, and hides the committed one at the old path."""
     branch = _locked(tx, context, seen)
     require_intact_commits(tx, context.repository_id, [seen.commit.commit_id])
     if _staged_at(tx, context, branch, source):

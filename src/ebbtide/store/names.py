@@ -1,4 +1,4 @@
-"""What people may call repositories, branches, tags, projects, collections and objects.
+"""Rules for the names of repositories, branches, tags, projects, collections and objects.
 
 Not for: whether something of that name exists.
 """
@@ -45,7 +45,7 @@ _ITEM_RULE: Final = (
 
 
 def check_repository_name(name: str) -> None:
-    """Raises InvalidInput `invalid_name`, saying what is allowed."""
+    """Checks a repository's name. Raises InvalidInput `invalid_name`, with the rule."""
     if not _REPOSITORY.fullmatch(name):
         raise InvalidInput(
             "invalid_name", f"{shown(name)} is no name for a repository: {_REPOSITORY_RULE}"
@@ -58,7 +58,7 @@ def check_repository_name(name: str) -> None:
 
 
 def check_ref_name(name: str) -> None:
-    """A branch's or tag's name. Raises InvalidInput `invalid_name`, saying what is allowed."""
+    """Checks a branch's or tag's name. Raises InvalidInput `invalid_name`, with the rule."""
     is_allowed = (
         len(name) <= REF_LENGTH_MAX
         and _REF.fullmatch(name)
@@ -78,7 +78,8 @@ def check_ref_name(name: str) -> None:
 
 
 def check_item_name(name: str) -> None:
-    """A project's or collection's name. Raises InvalidInput `invalid_name`."""
+    """Checks a project's or collection's name. Raises InvalidInput `invalid_name`, with the
+    rule."""
     is_allowed = (
         _is_path(name)
         and len(name.encode()) <= ITEM_BYTES_MAX
@@ -93,14 +94,17 @@ def check_item_name(name: str) -> None:
 
 
 def unique_name(name: str, is_taken: Callable[[str], bool], *, form: str = "{} ({})") -> str:
-    """The first name that is not taken, made of a name and a number."""
+    """Returns the first free name of those made of `name` and a number, from 2 on."""
     numbered = (form.format(name, number) for number in count(2))
     return next(candidate for candidate in numbered if not is_taken(candidate))
 
 
 def free_name(kind: str, name: str, is_taken: Callable[[str], bool], *, ensure_unique: bool) -> str:
-    """The name of a project or collection, or, if it is taken and a unique one is asked for, one
-    like it. Raises Conflict `project_exists` or `collection_exists`."""
+    """Returns the name of a project or collection, or a similar free one if `ensure_unique`.
+
+    Raises Conflict `project_exists` or `collection_exists` if the name is taken, and
+    `ensure_unique` is false.
+    """
     if not is_taken(name):
         return name
     if ensure_unique:
@@ -112,9 +116,9 @@ def free_name(kind: str, name: str, is_taken: Callable[[str], bool], *, ensure_u
 
 
 def check_properties(properties: Mapping[str, Any]) -> None:  # JSON
-    """What a user attaches to a project or collection. Raises InvalidInput `invalid_argument`."""
+    """Checks the properties of a project or collection. Raises InvalidInput `invalid_argument`."""
     if not isinstance(properties, Mapping):
-        raise InvalidInput("invalid_argument", "properties are an object of JSON")
+        raise InvalidInput("invalid_argument", "properties must be a JSON object")
     level: list[Any] = [properties]
     for _ in range(PROPERTIES_DEPTH_MAX):
         level = [inner for value in level for inner in _inside(value)]
@@ -126,34 +130,35 @@ def check_properties(properties: Mapping[str, Any]) -> None:  # JSON
         text = json.dumps(properties, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError):
         raise InvalidInput(
-            "invalid_argument", "the properties hold what JSON cannot express"
+            "invalid_argument", "the properties hold a value that JSON cannot express"
         ) from None
     check_text("the properties", text, bytes_max=PROPERTIES_BYTES_MAX)
 
 
 def _inside(value: Any) -> list[Any]:  # JSON
-    """What an object or list holds, names among it. Raises InvalidInput `invalid_argument`."""
+    """Returns the values directly in an object or list, and an object's names. Raises InvalidInput
+    `invalid_argument`."""
     if isinstance(value, str) and "\0" in value:
         raise InvalidInput("invalid_argument", "the properties hold a zero byte")
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            raise InvalidInput("invalid_argument", "the names of properties are texts")
+            raise InvalidInput("invalid_argument", "the names of properties must be texts")
         return [*value, *value.values()]
     return list(value) if isinstance(value, list | tuple) else []
 
 
 def check_path(path: str) -> None:
-    """An object's path. Raises InvalidInput `invalid_path`, saying what is allowed."""
+    """Checks an object's path. Raises InvalidInput `invalid_path`, with the rule."""
     if not _is_path(path):
         raise InvalidInput("invalid_path", f"{shown(path)} is no path: {_PATH_RULE}")
 
 
 def check_text(what: str, text: str, *, bytes_max: int) -> None:
-    """Any other text that is stored. Raises InvalidInput `invalid_argument`."""
+    """Checks any other text that is stored. Raises InvalidInput `invalid_argument`."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidInput("invalid_argument", f"{what} is no valid Unicode") from None
+        raise InvalidInput("invalid_argument", f"{what} is not valid Unicode") from None
     if size > bytes_max:
         raise InvalidInput(
             "invalid_argument", f"{what} has {size} bytes, at most {bytes_max} are allowed"
@@ -163,7 +168,7 @@ def check_text(what: str, text: str, *, bytes_max: int) -> None:
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
-    """What a user attaches to an object or commit. Raises InvalidInput `invalid_argument`."""
+    """Checks the metadata of an object or commit. Raises InvalidInput `invalid_argument`."""
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput("invalid_argument", "metadata maps text to text")

@@ -1,6 +1,6 @@
-"""The objects of a repository: written to branches, read through any revision.
+"""The objects of a repository: writing them to branches, and reading them through any revision.
 
-A revision that is a branch's plain name shows what is staged on it over what is committed.
+A revision that is a branch's plain name shows staged changes over the committed entries.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ebbtide.store.sharing import share_staged
 from ebbtide.store.uploads import NewObject, OnlyIf, Uploads, UploadTotals
 
 FIRST_ROWS: Final = 16
-"""What is read at first of a directory that may be left behind at once."""
+"""The number of rows that are read first if a directory may be skipped at once."""
 ATTEMPTS_MAX: Final = 10
-"""After so many a copy gets bytes of its own, though its source is staged."""
+"""After this many attempts a copy gets its own bytes, although its source is staged."""
 
 
 class Readable:
-    """An object as it was when it was looked for: what is known of it, and its bytes."""
+    """An object as it was when it was found: its entry, and its bytes."""
 
     def __init__(self, objects: Objects, found: views.Found) -> None:
         self._objects = objects
@@ -41,7 +41,7 @@ class Readable:
         self.entry = found.entry
 
     def stream(self, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """As `Objects.stream`."""
+        """Yields the bytes, as `Objects.stream` does."""
         return self._objects._stream(self._found, start=start, end=end)
 
 
@@ -62,46 +62,49 @@ class Objects:
         metadata: Mapping[str, str] | None = None,
         only_if: OnlyIf | None = None,
     ) -> Entry:
-        """Write an object and stage it. Memory is bounded for anything but `bytes`.
+        """Writes an object and stages it. Memory is bounded unless `data` is `bytes`.
 
-        Raises InvalidInput `invalid_path` or `invalid_argument`, NotFound `branch_not_found`,
-        Conflict `write_expired`, Refused `storage_foreign`, Failed `storage_error`: nothing is
-        staged then.
+        After an error nothing is staged. Raises InvalidInput `invalid_path` or `invalid_argument`,
+        NotFound `branch_not_found`, Conflict `write_expired`, Refused `storage_foreign`, Failed
+        `storage_error`. Raises Conflict `precondition_failed` or `branch_moved` with `only_if`.
         """
         new = NewObject(path, data, content_type, metadata or {})
         return self._uploads.put(branch, new, only_if=only_if)
 
     def put_many(self, branch: str, items: Iterable[NewObject]) -> UploadTotals:
-        """Write and stage many objects, in batches; of two with one path the later stays.
+        """Writes and stages objects in batches. Of one path, the last object is used.
 
-        Raises as `put`; the batches before the one at fault stay staged.
+        Raises as `put` does. The batches before the error stay staged.
         """
         return self._uploads.put_many(branch, items)
 
     def stat(self, ref: str, path: str) -> Entry:
-        """What is known of an object, also of an expired commit's.
+        """Returns the entry of an object, also of an expired commit.
 
-        Raises NotFound (`object_not_found` and as `ref`), Gone `commit_expired` for a commit that
-        was forgotten.
+        Raises NotFound `object_not_found`, and as `ref` is resolved; Gone `commit_expired` for a
+        forgotten commit.
         """
         return self._find(ref, path).entry
 
     def open(self, ref: str, path: str) -> Readable:
-        """An object to be read, whatever is written at the path meanwhile. Raises as `stream`, but
-        for what only the bytes can tell."""
+        """Returns an object as a Readable. Later writes to the path do not change it.
+
+        Raises as `stream` does, except for errors that only the bytes show.
+        """
         return Readable(self, self._find_intact(ref, path))
 
     def get(self, ref: str, path: str) -> bytes:
-        """An object's bytes, checked. Raises as `stream`."""
+        """Returns an object's bytes, checked against its checksum. Raises as `stream` does."""
         return b"".join(self.stream(ref, path))
 
     def stream(
         self, ref: str, path: str, *, start: int = 0, end: int | None = None
     ) -> Iterator[bytes]:
-        """The bytes from `start` up to and without `end`, in pieces; a whole object is checked.
+        """Returns the bytes from `start` to before `end`, in pieces. A whole object is checked.
 
-        Raises NotFound (`object_not_found` and as `ref`), Gone `commit_expired` or `purged`; Failed
-        `corrupt_object`, at the last piece or when the object is not there; `storage_error`.
+        Raises NotFound `object_not_found`, and as `ref` is resolved; Gone `commit_expired` or
+        `purged`; Failed `storage_error`. Raises Failed `corrupt_object` if the file is missing, or
+        at the last piece if the checksum differs.
         """
         return self._stream(self._find_intact(ref, path), start=start, end=end)
 
@@ -114,14 +117,15 @@ class Objects:
         after: str = "",
         amount: int = 1000,
     ) -> Page[Entry]:
-        """At most `amount` entries and common prefixes, by path, of what begins with `prefix`.
+        """Returns at most `amount` entries and common prefixes that begin with `prefix`, by path.
 
-        With a delimiter, paths that hold it behind the prefix are shown once, as the common
-        prefix up to and with it. Raises InvalidInput `invalid_argument`, and as `stat`.
+        With a delimiter, paths that contain it behind the prefix are shown once: as the common
+        prefix that ends with the delimiter. Raises InvalidInput `invalid_argument`, and as `stat`
+        does.
         """
         return page_of(
-            # One more tells whether there are more. Where directories are left behind in one step,
-            # each step may take but one entry.
+            # One more row shows whether there are more. With a delimiter, directories are skipped,
+            # and each step may need only one entry.
             lambda place: views.walk(
                 self._context,
                 ref,
@@ -136,11 +140,12 @@ class Objects:
         )
 
     def walk(self, ref: str, *, prefix: str = "", after: str = "") -> Iterator[Entry]:
-        """All entries with `prefix` behind `after`, by path. Raises as `stat`."""
+        """Yields all entries with `prefix` behind `after`, sorted by path. Raises as `stat`
+        does."""
         return views.walk(self._context, ref, prefix=prefix, after=after)
 
     def delete(self, branch: str, path: str) -> None:
-        """Stage the deletion of an object, or drop what is only staged.
+        """Stages the deletion of an object, or drops it if it is only staged.
 
         Raises NotFound `object_not_found` or `branch_not_found`.
         """
@@ -148,15 +153,15 @@ class Objects:
             raise NotFound("object_not_found", f"there is no object {shown(path)} on {branch!r}")
 
     def delete_many(self, branch: str, paths: Iterable[str]) -> builtins.list[str]:
-        """Delete many objects; the paths at which there was none, sorted."""
+        """Deletes many objects. Returns the paths that had none, sorted."""
         return delete_paths(self._context, branch, paths)
 
     def copy(self, branch: str, destination_path: str, source_ref: str, source_path: str) -> Entry:
-        """Copy an object, with type and metadata, and stage the copy.
+        """Copies an object, with type and metadata, and stages the copy.
 
-        A copy of what is staged on the same branch shares its bytes; any other has bytes of its
-        own. Raises as `put` and `stream`; Gone `commit_expired` or `purged` also when the source
-        was let go while it was being copied.
+        A copy of an object that is staged on the same branch shares its bytes. Any other copy has
+        its own. Raises as `put` and `stream` do. Raises Gone `commit_expired` or `purged` also if
+        the source expires or is purged during the copy.
         """
         check_path(destination_path)
         source = self._find_intact(source_ref, source_path)
@@ -167,7 +172,7 @@ class Objects:
             shared = share_staged(self._context, branch, destination_path, source_path)
             if shared is not None:
                 return shared
-            # Committed or dropped meanwhile.
+            # The source was committed or dropped meanwhile.
             source = self._find_intact(source_ref, source_path)
         new = NewObject(
             destination_path,
@@ -185,12 +190,13 @@ class Objects:
         return self._uploads.put(branch, new, check=check)
 
     def move(self, branch: str, destination_path: str, source_path: str) -> Entry:
-        """Move an object within a branch, with type, metadata and date, in one transaction; what is
-        at the destination is replaced.
+        """Moves an object within a branch, with type, metadata and date, in one transaction.
 
-        Of what is only staged no bytes are copied. Raises as `put` and `stream`; InvalidInput
-        `invalid_argument` for a move onto itself; Gone `commit_expired` or `purged`; Conflict
-        `branch_moved` when commits keep coming between.
+        An object at the destination is replaced. If the source is only staged, no bytes are copied.
+
+        Raises as `put` and `stream` do. Raises InvalidInput `invalid_argument` for a move onto
+        itself; Gone `commit_expired` or `purged`; Conflict `branch_moved` if commits keep moving
+        the branch.
         """
         return move_path(
             self._context,
@@ -201,8 +207,8 @@ class Objects:
         )
 
     def is_missing(self, entry: Entry) -> bool:
-        """Whether the bytes of an entry are not on the storage. What lies outside of it is not
-        looked for."""
+        """Whether an entry's bytes are missing on the storage. False for objects outside the
+        storage root."""
         return not is_external(entry.address) and self._context.storage.head(entry.address) is None
 
     def _find(self, ref: str, path: str) -> views.Found:
@@ -229,7 +235,8 @@ class Objects:
         return pieces if start or end is not None else checked(pieces, found.entry)
 
     def _lost(self, found: views.Found) -> Exception:
-        """Why an object is not where it should be: purged, let go a moment ago, or lost."""
+        """Returns the error for an object that is lost. Raises Gone if it was purged, or has just
+        expired."""
         with self._context.metadata.snapshot() as tx:
             require_not_purged(tx, self._context.repository_id, [found.entry.address])
             if found.commit is not None:
@@ -242,10 +249,12 @@ class Objects:
 
 
 def checked(pieces: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
-    """The pieces of a whole object. Raises Failed `corrupt_object` at the last one when they are
-    not those that were stored."""
+    """Yields the pieces of a whole object, and checks them.
+
+    Raises Failed `corrupt_object` at the end if they are not the bytes that were stored.
+    """
     if is_external(entry.address):
-        # Whoever imported it gave the checksum, of whatever sort, or none.
+        # The importer gave the checksum: of any kind, or none.
         yield from pieces
         return
     digest = hashlib.sha256()

@@ -1,22 +1,22 @@
-"""Whose storage this is: `_ebbtide/OWNER` against the pairs that the database wrote.
+"""The owner of a storage: `_ebbtide/OWNER`, compared with the pairs that the database wrote.
 
-A restored backup, or a copy of the database that points at the production bucket, knows nothing of
-what was written since, and would take it for garbage. The file carries an epoch with a random
-nonce; the database records each pair before it is written. A pair in the file that the database
-never wrote means that another database owns the storage now.
+A restored backup knows nothing of later data, and would take it for garbage. The same is true of a
+copy of the database that uses the production bucket. Therefore the file has an epoch with a random
+nonce, and the database records each pair before it writes the file. If the file has a pair that
+this database never wrote, the storage now belongs to another database.
 
-It moves on after each change of what is kept (commits, refs, policies, holds, collections), before
-anybody is told that the change is made: a copy of the database from before it, however young, does
-not own the storage any more. The pair is recorded after the change, so that whoever has the pair
-has the change. What is only staged moves it once a minute.
+OWNER moves after each change of what is kept (commits, refs, policies, holds, collections), and
+before the caller hears that the change is made. A copy of the database from before the change no
+longer owns the storage, however young the copy is. The pair is recorded after the change, so that a
+copy with the pair also has the change. Uploads and staged changes move OWNER once a minute.
 
-The file changes only from the very content that was checked: whoever slept between the check and
-the write finds that it is another by now. It is never deleted, since no storage deletes on a
-condition: when a repository ends it says so (`closed`), and the next one at that root begins from
-there. A storage that knows no conditions is written to while the database holds the repository,
-which is the best that can be done there.
+The file is replaced only if it still has the content that was checked. If a process was suspended
+between check and write, it finds another content. The file is never deleted, because no storage has
+conditional deletes. When a repository ends, the file says so (`closed`), and the next repository at
+that root continues from there. A storage without conditional writes is written to while the
+database holds the repository. No better protection is possible there.
 
-Not for: deciding what a run does about it (the gates), or the run's lease (`leases.py`).
+Not for: what a run does if the owner is another one (the gates), or the run's lease (`leases.py`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ OWNER_ADDRESS: Final = "_ebbtide/OWNER"
 FORMAT_VERSION: Final = 1
 MOVE_EVERY: Final = timedelta(minutes=1)
 EPOCHS_BEHIND_MAX: Final = 16
-"""By how many the file may be behind what was seen there before: on a storage that knows no
-conditions a write may arrive late."""
+"""How many epochs the file may be behind the last epoch that was seen there. On a storage without
+conditional writes, a write may arrive late."""
 EPOCHS_REMEMBERED: Final = 1_000
 WRITES_MAX: Final = 100
-"""How often to try again when somebody else wrote the file in between."""
+"""How often a write is tried if others write the file in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class OwnerPair:
 
 @dataclass(frozen=True, slots=True)
 class OwnerFile:
-    """What the OWNER file says: whose the storage is or was; and which version of the file it
-    is."""
+    """The content of OWNER: the repository that owns or owned the storage. `version` is that of the
+    file."""
 
     store_id: str
     repository_id: str
@@ -71,8 +71,10 @@ class OwnerFile:
 
 
 def read_owner(storage: Storage) -> OwnerFile | None:
-    """The OWNER file; None where there is none. Refused `storage_foreign` when it cannot be read,
-    `unknown_format_version`."""
+    """Returns the content of OWNER, or None if there is no such file.
+
+    Raises Refused `storage_foreign` if the content cannot be read, and `unknown_format_version`.
+    """
     try:
         data, version = storage.get_versioned(OWNER_ADDRESS)
         content = json.loads(data)
@@ -96,8 +98,10 @@ def read_owner(storage: Storage) -> OwnerFile | None:
 
 
 def close_owner(storage: Storage, *, store_id: str, repository_id: str) -> None:
-    """Say in the OWNER file that its repository ended, if it is that repository's. Refused
-    `storage_foreign` when it is another's; nothing where it is closed, or not there."""
+    """Marks OWNER as closed when its repository ends. Does nothing if it is closed or missing.
+
+    Raises Refused `storage_foreign` if it names another repository, Failed `storage_error`.
+    """
     for _ in range(WRITES_MAX):
         found = read_owner(storage)
         if found is None:
@@ -114,12 +118,12 @@ def close_owner(storage: Storage, *, store_id: str, repository_id: str) -> None:
 
 
 def foreign(storage: Storage, what: str) -> Refused:
-    """The error for a storage that is another database's."""
+    """The error for a storage that belongs to another database."""
     return Refused(
         "storage_foreign",
         f"{_where(storage)} {what}. Nothing was written or deleted there. If this database is the "
-        "right one for this storage, say so with 'ebbtide repo adopt'; what other databases "
-        "wrote there since will then be garbage to this one",
+        "right one for this storage, run 'ebbtide repo adopt'. Files that other databases wrote "
+        "there since are then garbage to this database",
     )
 
 
@@ -130,18 +134,21 @@ def _write(
     *,
     alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> str | None:
-    """Write the file if it still is that version; its version then, "" where that is not known;
-    None where it was not. A storage that knows no conditions is written to within `alone`."""
+    """Writes OWNER if the file still has that version. Returns the new version, or None.
+
+    None means that the file has another version. The new version is "" if the storage does not tell
+    it. A storage without conditional writes is written to within `alone`.
+    """
     data = _encode(content)
     try:
         return storage.replace(OWNER_ADDRESS, data, version=version)
     except Conflict:
         now = read_owner(storage)
         if now is None or now.version != version:
-            # Perhaps an answer was lost on the way, and the client had sent it again.
+            # Perhaps the answer to this write was lost, and the client sent it again.
             is_mine = now is not None and replace(now, version=content.version) == content
             return now.version if now is not None and is_mine else None
-        # It is what it was, and refused all the same, as Ceph's gateway did until version 17.
+        # The file is unchanged, and the write was refused, as by Ceph's gateway until version 17.
     except Failed as error:
         if error.kind != "storage_unconditional":
             raise
@@ -166,7 +173,8 @@ def _encode(content: OwnerFile) -> bytes:
 
 def _busy(storage: Storage) -> Failed:
     return Failed(
-        "storage_error", f"{_where(storage)} was written by others each time: try it again"
+        "storage_error",
+        f"{_where(storage)} was changed by other processes at each attempt: try again",
     )
 
 
@@ -199,8 +207,10 @@ class Ownership:
         self._announced = 0
 
     def claim(self) -> None:
-        """Write the first OWNER of a new repository, in the place of that of one that ended.
-        Conflict `root_not_empty` if another's is there."""
+        """Writes the first OWNER of a new repository, over the closed one of an ended repository.
+
+        Raises Conflict `root_not_empty` if another repository has the root.
+        """
         before = read_owner(self._storage)
         mine = self._file(self._record_next(before.pair.epoch if before else 0))
         try:
@@ -222,21 +232,24 @@ class Ownership:
         )
 
     def touch(self) -> None:
-        """Move the epoch if this process has not within a minute: called before every write."""
+        """Moves the epoch, unless this process has done so within a minute. Called before every
+        write."""
         if not self._is_lately(self._moved_at):
             self.move()
 
     def require(self) -> None:
-        """As `check`, if this process has not within a minute: called before every change of what
-        is kept."""
+        """Checks OWNER, unless this process has done so within a minute. Raises as `check` does.
+
+        Called before every change of what is kept.
+        """
         if not self._is_lately(self._checked_at):
             self.check()
 
     def announce(self) -> None:
-        """Move the epoch after a change of what is kept is committed, and before anybody is told of
-        it. Changes of several threads share a move that begins behind them all.
+        """Moves the epoch after a change of what is kept, before the caller hears of the change.
 
-        Raises what `move` does, saying that the change is made.
+        Changes of several threads share one move that begins after all of them. Raises as `move`
+        does. The message says that the change is made.
         """
         ticket = next(self._tickets)
         with self._moving:
@@ -255,13 +268,15 @@ class Ownership:
             self._announced = last
 
     def move(self) -> None:
-        """Check, then record and write the next pair, unless somebody else of this database moved
-        on meanwhile. Refused `storage_foreign` as in `check`."""
+        """Checks OWNER, then records and writes the next pair. Raises as `check` does; Failed.
+
+        If another process of this database moves OWNER meanwhile, that move is enough.
+        """
         with self._moving:
             self._move()
 
     def _move(self) -> None:
-        # What this process wrote last need not be read again: the write finds out.
+        # The process need not read the file that it wrote last: the write notices another content.
         found = self._mine or self.check()
         mine = self._file(self._record_next(found.pair.epoch))
         for _ in range(WRITES_MAX):
@@ -281,7 +296,11 @@ class Ownership:
         return instant is not None and timedelta(0) <= self._host_now() - instant < MOVE_EVERY
 
     def check(self) -> OwnerFile:
-        """The OWNER file. Refused `storage_foreign` unless this database wrote it, and lately."""
+        """Returns OWNER, if this database wrote it lately.
+
+        Raises Refused `storage_foreign` otherwise. The file may be at most EPOCHS_BEHIND_MAX epochs
+        behind the last epoch that was seen there.
+        """
         found = self._read()
         pair = found.pair
         with self._metadata.snapshot() as tx:
@@ -314,9 +333,9 @@ class Ownership:
         return found
 
     def adopt(self) -> None:
-        """Take the storage over, whoever OWNER names: an operator's explicit decision.
+        """Takes the storage over, whatever OWNER says: an operator's explicit decision.
 
-        Refused `unknown_format_version` when a newer program wrote it.
+        Raises Refused `unknown_format_version` if a newer program wrote the file.
         """
         try:
             found = read_owner(self._storage)
@@ -332,8 +351,10 @@ class Ownership:
         return owner_epochs.c.repository_id == self._repository_id
 
     def _record_next(self, seen_epoch: int) -> OwnerPair:
-        """The pair that may be written next, in the database before it is in the storage, where
-        `seen_epoch` is now."""
+        """Records the next pair in the database, and returns it. The storage is written afterwards.
+
+        `seen_epoch` is the epoch that the storage has now.
+        """
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, trashed=True)
             while True:
@@ -344,7 +365,7 @@ class Ownership:
                 if self._insert(tx, pair, seen_epoch):
                     break
             if pair.epoch % EPOCHS_REMEMBERED == 0:
-                # What is on the storage stays known, however often nothing could be written there.
+                # The pair on the storage stays recorded, however many writes have failed since.
                 tx.execute(
                     sa.delete(owner_epochs).where(
                         self._is_mine(), owner_epochs.c.epoch < seen_epoch - EPOCHS_REMEMBERED
@@ -353,7 +374,8 @@ class Ownership:
         return pair
 
     def _insert(self, tx: Transaction, pair: OwnerPair, seen_epoch: int) -> bool:
-        """Whether the pair is recorded; on PostgreSQL another transaction may have been first."""
+        """Records a pair. False if another transaction has recorded its epoch first (on
+        PostgreSQL)."""
         insert = postgresql.insert if tx.dialect_name == "postgresql" else sqlite.insert
         statement = insert(owner_epochs).values(
             repository_id=self._repository_id,
@@ -370,7 +392,7 @@ class Ownership:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else of this database writes the file meanwhile."""
+        """A block in which no other process of this database writes the file."""
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             yield

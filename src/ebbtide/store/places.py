@@ -1,9 +1,9 @@
-"""Where the projects and collections of a repository stand for a collector: what they keep, when
-they end, and what has ended.
+"""The projects and collections of a repository as a collector sees them.
 
-A collection ends when the first of itself and the projects above it does. What was signed through
-it until that day lasts a lease longer at most, whatever the day was set to before: so long its
-content is promised, though the collection may be gone.
+The functions find the data that collections keep, and delete ended collections and projects. A
+collection ends at the earliest of its own date and those of the projects above it. Locators that
+were signed before its end last at most one lease longer, even if the date was another one then. For
+this time the content is promised, although the collection may be gone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ebbtide.store.metadata.projects import ProjectLink, delete_projects, read_p
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A project's path, and when it ends: the first of its own and the ends above it."""
+    """A project's path and depth, and its end: the earliest of its own date and those above it."""
 
     path: str
     ends_at: datetime | None
@@ -35,8 +35,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What collections keep: `refs` of those that are not gone, and `promised`, by content, the
-    end of the last lease on what ends or has ended."""
+    """Everything that collections keep.
+
+    `refs` are the collections and versions that are not gone. `promised` maps content to the end of
+    the last lease on it, for collections that have an end.
+    """
 
     refs: list[Ref] = field(default_factory=list)
     promised: dict[str, datetime] = field(default_factory=dict)
@@ -50,7 +53,7 @@ def read_kept(
     lease_ttl: timedelta,
     trash_time: timedelta,
 ) -> Kept:
-    """What the collections of a repository keep at `now`."""
+    """Returns everything that the collections of a repository keep at `now`."""
     kept = Kept()
     places = read_places(tx, repository_id)
     for use in read_content_uses(tx, repository_id):
@@ -59,7 +62,7 @@ def read_kept(
         if ends_at is None or now - ends_at < trash_time:
             kept.refs.append(_ref(use, place, ends_at))
         if ends_at is not None and use.replication_desired > 0 and now - ends_at < lease_ttl:
-            # Through one that kept no data nothing was signed; before that, the reflog knows.
+            # A collection without data signs nothing. The reflog covers locators from before.
             promised = ends_at + lease_ttl
             kept.promised[use.content_id] = max(
                 promised, kept.promised.get(use.content_id, promised)
@@ -70,8 +73,10 @@ def read_kept(
 def drop_gone(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
 ) -> None:
-    """Drop the collections, with their versions, and projects that are gone, and through which
-    nothing signed can be used any more."""
+    """Deletes gone collections, with their versions, and gone projects.
+
+    They stay until nothing that was signed through them can be used any more.
+    """
     now, lasts = tx.now(), max(trash_time, lease_ttl)
     places = read_places(tx, repository_id)
 
@@ -85,14 +90,14 @@ def drop_gone(
     }
     for batch in in_batches(sorted(over)):
         delete_collections(tx, batch)
-    # The deepest first: no project goes before those in it.
+    # The deepest first: a project is deleted after those in it.
     gone = [project_id for project_id, place in places.items() if is_over(place.ends_at)]
     for batch in in_batches(sorted(gone, key=lambda project_id: -places[project_id].depth)):
         delete_projects(tx, batch)
 
 
 def read_places(tx: Transaction, repository_id: str) -> dict[str, Place]:
-    """The place of every project of a repository, in whatever state it is."""
+    """Returns the place of every project of a repository, in any state: project id to place."""
     tree = read_project_tree(tx, repository_id)
     places: dict[str, Place] = {}
     for project_id in tree:
@@ -101,7 +106,7 @@ def read_places(tx: Transaction, repository_id: str) -> dict[str, Place]:
 
 
 def _place(project_id: str, tree: Mapping[str, ProjectLink], places: dict[str, Place]) -> None:
-    """Set the places of a project and those above it, the outermost first."""
+    """Sets the places of a project and of those above it, the outermost first."""
     line = [project_id]
     while (parent_id := tree[line[-1]].parent_id) is not None and parent_id not in places:
         line.append(parent_id)

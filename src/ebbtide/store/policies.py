@@ -1,6 +1,6 @@
-"""What a repository is to keep: its policy, and the holds on commits.
+"""The retention settings of a repository: its policy, and the holds on commits.
 
-Not for: deciding what a policy keeps (`ebbtide.retention`).
+Not for: deciding which commits a policy keeps (`ebbtide.retention`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REASON_BYTES_MAX: Final = 1024
 
 
 class Retention:
-    """The retention of one repository."""
+    """The policy and the holds of one repository."""
 
     def __init__(self, context: RepositoryContext) -> None:
         self._context = context
@@ -32,13 +32,13 @@ class Retention:
         self._repository_id = context.repository_id
 
     def get(self) -> Policy | None:
-        """The policy; None where none is set. Holds are not in it: see `holds`."""
+        """Returns the policy, or None if none is set. Holds are not in it: `holds` returns them."""
         with self._metadata.snapshot() as tx:
             stored = read_policy(tx, self._repository_id)
         return None if stored is None else Policy.parse(stored)
 
     def set(self, policy: Policy | Mapping[str, Any]) -> tuple[str, ...]:  # JSON
-        """Set the policy. The patterns in it that match no branch now: perhaps misspelt.
+        """Sets the policy. Returns its patterns that match no branch now, and may be misspelt.
 
         Raises InvalidInput `invalid_policy` or `invalid_duration`.
         """
@@ -55,7 +55,8 @@ class Retention:
         return parsed.unmatched(names)
 
     def get_days(self) -> DayRules:
-        """The policy as days. Raises NotFound `policy_not_found`, Conflict `policy_not_in_days`."""
+        """Returns the policy as days. Raises NotFound `policy_not_found`, Conflict
+        `policy_not_in_days`."""
         policy = self.get()
         if policy is None:
             raise NotFound(
@@ -64,8 +65,10 @@ class Retention:
         return DayRules.of(policy)
 
     def set_days(self, rules: DayRules) -> None:
-        """Set a policy of days, in place of none or of another of days: one that says more is not
-        overwritten by who cannot have seen it.
+        """Sets a policy of days, if there is no policy, or another one of days.
+
+        A policy with other rules is not overwritten: a client that knows only days cannot have seen
+        it.
 
         Raises InvalidInput `invalid_policy`, `invalid_duration` or `invalid_name`; Conflict
         `policy_not_in_days`.
@@ -76,7 +79,7 @@ class Retention:
             write_policy(tx, self._repository_id, policy.to_mapping())
 
     def unset_days(self) -> None:
-        """Drop a policy of days. Raises Conflict `policy_not_in_days`."""
+        """Removes a policy of days. Raises Conflict `policy_not_in_days`."""
         with self._context.changing("exclusive") as tx:
             self._require_days(tx)
             write_policy(tx, self._repository_id, None)
@@ -87,12 +90,12 @@ class Retention:
             DayRules.of(Policy.parse(stored))
 
     def unset(self) -> None:
-        """Drop the policy: without one nothing expires."""
+        """Removes the policy. Without a policy nothing expires."""
         with self._context.changing() as tx:
             write_policy(tx, self._repository_id, None)
 
     def hold(self, ref: str, reason: str) -> Hold:
-        """Keep the commit that `ref` means until it is released; another hold on it gives way.
+        """Holds the commit that `ref` names until it is released. Replaces an earlier hold on it.
 
         Raises NotFound, Gone `commit_expired`, InvalidInput `invalid_argument`.
         """
@@ -105,13 +108,13 @@ class Retention:
         return hold
 
     def release(self, ref: str) -> None:
-        """Lift the hold on the commit that `ref` means. Raises NotFound `hold_not_found`."""
+        """Releases the hold on the commit that `ref` names. Raises NotFound `hold_not_found`."""
         with self._context.changing() as tx:
             commit = resolve(tx, self._repository_id, ref).commit
             if not delete_hold(tx, self._repository_id, commit.commit_id):
                 raise NotFound("hold_not_found", f"there is no hold on commit {commit.commit_id}")
 
     def holds(self) -> list[Hold]:
-        """All holds, the oldest first."""
+        """Returns all holds, the oldest first."""
         with self._metadata.snapshot() as tx:
             return list_holds(tx, self._repository_id)

@@ -1,22 +1,23 @@
-"""Everything that no commit holds yet and that is needed all the same, in pages for a collector.
+"""Pages of the uncommitted data of a repository, for a collector.
 
-The reading goes through the tables in the order in which data moves: writes in progress and upload
-tokens, then what is staged, then copies. In one transaction (`uncommitted`) the order does not
-matter. Here each page is a transaction of its own, and nothing that was there before the first and
-is needed after the last is missed, whatever happens between:
+A reading goes through the tables in the order in which data moves: writes in progress and upload
+tokens, then staged rows, then copies. `uncommitted` reads all of them in one transaction, in which
+the order does not matter. Here each page is a transaction of its own. A reading nevertheless finds
+every address that is there before the first page, and is needed after the last one:
 
-- An address moves from "being written" or "promised" to "staged" to "committed", and never back;
-  each move is one transaction. Whoever looks in that order, and at the commits after the last page,
-  meets it: not seen in one table, it had moved on to the next before that was read.
-- A staged row keeps its token, path and address until it is dropped, so that pages by (token, path)
-  pass it or it was not there. Commits that seal a token, or fail, change the list of a branch's
-  tokens and no row; a new token has only what is new. Names of branches play no part.
-- One move leads backwards: a copy that shares an address may be staged where the pages have passed,
-  and its source dropped where they have not. Copies are recorded while a reading is registered, and
-  read last.
+- An address moves from "being written" or "promised" to "staged" to "committed", and never back.
+  Each move is one transaction. A reader that looks in this order, and at the commits after the last
+  page, meets the address. If one table does not have it any more, it is in a later one.
+- A staged row keeps its token, path and address until it is dropped. Pages by (token, path)
+  therefore meet each row that is there all the time. A commit that seals a token, or fails, changes
+  the branch's list of tokens and no row. A new token has only new rows. Names of branches do not
+  matter.
+- One move leads backwards. A copy that shares an address may be staged where the pages have passed,
+  and its source dropped where they have not. Copies are therefore recorded while a reading is
+  registered, and are read last.
 
-What has ended or is gone is judged once, when the reading is registered: in a transaction that
-waits for all who bring it back at that moment, or publish it.
+When a reading is registered, it decides once which rows have ended. Its transaction waits for all
+transactions that are restoring or publishing such rows.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ ROWS_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class UncommittedPage:
-    """Part of a reading (UNCOMMITTED_SCHEMA). `next_continuation` asks for the next part; None at
-    the end."""
+    """A page of a reading (UNCOMMITTED_SCHEMA).
+
+    `next_continuation` asks for the next page, and is None at the end.
+    """
 
     table: pa.Table
     next_continuation: str | None
@@ -62,7 +65,7 @@ class UncommittedPage:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Where a reading has come to: behind the row of `phase` whose key is `after`."""
+    """The position of a reading: behind the row of `phase` whose key is `after`."""
 
     reading_id: str
     phase: str
@@ -71,14 +74,14 @@ class _Position:
 
 @dataclass(slots=True)
 class _Read:
-    """What one page has of a phase; `row_count` has those too that are not in the tables."""
+    """The rows of a phase in one page. `row_count` also counts rows that the tables leave out."""
 
     tables: list[pa.Table]
     row_count: int = 0
 
 
 class Uncommitted:
-    """What is uncommitted in one repository, in pages."""
+    """The uncommitted data of one repository, in pages."""
 
     phases: ClassVar[tuple[Phase, ...]] = PHASES
 
@@ -88,12 +91,13 @@ class Uncommitted:
         self._repository_id = context.repository_id
 
     def page(self, continuation: str | None = None, *, rows_max: int) -> UncommittedPage:
-        """The first page, or the one that a page's `next_continuation` asks for. It has at most
-        `rows_max` rows, and may have fewer, or none, without being the last.
+        """Returns the first page, or the one that a page's `next_continuation` asks for.
 
-        A page may be asked for again until the last was given. Raises InvalidInput
-        `invalid_argument`; Conflict `reading_ended` after the last page, and when the reading took
-        longer than EBBTIDE_PREPARE_TTL.
+        A page has at most `rows_max` rows. It may have fewer, or none, without being the last one.
+        A page can be asked for again until the last one was returned.
+
+        Raises InvalidInput `invalid_argument`. Raises Conflict `reading_ended` after the last page,
+        and if the reading takes longer than EBBTIDE_PREPARE_TTL.
         """
         if not 1 <= rows_max <= ROWS_MAX:
             raise InvalidInput("invalid_argument", f"rows_max is from 1 to {ROWS_MAX}: {rows_max}")
@@ -117,18 +121,20 @@ class Uncommitted:
         return UncommittedPage(pa.concat_tables(tables), next_continuation)
 
     def _begin(self) -> _Position:
-        """Register a reading. What has ended by now cannot come back from here on."""
+        """Registers a reading. Writes, tokens and branches that have ended by now cannot come
+        back."""
         with self._metadata.transaction() as tx:
             reading_id = begin_reading(
                 tx, self._repository_id, lasts=self._context.settings.prepare_ttl
             )
-            # Dropped, not passed over: this waits for whoever is publishing a write that has
-            # ended since, and whose row is staged where no page could miss it from then on.
+            # Ended writes are dropped here, not only skipped. This waits for a transaction that is
+            # publishing a write which has ended since. Its row is then staged before the first
+            # page.
             drop_ended_writes(tx, self._repository_id, lease_ttl=self._context.settings.lease_ttl)
         return _Position(reading_id, self.phases[0].name)
 
     def _require_reading(self, tx: Transaction, reading_id: str) -> datetime:
-        """When the reading began. Conflict `reading_ended`."""
+        """Returns when the reading began. Raises Conflict `reading_ended`."""
         row = tx.execute(
             sa.select(readings.c.started_at, readings.c.ends_at).where(
                 readings.c.repository_id == self._repository_id,
@@ -138,8 +144,8 @@ class Uncommitted:
         if row is None or row.ends_at <= tx.now():
             raise Conflict(
                 "reading_ended",
-                "the reading has come to its end, or took longer than EBBTIDE_PREPARE_TTL: begin "
-                "again with the first page",
+                "the reading has ended, or took longer than EBBTIDE_PREPARE_TTL: begin again with "
+                "the first page",
             )
         started_at: datetime = row.started_at
         return started_at
@@ -147,7 +153,7 @@ class Uncommitted:
     def _read(
         self, tx: Transaction, position: _Position, *, gone_before: datetime, rows_max: int
     ) -> tuple[_Read, _Position | None]:
-        """Read on in one phase; and where to go on from there."""
+        """Reads on in one phase. Returns the rows, and the position to go on from, or None."""
         names = [phase.name for phase in self.phases]
         number = names.index(position.phase)
         phase = self.phases[number]
@@ -180,7 +186,7 @@ class Uncommitted:
         return sign(read_signing_keys(tx)[0], payload)
 
     def _position(self, continuation: str) -> _Position:
-        """What a continuation carries. InvalidInput `invalid_argument`."""
+        """Returns the position in a continuation. Raises InvalidInput `invalid_argument`."""
         with self._metadata.snapshot() as tx:
             keys = read_verifying_keys(tx)
         try:
@@ -190,7 +196,7 @@ class Uncommitted:
         if payload.get("for") != PURPOSE or payload["repository"] != self._repository_id:
             raise InvalidInput(
                 "invalid_argument",
-                "this is no continuation that the repository gave: pass one on as it came, or "
+                "this is no continuation token of this repository: pass the token on unchanged, or "
                 "begin with the first page",
             )
         return _Position(payload["reading"], payload["phase"], tuple(payload["after"]))

@@ -1,7 +1,7 @@
-"""Projects: made, listed, changed, trashed and brought back. Each belongs to one repository.
+"""Projects: making, listing, changing, trashing and restoring them. Each belongs to one repository.
 
-A trashed project hides and later ends what it holds, and nothing below it is touched: what lies in
-it is in the worst state of its own and of all above it.
+A trashed project hides everything in it, and ends it later. The content itself does not change: the
+state of an item is the worst of its own and those of the projects above it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ DESCRIPTION_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """One project as it was when it was looked at.
+    """A project as it was when it was read.
 
-    `expires_at` is its own; `ends_at` the first of that and those of the projects above it, by
-    which its `state` goes. `path` has the names from the outermost project on.
+    `expires_at` is its own date. `ends_at` is the earliest of this date and those of the projects
+    above it, and decides `state`. `path` has the names from the outermost project on.
     """
 
     project_id: str
@@ -61,18 +61,18 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """A project and all those above it, the innermost first."""
+    """A project and all projects above it, the innermost first."""
 
     rows: tuple[ProjectRow, ...]
 
     @property
     def path(self) -> str:
-        """The names from the outermost project on."""
+        """The names, from the outermost project on."""
         return "/".join(row.name for row in reversed(self.rows))
 
     @property
     def ends_at(self) -> datetime | None:
-        """When the first of them expires."""
+        """The earliest date at which one of the projects expires."""
         return earliest(*(row.expires_at for row in self.rows))
 
 
@@ -94,10 +94,11 @@ class Projects:
         expires_at: datetime | None = None,
         ensure_unique_name: bool = False,
     ) -> Project:
-        """Make a project, in another one or in none.
+        """Makes a project, in another project or in none.
 
-        Raises InvalidInput `invalid_name`, `invalid_date` or `invalid_argument` (too deep),
-        NotFound `project_not_found`, Conflict `project_exists`, unless a unique name is asked for.
+        Raises InvalidInput `invalid_name`, `invalid_date` or `invalid_argument` (too deep);
+        NotFound `project_not_found`. Raises Conflict `project_exists` if the name is taken, unless
+        `ensure_unique_name`.
         """
         check_item_name(name)
         check_text("the description", description, bytes_max=DESCRIPTION_BYTES_MAX)
@@ -122,7 +123,7 @@ class Projects:
             return self._project(tx, Lineage(tuple(lineage_of(tx, row.project_id))))
 
     def get(self, project_id: str, *, include_expired: bool = False) -> Project:
-        """One project; with `include_expired` also one in the trash.
+        """Returns a project; with `include_expired`, also one in the trash.
 
         Raises NotFound `project_not_found`.
         """
@@ -130,10 +131,10 @@ class Projects:
             return self._get(tx, project_id, include_expired=include_expired)
 
     def find(self, path: str, *, include_expired: bool = False) -> Project:
-        """The project of an id, or of a path such as `genomes/2026`.
+        """Returns a project by its id, or by a path such as `genomes/2026`.
 
-        A trashed one is found by its path only where no other there has had that name. Raises
-        NotFound `project_not_found`, Conflict `ref_ambiguous`, naming the ids.
+        A trashed project is found by its path if no live one has the path, and no other trashed
+        one. Raises NotFound `project_not_found`, Conflict `ref_ambiguous`, naming the ids.
         """
         with self._metadata.snapshot() as tx:
             if self._lineage(tx, path) is not None:
@@ -156,12 +157,14 @@ class Projects:
         after: tuple[str, str] = ("", ""),
         amount: int = 1000,
     ) -> builtins.list[Project]:
-        """At most `amount` projects of one place behind (name, id), by name and id, of those whose
-        names have the prefix: of the projects that are in no other one without a `parent_id`.
+        """Returns at most `amount` projects of a parent, sorted by name and id.
 
-        With `include_expired` also the trash; `state` and the dates, [from, to) of `expires_at`,
-        choose from what is listed by the projects' own `expires_at`. Raises InvalidInput
-        `invalid_argument` or `invalid_date`, NotFound `project_not_found`.
+        Without `parent_id`, they are the projects that are in no other project. They sort behind
+        `after`. Their names begin with `prefix`. With `include_expired` the trash is listed too.
+        `state`, `from_date` (inclusive) and `to_date` (exclusive) restrict the list by the
+        projects' own `expires_at`.
+
+        Raises InvalidInput `invalid_argument` or `invalid_date`, NotFound `project_not_found`.
         """
         check_amount(amount)
         with self._metadata.snapshot() as tx:
@@ -189,10 +192,10 @@ class Projects:
     def trash(
         self, *, after: tuple[str, str] = ("", ""), amount: int = 1000
     ) -> builtins.list[Project]:
-        """At most `amount` projects behind (name, id), by name and id, that are in the trash by
-        their own `expires_at`, wherever they lie; those that a trashed one holds come back with it.
+        """Returns at most `amount` trashed projects of the repository, sorted by name and id.
 
-        Raises InvalidInput `invalid_argument`.
+        They sort behind `after`. Only the projects' own `expires_at` counts: the content of a
+        trashed project is restored with it. Raises InvalidInput `invalid_argument`.
         """
         check_amount(amount)
         with self._metadata.snapshot() as tx:
@@ -216,11 +219,13 @@ class Projects:
         expires_at: datetime | Keep | None = KEEP,
         ensure_unique_name: bool = False,
     ) -> Project:
-        """Change what is given; of a trashed project only `expires_at`, which brings it back.
+        """Changes the fields that are given.
 
-        Raises NotFound `project_not_found`; Conflict `trashed` for anything else of a trashed one,
-        or for one whose parent is in the trash, `project_exists`; InvalidInput `project_cycle`,
-        and as `create`.
+        Of a trashed project only `expires_at` can be changed, which restores it.
+
+        Raises NotFound `project_not_found`; Conflict `project_exists`; InvalidInput
+        `project_cycle`, and as `create` does. Raises Conflict `trashed` for other fields of a
+        trashed project, or if its parent is in the trash.
         """
         if name is not KEEP:
             check_item_name(name)
@@ -276,9 +281,9 @@ class Projects:
             return self._project(tx, Lineage(tuple(lineage_of(tx, project_id))))
 
     def delete(self, project_id: str) -> Project:
-        """Put a project in the trash, and with it what it holds.
+        """Moves a project to the trash, with everything in it.
 
-        Raises NotFound `project_not_found`, also for one that is there already.
+        Raises NotFound `project_not_found`, also if it is in the trash already.
         """
         with self._context.changing("exclusive") as tx:
             self.require_live_in(tx, project_id)
@@ -286,11 +291,11 @@ class Projects:
             return self._project(tx, Lineage(tuple(lineage_of(tx, project_id))))
 
     def restore(self, project_id: str, *, ensure_unique_name: bool = False) -> Project:
-        """Bring a project back from the trash, and with it what was in it.
+        """Restores a project from the trash, with everything in it.
 
-        Raises NotFound `project_not_found`, Conflict `project_exists` for one that is not in the
-        trash, or whose name is taken, unless a unique one is asked for, and `trashed` for one
-        whose parent is in the trash.
+        Raises NotFound `project_not_found`, and Conflict `project_exists` if it is not in the
+        trash. Raises Conflict `project_exists` if its name is taken, unless `ensure_unique_name`.
+        Raises Conflict `trashed` if its parent is in the trash.
         """
         with self._metadata.snapshot() as tx:
             found = self._get(tx, project_id, include_expired=True)
@@ -301,14 +306,15 @@ class Projects:
         return self.update(project_id, expires_at=None, ensure_unique_name=ensure_unique_name)
 
     def require_live_in(self, tx: Transaction, project_id: str) -> Lineage:
-        """The project, in the caller's transaction, which holds the repository's row.
+        """Returns a live project and those above it.
 
-        Raises NotFound `project_not_found` for one that is trashed or gone.
+        The caller's transaction holds the repository's row. Raises NotFound `project_not_found` if
+        it is trashed or gone.
         """
         return self._require_visible(tx, project_id, include_expired=False)
 
     def lineage_in(self, tx: Transaction, project_id: str) -> Lineage:
-        """A project in whatever state, with those above it."""
+        """Returns a project in any state, with the projects above it."""
         return Lineage(tuple(lineage_of(tx, project_id)))
 
     def _get(self, tx: Transaction, project_id: str, *, include_expired: bool) -> Project:
@@ -325,7 +331,7 @@ class Projects:
         *,
         include_expired: bool,
     ) -> str:
-        """The id of the project of that name in a place; `path` is what was asked for."""
+        """Returns the id of the project of that name in a parent. Errors name the whole `path`."""
         named = projects_named(tx, self._repository_id, parent_id, name)
         return one_of(
             [(row.project_id, self._state(tx, row.expires_at)) for row in named],
@@ -352,7 +358,10 @@ class Projects:
         return line
 
     def _check_parent(self, tx: Transaction, row: ProjectRow, parent_id: str | None) -> None:
-        """Raises InvalidInput `project_cycle` or `invalid_argument`, NotFound."""
+        """Checks that a project may move to a parent.
+
+        Raises InvalidInput `project_cycle` or `invalid_argument`, NotFound.
+        """
         if parent_id is None:
             return
         above = self.require_live_in(tx, parent_id)
@@ -373,8 +382,10 @@ class Projects:
         ensure_unique: bool,
         holder_id: str | None = None,
     ) -> str:
-        """The name, or one like it that nobody but its holder has. Raises Conflict
-        `project_exists`."""
+        """Returns the name, or a similar one that is free.
+
+        The project `holder_id` may have the name. Raises Conflict `project_exists`.
+        """
 
         def is_taken(candidate: str) -> bool:
             return any(
@@ -410,23 +421,25 @@ class Projects:
 def require_changeable(
     asked: Iterable[str], *, what: str, own: LifecycleState, above: LifecycleState
 ) -> None:
-    """Raises Conflict `trashed`: of what is in the trash only `expires_at` can be changed, and of
-    what lies in something that is there nothing can."""
+    """Raises Conflict `trashed` if an item cannot be changed like that.
+
+    Of an item in the trash only `expires_at` can be changed. Of an item in a trashed project
+    nothing can.
+    """
     if above is LifecycleState.TRASHED:
         raise Conflict(
-            "trashed", f"{what} lies in a project that is in the trash: bring that back first"
+            "trashed", f"{what} lies in a project that is in the trash: restore the project first"
         )
     refused = sorted(field for field in asked if not own.can_change(field))
     if refused:
         raise Conflict(
             "trashed",
-            f"{what} is in the trash: bring it back before its {' and '.join(refused)} can be "
-            "changed",
+            f"{what} is in the trash: restore it before you change its {' and '.join(refused)}",
         )
 
 
 def trashed_now(tx: Transaction, context: RepositoryContext) -> StateFilter:
-    """What is in the trash and not gone."""
+    """Returns the filter for items that are in the trash and not gone."""
     return StateFilter(
         now=tx.now(),
         trash_time=context.trash_time,
@@ -440,10 +453,13 @@ def one_of(
     *,
     include_expired: bool,
     what: str,
-    missing: Callable[[bool], NotFound],  # whether the trash has one
+    missing: Callable[[bool], NotFound],  # called with whether the trash has one
 ) -> str:
-    """The id of the one that a name means: the one that is not trashed, else the one in the trash
-    if that may be meant. Raises `missing`, Conflict `ref_ambiguous`."""
+    """Returns the id of the item that a name means.
+
+    This is the live one. If there is none, it is the one in the trash, if `include_expired`. Raises
+    `missing`, Conflict `ref_ambiguous`.
+    """
     live = [item_id for item_id, state in found if state.is_visible()]
     if live:
         return live[0]
@@ -460,7 +476,8 @@ def one_of(
 
 
 def _height(tx: Transaction, row: ProjectRow) -> int:
-    """How many projects lie on the longest way down, the project's own included."""
+    """Returns the number of levels from the project down to the deepest one in it, both
+    included."""
     children: dict[str, list[str]] = {}
     for project_id, link in read_project_tree(tx, row.repository_id).items():
         if link.parent_id is not None:
@@ -480,8 +497,8 @@ def _check_depth(depth: int) -> None:
 
 
 def no_project(name: str, *, is_trashed: bool = False) -> NotFound:
-    """The error for a project that is not there, or only in the trash."""
+    """The error for a project that does not exist, or is in the trash."""
     hint = ""
     if is_trashed:
-        hint = ": it was deleted or has expired, and 'ebbtide project restore' may bring it back"
+        hint = ": it was deleted or has expired; 'ebbtide project restore' may restore it"
     return NotFound("project_not_found", f"there is no project {shown(name)}{hint}")

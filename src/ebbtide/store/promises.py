@@ -1,8 +1,8 @@
-"""How long the store's promises last: one answer for all of its processes, in the database.
+"""The times of the store's promises. They are in the database, and the same for all processes.
 
-What one process promises another one keeps, or breaks by deleting too early: a scheduled job whose
-environment says a shorter time must not. The times are those of the settings when the store is
-made, and change for all processes at once.
+One process makes a promise. Another one keeps it, or breaks it by deleting too early. A scheduled
+job whose environment has a shorter time must not break it. The times are taken from the settings
+when the store is made. A later change applies to all processes at once.
 """
 
 from __future__ import annotations
@@ -17,24 +17,28 @@ from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.times import read_times, write_times
 
 PROMISED: Final = ("lease_ttl", "trash_time", "upload_ttl", "prepare_ttl")
-"""The settings by which something is promised that others see to later."""
+"""The settings that are times of promises, which other processes keep later."""
 
 
 def promised(tx: Transaction, settings: Settings) -> Settings:
-    """The settings of a process with the times that the store promises. Whoever deletes asks in the
-    transaction that decides, for they may have changed since the process began."""
+    """Returns the settings of a process, with the times that the store promises.
+
+    A process that deletes calls this in the transaction that decides, because the times may have
+    changed since the process began.
+    """
     return settings.model_copy(update=read_times(tx))
 
 
 def times_of(settings: Settings) -> dict[str, timedelta]:
-    """The promised times among settings, by name."""
+    """Returns the times of promises in the settings, by name."""
     return {name: getattr(settings, name) for name in PROMISED}
 
 
 def promise(tx: Transaction, times: Mapping[str, timedelta]) -> None:
-    """Set promised times, by name, for all processes; those not named stay.
+    """Sets times of promises, by name, for all processes. Other times stay.
 
-    Raises InvalidInput `invalid_argument`, and `invalid_setting` for a time that it cannot be.
+    Raises InvalidInput `invalid_argument` for an unknown name, `invalid_setting` for an invalid
+    time.
     """
     for name in times:
         if name not in PROMISED:

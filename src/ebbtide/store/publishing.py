@@ -1,7 +1,8 @@
 """The end of every commit, merge and revert: a tree is written, then the branch moves to it.
 
-Between the two the tree's files are registered writes, so that no collector takes them. Everything
-that the result rests on is checked again in the transaction that moves the branch.
+In between, the tree's files are registered writes, so that no run deletes them. The transaction
+that moves the branch checks again everything that the result refers to. Not for: choosing the
+changes (`committing`, `merging`).
 """
 
 from __future__ import annotations
@@ -44,8 +45,11 @@ _NOTHING: Final = Tree("")
 
 @dataclass(frozen=True, slots=True)
 class CommitDetails:
-    """What a committer says about a commit. `date` None is the time of publishing; a date stands
-    for any instant within `date_precision` from it on."""
+    """Everything that a committer says about a commit.
+
+    If `date` is None, the commit has the time of publishing. A date stands for any instant between
+    it and `date_precision` later.
+    """
 
     message: str
     committer: str = ""
@@ -64,7 +68,8 @@ class CommitDetails:
 
 @dataclass(frozen=True, slots=True)
 class BuiltTree:
-    """A tree whose files are all written; `registered` are those that are not published yet."""
+    """A tree whose files are all written. `registered` are their addresses that are not published
+    yet."""
 
     tree_id: str
     checksum: str
@@ -73,10 +78,10 @@ class BuiltTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """What is to be published, and what it rests on.
+    """A commit to publish, and everything that it refers to.
 
-    `branch` is as it was when the work began; what is staged under its sealed tokens is dropped
-    if `commits_staged`. Entries of `parent_ids` and `source_ids` may be in the tree.
+    `branch` is as it was when the work began. If `commits_staged`, the rows under its sealed tokens
+    are dropped. The tree may have entries of the commits in `parent_ids` and `source_ids`.
     """
 
     branch: BranchRow
@@ -91,12 +96,13 @@ class Publication:
 def building(
     context: RepositoryContext, parent: CommitRecord | None, changes: Iterable[PathChange]
 ) -> Iterator[BuiltTree]:
-    """The parent's tree, or an empty one, with changes made to it, to be published in the block.
+    """Builds the parent's tree, or an empty one, with changes. The block publishes it.
 
-    A tree that comes out as it was is the parent's own. When the block fails, what was written is
-    deleted, unless it was published after all. Raises as `apply_changes`, Gone `commit_expired`
-    when the parent was let go meanwhile, and Refused `clock_skew` when the storage's clock and the
-    database's are too far apart.
+    If nothing changes, the result is the parent's own tree. If the block fails, the written files
+    are deleted, unless they were published.
+
+    Raises as `apply_changes` does. Raises Gone `commit_expired` if the parent expired meanwhile,
+    and Refused `clock_skew` if the clocks of the storage and the database are too far apart.
     """
     writes = Writes(context)
     registered: list[str] = []
@@ -108,11 +114,11 @@ def building(
     try:
         yield _build(context, parent, changes, register, registered)
     except BaseException as error:
-        # The first error is the one to tell. What this cannot clear away ends by itself.
+        # The first error is reported. Files that cannot be deleted here are reclaimed later.
         with suppress(EbbtideError):
             writes.abandon(registered)
         if parent is not None and isinstance(error, Refused):
-            # Of a parent that was let go meanwhile files may be gone, and nothing is wrong with it.
+            # If the parent expired meanwhile, its files may be gone. That is no damage.
             with context.metadata.snapshot() as tx:
                 require_still_intact(tx, context.repository_id, [parent])
         raise
@@ -144,11 +150,11 @@ def _build(
 
 
 def publish(context: RepositoryContext, publication: Publication) -> CommitRecord:
-    """Make the commit and move the branch to it.
+    """Makes the commit, and moves the branch to it.
 
-    Raises Conflict `branch_moved` (another commit was first, or the staged changes were reset),
-    `write_expired`; Gone `commit_expired` when anything it rests on was let go meanwhile;
-    InvalidInput `invalid_date`; NotFound `branch_not_found`.
+    Raises Conflict `branch_moved` if another commit was first, or the staged changes were reset.
+    Raises Conflict `write_expired`; Gone `commit_expired` if a commit that it refers to expired
+    meanwhile; InvalidInput `invalid_date`; NotFound `branch_not_found`.
     """
     repository_id = context.repository_id
     before = publication.branch
@@ -167,7 +173,7 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
         )
         sealed = branch.sealed_tokens
         if publication.commits_staged:
-            # What was sealed since stays, for the commit that sealed it or the next.
+            # Tokens that were sealed since stay, for the commit that sealed them or the next one.
             sealed = sealed[: len(sealed) - len(before.sealed_tokens)]
             take_up_staged(
                 tx,
@@ -182,7 +188,10 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
 
 
 def _require_unmoved(now: BranchRow, before: BranchRow) -> None:
-    """Newer tokens may have been sealed in front; what was sealed before must still be there."""
+    """Raises Conflict `branch_moved` unless the branch has the same commit and sealed tokens.
+
+    Tokens that were sealed since may stand before these.
+    """
     count = len(before.sealed_tokens)
     is_same = (
         now.branch_id == before.branch_id
@@ -193,7 +202,7 @@ def _require_unmoved(now: BranchRow, before: BranchRow) -> None:
         raise Conflict(
             "branch_moved",
             f"branch {before.name!r} was committed to or reset meanwhile: look at it and try "
-            "again; what is staged on it is still there",
+            "again; its staged changes are still there",
         )
 
 
@@ -214,7 +223,10 @@ def _record(tx: Transaction, publication: Publication, parents: list[CommitRecor
 
 
 def _date(details: CommitDetails, *, now: datetime, parents: list[CommitRecord]) -> datetime:
-    """A commit is younger than its parents, by a microsecond at least."""
+    """Returns the commit's date, at least one microsecond after its parents'.
+
+    Raises InvalidInput `invalid_date`.
+    """
     youngest = max(parent.created_at for parent in parents)
     if details.date is None:
         return max(now, youngest + ONE_MICROSECOND)
@@ -234,12 +246,14 @@ def _date(details: CommitDetails, *, now: datetime, parents: list[CommitRecord])
 
 
 def _check_storage_clock(context: RepositoryContext, address: str) -> None:
-    """Ages are told from the storage's dates and the database's: they must be of one time."""
+    """Raises Refused `clock_skew` if the clocks of the storage and the database are too far apart.
+
+    Ages are computed from the dates of both. Raises Failed `storage_error` if the file is not
+    there.
+    """
     written = context.storage.head(address)
     if written is None:
-        raise Failed(
-            "storage_error", f"{address} was written and is not there: look at the storage"
-        )
+        raise Failed("storage_error", f"{address} was written, but is missing: check the storage")
     with context.metadata.snapshot() as tx:
         apart = abs(context.clock.storage_time(written.last_modified) - tx.now())
     if apart > context.settings.clock_skew_max:

@@ -1,7 +1,7 @@
-"""The keys that sign the records of purges (Ed25519): an auditor needs the public half alone.
+"""The keys that sign the records of purges (Ed25519). An auditor needs only the public key.
 
-A key is made when it is first asked for. Its private half is in the database, encrypted as the
-secrets of access keys are (`secrets`). Not for: what a record says.
+A key is made on first use. Its private half is in the database, encrypted like the secrets of
+access keys (`secrets`). Not for: the content of records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALGORITHM: Final = "Ed25519"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature, and the public half of the key that made it; both in hexadecimal."""
+    """A signature, and the public key that verifies it, both in hexadecimal."""
 
     key_id: str
     public_key: str
@@ -38,12 +38,13 @@ class PurgeKeys:
         self._box = box
 
     def public_keys(self) -> dict[str, str]:
-        """Public keys in hexadecimal by id, the newest first: the one that signs now."""
+        """Returns the public keys in hexadecimal, by id. The first is the newest one, which
+        signs."""
         with self._metadata.snapshot() as tx:
             return {row.key_id: row.public_key for row in list_purge_keys(tx)}
 
     def current(self) -> tuple[str, str]:
-        """Id and public half of the key that signs; makes one if there is none.
+        """Returns the id and the public key of the key that signs. Makes a key if there is none.
 
         Raises Failed `secret_key_missing` or `secret_key_wrong`.
         """
@@ -51,7 +52,7 @@ class PurgeKeys:
         return row.key_id, row.public_key
 
     def sign(self, message: bytes) -> Signature:
-        """Raises as `current`."""
+        """Signs a message. Raises as `current` does."""
         row = self._row()
         secret = self._box.open(row.secret, bound_to=_binding(row.key_id))
         signature = Ed25519PrivateKey.from_private_bytes(secret).sign(message)
@@ -68,7 +69,8 @@ class PurgeKeys:
         sealed = self._box.seal(private.private_bytes_raw(), bound_to=_binding(key_id))
         public = private.public_key().public_bytes_raw().hex()
         with self._metadata.transaction() as tx:
-            # Two that make the first one meet here: one key is to sign.
+            # If two processes make the first key, the second one waits here, and uses the key of
+            # the first.
             lock_all_repositories(tx)
             found = list_purge_keys(tx)
             if found:
@@ -79,7 +81,7 @@ class PurgeKeys:
 
 
 def is_signed(message: bytes, *, public_key: str, signature: str) -> bool:
-    """Whether the key made the signature of the message; False for what is no key either."""
+    """Whether the key made the signature of the message. False for a text that is no key."""
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
         key.verify(bytes.fromhex(signature), message)

@@ -1,6 +1,6 @@
-"""What was purged stays away: asked by whoever refers to an address that is there already.
+"""Refuses new references to purged addresses. Each reference to an existing address is checked.
 
-Not for: purging (`ebbtide.purge`), or whether any other reason lets an object go.
+Not for: purging (`ebbtide.purge`), or objects that are deleted for another reason.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SHOWN_MAX: Final = 10
 def require_not_purged(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> None:
     """Raises Gone `purged` if any of the addresses was purged.
 
-    `tx` is the transaction that makes the new references visible, and holds the repository's row,
-    shared at least, since before it read what it refers to: a purge takes the row exclusively, so
-    that it sees the new references, or is seen here. `details` has `purge_ids` (sorted),
-    `address_count` and `addresses` (sorted, the first ten).
+    `tx` is the transaction that makes the new references visible. It has held the repository's row,
+    at least shared, since before it read the addresses. A purge takes the row exclusively, so that
+    it sees the new references, or is seen here. `details` has `purge_ids` (sorted), `address_count`
+    and `addresses` (sorted, the first ten).
     """
     found = find_purged(tx, repository_id, addresses)
     if not found:

@@ -1,8 +1,8 @@
-"""Online reclaim: what nobody refers to any more, and no commit ever had, is deleted a lease later.
+"""Online reclaim: deletes objects that no commit ever had, one lease after their last reference.
 
-Each step is a transaction of bounded size, and may be the last: whoever comes next goes on from
-there. Any number of processes do it side by side. Not for: what was committed once, or files that
-no table names, which are the collector's.
+Each step is a transaction of bounded size. After any step another process can continue, and any
+number of processes can work at the same time. Not for: objects that were ever committed, or files
+that no table names. The collector deletes these.
 """
 
 from __future__ import annotations
@@ -40,16 +40,20 @@ from ebbtide.store.promises import promised
 
 BATCH_ADDRESSES: Final = 1000
 PASSES_PER_HOUSEKEEPING: Final = 15
-"""What has ended without anybody noticing is looked for less often than what is due."""
+"""The number of passes for each housekeeping. Rows that ended without notice are looked for less
+often than rows that are due."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """What was done: objects deleted with their bytes, as far as sizes are known; those that were
-    not there; deletes that failed and will be tried again; staged rows taken apart; registrations
-    and tokens that ended."""
+    """The counts of one or more steps.
+
+    `deleted_bytes` has the sizes that are known. `missing_count` are objects that were not there.
+    `failed_count` are failed deletes, which are tried again. `dropped_count` are staged rows of
+    dropped tokens. `ended_count` are registrations and tokens that ended.
+    """
 
     deleted_count: int = 0
     deleted_bytes: int = 0
@@ -73,7 +77,7 @@ Observer = Callable[[Reclaimed], None]
 
 
 class Reclaimer:
-    """Reclaims in all repositories of a store. One thread uses one of these."""
+    """Reclaims in all repositories of a store. For use by one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -82,14 +86,16 @@ class Reclaimer:
         self._contexts: dict[str, RepositoryContext] = {}
 
     def backlog(self) -> tuple[Backlog, datetime]:
-        """How far behind the store is, and at which time of the database's."""
+        """Returns the backlog of the store, and the database's time."""
         with self._metadata.snapshot() as tx:
             return read_backlog(tx), tx.now()
 
     def once(self, observer: Observer | None = None, stopping: Event | None = None) -> Reclaimed:
-        """All that can be done now. `observer` is told after each batch; `stopping` ends it there.
+        """Reclaims everything that can be reclaimed now. Returns the sum of all steps.
 
-        Raises Failed `database_error`. What a storage refuses is counted, and tried again later.
+        `observer` is called after each step, and `stopping` ends the work after a step. Raises
+        Failed `database_error`. If a storage refuses a delete, it is counted, and tried again
+        later.
         """
         total = Reclaimed()
         for steps in ((self._housekeep,), (self._take_apart, self._delete_batch)):
@@ -100,7 +106,7 @@ class Reclaimer:
         return total
 
     def due(self, observer: Observer, stopping: Event) -> None:
-        """What is due, without looking for what has ended. As `once`."""
+        """Reclaims what is due, without looking for ended rows. Raises as `once` does."""
         with self._metadata.snapshot() as tx:
             if not is_due(tx):
                 return
@@ -108,8 +114,11 @@ class Reclaimer:
             observer(done)
 
     def _housekeep(self) -> Reclaimed | None:
-        """Drop what has ended: a thousand registrations and tokens of each repository, and gone
-        branches. None when there was nothing."""
+        """Drops ended rows: registrations of writes, upload tokens, and gone branches.
+
+        At most a thousand registrations and a thousand tokens of each repository. Returns None if
+        there were no such rows.
+        """
         count = 0
         found = False
         for info in self._repositories():
@@ -139,7 +148,8 @@ class Reclaimer:
         return None if count is None else Reclaimed(dropped_count=count)
 
     def _delete_batch(self) -> Reclaimed | None:
-        """Claim some of what is due, delete it, forget it. None when nothing is due."""
+        """Claims due addresses, deletes their objects, and forgets them. Returns None if nothing is
+        due."""
         claim_id = new_id()
         with self._metadata.transaction() as tx:
             claimed, count = claim(
@@ -150,14 +160,14 @@ class Reclaimer:
         infos = {info.repository_id: info for info in self._repositories()}
         total = Reclaimed()
         for repository_id, group in groupby(claimed, key=attrgetter("repository_id")):
-            # One that is gone by now is collected whole by somebody else.
+            # If the repository is gone, a run deletes all of it.
             if repository_id in infos:
                 context = self._context_of(infos[repository_id])
                 total += self._delete_in(context, claim_id, list(group))
         return total
 
     def _repositories(self) -> list[RepositoryInfo]:
-        """Those that are not gone. In one in the trash things come to their end as well."""
+        """Returns the repositories that are not gone. Rows also end in trashed ones."""
         with self._metadata.snapshot() as tx:
             now, trash_time = tx.now(), promised(tx, self._settings).trash_time
             return [
@@ -191,7 +201,7 @@ class Reclaimer:
         )
 
     def _delete(self, context: RepositoryContext, claimed: Sequence[Claimed]) -> dict[str, Outcome]:
-        """Delete the objects; the outcome of each."""
+        """Deletes the objects. Returns the outcome of each address."""
         addresses = [each.address for each in claimed]
         try:
             context.touch_owner()
@@ -205,8 +215,10 @@ class Reclaimer:
 def _in_turn(
     steps: Sequence[Callable[[], Reclaimed | None]], stopping: Event | None
 ) -> Iterator[Reclaimed]:
-    """What steps do, one after the other, until none of them has anything to do: a token of a
-    million entries must not keep what is due waiting."""
+    """Runs the steps in turn until none has work. Yields the result of each.
+
+    In turn, so that a dropped token with a million rows does not delay addresses that are due.
+    """
     is_busy = True
     while is_busy:
         is_busy = False
@@ -230,11 +242,11 @@ class ReclaimThread:
         self._thread = Thread(target=self._run, name="reclaim", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the batch that is under way."""
+        """Stops the thread after the step that is under way."""
         self._stopping.set()
         self._thread.join()
 
@@ -247,7 +259,7 @@ class ReclaimThread:
                 else:
                     self._reclaimer.due(self._observer, self._stopping)
             except EbbtideError as error:
-                # A database that is away for a while: the next pass finds all as it was.
+                # The database may be away for a while. The next pass finds everything unchanged.
                 _log.warning("reclaiming stopped for now: %s", error.message)
             except Exception:  # noqa: BLE001 - told in the log, and tried again
                 # A defect must not end reclaiming for as long as the server runs.

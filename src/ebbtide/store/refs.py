@@ -1,7 +1,7 @@
-"""What branches and tags have in common: found, listed, trashed, brought back.
+"""Operations that branches and tags share: finding, listing, trashing and restoring them.
 
-Each is named by its name, or by its id, which a name never looks like. Several in the trash may
-bear one name. Not for: making them, or what is on a branch.
+A ref is named by its name or by its id. No name looks like an id. Several refs in the trash can
+have one name. Not for: making refs, or the entries on a branch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ebbtide.store.names import REF_LENGTH_MAX
 
 
 class NamedCommit(Protocol):
-    """A branch or tag as it was when it was looked at."""
+    """A branch or tag as it was when it was read."""
 
     @property
     def ref_id(self) -> str:
@@ -41,7 +41,7 @@ class NamedCommit(Protocol):
 
     @property
     def commit_id(self) -> str:
-        """Where it points."""
+        """The commit that it points at."""
 
     @property
     def created_at(self) -> datetime:
@@ -49,11 +49,11 @@ class NamedCommit(Protocol):
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it goes to the trash, or went; None is never."""
+        """When it moves, or moved, to the trash. None is never."""
 
     @property
     def state(self) -> LifecycleState:
-        """Its state at that time."""
+        """Its state when it was read."""
 
 
 Row = TypeVar("Row", BranchRow, TagRow)
@@ -72,19 +72,20 @@ class Refs(ABC, Generic[Row, Found]):
 
     @abstractmethod
     def _found(self, row: Row, state: LifecycleState) -> Found:
-        """What is known of a row."""
+        """Returns the branch or tag of a row, with its state."""
 
     def get(self, ref: str, *, include_expired: bool = False) -> Found:
-        """The one of that name or id; with `include_expired`, if there is none, that in the trash.
+        """Returns the live branch or tag with that name or id.
 
-        Raises NotFound `branch_not_found` or `tag_not_found`, Conflict `ref_ambiguous` for a name
-        that several in the trash bear.
+        With `include_expired`, returns one in the trash if there is no live one. Raises NotFound
+        `branch_not_found` or `tag_not_found`, and Conflict `ref_ambiguous` if several in the trash
+        have the name.
         """
         with self._metadata.snapshot() as tx:
             return self._look(tx, self._require(tx, ref, include_expired=include_expired))
 
     def list(self, *, include_expired: bool = False) -> list[Found]:
-        """All by name; with `include_expired`, those in the trash too."""
+        """Returns all live refs by name; with `include_expired`, also those in the trash."""
         with self._metadata.snapshot() as tx:
             states = Listed(include_expired=include_expired).at(tx.now(), self._context.trash_time)
             conditions = states.conditions(self._table.table.c.expires_at)
@@ -99,9 +100,10 @@ class Refs(ABC, Generic[Row, Found]):
         amount: int = 1000,
         listed: Listed | None = None,
     ) -> builtins.list[Found]:
-        """At most `amount` by name and id, behind a name, or behind a name, a blank and an id.
+        """Returns at most `amount` refs, sorted by name and id.
 
-        Raises InvalidInput `invalid_argument`, `invalid_date`.
+        They sort behind `after`: a name, or a name, a blank and an id. Their names begin with
+        `prefix`, and `listed` filters them. Raises InvalidInput `invalid_argument`, `invalid_date`.
         """
         return self._page(prefix, after, amount, listed or Listed())
 
@@ -128,10 +130,10 @@ class Refs(ABC, Generic[Row, Found]):
             return [self._look(tx, row) for row in rows]
 
     def delete(self, ref: str) -> Found:
-        """Put one in the trash: its name is free, and all it holds stays for `trash_time`.
+        """Moves a branch or tag to the trash. Its name is free at once.
 
-        Raises NotFound `branch_not_found` or `tag_not_found`, Conflict `branch_protected` for the
-        default branch.
+        Its commit and staged changes stay for `trash_time`. Raises NotFound `branch_not_found` or
+        `tag_not_found`, Conflict `branch_protected` for the default branch.
         """
         with self._context.changing("exclusive") as tx:
             row = self._require(tx, ref, lock="exclusive")
@@ -140,10 +142,10 @@ class Refs(ABC, Generic[Row, Found]):
     def set_expiry(
         self, ref: str, expires_at: datetime | None, *, ensure_unique_name: bool = False
     ) -> Found:
-        """Say when one goes to the trash by itself; None is never, a past time is now.
+        """Sets when a ref moves to the trash: None is never, and a past time is now.
 
-        One in the trash comes back by None or a time to come, with all that it held; where its name
-        was taken since, under another name if `ensure_unique_name`.
+        For a ref in the trash, None or a future time restores it, with its staged changes. If its
+        name was taken meanwhile, `ensure_unique_name` gives it another name.
 
         Raises NotFound `branch_not_found` or `tag_not_found`; Conflict `branch_protected`,
         `ref_ambiguous`, `branch_exists`, `tag_exists`; Gone `commit_expired`; InvalidInput
@@ -157,8 +159,11 @@ class Refs(ABC, Generic[Row, Found]):
             return self._revive(tx, row, asked, ensure_unique_name=ensure_unique_name)
 
     def restore(self, ref: str, *, ensure_unique_name: bool = False) -> Found:
-        """Bring one back from the trash, for good: by its id, or by its name, if no other in the
-        trash bears it. Raises as `set_expiry`."""
+        """Restores a ref from the trash, and clears its date of expiry.
+
+        `ref` is its id, or its name if no other ref in the trash has the name. Raises as
+        `set_expiry` does.
+        """
         with self._context.changing("exclusive") as tx:
             row = self._recoverable(tx, ref, lock="exclusive")
             if row is None:
@@ -171,7 +176,7 @@ class Refs(ABC, Generic[Row, Found]):
             return self._revive(tx, row, None, ensure_unique_name=ensure_unique_name)
 
     def _set_expiry(self, tx: Transaction, row: Row, expires_at: datetime | None) -> Found:
-        """The repository is locked."""
+        """The caller has locked the repository."""
         if expires_at is not None:
             if self.kind == "branch" and row.name == self._context.info.default_branch:
                 raise Conflict(
@@ -179,7 +184,7 @@ class Refs(ABC, Generic[Row, Found]):
                     f"{shown(row.name)} is the default branch: it cannot be deleted",
                 )
             if row.expires_at is None or expires_at < row.expires_at:
-                # What was signed until now may outlast the new date.
+                # Locators that were signed until now may last longer than the new date.
                 insert_reflog(
                     tx,
                     self._repository_id,
@@ -192,7 +197,8 @@ class Refs(ABC, Generic[Row, Found]):
     def _revive(
         self, tx: Transaction, row: Row, expires_at: datetime | None, *, ensure_unique_name: bool
     ) -> Found:
-        """Give one in the trash another date. The repository is locked exclusively."""
+        """Gives a ref in the trash another date. The caller has locked the repository
+        exclusively."""
         if expires_at is not None and expires_at <= tx.now():
             return self._update(tx, row, expires_at=expires_at)
         name = row.name
@@ -232,7 +238,7 @@ class Refs(ABC, Generic[Row, Found]):
     def _recoverable(
         self, tx: Transaction, ref: str, *, lock: LockMode | None = None
     ) -> Row | None:
-        """The one in the trash of that id, or of that name. Conflict `ref_ambiguous`."""
+        """Returns the ref in the trash with that id or name. Raises Conflict `ref_ambiguous`."""
         by_id = self._table.by_id(tx, self._repository_id, ref, lock=lock)
         rows = self._table.expired(tx, self._repository_id, ref) if by_id is None else [by_id]
         found = [row for row in rows if self._state(tx, row) is LifecycleState.TRASHED]
@@ -248,15 +254,18 @@ class Refs(ABC, Generic[Row, Found]):
 
 
 def require_free_name(tx: Transaction, repository_id: str, name: str) -> None:
-    """Raises Conflict `branch_exists` or `tag_exists`: branches and tags share their names, so
-    that a name never means two commits. The repository must be locked exclusively."""
+    """Raises Conflict `branch_exists` or `tag_exists` if the name is taken.
+
+    Branches and tags share their names, so that a name never means two commits. The caller has
+    locked the repository exclusively.
+    """
     kind = _holder(tx, repository_id, name)
     if kind is not None:
         raise taken(kind, name)
 
 
 def _holder(tx: Transaction, repository_id: str, name: str) -> str | None:
-    """Of what kind the ref of that name is, if there is one."""
+    """Returns the kind of the live ref with that name, or None."""
     if BRANCHES.find(tx, repository_id, name) is not None:
         return BRANCHES.kind
     return None if TAGS.find(tx, repository_id, name) is None else TAGS.kind

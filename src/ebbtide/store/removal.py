@@ -1,7 +1,7 @@
-"""Collecting a gone repository whole: what the database has to say to it, and what it drops.
+"""Collecting a gone repository as a whole: its checks and changes in the database.
 
-Every function works inside a transaction of the caller's, so that the transactions of a run stand
-in one place (`formats/gone.py`). Not for: the files.
+Each function works in a transaction of its caller. All transactions of a run are therefore in one
+place (`formats/gone.py`). Not for: the files.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ from ebbtide.store.metadata.schema import branches, commits, pending, readings, 
 
 
 def require_removable(tx: Transaction, repository_id: str, promised: Settings) -> None:
-    """Raises Refused `repository_not_gone`, or `repository_in_use` while anything that was given
-    out has not ended, saying until when; by the database's now."""
+    """Raises Refused unless the repository is gone, and all promises of it have ended.
+
+    Promises are leases, writes, addresses for uploads, and readings. The database's clock decides.
+    Raises Refused `repository_not_gone`, Refused `repository_in_use` with the time until which to
+    wait, and NotFound `repository_not_found`.
+    """
     info = repository_by_id(tx, repository_id)
     if info is None:
         raise NotFound("repository_not_found", f"no repository has the id {repository_id}")
@@ -35,7 +39,7 @@ def require_removable(tx: Transaction, repository_id: str, promised: Settings) -
     ):
         raise Refused(
             "repository_not_gone",
-            f"repository {info.name} ({repository_id}) is not gone: it was brought back, or its "
+            f"repository {info.name} ({repository_id}) is not gone: it was restored, or its "
             "time in the trash is not over",
         )
     until = _ends(tx, info, info.expires_at + promised.lease_ttl)
@@ -49,14 +53,14 @@ def require_removable(tx: Transaction, repository_id: str, promised: Settings) -
 
 
 def _ends(tx: Transaction, info: RepositoryInfo, leased: datetime) -> dict[str, datetime]:
-    """When the last of each kind of what was given out ends."""
+    """Returns the latest end of each kind of promise, by the kind's name in messages."""
     columns: dict[str, sa.Column[Any]] = {  # of Timestamp
         "a write in progress": pending.c.ends_at,
         "an address for an upload": upload_tokens.c.expires_at,
-        "a list of what is uncommitted": readings.c.ends_at,
-        "what was signed of a commit": commits.c.leased_until,
+        "a list of uncommitted files": readings.c.ends_at,
+        "a lease on a commit": commits.c.leased_until,
     }
-    found = {"what was signed before it expired": leased}
+    found = {"a lease from before it expired": leased}
     for what, column in columns.items():
         last = tx.execute(
             sa.select(sa.func.max(column)).where(column.table.c.repository_id == info.repository_id)
@@ -67,7 +71,9 @@ def _ends(tx: Transaction, info: RepositoryInfo, leased: datetime) -> dict[str, 
 
 
 def close_repository(tx: Transaction, repository_id: str, *, run_id: str) -> None:
-    """From this transaction on nothing brings the repository back, whatever a clock or a setting
-    says; and who still has it in hands finds no branch to write to."""
+    """Closes a repository for good: from this transaction on no clock or setting restores it.
+
+    Its branches are deleted, so that a process that still has it open finds no branch to write to.
+    """
     update_repository(tx, repository_id, tombstoned_by=run_id)
     tx.execute(sa.delete(branches).where(branches.c.repository_id == repository_id))

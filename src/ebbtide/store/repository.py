@@ -1,4 +1,4 @@
-"""One repository: its parts, by what they are about."""
+"""One repository, with a part for each group of its operations."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Repository:
 
     @property
     def context(self) -> RepositoryContext:
-        """What operations on the repository work with: database, storage, clock, owner."""
+        """The context of operations on the repository: database, storage, settings, owner."""
         return self._context
 
     @property
     def info(self) -> RepositoryInfo:
-        """Id, name and root."""
+        """The repository's id, name, root, default branch and dates."""
         return self._context.info
 
     @property
     def storage(self) -> Storage:
-        """The storage root."""
+        """The storage of the repository's root."""
         return self._context.storage
 
     def running_id(self) -> str | None:
-        """The collector run that holds the repository now, in whatever process."""
+        """Returns the id of the run that holds the repository now, in any process; or None."""
         with self._context.metadata.snapshot() as tx:
             found = running(
                 tx,
@@ -65,5 +65,5 @@ class Repository:
         return None if found is None else found[0]
 
     def give_up(self, commit_id: str, reason: str) -> CommitRecord:
-        """Record that a damaged commit is lost. See `damage.give_up`."""
+        """Records that a damaged commit is lost, as `damage.give_up` describes."""
         return give_up(self._context, commit_id, reason)

@@ -1,7 +1,7 @@
-"""Resets: staged changes are dropped. A branch's commit is never moved back.
+"""Resets: staged changes are dropped. A reset never moves a branch to another commit.
 
-A commit that is being made from what is dropped must not be published: a reset changes the sealed
-tokens that it began with, and publishing compares them.
+A commit that is being made from dropped changes must not be published. A reset therefore changes
+the sealed tokens of the branch, and publishing compares them with those that the commit began with.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from ebbtide.store.metadata.staged import delete_staged, delete_staged_prefix
 
 
 def reset_all(context: RepositoryContext, branch_name: str) -> None:
-    """Drop everything that is staged on a branch, however much: its tokens are the branch's no
-    more, and the rest is done later."""
+    """Drops all staged changes of a branch, however many. The branch gets a new token.
+
+    The rows under the old tokens are left to the reclaimer.
+    """
     repository_id = context.repository_id
     with context.metadata.transaction() as tx:
         branch = require_branch(tx, repository_id, branch_name, lock="exclusive")
@@ -32,12 +34,12 @@ def reset_all(context: RepositoryContext, branch_name: str) -> None:
 def reset_paths(
     context: RepositoryContext, branch_name: str, *, path: str | None = None, prefix: str = ""
 ) -> int:
-    """Drop what is staged at a path, or at all with a prefix; the number of changes."""
+    """Drops the staged changes at a path, or at all paths with a prefix. Returns their number."""
     repository_id, lease_ttl = context.repository_id, context.settings.lease_ttl
     with context.metadata.transaction() as tx:
         branch = require_branch(tx, repository_id, branch_name, lock="exclusive")
         if branch.sealed_tokens:
-            # An empty token as the oldest makes the list another one, and what is sealed stays.
+            # An empty token at the end changes the list. The rows under the sealed tokens stay.
             update_branch(
                 tx,
                 repository_id,

@@ -1,10 +1,10 @@
-"""Which commit an expression such as `main~2`, `v1.0^2` or `4f1d0a` means.
+"""Expressions that name a commit, such as `main~2`, `v1.0^2` or `4f1d0a`.
 
     REVISION = NAME [@] { ~[N] | ^[N] }
 
-NAME is a branch, a tag, the id of a commit, or the first digits of one that fit no other. A plain
-branch name stands for the branch with what is staged on it where objects are read; `main@` is the
-branch's commit alone. `~N` follows first parents N times, `^N` takes the N-th parent.
+NAME is a branch, a tag, the id of a commit, or the first digits of an id if no other id has them.
+Where objects are read, a plain branch name includes the staged changes. `main@` is the branch's
+commit alone. `~N` follows first parents N times, and `^N` takes the N-th parent.
 
 Not for: whether the commit's data is still there.
 """
@@ -40,17 +40,18 @@ _PREFIX: Final = re.compile(rf"[0-9a-f]{{{PREFIX_LENGTH_MIN},31}}")
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What an expression means: a commit, and the branch if it is a branch's plain name."""
+    """The commit that an expression names. `branch` is set for a branch's plain name."""
 
     commit: CommitRecord
     branch: BranchRow | None = None
 
 
 def resolve(tx: Transaction, repository_id: str, expression: str) -> Revision:
-    """The commit, or stub, that `expression` means.
+    """Returns the commit, or the stub, that `expression` names.
 
-    Raises InvalidInput `invalid_argument` when it is none, NotFound `ref_not_found` or
-    `commit_not_found`, Conflict `ref_ambiguous` when a prefix fits several commits.
+    Raises InvalidInput `invalid_argument` if it is no such expression; NotFound `ref_not_found`,
+    `branch_not_found` or `commit_not_found`; Conflict `ref_ambiguous` if several ids begin with the
+    digits.
     """
     match = _REVISION.fullmatch(expression)
     if match is None:
@@ -78,7 +79,7 @@ def _commit_of(tx: Transaction, repository_id: str, name: str) -> CommitRecord:
         return require_commit(tx, repository_id, tag.commit_id)
     if _FULL_ID.fullmatch(name):
         found = find_commits(tx, repository_id, [name]).get(name)
-        # Content of a collection is no revision: nothing of its history could be looked at.
+        # The content of a collection is no revision: it has no history.
         if found is not None and found.collection_id is None:
             return found
     elif _PREFIX.fullmatch(name):
@@ -101,7 +102,7 @@ def _walk(
         # `~3` is three times the first parent, `^3` once the third, `^0` the commit itself.
         moves += [0] * number if sign == "~" else [number - 1] if number else []
         if len(moves) > STEPS_MAX:
-            raise InvalidInput("invalid_argument", f"at most {STEPS_MAX} steps back can be asked")
+            raise InvalidInput("invalid_argument", f"a revision has at most {STEPS_MAX} steps back")
     for parent_index in moves:
         if parent_index >= len(commit.parent_ids):
             raise NotFound(

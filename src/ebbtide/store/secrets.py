@@ -1,7 +1,7 @@
-"""The key by which secrets are encrypted at rest: a setting, or a file in the store's directory.
+"""The key that encrypts secrets at rest: a setting, or a file in the store's directory.
 
-It is never in the database, so that a copy of that gives nobody's secrets away. Not for: whose
-secrets they are (`keys`).
+It is never in the database, so that a copy of the database reveals no secrets. Not for: the owners
+of the secrets (`keys`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILE_MODE: Final = 0o600
 
 
 class SecretBox:
-    """Encrypts and decrypts with AES-256-GCM. The key is read when it is first needed."""
+    """Encrypts and decrypts with AES-256-GCM. The key is read on first use."""
 
     def __init__(self, directory: Path | None, settings: Settings) -> None:
         self._directory = directory
@@ -34,12 +34,13 @@ class SecretBox:
         self._cipher: AESGCM | None = None
 
     def seal(self, plain: bytes, *, bound_to: str) -> bytes:
-        """Encrypt; what comes out is of use for `bound_to` alone. Raises as `open`."""
+        """Encrypts. The result can be decrypted only with the same `bound_to`. Raises as `open`
+        does."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         return nonce + self._aead().encrypt(nonce, plain, bound_to.encode())
 
     def open(self, sealed: bytes, *, bound_to: str) -> bytes:
-        """Decrypt.
+        """Decrypts. `bound_to` must be that of `seal`.
 
         Raises Failed `secret_key_missing` or `secret_key_wrong`, InvalidInput `invalid_setting`.
         """
@@ -50,8 +51,8 @@ class SecretBox:
         except InvalidTag:
             raise Failed(
                 "secret_key_wrong",
-                "the secrets of the access keys were encrypted by another key: give that one in "
-                f"EBBTIDE_SECRET_KEY, or put its file {KEY_FILE} back",
+                "the secrets of the access keys were encrypted with another key: set "
+                f"EBBTIDE_SECRET_KEY to that key, or restore its file {KEY_FILE}",
             ) from None
 
     def _aead(self) -> AESGCM:
@@ -78,7 +79,7 @@ class SecretBox:
 
 
 def make_key_file(directory: Path | None, settings: Settings) -> None:
-    """Make the file with a new key, unless the setting has one or the file is there."""
+    """Makes the file with a new key, unless the setting has a key, or the file exists."""
     if directory is None or settings.secret_key is not None:
         return
     try:

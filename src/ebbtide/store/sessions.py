@@ -1,7 +1,7 @@
-"""Sessions: who is logged in to the server's pages, and until when.
+"""Sessions: the logins to the server's pages, and their ends.
 
 They are in the database, so that every server of the store knows them. Not for: cookies and forms
-(the server's pages), or whose key it is (`keys`).
+(the server's pages), or the keys (`keys`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FORMS: Final = b"ebbtide forms"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One login. `token` is what the browser holds, and nobody else."""
+    """A login. `token` is known to the browser alone."""
 
     key: AccessKey
     token: str = field(repr=False)
@@ -39,8 +39,10 @@ class Session:
 
     @property
     def form_token(self) -> str:
-        """What each form of the session carries, so that no other site's form is taken for one.
-        It follows from the token, which it does not tell."""
+        """The text in every form of the session, so that forms of other sites are refused.
+
+        It is computed from the token, and does not reveal it.
+        """
         return hmac.new(self.token.encode(), _FORMS, hashlib.sha256).hexdigest()
 
 
@@ -56,7 +58,7 @@ class Sessions:
         self._ttl = ttl
 
     def start(self, access_key_id: str, secret: str) -> Session:
-        """Log in. Raises as `AccessKeys.authenticate`."""
+        """Starts a session. Raises as `AccessKeys.authenticate` does."""
         key = self._keys.authenticate(access_key_id, secret)
         token = secrets.token_urlsafe(TOKEN_BYTES)
         with self._metadata.transaction() as tx:
@@ -69,8 +71,11 @@ class Sessions:
         return Session(key, token, expires_at)
 
     def find(self, token: str) -> Session | None:
-        """The session of a token; None for one that nobody gave out, that has ended, or whose key
-        was revoked. Raises Failed `secret_key_missing`."""
+        """Returns the session of a token, or None.
+
+        None means that the token is unknown, its session has ended, or its key was revoked. Raises
+        Failed `secret_key_missing`.
+        """
         with self._metadata.snapshot() as tx:
             row = find_session(tx, _hash(token))
             if row is None or row.expires_at <= tx.now():
@@ -82,12 +87,12 @@ class Sessions:
         except Failed as error:
             if error.kind != "secret_key_wrong":
                 raise
-            # Made by hand, or before the key was changed, after which all log in anew.
+            # The row was forged, or is older than a change of the key, which ends all sessions.
             return None
         return None if key is None else Session(key, token, row.expires_at)
 
     def end(self, token: str) -> None:
-        """Log out."""
+        """Ends a session."""
         with self._metadata.transaction() as tx:
             delete_session(tx, _hash(token))
 

@@ -1,4 +1,7 @@
-"""Copies within a branch of what is staged there: a second path for the same bytes."""
+"""Copies of staged objects within a branch: a second path for the same bytes.
+
+Not for: copies with bytes of their own (`objects`).
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,17 @@ from ebbtide.store.purged import require_not_purged
 def share_staged(
     context: RepositoryContext, branch: str, destination_path: str, source_path: str
 ) -> Entry | None:
-    """Stage what is staged at one path of a branch at another path too; None when nothing is.
+    """Stages the object at a staged path of a branch at another path, too.
 
-    Raises NotFound `branch_not_found`, Gone `purged`.
+    Returns None if nothing is staged at the source. Raises NotFound `branch_not_found`, Gone
+    `purged`.
     """
     repository_id = context.repository_id
     with context.metadata.transaction() as tx:
-        # Before the source is looked at: it may be dropped before this transaction ends, and a
-        # reading or a fence in between must find the copy.
+        # Locked before the source is read. The source may be dropped before this transaction ends,
+        # and a reading or a fence in between must find the copy.
         tx.lock_repository(repository_id)
-        # Alone on the branch: two copies that cross would wait for each other's rows.
+        # Alone on the branch: two copies in opposite directions would wait for each other's rows.
         row = require_branch(tx, repository_id, branch, lock="exclusive")
         staged = find_staged(tx, repository_id, row.tokens, [source_path])
         token = next((token for token in row.tokens if source_path in staged[token]), None)

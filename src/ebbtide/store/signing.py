@@ -1,8 +1,8 @@
-"""Signed tokens: what the store promised to whoever holds one. Not for what a promise means.
+"""Signed tokens, by which the store makes promises. Not for: the meaning of a promise.
 
-A token is `<key id>.<payload>.<mac>`: the payload as JSON and the HMAC-SHA256 over key id and
-payload, both in base64url without padding (RFC 4648, section 5). The newest key signs; each that is
-not retired verifies.
+A token is `<key id>.<payload>.<mac>`: the payload as JSON, and the HMAC-SHA256 of key id and
+payload. Both are in base64url without padding (RFC 4648, section 5). The newest key signs. All keys
+that are not retired verify.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEY_BYTES: Final = 32
 _PREFIX: Final = re.compile(
     rf"[0-9a-f]{{1,31}}|{ID_PATTERN}(\.([A-Za-z0-9_-]*(\.[A-Za-z0-9_-]{{0,42}})?)?)?"
 )
-"""What the beginning of a token looks like."""
+"""The form of a token that is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +36,21 @@ class SigningKey:
 
     @classmethod
     def generate(cls) -> SigningKey:
-        """A new one."""
+        """Returns a new key."""
         return cls(new_id(), secrets.token_bytes(KEY_BYTES))
 
 
 def sign(key: SigningKey, payload: Mapping[str, Any]) -> str:
-    """A token that carries `payload` (JSON-ready)."""
+    """Returns a token that carries `payload` (JSON-ready)."""
     body = _encode(json.dumps(payload, separators=(",", ":")).encode())
     return f"{key.key_id}.{body}.{_mac(key, body)}"
 
 
 def verify(keys: Mapping[str, bytes | None], token: str) -> dict[str, Any]:
-    """What a token carries. `keys` are secrets by key id, None for a key that is retired.
+    """Returns the payload of a token. `keys` has secrets by key id, and None for a retired key.
 
-    Raises InvalidInput: `token_truncated` for what may be the beginning of a token,
-    `token_key_retired`, `token_invalid` for anything else that no key of the store has signed.
+    Raises InvalidInput `token_truncated` if the token may be cut off, `token_key_retired`, and
+    `token_invalid` for anything else that no key of the store has signed.
     """
     if _PREFIX.fullmatch(token):
         raise InvalidInput(

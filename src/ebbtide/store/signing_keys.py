@@ -1,4 +1,4 @@
-"""The keys that sign tokens: replaced by a new one, and retired once nothing needs them.
+"""The keys that sign tokens: replacing them, and retiring those that nothing needs.
 
 Not for: signing (`signing`), or access keys (`keys`).
 """
@@ -25,8 +25,11 @@ _EVER: Final = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What a rotation did: the key that signs now, those that were retired, and those that still
-    verify, which a rotation after `retirable_at` retires."""
+    """The result of a rotation.
+
+    `key_id` is the key that signs now. The keys in `verifying_ids` still verify. A rotation after
+    `retirable_at` retires them.
+    """
 
     key_id: str
     retired_ids: tuple[str, ...]
@@ -42,13 +45,16 @@ class SigningKeys:
         self._settings = settings
 
     def rotate(self, *, at_once: bool = False) -> Rotation:
-        """Sign with a new key from now on, and retire each older one once all that it signed has
-        ended; or `at_once`, for a key that leaked: what it signed is refused from now on."""
+        """Makes a new key, which signs from now on, and retires older keys.
+
+        An older key is retired once everything that it signed has ended. With `at_once`, for a key
+        that leaked, all older keys are retired now: everything that they signed is refused.
+        """
         new = SigningKey.generate()
         with self._metadata.transaction() as tx:
             insert_signing_key(tx, new)
         with self._metadata.transaction() as tx:
-            # From here on nobody signs with an older one, however long the other was open.
+            # From here on no process signs with an older key, however long the first block took.
             date_signing_keys(tx)
             now, longest = tx.now(), _longest(promised(tx, self._settings))
             superseded_before = _EVER if at_once else now - longest
@@ -63,6 +69,8 @@ class SigningKeys:
 
 
 def _longest(promised: Settings) -> timedelta:
-    """How long the last token that a key signed can be used: a locator, an address to upload to, or
-    the place where a reading of what is uncommitted goes on."""
+    """Returns the longest time for which a token can be used after it was signed.
+
+    Tokens are locators, addresses for uploads, and continuations of readings (`preparing`).
+    """
     return max(promised.lease_ttl, promised.upload_ttl, promised.prepare_ttl)

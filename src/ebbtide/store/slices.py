@@ -1,7 +1,7 @@
-"""Slices: directories of objects that one process fills, so that a listing is cut by their names.
+"""Slices: directories of objects, each filled by one process. A listing can skip them by name.
 
-The name of a slice is a descending id of the instant at which it was opened: the newest sorts
-first, and nothing in a slice is older than its name.
+The name of a slice is a descending id of the instant at which it was opened. The newest slice sorts
+first. No object in a slice is older than the slice's name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ebbtide.store.content.layout import new_object_address
 
 
 class Slices:
-    """Fresh addresses in this process's current slice, which closes when full or old."""
+    """New addresses in this process's current slice. A slice is closed when it is full or old."""
 
     def __init__(self, settings: Settings) -> None:
         self._objects_max = settings.slice_objects_max
@@ -26,7 +26,7 @@ class Slices:
         self._object_count = 0
 
     def new_addresses(self, count: int, *, now: datetime) -> list[str]:
-        """`count` addresses that nobody else gets; `now` is the database's time."""
+        """Returns `count` addresses that nobody else gets. `now` is the database's time."""
         with self._lock:
             return [self._new_address(now) for _ in range(count)]
 

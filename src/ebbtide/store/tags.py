@@ -1,4 +1,4 @@
-"""Tags. What they have in common with branches is in `refs`."""
+"""The tags of a repository. `refs` has the operations that branches share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ebbtide.store.revisions import resolve
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """One tag as it was when it was looked at."""
+    """A tag as it was when it was read."""
 
     tag_id: str
     name: str
@@ -32,14 +32,15 @@ class Tag:
 
 
 class Tags(Refs[TagRow, Tag]):
-    """The tags of one repository. A tag never moves; it can be deleted and made anew."""
+    """The tags of one repository. A tag never moves. It can be deleted, and made again."""
 
     def __init__(self, context: RepositoryContext) -> None:
         super().__init__(context, TAGS)
 
     def create(self, name: str, ref: str, *, expires_at: datetime | None = None) -> Tag:
-        """Name the commit that `ref` means; nothing staged comes along. At `expires_at` the tag
-        goes to the trash by itself; a past time is now.
+        """Makes a tag of the commit that `ref` names, without staged changes.
+
+        At `expires_at` the tag moves to the trash. A past time means now.
 
         Raises InvalidInput `invalid_name`, `invalid_date`; Conflict `branch_exists` or
         `tag_exists`; NotFound; Gone `commit_expired`.

@@ -1,6 +1,6 @@
-"""From a name and a path to the address behind them, for who asks what becomes of a file.
+"""Finds the address behind a ref and a path, to explain what happens to the file.
 
-Not for: reading objects, or whether anything keeps them.
+Not for: reading objects, or finding what keeps them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from ebbtide.store.places import read_kept
 
 
 def address_at(context: RepositoryContext, ref: str, path: str) -> str:
-    """The address of what a revision, or the collection of that path, has at a path.
+    """Returns the address of the object at a path of a revision, or of a collection.
 
-    Raises NotFound `ref_not_found`, `object_not_found`; InvalidInput `invalid_path`, and
-    `invalid_argument` for what lies outside the storage root; Gone `commit_expired`.
+    `ref` is the revision, or the path of the collection. Raises NotFound `ref_not_found`,
+    `object_not_found`; InvalidInput `invalid_path`; Gone `commit_expired`. Raises InvalidInput
+    `invalid_argument` if the object lies outside the storage root.
     """
     check_path(path)
     content_id = _content_of(context, ref)
@@ -36,15 +37,18 @@ def address_at(context: RepositoryContext, ref: str, path: str) -> str:
     if is_external(entry.address):
         raise InvalidInput(
             "invalid_argument",
-            f"{shown(path)} of {shown(ref)} was imported from {entry.address}: what lies outside "
-            "the storage root is never collected",
+            f"{shown(path)} of {shown(ref)} was imported from {entry.address}: files outside "
+            "the storage root are never collected",
         )
     return entry.address
 
 
 def _content_of(context: RepositoryContext, name: str) -> str | None:
-    """What a collection that is not gone has, by its path; None for what is a branch's name or a
-    tag's, or no collection's. An earlier version has its number behind an @."""
+    """Returns the content of the collection with that path, or None.
+
+    An earlier version has its number behind an @. The collection must not be gone. None also if a
+    branch or tag has the name.
+    """
     with context.metadata.snapshot() as tx:
         kept = read_kept(
             tx,

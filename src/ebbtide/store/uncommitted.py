@@ -1,11 +1,13 @@
-"""Everything that no commit holds yet and that is needed all the same: the relation, in one
-transaction. In pages it is in `preparing`.
+"""The uncommitted data of a repository that is needed, read in one transaction.
 
-Each table is read by one statement, in the order of its key. A statement for each branch costs
-PostgreSQL round trips, one for some hundred branches a scan of the whole table each. Rows come
-through SQLAlchemy Core without its types: the bare driver saves a fifth of that. ADBC saves more,
-but is a connection of its own, which cannot share the snapshot of SQLite. There, all that is staged
-comes as arrays of JSON, some thousand rows each, at less than half of the cost.
+`preparing` reads it in pages. Here one statement reads each table, in the order of its key. A
+statement for each branch would cost PostgreSQL many round trips. If each statement were for some
+hundred branches, each would scan the whole table.
+
+Rows come through SQLAlchemy Core without its types; the bare driver would save a fifth of the time.
+ADBC would save more. But ADBC has a connection of its own, which cannot share SQLite's snapshot. On
+SQLite, all staged rows come as JSON arrays of some thousand rows each, which takes less than half
+of the time.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ from ebbtide.store.metadata.schema import (
 
 ROWS_PER_TABLE: Final = 2_000
 BATCHES_AT_ONCE: Final = 2
-"""Batches of addresses: one is asked about while the rows of the other are made use of. All of them
-wait in memory."""
+"""How many batches of addresses are in work: one is queried while the rows of the other are used.
+All of them are in memory."""
 
 UNCOMMITTED_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -48,8 +50,9 @@ UNCOMMITTED_SCHEMA: Final = make_schema(
     ("until", pa.timestamp("us", "UTC")),
     ("created_at", pa.timestamp("us", "UTC")),
 )
-"""An address, why it is needed, when that ends by itself (null: it does not), and since when it is
-there. An address may come more than once. What lies outside the storage root is left out."""
+"""The columns are an address, the reason why it is needed, the time when this need ends by itself,
+and the time since when the address exists. `until` is null if the need does not end by itself. An
+address may come more than once. Addresses outside the storage root are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,10 @@ class Phase:
     until: sa.Column[datetime] | None = None
 
     def select(self, repository_id: str, *, dated: bool = True) -> sa.Select[Any]:  # see `to_table`
-        """Address, until and created_at, the dates as the integers that they are stored as; or
-        without created_at."""
+        """Returns a query of address, `until` and `created_at`.
+
+        The dates are integers, as they are stored. Without `dated`, `created_at` is null.
+        """
         until = sa.null() if self.until is None else sa.type_coerce(self.until, sa.BigInteger)
         created_at = sa.type_coerce(self.created_at, sa.BigInteger) if dated else sa.null()
         return (
@@ -108,8 +113,11 @@ def uncommitted(
     now: datetime,
     trash_time: timedelta,
 ) -> Iterator[pa.Table]:
-    """All of it (UNCOMMITTED_SCHEMA) in batches. `tx` is a snapshot, and `now` no later than it:
-    what has ended by then is published by nobody since."""
+    """Yields all uncommitted data (UNCOMMITTED_SCHEMA), in batches.
+
+    `tx` is a snapshot, and `now` is no later than it. A write that has ended by `now` cannot have
+    been published since.
+    """
     for phase in PHASES:
         query, live = _open(tx, phase, repository_id, now=now, trash_time=trash_time)
         if phase is STAGED and tx.dialect_name == "sqlite":
@@ -128,9 +136,11 @@ def uncommitted_among(
     now: datetime,
     trash_time: timedelta,
 ) -> Iterator[pa.Table]:
-    """As `uncommitted`, of some addresses alone, each batch of which is asked for together, one
-    ahead of what is made of another, and none twice. What is staged has no date: an index tells all
-    but that."""
+    """Yields the same as `uncommitted`, for some addresses only.
+
+    Each batch of addresses is queried once, while the rows of the batch before are used. Staged
+    rows have no `created_at`: an index has all other columns.
+    """
     opened = [
         (phase, *_open(tx, phase, repository_id, now=now, trash_time=trash_time, dated=False))
         for phase in PHASES
@@ -154,7 +164,8 @@ def _open(
     trash_time: timedelta,
     dated: bool = True,
 ) -> tuple[sa.Select[Any], frozenset[str] | None]:
-    """Rows of a phase, and of what is staged, the tokens of branches that are not gone."""
+    """Returns the query of a phase. For staged rows, also returns the tokens of branches that are
+    not gone."""
     query = phase.select(repository_id, dated=dated or phase is not STAGED)
     if phase.until is not None:
         query = query.where(phase.until > now)
@@ -165,7 +176,8 @@ def _open(
 
 
 def _has_rows(tx: Transaction, table: sa.Table, repository_id: str) -> bool:
-    """Most tables are empty at most times, and to ask costs as much as to look."""
+    """Whether a table has rows of the repository. Often it has none, and then the query of
+    addresses, which would take as long as on a full table, is not made."""
     query = sa.select(sa.literal(1)).where(table.c.repository_id == repository_id).limit(1)
     return tx.execute(query).first() is not None
 
@@ -176,10 +188,10 @@ def _chosen(
     query: sa.Select[Any],  # rows of the phase
     addresses: Sequence[str],
 ) -> list[sa.Select[Any]]:
-    """So many queries as there are readers, each for neighbours among the addresses."""
+    """Divides the query among the readers: each part asks for neighbouring addresses."""
     size = max(1, -(-len(addresses) // tx.reader_count))
     parts = [addresses[first : first + size] for first in range(0, len(addresses), size)]
-    # In no order: that of the key would have the whole table read.
+    # Without an order: by the order of the key the whole table would be read.
     unordered = query.order_by(None)
     return [unordered.where(phase.table.c.address.in_(_each_of(tx, part))) for part in parts]
 
@@ -189,7 +201,10 @@ def _divided(
     tokens: Sequence[str],
     count: int,
 ) -> list[sa.Select[Any]]:
-    """So many queries, each for about as many of the tokens; together they are `query`."""
+    """Divides a query into `count` queries, each for about as many of the tokens.
+
+    Together they return the rows of `query`.
+    """
     bounds = [tokens[number * len(tokens) // count] for number in range(1, count) if tokens]
     column = staged.c.token
     if not bounds:
@@ -202,8 +217,10 @@ def _divided(
 
 
 def untraced(tx: Transaction, repository_id: str) -> Iterator[pa.Table]:
-    """Of what is uncommitted, the addresses (a column `address`) of which `dropped` need not tell
-    when nothing keeps them any more: all but entries whose address no commit has had."""
+    """Yields the uncommitted addresses that `dropped` need not report later (column `address`).
+
+    These are all but staged entries whose address no commit has had.
+    """
     queries = [
         sa.select(phase.table.c.address).where(phase.table.c.repository_id == repository_id)
         for phase in PHASES
@@ -219,8 +236,10 @@ def untraced(tx: Transaction, repository_id: str) -> Iterator[pa.Table]:
 def dropped(
     tx: Transaction, repository_id: str, *, now: datetime, trash_time: timedelta
 ) -> Iterator[pa.Table]:
-    """The addresses (a column `address`) that have lost what was staged of them, or some of it,
-    and may be there still; what is staged on branches that are gone among them."""
+    """Yields the addresses that lost a staged row, and may still exist (column `address`).
+
+    They include addresses that are staged on gone branches.
+    """
     queries = [sa.select(released.c.address).where(released.c.repository_id == repository_id)]
     gone = gone_tokens(tx, repository_id, gone_before=now - trash_time)
     for tokens in in_batches(gone):
@@ -241,7 +260,7 @@ def _addresses(tx: Transaction, queries: Iterable[sa.Select[str]]) -> Iterator[p
 
 
 def _each_of(tx: Transaction, addresses: Sequence[str]) -> sa.Select[str]:
-    """Addresses as rows: one parameter, however many there are."""
+    """Returns a query of addresses as rows, with one parameter for any number of them."""
     if tx.dialect_name == "sqlite":
         listed = sa.func.json_each(json.dumps(addresses)).table_valued("value")
         return sa.select(sa.type_coerce(listed.c.value, sa.Text))
@@ -250,14 +269,20 @@ def _each_of(tx: Transaction, addresses: Sequence[str]) -> sa.Select[str]:
 
 
 def live_tokens(tx: Transaction, repository_id: str, *, gone_before: datetime) -> frozenset[str]:
-    """The tokens of all branches that were not gone by then, to be compared with those of rows:
-    asked for by name, a part of the rows is not read in their order by PostgreSQL."""
+    """Returns the tokens of all branches that were not gone at `gone_before`.
+
+    The caller compares them with the tokens of rows. With a condition on the token, PostgreSQL
+    would not read the rows in their order.
+    """
     return frozenset(staging_tokens(tx, repository_id, gone_before=gone_before))
 
 
 def _arrays_query() -> sa.Select[int, Any, str, str]:
-    """Some rows of one token behind a path: their number and last path, their addresses and dates
-    as arrays of JSON."""
+    """Returns the query of one page of rows of a token, behind a path.
+
+    Its columns are the number of rows, their last path, and their addresses and dates as JSON
+    arrays.
+    """
     rows = (
         sa.select(staged.c.path, staged.c.address, staged.c.mtime)
         .where(
@@ -284,8 +309,10 @@ _ARRAYS: Final = _arrays_query()
 def _staged_arrays(
     tx: Transaction, repository_id: str, tokens: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """What is staged under the tokens (UNCOMMITTED_SCHEMA), on SQLite: each lane reads those of
-    some of them, in their order."""
+    """Yields the rows that are staged under the tokens (UNCOMMITTED_SCHEMA), on SQLite.
+
+    Each lane reads the rows of some tokens, in their order.
+    """
     count = tx.reader_count
     pages = tx.read(
         [
@@ -308,7 +335,8 @@ def _staged_arrays(
 def _pages(
     connection: sa.Connection, *, repository_id: str, tokens: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """The addresses and dates of rows under the tokens, as arrays of JSON of a bounded length."""
+    """Yields the addresses and dates of the rows under the tokens, as JSON arrays of bounded
+    length."""
     given = {"repository_id": repository_id, "rows_max": ROWS_PER_TABLE}
     for token in tokens:
         count, after = ROWS_PER_TABLE, ""
@@ -324,7 +352,7 @@ def _pages(
 def read_batches(
     connection: sa.Connection, query: sa.Select[Any]
 ) -> Iterator[list[Any]]:  # rows of the query
-    """The rows, a bounded number at a time: PostgreSQL keeps the others on its side."""
+    """Yields the rows in batches of bounded size. PostgreSQL keeps the others on its side."""
     result = connection.execute(query, execution_options={"yield_per": ROWS_PER_TABLE})
     for rows in result.partitions():
         yield list(rows)
@@ -333,7 +361,7 @@ def read_batches(
 def _scattered_batches(
     connection: sa.Connection, queries: Sequence[sa.Select[Any]]
 ) -> Iterator[list[Any]]:  # rows of the queries
-    """As `read_batches`, of rows that lie far from each other: what is around them is of no use."""
+    """Yields rows that lie far apart, without reading what is around them (`unmapped`)."""
     read = _few_at_once if connection.dialect.name == "sqlite" else read_batches
     with unmapped(connection):
         for query in queries:
@@ -343,8 +371,11 @@ def _scattered_batches(
 def _few_at_once(
     connection: sa.Connection, query: sa.Select[Any]
 ) -> Iterator[list[Any]]:  # rows of the query
-    """As `read_batches`, on SQLite, of rows that seldom are more than one batch: the driver
-    gives up the interpreter for each row, and two lanes would hinder each other."""
+    """Yields rows on SQLite: as JSON arrays if they are fewer than a batch, which is usual.
+
+    The driver gives up the interpreter for each single row, so that two lanes would hinder each
+    other.
+    """
     rows = _rows_at_once(connection, query.limit(ROWS_PER_TABLE))
     if len(rows) == ROWS_PER_TABLE:
         yield from read_batches(connection, query)
@@ -355,7 +386,7 @@ def _few_at_once(
 def _rows_at_once(
     connection: sa.Connection, query: sa.Select[Any]
 ) -> list[Any]:  # rows of the query
-    """All rows of texts and numbers, which SQLite puts into arrays of JSON."""
+    """Returns all rows of texts and numbers. SQLite puts them into JSON arrays."""
     found = query.subquery()
     columns = [sa.func.json_group_array(column, type_=sa.Text) for column in found.columns]
     arrays = connection.execute(sa.select(*columns)).one()
@@ -363,8 +394,11 @@ def _rows_at_once(
 
 
 def to_table(phase: Phase, rows: list[Any], live: frozenset[str] | None) -> pa.Table:
-    """Rows (of `Phase.select`, and the token beside it if there are `live` ones) as a table of
-    UNCOMMITTED_SCHEMA, without what is of other tokens or lies outside the storage root."""
+    """Returns rows of `Phase.select` as a table of UNCOMMITTED_SCHEMA.
+
+    With `live`, each row has its token, too, and rows of other tokens are left out. Addresses
+    outside the storage root are left out as well.
+    """
     addresses, until, created_at, *key = zip(*rows, strict=True)
     table = _columns(phase, addresses, until, created_at)
     if live is not None and not live.issuperset(key[0]):
@@ -393,8 +427,8 @@ def _columns(
 
 
 def _inside(table: pa.Table) -> pa.Table:
-    """The rows of addresses within the storage root."""
-    # No address of our own has a colon in it, so that hardly any has to be looked at closely.
+    """Returns the rows whose addresses are within the storage root."""
+    # No address of Ebbtide's own has a colon, so that hardly any needs a closer look.
     column = table.column("address")
     if pc.any(pc.match_substring(column, ":")).as_py():
         inside = [not is_external(address) for address in texts(column)]

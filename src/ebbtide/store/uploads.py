@@ -1,4 +1,7 @@
-"""Bytes that come in: registered, written to a fresh address, then staged on a branch."""
+"""Uploads: bytes are registered, written to a new address, then staged on a branch.
+
+Not for: uploads past the program (`addresses`).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ Check = Callable[[Transaction], None]
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
-    """An object to be written. `data` is read once, in pieces."""
+    """An object to write. `data` is read once, in pieces."""
 
     path: str
     data: Content
@@ -55,13 +58,13 @@ class NewObject:
 
 @dataclass(frozen=True, slots=True)
 class OnlyIf:
-    """What must be at a path for a write to it to be made: nothing if `checksum` is None, else an
-    object of that checksum."""
+    """The condition of a write to a path. The path must have no object if `checksum` is None, else
+    an object with that checksum."""
 
     checksum: str | None = None
 
     def check(self, path: str, found: Entry | None) -> None:
-        """Raises Conflict `precondition_failed`."""
+        """Raises Conflict `precondition_failed` unless `found` meets the condition."""
         if found is None and self.checksum is not None:
             raise Conflict("precondition_failed", f"there is no object {shown(path)}")
         if found is not None and self.checksum is None:
@@ -75,7 +78,7 @@ class OnlyIf:
 
 @dataclass(frozen=True, slots=True)
 class UploadTotals:
-    """How much an upload of many objects staged."""
+    """The number and bytes of the objects that an upload staged."""
 
     object_count: int
     bytes_total: int
@@ -96,11 +99,11 @@ class Uploads:
         check: Check | None = None,
         only_if: OnlyIf | None = None,
     ) -> Entry:
-        """Write one object and stage it. `check` runs in the transaction that stages it."""
+        """Writes one object and stages it. `check` runs in the transaction that stages it."""
         new.check()
         self._context.touch_owner()
         if only_if is not None:
-            # Only so that a write that cannot be made is told before the bytes are sent.
+            # Checked here too, so that an error is reported before the bytes are sent.
             only_if.check(new.path, self._look(branch, new.path).entry)
         (address,), now = self._register(branch, 1)
         with self._abandoning([address]):
@@ -112,7 +115,7 @@ class Uploads:
         return entry
 
     def _look(self, branch: str, path: str) -> _Seen:
-        """What a branch's commit has at a path, and what is staged over it now."""
+        """Returns the committed entry at a path, and the visible one."""
         context = self._context
         with context.metadata.snapshot() as tx:
             row = require_branch(tx, context.repository_id, branch)
@@ -124,7 +127,10 @@ class Uploads:
         return _Seen(commit.commit_id, committed, _visible(row, staged, path, committed))
 
     def _stage_if(self, branch: str, entry: Entry, only_if: OnlyIf, check: Check | None) -> None:
-        """Stage where nobody else can stage or commit between the look and the write."""
+        """Stages an entry if `only_if` holds. No other change comes between check and write.
+
+        Raises Conflict `precondition_failed` or `branch_moved`.
+        """
         repository_id = self._context.repository_id
         for _ in range(ATTEMPTS_MAX):
             seen = self._look(branch, entry.path)
@@ -140,9 +146,9 @@ class Uploads:
         raise Conflict("branch_moved", f"branch {branch!r} moves too often: try again")
 
     def put_many(self, branch: str, items: Iterable[NewObject]) -> UploadTotals:
-        """Write and stage objects in batches, each staged as a whole; a later path wins.
+        """Writes and stages objects in batches. Each batch is staged as a whole, or not at all.
 
-        An error leaves the batches before it staged.
+        Of one path, the last object is used. The batches before an error stay staged.
         """
         remaining = iter(items)
         count = bytes_total = 0
@@ -163,14 +169,14 @@ class Uploads:
         addresses, now = self._register(branch, size)
         with self._abandoning(addresses):
             entries = write_objects(self._context, items, addresses, now, pool)
-            # In the order of the items, so that of two with one path the later is staged.
+            # In the order of the items: of two with one path, the later one is staged.
             by_path = {entry.path: entry for entry in entries}
             self._stage(branch, by_path, addresses[len(entries) :], None, written=entries)
         return entries
 
     def _register(self, branch: str, count: int) -> tuple[list[str], datetime]:
         with self._context.metadata.transaction() as tx:
-            # Only so that a name that is wrong is told before the bytes are sent.
+            # Checked here too, so that a wrong name is reported before the bytes are sent.
             require_branch(tx, self._context.repository_id, branch)
             now = tx.now()
             addresses = self._context.slices.new_addresses(count, now=now)
@@ -221,7 +227,7 @@ class Uploads:
         try:
             yield
         except BaseException:
-            # The first error is the one to tell. What this cannot clear away ends by itself.
+            # The first error is reported. Files that cannot be deleted here are reclaimed later.
             with suppress(EbbtideError):
                 self._writes.abandon(addresses)
             raise
@@ -240,7 +246,7 @@ def _visible(
     path: str,
     committed: Entry | None,
 ) -> Entry | None:
-    """What the branch shows at the path: the newest that is staged, or what is committed."""
+    """Returns the visible entry at a path: the newest staged one, or else the committed one."""
     for token in row.tokens:
         if path in staged[token]:
             return staged[token][path]
@@ -254,7 +260,8 @@ def write_objects(
     now: datetime,
     pool: ThreadPoolExecutor,
 ) -> list[Entry]:
-    """Write as many items as there are addresses, which are registered, a few at one time."""
+    """Writes as many items as there are addresses, several at a time. The addresses are
+    registered."""
     entries: list[Entry] = []
     running: deque[Future[Entry]] = deque()
     try:
@@ -265,7 +272,7 @@ def write_objects(
                 entries.append(running.popleft().result())
         entries += [future.result() for future in running]
     finally:
-        # Whoever gives the addresses up must know that nobody writes to them any more.
+        # The caller may give the addresses up only when nobody writes to them any more.
         for future in running:
             with suppress(Exception):
                 future.result()
@@ -273,7 +280,7 @@ def write_objects(
 
 
 def write_object(context: RepositoryContext, new: NewObject, address: str, now: datetime) -> Entry:
-    """Write the bytes to an address that is registered; size and checksum come on the way."""
+    """Writes the bytes to a registered address. Computes size and checksum on the way."""
     digest = hashlib.sha256()
     size_bytes = 0
 
@@ -289,7 +296,7 @@ def write_object(context: RepositoryContext, new: NewObject, address: str, now: 
         size_bytes = len(new.data)
         context.storage.put(address, new.data, create_only=True)
     else:
-        # S3 puts no condition on an upload in parts; and nobody else has the address.
+        # An upload in parts has no condition. Nobody else has the address.
         context.storage.put(address, counted())
     return Entry(
         path=new.path,

@@ -1,4 +1,4 @@
-"""What a revision shows: the entries of a commit, under what is staged on a branch.
+"""The entries that a revision shows: those of a commit, and a branch's staged changes over them.
 
 Not for: reading bytes, or whether they are still there.
 """
@@ -22,21 +22,24 @@ from ebbtide.store.revisions import resolve
 
 PAGE_ROWS: Final = 1000
 PAGE_GROWTH: Final = 4
-"""By how much pages grow that began smaller."""
+"""The factor by which pages grow that began smaller."""
 
 StagedChange = tuple[str, Change]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry, and the commit that it is of; None for one that is staged."""
+    """An entry, and its commit. `commit` is None for a staged entry."""
 
     entry: Entry
     commit: CommitRecord | None
 
 
 def find(context: RepositoryContext, ref: str, path: str) -> Found | None:
-    """What `ref` shows at `path`. Raises as `resolve`; Gone when its commit was forgotten."""
+    """Returns the entry that `ref` shows at `path`, or None.
+
+    Raises as `resolve` does, and Gone `commit_expired` if the commit was forgotten.
+    """
     with context.metadata.snapshot() as tx:
         revision = resolve(tx, context.repository_id, ref)
         tokens = revision.branch.tokens if revision.branch is not None else ()
@@ -59,13 +62,12 @@ def walk(
     after: str = "",
     wanted: int | None = None,
 ) -> Iterator[Entry]:
-    """The entries that `ref` shows, by path, of the paths with `prefix` behind `after`.
+    """Yields the entries that `ref` shows, by path: those with `prefix` behind `after`.
 
-    `wanted` is how many of them are likely to be taken, and only a matter of speed.
+    `wanted` is the number of entries that the caller probably takes. It only affects the speed.
 
-    What stays all the time is in it once, however much is staged or committed meanwhile: each
-    page of staged changes comes with the commit that was below it in the same snapshot. Raises
-    as `find`.
+    An entry that is there all the time comes once, whatever is staged or committed meanwhile. Each
+    page of staged changes and the commit below it are of the same snapshot. Raises as `find` does.
     """
     for page in _pages(context, ref, prefix=prefix, after=after, wanted=wanted):
         committed = _committed(context, page, prefix=prefix)
@@ -86,7 +88,7 @@ def _committed(context: RepositoryContext, page: _Page, *, prefix: str) -> Itera
 def staged_pages(
     context: RepositoryContext, branch_name: str, *, prefix: str, after: str
 ) -> Iterator[tuple[CommitRecord, list[StagedChange]]]:
-    """What is staged on a branch, by path, in pages, each with the commit that was below it.
+    """Yields the staged changes of a branch by path, in pages, each with the commit below it.
 
     Raises NotFound `branch_not_found`.
     """
@@ -109,7 +111,7 @@ class _Page:
 def _pages(
     context: RepositoryContext, ref: str, *, prefix: str, after: str, wanted: int | None = None
 ) -> Iterator[_Page]:
-    """Each page comes from one snapshot; the last has `until` None."""
+    """Yields pages, each from one snapshot. The last one has `until` None."""
     until: str | None = after
     amount = PAGE_ROWS if wanted is None else wanted
     while until is not None:
@@ -133,7 +135,10 @@ def _staged_page(
     after: str,
     amount: int,
 ) -> tuple[list[StagedChange], str | None]:
-    """The staged changes up to the horizon, and the horizon: None where nothing is behind it."""
+    """Returns the staged changes up to a horizon, and the horizon.
+
+    The horizon is the path up to which all tokens were read. None means that nothing is behind it.
+    """
     pages = [
         page_of_staged(tx, repository_id, token, prefix=prefix, after=after, amount=amount)
         for token in tokens
@@ -148,10 +153,12 @@ def _staged_page(
 
 
 def newest_first(*by_token: Iterator[StagedChange]) -> Iterator[StagedChange]:
-    """The changes under several tokens, the newest token first, as one: by path, the newest of
-    each path."""
+    """Merges the changes under several tokens by path, the newest token first.
+
+    Of one path, the newest change is used.
+    """
     last: str | None = None
-    # The merge is stable: of equal paths the one of the token given first comes first.
+    # The merge is stable: of equal paths, the one of the token that was given first comes first.
     for change in merge(*by_token, key=itemgetter(0)):
         if change[0] != last:
             last = change[0]
@@ -161,7 +168,8 @@ def newest_first(*by_token: Iterator[StagedChange]) -> Iterator[StagedChange]:
 def _overlaid(
     committed: Iterator[Entry], staged: Iterator[StagedChange], *, until: str | None
 ) -> Iterator[Entry]:
-    """Committed entries with staged changes made to them, up to and with the path `until`."""
+    """Yields committed entries with the staged changes made, up to and including the path
+    `until`."""
     change = next(staged, None)
     for entry in committed:
         if until is not None and entry.path > until:

@@ -1,6 +1,6 @@
-"""Registering writes before their first byte, publishing them, giving them up.
+"""Registrations of writes: made before the first byte, and ended when published or given up.
 
-Not for: what the bytes mean (`uploads`, `committing`).
+Not for: the meaning of the bytes (`uploads`, `committing`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from ebbtide.store.metadata.released import Dropped, release
 
 
 class Writes:
-    """The registrations of one repository."""
+    """The registrations of writes in one repository."""
 
     def __init__(self, context: RepositoryContext) -> None:
         self._context = context
 
     def register(self, addresses: Collection[str]) -> None:
-        """Protect what is about to be written; on return the first byte may be."""
+        """Registers writes. Their first byte may be written once this has returned."""
         with self._context.metadata.transaction() as tx:
             self.register_in(tx, addresses)
 
     def register_in(self, tx: Transaction, addresses: Collection[str]) -> None:
-        """As `register`, once the transaction has ended."""
+        """Registers writes. The first byte may be written once the transaction has ended."""
         register_writes(
             tx,
             self._context.repository_id,
@@ -34,12 +34,12 @@ class Writes:
         )
 
     def abandon(self, addresses: Collection[str]) -> None:
-        """After a failure: delete what was written at addresses that were not published.
+        """Deletes, after a failure, the files at addresses that were not published.
 
-        The registrations go first. Only whoever took one away knows that the address was not
-        published and cannot be any more, even where the answer to a COMMIT was lost. Nothing is
-        retried: this runs while another error is under way. What stays behind, or arrives late,
-        the reclaimer takes.
+        The registrations are ended first. Only the transaction that ended a registration knows that
+        its address was not published, and cannot be any more. This is true even if the answer to a
+        COMMIT was lost. Nothing is tried again, because another error is being handled. The
+        reclaimer deletes files that stay behind or arrive late.
         """
         context = self._context
         with context.metadata.transaction() as tx:

@@ -110,7 +110,7 @@ def test_bytes_of_another_length_are_refused(length: int) -> None:
     ],
 )
 def test_what_is_no_id_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no id"):
+    with pytest.raises(ValueError, match="is not an id"):
         id_bytes(text)
 
 
@@ -122,5 +122,5 @@ def test_two_texts_never_mean_the_same_id(last: str) -> None:
     if last in "0G":
         assert id_text(id_bytes(text)) == text
     else:
-        with pytest.raises(ValueError, match="is no id"):
+        with pytest.raises(ValueError, match="is not an id"):
             id_bytes(text)

@@ -327,7 +327,7 @@ def test_a_damaged_file_is_left_to_people(storage: Storage, holding: Holding, da
         pass
     assert refused.value.kind == "run_in_progress"
     assert f"{storage.url}/{LEASE_ADDRESS} is damaged" in refused.value.message
-    assert "delete it if no run is going" in refused.value.message
+    assert "then delete the file" in refused.value.message
     assert storage.get(LEASE_ADDRESS) == data
 
 

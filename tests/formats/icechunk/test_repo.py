@@ -263,7 +263,7 @@ class TestReading:
             ("not in order", {"snapshots": infos[::-1]}),
             ("not in order", {"snapshots": [infos[0], *infos]}),
             ("no id", {"snapshots": [{**i, "id": b""} | {} for i in infos[:0]] + [_idless(infos)]}),
-            ("of no kind", {"latest_updates": [{"updated_at": newest["updated_at"]}, *older]}),
+            ("without a kind", {"latest_updates": [{"updated_at": newest["updated_at"]}, *older]}),
         ]
         parse_repo(self.changed(path, {}), "")
         for match, changes in cases:

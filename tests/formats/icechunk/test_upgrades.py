@@ -427,7 +427,7 @@ class TestMixed:
         report = other.collect()
         assert report.error is not None
         assert report.error["kind"] == "repository_mixed"
-        assert "it tells of no upgrade" in report.error["message"]
+        assert "its operations log has no upgrade" in report.error["message"]
 
     def test_without_the_copy_that_tells_only_what_is_reached_is_no_matter(
         self, lake: Lake

@@ -108,7 +108,7 @@ def test_files_are_deleted_and_committed(lake: Repository, writer: Browser) -> N
     for path in ("a/1", "a/2", "b", HOSTILE):
         lake.objects.put("main", path, path.encode())
     empty = writer.post(f"{FILES}/commit", branch="main", message=" ")
-    assert empty.status_code == 400 and "say in the message" in empty.text
+    assert empty.status_code == 400 and "needs a message" in empty.text
     done = writer.post(f"{FILES}/commit", branch="main", message="four")
     assert done.status_code == 303
     head = lake.commits.get("main")
@@ -182,8 +182,8 @@ def test_repositories_are_made(store: Store, browsers: Browsers) -> None:
     place = f"memory:{new_id()}"
     for fields, status, problem in (
         ({"name": "a b"}, 400, "a b"),
-        ({"name": "pond", "storage": "relative/place"}, 400, "is no place for a repository"),
-        ({"name": "pond", "storage": place}, 400, "is no place for a repository"),
+        ({"name": "pond", "storage": "relative/place"}, 400, "is not a storage location"),
+        ({"name": "pond", "storage": place}, 400, "is not a storage location"),
         ({"name": "pond", "default_branch": "a..b"}, 400, "a..b"),
     ):
         answer = admin.post("", **fields)

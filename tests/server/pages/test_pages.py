@@ -93,7 +93,7 @@ def test_commits_are_told_apart_and_say_why(lake: Lake, admin: Browser) -> None:
         reason = re.search(r'aria-describedby="(why-\d+)".*id="\1">([^<]+)<', row, re.DOTALL)
         assert reason is not None and reason[2]
     assert "head of branch main" in page
-    assert f"run {lake.swept} let its data go" in page
+    assert f"run {lake.swept} deleted its data" in page
     assert html.escape(HOSTILE) in page, "in a message"
     for ref, state in (("experiment", "expiring"), ("also-dropped", "trashed")):
         assert re.search(rf'title="branch {ref}, {state}"', page)
@@ -152,7 +152,7 @@ def test_collections(lake: Lake, admin: Browser) -> None:
 
 def test_a_run(lake: Lake, admin: Browser) -> None:
     planned = admin.get(f"{PLACE}/runs/{lake.planned}").text
-    assert "Sweep: delete what this plan names" in planned
+    assert "Sweep: delete the files that this plan names" in planned
     assert "Sweep:" not in lake.browsers(Role.WRITER).get(f"{PLACE}/runs/{lake.planned}").text
     swept = text_of(admin.get(f"{PLACE}/runs/{lake.swept}").text)
     assert "Sweep:" not in swept and "revived" in swept
@@ -227,8 +227,8 @@ def test_candidates(lake: Lake, admin: Browser) -> None:
 
 def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> None:
     for fields, problem in (
-        ({"action": "explode"}, "choose what the run is to do"),
-        ({"mode": "wild"}, "choose what the run is to do"),
+        ({"action": "explode"}, "choose the action and the mode"),
+        ({"mode": "wild"}, "choose the action and the mode"),
         ({"grace": "5"}, "has no unit"),
         ({"grace": "1s"}, "grace"),
     ):
@@ -257,9 +257,9 @@ def test_what_keeps_what(lake: Lake, admin: Browser) -> None:
 
 def test_what_is_aside_is_asked_about(lake: Lake, admin: Browser) -> None:
     run = f"{PLACE}/runs/{lake.swept}"
-    assert "Undo: bring them back" not in admin.get(run).text
+    assert "Undo: restore the files" not in admin.get(run).text
     undone = admin.post(f"{run}/undo")
-    assert undone.status_code == 404 and "has nothing aside" in undone.text
+    assert undone.status_code == 404 and "has no files in quarantine" in undone.text
     purged = admin.post(f"{run}/purge", confirmation="lak")
     assert purged.status_code == 400 and "Nothing was deleted" in purged.text
     planned = f"{PLACE}/runs/{lake.planned}"
@@ -345,7 +345,7 @@ def test_a_purge_is_confirmed(store: Store, browsers: Browsers) -> None:
     admin, place = browsers(), "/repositories/lake/purges"
     named = {"paths": "main:secret", "reason": "gave a <name> away", "all_history": "yes"}
     for fields, problem in (
-        ({**named, "reason": " "}, "say why"),
+        ({**named, "reason": " "}, "needs a reason"),
         ({**named, "paths": "main"}, "REF:PATH"),
         ({**named, "paths": "main:nothing"}, "nothing"),
         ({**named, "action": "purge"}, "Nothing was changed"),

@@ -99,7 +99,7 @@ def test_logging_in(store: Store, browsers: Browsers) -> None:
     wrong = browser.http.post(
         "/ui/login", data={"access_key_id": "<b>", "secret": "no"}, headers=ORIGIN
     )
-    assert wrong.status_code == 401 and "no such access key" in wrong.text
+    assert wrong.status_code == 401 and "access key does not exist" in wrong.text
     assert "&lt;b&gt;" in wrong.text and _is_clean(wrong)
     assert COOKIE not in browser.http.cookies
 

@@ -63,7 +63,7 @@ def test_policies_side_by_side(lake: Lake, admin: Browser) -> None:
     tried = admin.post(
         f"{PLACE}/policy", policy=json.dumps(A), policy_b=json.dumps(B), action="try"
     )
-    assert tried.status_code == 200 and "What it would mean" in tried.text
+    assert tried.status_code == 200 and "Effect, if set" in tried.text
     assert "keep_last" in html.unescape(tried.text), "the text stays in the editor"
     found = what_if(lake)
     named = {"Present": found.present, "A": found.others[0], "B": found.others[1]}
@@ -128,7 +128,7 @@ def test_one_look_at_a_time_leaves_nothing(lake: Lake) -> None:
     Path(first.directory.name, "left").write_text("x")
     second = jobs.look(order, owner="ada")
     eventually(lambda: first.ended and second.ended and other.ended)
-    assert first.error is not None and "look again" in first.error["message"]
+    assert first.error is not None and "try the policies again" in first.error["message"]
     for job in (second, other):
         assert job.error is None and len(job.found) == 2, job.error
     for job in (first, second, other):

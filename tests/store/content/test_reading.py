@@ -218,5 +218,5 @@ def test_a_full_cache_drops_what_was_used_least_lately(storage: Storage) -> None
     storage.delete([info.address for info in tree.ranges])
     assert cache.range(first) == entries[0]
     assert cache.range(third) == entries[3]
-    with pytest.raises(Refused, match="not there"):
+    with pytest.raises(Refused, match="missing, but needed"):
         cache.range(second)

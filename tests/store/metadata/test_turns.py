@@ -191,5 +191,5 @@ def test_transactions_take_turns(store: Store, monkeypatch: pytest.MonkeyPatch) 
     else:
         assert isinstance(refused, Failed)
         assert refused.kind == "database_error"
-        assert "others have been writing" in refused.message
+        assert "other threads were writing" in refused.message
     assert write() == "wrote"

@@ -1,1 +1,1 @@
-"""Icechunk repositories, spec versions 1 and 2, on the storage where their users have them."""
+"""Icechunk repositories of spec versions 1 and 2, on the storage of their users."""

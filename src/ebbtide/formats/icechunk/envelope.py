@@ -1,4 +1,4 @@
-"""The 39 bytes that every Icechunk metadata file begins with, and what is packed behind them.
+"""The header of 39 bytes of every Icechunk metadata file, and the packed payload after it.
 
 Source: Icechunk specification, "Binary File Format".
 """
@@ -18,26 +18,28 @@ WRITER_BYTES: Final = 24
 HEADER_BYTES: Final = len(MAGIC) + WRITER_BYTES + 3
 SPEC_VERSIONS: Final = (1, 2)
 LEVEL: Final = 3
-"""How hard to compress: what Icechunk does by default."""
+"""The level of compression: Icechunk's default."""
 
 PAYLOAD_BYTES_MAX: Final = 2**31
 """No FlatBuffer is larger: its offsets have 31 bits."""
 
 PAYLOAD_BYTES_FREE: Final = 64 * 2**20
-"""What any file may unpack to."""
+"""The bytes that any file may unpack to."""
 
 EXPANSION_MAX: Final = 1_000
-"""How many times its own size a file may unpack to beyond that. Ids hardly shrink. What shrinks
-most is what is equal in many places: 2 KB of attributes of each of many arrays to a 90th, chunks of
-zeros that lie in a manifest to a 70th, where they have 512 bytes, Icechunk's own limit."""
+"""Beyond that, how many times its own size a file may unpack to.
+
+Ids hardly shrink. Equal content in many places shrinks most. If each of many arrays has the same
+2 KB of attributes, these shrink to a 90th. Inline chunks of zeros shrink to a 70th, if each has 512
+bytes, Icechunk's own limit."""
 
 _NONE, _ZSTD = 0, 1
 _ZSTD_EXPANSION: Final = 2**15
-"""How many bytes zstd makes of one, at the most: 128 KiB of a block of four."""
+"""The most bytes that zstd makes of one byte: a block of four bytes makes 128 KiB."""
 
 
 class FileType(IntEnum):
-    """What a metadata file is."""
+    """The kind of a metadata file."""
 
     SNAPSHOT = 1
     MANIFEST = 2
@@ -46,7 +48,7 @@ class FileType(IntEnum):
 
 
 class UnknownVersionError(ValueError):
-    """A file of a version of the format, or packed in a way, that this program does not know."""
+    """The file has a version of the format, or a compression, that this program does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,9 @@ class Envelope:
 
 
 def unpack(data: bytes, file_type: FileType) -> Envelope:
-    """Check the header and unpack the rest. DamagedError, UnknownVersionError."""
+    """Checks the header and unpacks the payload. Raises DamagedError or UnknownVersionError."""
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
-        raise DamagedError("it does not begin as Icechunk's files do")
+        raise DamagedError("it does not begin with the header of an Icechunk file")
     writer = data[len(MAGIC) : len(MAGIC) + WRITER_BYTES].decode("utf-8", "replace").rstrip()
     spec_version, found_type, compression = data[HEADER_BYTES - 3 : HEADER_BYTES]
     if spec_version not in SPEC_VERSIONS:
@@ -75,20 +77,21 @@ def unpack(data: bytes, file_type: FileType) -> Envelope:
 
 
 def pack(payload: bytes, file_type: FileType, *, writer: str, spec_version: int) -> bytes:
-    """A metadata file."""
+    """Returns the bytes of a metadata file."""
     name = writer.encode("ascii")[:WRITER_BYTES].ljust(WRITER_BYTES)
     header = MAGIC + name + bytes([spec_version, file_type, _ZSTD])
     return header + zstandard.ZstdCompressor(level=LEVEL).compress(payload)
 
 
 def payload_limit(packed_bytes: int) -> int:
-    """How much a file of so many bytes may unpack to: a small one that would fill the memory was
-    not written by Icechunk."""
+    """Returns the bytes that a file of `packed_bytes` may unpack to. Icechunk writes no small file
+    that would fill the memory."""
     return min(max(PAYLOAD_BYTES_FREE, EXPANSION_MAX * packed_bytes), PAYLOAD_BYTES_MAX)
 
 
 def _expand(packed: bytes) -> bytes:
-    """Unpack piece by piece, each so small that the limit is not passed by more than a block."""
+    """Unpacks piece by piece. Pieces are so small that the result exceeds the limit by at most one
+    block."""
     expander = zstandard.ZstdDecompressor().decompressobj()
     limit = payload_limit(len(packed))
     pieces: list[bytes] = []
@@ -104,5 +107,5 @@ def _expand(packed: bytes) -> bytes:
     except zstandard.ZstdError as error:
         raise DamagedError(f"it cannot be unpacked: {error}") from error
     if not expander.eof or expander.unused_data or position < len(packed):
-        raise DamagedError("it is cut short, or has something behind its end")
+        raise DamagedError("it is cut short, or has bytes after its end")
     return b"".join(pieces)

@@ -1,8 +1,8 @@
-"""Carrying out an expiry: history is edited in place, ids and dates kept; no object is deleted.
+"""Carries out an expiry. It edits history in place, keeps ids and dates, and deletes no object.
 
-Version 1: the snapshot files themselves get other parents, one by one, each edit complete in
-itself. Version 2: one conditional write of `repo`. What is released stays in its list until a
-collection drops it: until then a branch or tag made on it brings it back.
+Version 1: the snapshot files get other parents, one after the other; each edit is complete in
+itself. Version 2: one conditional write of `repo`. Released snapshots stay in its list until a
+collection drops them. Until then, a branch or tag that is made on one makes it reachable again.
 Source: Icechunk design document 007, "Update A in place".
 """
 
@@ -28,8 +28,8 @@ RECORDS_PREFIX: Final = "_ebbtide/expire/"
 def write_record(
     storage: Storage, expire_id: str, history: History, expiry: Expiry, now: datetime
 ) -> str:
-    """Keep what an expiry is about to change, and from what, so that it can be told afterwards;
-    the address of the record."""
+    """Records the changes of an expiry with the old values, before they are made. Returns the
+    address of the record."""
     record: dict[str, Any] = {
         "at": now.isoformat(),
         "edited": [
@@ -52,10 +52,11 @@ def write_record(
 
 
 def apply_v1(storage: Storage, expiry: Expiry, parents: Mapping[str, str | None]) -> None:
-    """Edit the snapshot files, then delete the refs.
+    """Edits the snapshot files, then deletes the refs.
 
-    `parents` is what the expiry was planned on. Refused `repository_changed` when a snapshot has
-    another parent by now: somebody else edits history; `corrupt_tree`.
+    `parents` are the parents that the expiry was planned with. Raises Refused `repository_changed`
+    if a snapshot has another parent by now, because somebody else edits history. Also raises
+    Refused `missing_tree`, `corrupt_tree` and `unknown_format_version`.
     """
     for snapshot_id, parent_id in sorted(expiry.new_parents.items()):
         address = f"{SNAPSHOTS_PREFIX}{snapshot_id}"
@@ -70,8 +71,8 @@ def apply_v1(storage: Storage, expiry: Expiry, parents: Mapping[str, str | None]
             pass
         raise Refused(
             "repository_changed",
-            f"snapshot {snapshot_id} was edited by somebody else meanwhile: is Icechunk's own "
-            "expiration running? Run this again when it is not",
+            f"snapshot {snapshot_id} was changed by another process meanwhile, perhaps by "
+            "Icechunk's own expiration: run this again when that has ended",
         )
     for ref in expiry.deleted_refs:
         if ref.kind == "branch":
@@ -81,7 +82,7 @@ def apply_v1(storage: Storage, expiry: Expiry, parents: Mapping[str, str | None]
 
 
 def apply_v2(storage: Storage, file: RepoFile, expiry: Expiry, now: datetime) -> None:
-    """Write `repo`. Conflict `object_changed` when somebody else was faster: plan anew."""
+    """Writes `repo`. Raises Conflict `object_changed` if somebody else was faster: plan again."""
     names = {
         kind: {ref.name for ref in expiry.deleted_refs if ref.kind == kind}
         for kind in ("branch", "tag")

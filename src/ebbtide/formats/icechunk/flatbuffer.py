@@ -1,8 +1,9 @@
-"""Reading FlatBuffers by columns: a field of many tables at a time, with every position checked.
+"""Reads FlatBuffers by columns: one field of many tables at a time, with all positions checked.
 
-The library's own accessors read one field of one table, 0.3 million references a second. A
-damaged file must not read past its end or loop: each position is compared with the buffer's bounds
-before anything is read there. Source: FlatBuffers, "Internals"; all numbers are little-endian.
+The library's own accessors read one field of one table: 0.3 million references per second. A
+damaged file must not cause a read past its end, or a loop. Therefore each position is compared with
+the buffer's bounds before it is read. Source: FlatBuffers, "Internals"; all numbers are
+little-endian.
 """
 
 from __future__ import annotations
@@ -19,34 +20,35 @@ Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 ROWS_MAX: Final = 1 << 20
-"""Tables that are read together: bounds the memory that positions take."""
+"""The most tables that are read together. This bounds the memory of their positions."""
 
 _VTABLE_HEADER: Final = 4
 _OFFSET_BYTES: Final = 4
 
 
 class DamagedError(ValueError):
-    """The bytes are no such FlatBuffer."""
+    """The bytes are not a valid file of the expected kind."""
 
 
 class UnknownFieldError(ValueError):
-    """A table has a field that the schema known here does not have: a newer writer's."""
+    """A table has a field that this program's schema lacks, so that a newer program wrote it."""
 
 
 class Buffer:
-    """The bytes of one FlatBuffer, to be read at any position."""
+    """The bytes of one FlatBuffer, which can be read at any position."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._views: dict[str, npt.NDArray[Any]] = {}
 
     def root(self, *, fields: int) -> Tables:
-        """The root table, of a schema with so many fields."""
+        """Returns the root table, whose schema has `fields` fields."""
         start = self.read("<u4", np.zeros(1, np.int64)).astype(np.int64)
         return Tables(self, start, fields=fields)
 
     def read(self, dtype: str, positions: Positions) -> npt.NDArray[Any]:
-        """The value of a type at each position. DamagedError where one lies outside."""
+        """Returns the value of a type at each position. Raises DamagedError if a position lies
+        outside the file."""
         view = self._views.get(dtype)
         if view is None:
             size = np.dtype(dtype).itemsize
@@ -59,7 +61,7 @@ class Buffer:
 
 
 class Tables:
-    """Tables of one kind, given by their positions; a field is read of all of them at once."""
+    """Tables of one kind, given by their positions. A field is read from all of them at once."""
 
     def __init__(self, buffer: Buffer, positions: Positions, *, fields: int) -> None:
         self._buffer = buffer
@@ -78,7 +80,8 @@ class Tables:
         return len(self.positions)
 
     def _check_unknown(self, known: int) -> None:
-        """An entry of zero is an absent field, which may be unknown."""
+        """Raises UnknownFieldError if a table has an unknown field. An entry of zero is an absent
+        field."""
         longest = int(np.max(self._vtable_bytes))
         for entry in range(known, longest, 2):
             rows = self._vtable_bytes > entry
@@ -86,8 +89,8 @@ class Tables:
                 raise UnknownFieldError("it has a field that this program does not know")
 
     def field(self, slot: int, size: int = _OFFSET_BYTES) -> Positions:
-        """Where each table has the field, of so many bytes; 0 where it is absent. DamagedError
-        where it lies outside its table."""
+        """Returns the position of the field of `size` bytes in each table, or 0 if it is absent.
+        Raises DamagedError if it lies outside its table."""
         entry = _VTABLE_HEADER + 2 * slot
         has_entry = self._vtable_bytes > entry
         if has_entry.all():
@@ -102,21 +105,21 @@ class Tables:
         return np.where(present, self.positions + offsets, 0)
 
     def __iter__(self) -> Iterator[Tables]:
-        """Each table alone."""
+        """Yields each table alone."""
         for place in range(len(self)):
             yield Tables(self._buffer, self.positions[place : place + 1], fields=self._fields)
 
     def only(self, mask: Mask) -> Tables:
-        """Those tables that the mask has."""
+        """Returns the tables that the mask selects."""
         return Tables(self._buffer, self.positions[mask], fields=self._fields)
 
     def has(self, slot: int) -> Mask:
-        """Which tables have the field."""
+        """Returns whether each table has the field."""
         found: Mask = self.field(slot) != 0
         return found
 
     def numbers(self, slot: int, dtype: str, *, default: int = 0) -> npt.NDArray[Any]:
-        """A number of each table."""
+        """Returns a number of each table, or `default` if the field is absent."""
         found = self.field(slot, np.dtype(dtype).itemsize)
         present = found != 0
         values = np.full(len(self), default, dtype)
@@ -124,23 +127,26 @@ class Tables:
         return values
 
     def structs(self, slot: int, size: int) -> ByteRows:
-        """The bytes of a struct of `size`, of those tables that have it, in their order."""
+        """Returns the bytes of a struct of `size` bytes, from the tables that have it, in order."""
         found = self.field(slot, size)
         return _rows(self._buffer.read(f"V{size}", found[found != 0]), size)
 
     def struct_vectors(self, slot: int, size: int) -> ByteRows:
-        """The structs of `size` bytes in the vectors of all tables, one after the other."""
+        """Returns the structs of `size` bytes in the vectors of all tables, in order."""
         starts, lengths = self._vectors(slot, size)
         return _rows(self._buffer.read(f"V{size}", _spread(starts, lengths, size)), size)
 
     def check_vectors(self, slot: int, size: int) -> None:
-        """DamagedError unless each vector of elements of `size`, where there is one, lies within
-        the file."""
+        """Raises DamagedError unless each existing vector, with elements of `size` bytes, lies
+        within the file."""
         self._vectors(slot, size)
 
     def columns(self, slot: int) -> npt.NDArray[np.uint32]:
-        """A vector of 32-bit numbers that each table has, of one length, as columns: one row for
-        each place in the vectors, one column for each table."""
+        """Returns a vector of 32-bit numbers of each table, as columns: one row for each place in
+        the vectors, one column for each table.
+
+        Raises DamagedError if a table lacks the vector, or if the vectors differ in length.
+        """
         starts, lengths = self._vectors(slot, 4)
         if len(starts) != len(self) or (lengths != lengths[:1]).any():
             raise DamagedError("vectors that belong together differ in length")
@@ -151,12 +157,12 @@ class Tables:
         return found
 
     def child(self, slot: int, *, fields: int) -> Tables:
-        """The table that the field points at, of those tables that have it."""
+        """Returns the tables that the field points at, from the tables that have it."""
         found = self.field(slot)
         return Tables(self._buffer, self._follow(found[found != 0]), fields=fields)
 
     def children(self, slot: int, *, fields: int) -> Iterator[Tables]:
-        """The tables in the vectors of all tables, in order, at most ROWS_MAX at a time."""
+        """Yields the tables in the vectors of all tables, in order, at most ROWS_MAX at a time."""
         starts, lengths = self._vectors(slot, 4)
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
             for first in range(0, length, ROWS_MAX):
@@ -165,7 +171,7 @@ class Tables:
                 yield Tables(self._buffer, self._follow(places), fields=fields)
 
     def _vectors(self, slot: int, size: int) -> tuple[Positions, npt.NDArray[np.int64]]:
-        """Where the elements of each vector start, and how many there are."""
+        """Returns the position of each vector's first element, and the number of its elements."""
         found = self.field(slot)
         vectors = self._follow(found[found != 0])
         lengths = self._buffer.read("<u4", vectors).astype(np.int64)
@@ -175,7 +181,7 @@ class Tables:
         return vectors + 4, lengths
 
     def _follow(self, positions: Positions) -> Positions:
-        """Where the offsets at `positions` point: always further on."""
+        """Returns the positions that the offsets at `positions` point at, always further on."""
         offsets = self._buffer.read("<u4", positions)
         if offsets.size and np.min(offsets) < _OFFSET_BYTES:
             raise DamagedError("an offset points at itself")
@@ -184,7 +190,7 @@ class Tables:
 
 
 def _spread(starts: Positions, lengths: npt.NDArray[np.int64], size: int) -> Positions:
-    """The position of each element of each vector."""
+    """Returns the position of each element of each vector."""
     if not lengths.size:
         return np.zeros(0, np.int64)
     parts = [
@@ -195,5 +201,5 @@ def _spread(starts: Positions, lengths: npt.NDArray[np.int64], size: int) -> Pos
 
 
 def _rows(values: npt.NDArray[Any], size: int) -> ByteRows:
-    """Values of `size` bytes as rows of bytes."""
+    """Returns values of `size` bytes as rows of bytes."""
     return np.ascontiguousarray(values).view(np.uint8).reshape(-1, size)

@@ -1,5 +1,5 @@
-"""Whether somebody came to need what goes: looked at before each batch of deletes, and before
-history is dropped."""
+"""Checks whether a snapshot that is being deleted is needed again. The checks run before each batch
+of deletes, and before history is dropped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ebbtide.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class RefsGuard:
-    """Version 1 cannot make refs conditional: before each batch they are read again, and whatever
-    points at a snapshot that is being let go stops the sweep.
+    """The guard of version 1, which cannot make refs conditional.
 
-    `kept` are the snapshots that the sweep knows to stay.
+    Before each batch it reads the refs again. A ref that reaches a snapshot of `going` stops the
+    sweep. `kept` are the snapshots that the sweep knows to stay.
     """
 
     storage: Storage
@@ -25,7 +25,7 @@ class RefsGuard:
     going: frozenset[str]
 
     def __call__(self) -> None:
-        """Refused `repository_changed`."""
+        """Raises Refused `repository_changed` to stop the sweep."""
         for ref in read_refs(self.storage):
             place: str | None = ref.commit_id
             while place is not None and place not in self.kept:
@@ -36,23 +36,24 @@ class RefsGuard:
 
 @dataclass(frozen=True, slots=True)
 class RepoGuard:
-    """Before each batch, whether a branch or tag came to need a snapshot that is being let go."""
+    """The guard of version 2 in a directory. Before each batch it checks whether a branch or tag
+    reaches a snapshot of `going`."""
 
     storage: Storage
     going: frozenset[str]
 
     def __call__(self) -> None:
-        """Refused `repository_changed`."""
+        """Raises Refused `repository_changed` to stop the sweep."""
         check_unreached(history_of(load_repo(self.storage)), self.going)
 
 
 def check_unreached(history: History, going: frozenset[str]) -> None:
-    """Refused `repository_changed` where a ref reaches what goes."""
+    """Raises Refused `repository_changed` if a ref reaches a snapshot of `going`."""
     needed = history.reached() & going
     if needed:
         raise changed(f"a branch or tag needs snapshot {min(needed)} again")
 
 
 def changed(what: str) -> Refused:
-    """The refusal `repository_changed`, for the caller to raise."""
+    """Returns the refusal `repository_changed`, for the caller to raise."""
     return Refused("repository_changed", f"the repository changed meanwhile: {what}")

@@ -1,7 +1,7 @@
 """Icechunk's object ids: 12 bytes, shown as 20 characters of Crockford's base32.
 
-96 bits make 19 characters and one bit, which stands first in the last character; the other four
-bits of that are zero. Source: Icechunk specification, "Common Types".
+96 bits make 19 characters and one bit. This bit is the first of the last character, whose other
+four bits are zero. Source: Icechunk specification, "Common Types".
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pyarrow as pa
 ID_BYTES: Final = 12
 ID_CHARACTERS: Final = 20
 ID_PATTERN: Final = "[0-9A-HJKMNP-TV-Z]{19}[0G]"
-"""The shape of every id's text, as a regular expression."""
+"""A regular expression for the text of every id."""
 
 ROOT_ID: Final = "1CECHNKREP0F1RSTCMT0"
 """The first snapshot of every repository."""
 
 ByteRows: TypeAlias = npt.NDArray[np.uint8]
-"""Rows of bytes: two dimensions, an id each."""
+"""Rows of bytes, in two dimensions: each row is an id, or another value of fixed size."""
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _VALUES: Final = {character: value for value, character in enumerate(_ALPHABET)}
@@ -34,7 +34,7 @@ _PAIRS: Final = np.array(
 
 
 def id_text(data: bytes) -> str:
-    """The 20 characters of 12 bytes."""
+    """Returns the 20 characters for 12 bytes. Raises ValueError for another length."""
     if len(data) != ID_BYTES:
         raise ValueError(f"an id has {ID_BYTES} bytes, not {len(data)}")
     bits = int.from_bytes(data, "big") << _PADDING_BITS
@@ -42,28 +42,29 @@ def id_text(data: bytes) -> str:
 
 
 def id_bytes(text: str) -> bytes:
-    """The 12 bytes of 20 characters. ValueError on anything else."""
+    """Returns the 12 bytes for 20 characters. Raises ValueError if the text is not an id."""
     if len(text) != ID_CHARACTERS or any(character not in _VALUES for character in text):
-        raise ValueError(f"{text[:40]!r} is no id")
+        raise ValueError(f"{text[:40]!r} is not an id")
     bits = 0
     for character in text:
         bits = bits << 5 | _VALUES[character]
     if bits & (1 << _PADDING_BITS) - 1:
-        raise ValueError(f"{text!r} is no id")
+        raise ValueError(f"{text!r} is not an id")
     return (bits >> _PADDING_BITS).to_bytes(ID_BYTES, "big")
 
 
 def new_id_text() -> str:
-    """A random id."""
+    """Returns a random id."""
     return id_text(secrets.token_bytes(ID_BYTES))
 
 
 def id_texts(rows: ByteRows, *, prefix: str = "") -> pa.StringArray:
-    """The text of each id (rows of 12 bytes), each behind `prefix` (ASCII)."""
+    """Returns the text of each id (rows of 12 bytes), with `prefix` (ASCII) before it."""
     count, width = len(rows), len(prefix) + ID_CHARACTERS
     text = np.empty((count, width), np.uint8)
     text[:, : len(prefix)] = np.frombuffer(prefix.encode("ascii"), np.uint8)
-    # Columns, so that each step below runs over neighbours; zeros behind, where the last pair ends.
+    # One row for each byte, so that each step below reads contiguous memory. The last pair of
+    # characters needs the two rows of zeros.
     columns = np.zeros((ID_BYTES + 2, count), np.uint32)
     columns[:ID_BYTES] = rows.T
     pairs = np.empty((count, ID_CHARACTERS // 2), np.uint16)

@@ -1,8 +1,8 @@
-"""Where the files of an Icechunk repository lie, and how the collector reads them in executors.
+"""The layout of an Icechunk repository's files, and how executors read them.
 
-Icechunk's metadata carries no checksums. What stands in for them: a file must say that it is the
-one that it was read as, have the size and number of references that its snapshot knows, be sound
-as a FlatBuffer, and what it refers to must be there.
+Icechunk's metadata has no checksums. Other checks replace them. A file must have the id that it was
+read by, and the size and number of references that its snapshot records. It must be a valid
+FlatBuffer, and the files that it refers to must exist.
 """
 
 from __future__ import annotations
@@ -58,15 +58,16 @@ _PATTERNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class IcechunkLayout:
-    """Snapshots, manifests, chunks, transaction logs, and copies of what was overwritten."""
+    """Snapshots, manifests, chunks, transaction logs, and copies of overwritten files."""
 
     delete_order: tuple[str, ...] = (*_COLLECTED, "temporary")
     checked_kinds: tuple[str, ...] = ()
 
     def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
-        """Each directory at the top is a unit of listing; our own is left out.
+        """Returns a unit of listing for each directory at the top, except Ebbtide's own.
 
-        Chunks lie all in one, more than memory holds. There are no slices.
+        All chunks are in one directory, more than memory holds: its listing is streamed, and
+        divided among tasks. There are no slices.
         """
         items = [ListingItem("", recursive=False)]
         for top in storage.list_prefixes():
@@ -77,35 +78,36 @@ class IcechunkLayout:
         return Listing(items)
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
-        """By the address alone."""
+        """Returns the kind of each address, from the address alone."""
         return first_match(addresses, _PATTERNS, otherwise=FOREIGN)
 
     def slices(self, addresses: pa.StringArray) -> pa.StringArray:
-        """None: chunks lie all in one directory."""
+        """Returns nulls: there are no slices."""
         return pa.nulls(len(addresses), pa.string())
 
     def targets(self, addresses: pa.StringArray) -> pa.StringArray:
-        """Without the suffix of temporary files, where there is one."""
+        """Returns the final address of each temporary file, and null for all other files."""
         return temporary_targets(addresses)
 
     def tree_address(self, tree_id: str) -> str:
-        """A tree is a snapshot's file."""
+        """Returns the address of a tree's file, which is a snapshot."""
         return f"{SNAPSHOTS_PREFIX}{tree_id}"
 
     def tree_addresses(self, tree_ids: Column) -> Column:
-        """See `tree_address`."""
+        """Returns the addresses of many snapshots, in order."""
         return around(SNAPSHOTS_PREFIX, tree_ids)
 
     def node_address(self, node_id: str) -> str:
-        """A node is a manifest."""
+        """Returns the address of a node's file, which is a manifest."""
         return f"{MANIFESTS_PREFIX}{node_id}"
 
     def node_addresses(self, node_ids: Column) -> Column:
-        """See `node_address`."""
+        """Returns the addresses of many manifests, in order."""
         return around(MANIFESTS_PREFIX, node_ids)
 
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
-        """The manifests of a snapshot; in place of a checksum, the size that its file must have."""
+        """Returns the manifests of a snapshot (NODES_SCHEMA). In place of a checksum, each has the
+        size that its file must have."""
         del checksum
         manifests = load_snapshot(storage, tree_id).manifests
         columns: list[list[Any]] = [
@@ -118,29 +120,30 @@ class IcechunkLayout:
     def read_files(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.Table:
-        """For formats with slices."""
+        """Raises NotImplementedError: only formats with slices need this."""
         raise NotImplementedError
 
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
-        """The chunks of a manifest. Inline and virtual references have no address."""
+        """Returns the chunks of a manifest. Inline and virtual references have no address."""
         address = self.node_address(node_id)
         with refusing(storage, address, what="node"):
             data = storage.get(address)
             if str(len(data)) != checksum:
-                raise DamagedError(f"it has {len(data)} bytes, its snapshot says {checksum}")
+                raise DamagedError(f"it has {len(data)} bytes, but its snapshot says {checksum}")
             payload = envelope.unpack(data, FileType.MANIFEST).payload
             return manifest_chunks(payload, node_id, entry_count=entry_count)
 
 
 def is_directory(storage: Storage) -> bool:
-    """Whether the repository lies in a directory, and not on an object storage."""
+    """Whether the repository is in a directory, and not on an object storage."""
     return storage.url.startswith("file:")
 
 
 def load_snapshot(storage: Storage, snapshot_id: str) -> Snapshot:
-    """Read a snapshot. Refused `missing_tree`, `corrupt_tree`, `unknown_format_version`."""
+    """Reads a snapshot. Raises Refused `missing_tree`, `corrupt_tree` or
+    `unknown_format_version`."""
     address = f"{SNAPSHOTS_PREFIX}{snapshot_id}"
     with refusing(storage, address, what="tree"):
         return read_snapshot(storage.get(address), snapshot_id)
@@ -148,13 +151,13 @@ def load_snapshot(storage: Storage, snapshot_id: str) -> Snapshot:
 
 @contextmanager
 def refusing(storage: Storage, address: str, *, what: str) -> Iterator[None]:
-    """What is wrong with a file that is needed, as a refusal: `missing_` or `corrupt_` and `what`,
-    or `unknown_format_version`."""
+    """Raises the errors of a needed file as Refused: `missing_` or `corrupt_` and `what`, or
+    `unknown_format_version`."""
     where = f"{storage.url}/{address}"
     try:
         yield
     except NotFound:
-        raise Refused(f"missing_{what}", f"{where} is needed, and is not there") from None
+        raise Refused(f"missing_{what}", f"{where} is missing, but needed: restore it") from None
     except (UnknownVersionError, UnknownFieldError) as error:
         raise Refused(
             "unknown_format_version", f"{where}: {error}: use a newer version of this program"

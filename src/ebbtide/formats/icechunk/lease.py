@@ -1,8 +1,8 @@
-"""A run's hold on a repository that has no database: one file on its storage, with a heartbeat.
+"""A run's hold on a repository without a database: one file on its storage, with a heartbeat.
 
-`run_epoch` grows with every taking, and each write replaces the version that its writer knows, so
-that of two takers one wins and an old holder finds out. Not for: the hold on a repository of the
-embedded store, which is a row of its database.
+`run_epoch` grows each time that a run takes the repository. Each write replaces only the version
+that its writer knows. Therefore one of two takers wins, and a former holder finds out. Not for: the
+hold on a repository of the embedded store, which is a row of its database.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _HOST_NOW: Final = SystemClock().host_now
 
 
 class _Record(BaseModel):
-    """What the file says: `run_id` is None when nobody holds the repository.
+    """The content of the file. `run_id` is None if no run holds the repository.
 
-    The nonce tells holds apart that have all else in common: of one run, by one process, taken at
-    the same instant.
+    The nonce distinguishes holds that are equal otherwise: of one run, by one process, taken at the
+    same instant.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -46,34 +46,34 @@ class _Record(BaseModel):
     nonce: str = ""
 
     def is_hold_of(self, other: _Record) -> bool:
-        """Whether both are the same hold, at whichever heartbeats."""
+        """Whether both are the same hold, at any of its heartbeats."""
         mine, its = ((each.run_id, each.run_epoch, each.nonce) for each in (self, other))
         return mine == its
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A version of the file."""
+    """The content of the file, and its version on the storage."""
 
     record: _Record
     version: str
 
     @property
     def is_free(self) -> bool:
-        """Whether it is certain that nobody holds the repository any more."""
+        """Whether it is certain that no run holds the repository any more."""
         return self.record.run_id is None or is_dead(self.record.holder)
 
 
 @dataclass(frozen=True, slots=True)
 class _LeaseFile:
-    """The file on the storage."""
+    """The file of a hold on the storage."""
 
     storage: Storage
     address: str
 
     def read(self) -> _Found | None:
-        """The file as it is now; None where there is none. Refused `run_in_progress` when it is
-        damaged: then a run may be going on or not."""
+        """Returns the present file, or None if there is none. Raises Refused `run_in_progress` if
+        it is damaged, because a run may hold the repository."""
         try:
             data, version = self.storage.get_versioned(self.address)
         except NotFound:
@@ -84,21 +84,22 @@ class _LeaseFile:
             raise Refused(
                 "run_in_progress",
                 f"{self.storage.url}/{self.address} is damaged, so that a run may hold the "
-                "repository: look at it, and delete it if no run is going",
+                "repository: make sure that no run is active, then delete the file",
             ) from None
 
     def create(self, record: _Record) -> None:
-        """Write the first version. Conflict where there is one."""
+        """Writes the first version. Raises Conflict if the file exists."""
         self.storage.put(self.address, _encoded(record), create_only=True)
 
     def replace(self, record: _Record, version: str) -> str:
-        """Write the next version. Conflict when `version` is not the current one any more."""
+        """Writes the next version, and returns its name. Raises Conflict if `version` is no longer
+        the present one."""
         return self.storage.replace(self.address, _encoded(record), version=version)
 
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """How long a hold lasts, and the time that it goes by."""
+    """The durations of a hold, and the clock that it uses."""
 
     heartbeat: timedelta
     lease_ttl: timedelta
@@ -108,10 +109,10 @@ class _Times:
 
 
 class StorageHold:
-    """A run's hold on a repository, and the thread that keeps its file fresh: see `hold_storage`.
+    """A run's hold on a repository, and the thread of its heartbeats. Made by `hold_storage`.
 
-    Its safety does not hang on clocks that agree: a holder gives up once its own clock says that
-    it was silent for `lease_ttl`, and the first write of another makes its next one fail.
+    Its safety does not depend on clocks that agree. A holder gives up if, by its own clock, it was
+    silent for `lease_ttl`. The first write of another run makes the holder's next write fail.
     """
 
     def __init__(self, file: _LeaseFile, record: _Record, version: str, times: _Times) -> None:
@@ -126,12 +127,13 @@ class StorageHold:
 
     @property
     def run_epoch(self) -> int:
-        """Grows with every taking."""
+        """A number that grows each time that a run takes the repository."""
         return self._record.run_epoch
 
     def check(self) -> None:
-        """Refused `lease_lost` when another run has taken the repository, or may have: when no
-        heartbeat reached the storage for the lease's time. Failed when the storage does."""
+        """Raises Refused `lease_lost` if another run has taken the repository, or may have taken
+        it because no heartbeat reached the storage for `lease_ttl`. Raises Failed if the storage
+        fails."""
         if self._lost is not None:
             raise self._lost
         silence = self._times.clock() - self._beat_at
@@ -140,19 +142,19 @@ class StorageHold:
                 "lease_lost",
                 f"no heartbeat of run {self._record.run_id} reached the storage for "
                 f"{silence.total_seconds():.0f} s, so that another run may take the repository: "
-                "it deletes nothing more",
+                "this run deletes nothing more",
             )
         self._read_own()
 
     def start(self) -> None:
-        """Begin to send heartbeats."""
+        """Starts the heartbeats."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more, and let the repository go if this hold still has it.
+        """Ends the heartbeats, and frees the repository if this hold still has it.
 
-        A storage that fails is no error here: the run has done its work, or has an error of its
-        own, and the next one finds this process gone or silent.
+        A failure of the storage is ignored. The run has done its work, or has its own error, and
+        the next run finds this process gone or silent.
         """
         self._ended.set()
         self._thread.join()
@@ -173,23 +175,24 @@ class StorageHold:
                 self._lost = error
                 return
             except EbbtideError:
-                # A beat that the storage did not take is no loss yet: `check` counts the silence.
+                # A failed heartbeat does not lose the lease yet: `check` measures the silence.
                 continue
 
     def _beat(self) -> None:
-        """Send a heartbeat. Refused `lease_lost` when the file is not this hold's any more."""
+        """Sends a heartbeat. Raises Refused `lease_lost` if the file is no longer this hold's."""
         record = self._record.model_copy(update={"beat_at": self._times.clock()})
         try:
             found = _Found(record, self._file.replace(record, self._version))
         except (Conflict, Failed):
-            # It may have been written all the same: the answer got lost, and then the client may
-            # have sent it again and met its own write.
+            # The write may have succeeded: perhaps its answer was lost, and the client sent it
+            # again and met its own write.
             found = self._read_own()
         self._version = found.version
         self._beat_at = found.record.beat_at
 
     def _read_own(self) -> _Found:
-        """The file as it is now. Refused `lease_lost` when it is another's, damaged or gone."""
+        """Returns the present file. Raises Refused `lease_lost` if it is another hold's, damaged or
+        gone."""
         try:
             found = self._file.read()
         except Refused:
@@ -217,18 +220,17 @@ def hold_storage(
     clock: Callable[[], datetime] = _HOST_NOW,
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[StorageHold]:
-    """Hold the repository at the root of `storage` for one run, until the block ends.
+    """Holds the repository at the root of `storage` for one run, until the block ends.
 
-    The file is at LEASE_ADDRESS; `prefix` ("" or ending in `/`) goes before it, for a folder that
-    stands in for a storage which must not be written to. It is written anew every `heartbeat`,
-    which is to be a small part of `lease_ttl`. The epoch is above `epoch_min`, whatever became of
-    the file. `clock` gives this host's time, UTC, and `wait`
-    lets seconds pass.
+    The file is at `prefix` and LEASE_ADDRESS. `prefix` ("" or ending in `/`) is for a folder that
+    replaces a storage which must not be written to. The file is written anew every `heartbeat`,
+    which should be a small part of `lease_ttl`. The epoch is above `epoch_min`, even if the file
+    was deleted. `clock` returns this host's time, UTC, and `wait` sleeps for seconds.
 
-    Refused `run_in_progress` while another run holds it. One that ended without letting go is
-    replaced: at once if it ran on this machine, or was silent for longer than `lease_ttl` and
-    `skew_max` together. Where its clock and this one may differ too much to tell, the file is
-    watched for `lease_ttl` first. Failed (`storage_error`) when the storage does.
+    Raises Refused `run_in_progress` while another run holds the repository. A run that ended
+    without a release is replaced at once if it ran on this machine, or if it was silent for longer
+    than `lease_ttl` and `skew_max` together. If its clock and this one may differ too much to tell,
+    the file is watched for `lease_ttl` first. Raises Failed (`storage_error`) if the storage fails.
     """
     times = _Times(heartbeat, lease_ttl, skew_max, clock, wait)
     file = _LeaseFile(storage, f"{prefix}{LEASE_ADDRESS}")
@@ -241,7 +243,7 @@ def hold_storage(
 
 
 def _take(file: _LeaseFile, run_id: str, times: _Times, *, epoch_min: int) -> StorageHold:
-    """Write the file in the name of a run. Refused `run_in_progress` when another was faster."""
+    """Writes the file for a run. Raises Refused `run_in_progress` if another run was faster."""
     last = _free(file, times)
     record = _Record(
         run_id=run_id,
@@ -250,7 +252,7 @@ def _take(file: _LeaseFile, run_id: str, times: _Times, *, epoch_min: int) -> St
         beat_at=times.clock(),
         nonce=secrets.token_hex(_NONCE_BYTES),
     )
-    # A conflict may be with an own write, which the client sent again as its answer was lost.
+    # A conflict may be with this call's own write, which the client repeated after a lost answer.
     with suppress(Conflict):
         if last is not None:
             return StorageHold(file, record, file.replace(record, last.version), times)
@@ -266,9 +268,9 @@ def _take(file: _LeaseFile, run_id: str, times: _Times, *, epoch_min: int) -> St
 
 
 def _free(file: _LeaseFile, times: _Times) -> _Found | None:
-    """The file, once nobody holds the repository any more; None where there is none.
+    """Returns the file if no run holds the repository any more; None if there is no file.
 
-    Refused `run_in_progress` while somebody does.
+    Raises Refused `run_in_progress` while a run holds the repository.
     """
     found = file.read()
     if found is None or found.is_free:
@@ -278,15 +280,15 @@ def _free(file: _LeaseFile, times: _Times) -> _Found | None:
         return found
     if abs(silence) < times.lease_ttl:
         raise _in_progress(found, times, f"{max(silence.total_seconds(), 0):.0f} s ago")
-    # Its clock may be behind this one, or ahead: then only its own silence tells. A run that was
-    # silent for so long has given up by its own clock.
+    # The holder's clock may be behind this host's clock, or ahead. Then only a silence that is
+    # observed here is certain: a run that was silent for `lease_ttl` has given up by its own clock.
     for _ in range(math.ceil(times.lease_ttl / times.heartbeat)):
         times.wait(times.heartbeat.total_seconds())
         seen = file.read()
         if seen is None or seen.version != found.version:
             if seen is None or seen.is_free:
                 return seen
-            raise _in_progress(seen, times, "just now, though its clock is not this one's")
+            raise _in_progress(seen, times, "just now, by a clock that differs from this host's")
     return found
 
 

@@ -1,8 +1,8 @@
-"""Transaction logs: which of them stay with a snapshot.
+"""Finds the transaction logs that stay with a snapshot.
 
-Icechunk reads a snapshot's own log, and those that it inherited from ancestors that are not in its
-history any more, to tell what changed (`diff`), to bring a session up to date (`rebase`), and to
-amend a commit. Not for: what is in a log.
+Icechunk reads a snapshot's own log, and the logs that it inherited from ancestors that are no
+longer in its history. It needs them to tell changes (`diff`), to update a session (`rebase`), and
+to amend a commit. Not for: the content of a log.
 Source: Icechunk design document 016; Icechunk 2.3, `ops/gc.rs`.
 """
 
@@ -17,13 +17,12 @@ from ebbtide.formats.icechunk.state import State
 def companions(
     state: State, snapshot_ids: Iterable[str], kept: Set[str]
 ) -> dict[str, tuple[str, ...]]:
-    """The addresses of the logs that stay as long as each snapshot does, where `kept` are all that
-    stay.
+    """Returns the addresses of the logs that stay as long as each snapshot stays.
 
-    The own log of a snapshot is among them whether it is there or not: without it the repository
-    is damaged. The others are among them if they are there. The first snapshot of all has no log
-    where the repository began as version 1. What is inherited may be gone: Icechunk before 2.1
-    deletes it.
+    `kept` are all snapshots that stay. A snapshot's own log is always in the result: if it is
+    missing, the repository is damaged. Only the first snapshot of all may have none, if the
+    repository began as version 1. Inherited logs are in the result if they exist: Icechunk before
+    2.1 deletes them.
     """
     found: dict[str, tuple[str, ...]] = {}
     for snapshot_id in snapshot_ids:
@@ -36,9 +35,10 @@ def companions(
 
 
 def loose_logs(state: State, kept: Set[str]) -> list[str]:
-    """The addresses of all logs where one that a kept snapshot inherited is not there, else none.
+    """Returns the addresses of all logs if a log that a kept snapshot inherited is missing.
 
-    The list of what is inherited may be damaged, and mean any other of them.
+    Otherwise returns an empty list. The list of inherited logs may be damaged, and mean any other
+    log.
     """
     if all(_inherited(state, snapshot_id, kept) <= state.logs for snapshot_id in kept):
         return []
@@ -46,10 +46,10 @@ def loose_logs(state: State, kept: Set[str]) -> list[str]:
 
 
 def _inherited(state: State, snapshot_id: str, kept: Set[str]) -> set[str]:
-    """The logs that a snapshot inherited, and those that it will.
+    """Returns the logs that a snapshot inherited, and those that it will inherit.
 
-    A collection drops from the list of version 2 what does not stay. It gives a snapshot above that
-    the nearest parent that stays, and the logs of all between them.
+    In version 2, a collection drops the snapshots that do not stay from the list. A snapshot above
+    them gets the nearest parent that stays, and the logs of all snapshots between the two.
     """
     found = set(state.history.logs.get(snapshot_id, ()))
     if state.inherits:
@@ -59,7 +59,7 @@ def _inherited(state: State, snapshot_id: str, kept: Set[str]) -> set[str]:
 
 
 def _going_below(state: State, snapshot_id: str, kept: Set[str]) -> Iterator[str]:
-    """The ancestors of a snapshot from its parent on, up to one that stays."""
+    """Yields the ancestors of a snapshot from its parent on, to before the first that stays."""
     commits = state.history.commits
     place = commits[snapshot_id].first_parent_id if snapshot_id in commits else None
     while place is not None and place not in kept:

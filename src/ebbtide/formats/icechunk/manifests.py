@@ -1,4 +1,4 @@
-"""Manifests: which chunks they refer to.
+"""Reads manifests: the chunks that they refer to.
 
 Source: Icechunk specification, `manifest.fbs`.
 """
@@ -28,10 +28,10 @@ Columns = npt.NDArray[np.uint32]
 
 
 def manifest_chunks(payload: bytes, manifest_id: str, *, entry_count: int) -> pa.StringArray:
-    """The addresses of the chunks of the repository's own that a manifest refers to.
+    """Returns the addresses of the repository's own chunks that a manifest refers to.
 
-    `entry_count` is how many references of any kind it must have: inline and virtual ones count,
-    and have no address here. DamagedError, UnknownFieldError.
+    `entry_count` is the number of references that the manifest must have. It includes inline and
+    virtual references, which have no address here. Raises DamagedError or UnknownFieldError.
     """
     root = Buffer(payload).root(fields=_MANIFEST_FIELDS)
     if id_of(root, _ID) != manifest_id:
@@ -47,12 +47,12 @@ def manifest_chunks(payload: bytes, manifest_id: str, *, entry_count: int) -> pa
                 count += len(refs)
                 found.append(id_texts(refs.structs(_CHUNK_ID, ID_BYTES), prefix=CHUNKS_PREFIX))
     if count != entry_count:
-        raise DamagedError(f"it has {count:,} references where its snapshot says {entry_count:,}")
+        raise DamagedError(f"it has {count:,} references, but its snapshot says {entry_count:,}")
     return pa.concat_arrays(found) if found else pa.array([], pa.string())
 
 
 def id_of(table: Tables, slot: int) -> str:
-    """The id that a single table has in a field."""
+    """Returns the id in a field of a single table. Raises DamagedError if there is none."""
     rows = table.structs(slot, ID_BYTES)
     if len(rows) != 1:
         raise DamagedError("it has no id")
@@ -60,8 +60,11 @@ def id_of(table: Tables, slot: int) -> str:
 
 
 def _check_kinds(refs: Tables) -> None:
-    """A reference is inline, or to a chunk, or virtual. One that is nothing, or two of these, or
-    has nothing where it points, may stand for a chunk that is needed."""
+    """Raises DamagedError unless each reference is of one kind: inline, to a chunk, or virtual.
+
+    A reference of no kind, of two kinds, or to a place outside the file may stand for a chunk that
+    is needed.
+    """
     kinds = refs.has(_INLINE).astype(np.int8) + refs.has(_CHUNK_ID)
     kinds += refs.has(_LOCATION) | refs.has(_PACKED_LOCATION)
     if (kinds != 1).any():
@@ -71,12 +74,15 @@ def _check_kinds(refs: Tables) -> None:
 
 
 def _check_order(refs: Tables, last: Columns | None) -> Columns:
-    """References are in the order of their chunks' coordinates, each once: a reference that took
-    another's place shows. `last` are the coordinates that came before; the last of these."""
+    """Raises DamagedError unless the references are in the order of their chunks' coordinates.
+
+    Each coordinate may be there once, so that a reference that replaced another one is found.
+    `last` are the coordinates before these. Returns the last ones of these.
+    """
     found = refs.columns(_INDEX)
     if last is not None:
         if len(last) != len(found):
-            raise DamagedError("its coordinates differ in their number")
+            raise DamagedError("the number of coordinates differs between its references")
         found = np.concatenate([last, found], axis=1)
     before, after = found[:, :-1], found[:, 1:]
     rising = np.zeros(before.shape[1], np.bool_)

@@ -1,8 +1,8 @@
 """Refs of version 1 beside the file `repo` of version 2.
 
-An upgrade leaves them there if it is told to, or if it dies before it deletes them, and nothing
-reads them any more. But a client of version 1 goes by them alone: it does not see `repo`, and no
-list of version 2 has what it writes. Not for: repositories of version 1 alone.
+An upgrade leaves them if it is told to, or if it dies before it deletes them. Clients of version 2
+do not read them. But a client of version 1 reads only them: it does not see `repo`, and no list of
+version 2 has its commits. Not for: repositories of version 1 alone.
 Source: Icechunk 2.3, `migrations/mod.rs`, and `fetch_spec_version` in `repository.rs`.
 """
 
@@ -26,8 +26,11 @@ NAMED_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Upgrade:
-    """When it was, what refs it took over (kind, name, snapshot), and the name of the copy of
-    `repo` that says so: None where `repo` itself does, or where there is none any more."""
+    """An upgrade: its time, and the refs that it took over (kind, name, snapshot).
+
+    `copy` is the name of the copy of `repo` with these refs. It is None if `repo` itself has the
+    entry of the upgrade, or if the copy is gone.
+    """
 
     at: datetime
     refs: frozenset[tuple[str, str, str]] = frozenset()
@@ -35,12 +38,15 @@ class _Upgrade:
 
 
 def check_unmixed(storage: Storage) -> str | None:
-    """The name of the copy of `repo` that must stay for as long as refs of version 1 are there,
-    which it tells from those that were written since.
+    """Checks that the refs of version 1 are harmless.
 
-    A ref of version 1 is harmless if it is as it was at the upgrade, or if refs of version 2 reach
-    its snapshot. Refused `repository_mixed` for any other, since what it keeps would look dead;
-    `corrupt_ref`, `corrupt_repo`, `unknown_format_version`.
+    Such a ref is harmless if it is as it was at the upgrade, or if refs of version 2 reach its
+    snapshot. For any other ref this raises Refused `repository_mixed`, because the files that the
+    ref keeps would count as unneeded. Also raises Refused `corrupt_ref`, `corrupt_repo` and
+    `unknown_format_version`.
+
+    Returns the name of the copy of `repo` with the refs at the upgrade, or None. The copy must stay
+    as long as there are refs of version 1.
     """
     refs = read_refs(storage)
     if not refs:
@@ -51,7 +57,7 @@ def check_unmixed(storage: Storage) -> str | None:
     reached = history_of(repo).reached()
 
     def is_harmless(ref: Ref) -> bool:
-        # What looks encoded may be meant so, where the files were copied from elsewhere.
+        # A name that looks encoded may be the real name, if the files came from another storage.
         spelt = {ref.name, stored_name(storage, ref.name)}
         return ref.commit_id in reached or any(
             (ref.kind, name, ref.commit_id) in before for name in spelt
@@ -64,7 +70,7 @@ def check_unmixed(storage: Storage) -> str | None:
 
 
 def _upgrade(storage: Storage, repo: RepoFile) -> _Upgrade | None:
-    """None where the operations log tells of none, or is cut short."""
+    """Returns the upgrade in the operations log; None if the log has none or is cut short."""
     try:
         for number, update in enumerate(operations(storage, repo)):
             if update.kind != MIGRATED:
@@ -90,22 +96,23 @@ def _mixed(storage: Storage, written: Sequence[Ref], upgrade: _Upgrade | None) -
     if len(written) > NAMED_MAX:
         told.append(f"and {len(written) - NAMED_MAX:,} more")
     since = (
-        f"they are not as its upgrade on {upgrade.at:%Y-%m-%d %H:%M} UTC found them"
+        f"they differ from the refs that its upgrade on {upgrade.at:%Y-%m-%d %H:%M} UTC found"
         if upgrade is not None
-        else "it tells of no upgrade"
+        else "its operations log has no upgrade"
     )
     return Refused(
         "repository_mixed",
         f"{storage.url} is of version 2, but refs of version 1 lie beside its file {REPO_ADDRESS}, "
         f"and {since}: {'; '.join(told)}. Clients older than Icechunk 2 write such refs, and do "
-        f"not see {REPO_ADDRESS}; the upgrade also passes over tags whose names a directory spells "
-        "otherwise. Stop all such clients, read with one of them what is still needed, and write "
-        f"it with a newer one. Then delete everything under {storage.url}/{REFS_PREFIX}",
+        f"not see {REPO_ADDRESS}. The upgrade also skips tags whose names a directory spells in "
+        "another way. Stop all such clients, read the data that is still needed with one of them, "
+        "and write it with a newer client. Then delete everything under "
+        f"{storage.url}/{REFS_PREFIX}",
     )
 
 
 def _told(storage: Storage, ref: Ref) -> str:
-    """A ref of version 1 with its file, and when that was written."""
+    """Returns the text for a ref of version 1, with its file and the date of the file."""
     files = files_of(storage, ref)
     info = storage.head(files[0]) if files else None
     written = "" if info is None else f" ({info.address}, {info.last_modified:%Y-%m-%d %H:%M} UTC)"

@@ -1,4 +1,4 @@
-"""What the collector reads of an Icechunk repository: the relations, of one state."""
+"""The metadata of an Icechunk repository for the collector: the relations of one state."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from ebbtide.retention.decision import Roots
 
 _BACKUP: Final = "a backup within the grace, or of the operations log"
 _LOOSE: Final = (
-    "a log that a snapshot inherited is not there, and this may be the one that is meant"
+    "a log that a snapshot inherited is missing: its list may be damaged, and mean this log"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class IcechunkReading:
-    """A state of the repository. What is `closed` by a sweep is tombstoned; what is held
-    besides, such as what an undo brought `back`, is so until the times that it says."""
+    """The relations of one state of the repository.
+
+    `closed` are the snapshots that a sweep has tombstoned. `back` maps the snapshots that are held,
+    for instance because an undo restored them, to the ends of their holds.
+    """
 
     state: State
     now: datetime
@@ -36,8 +39,8 @@ class IcechunkReading:
     back: Mapping[str, datetime]
 
     def roots(self) -> Roots:
-        """What is live is all that refs reach, and what is held: for a grace, or until the time of
-        what an undo brought back is over."""
+        """Returns refs and snapshots. Live are all snapshots that refs reach, and the held ones:
+        these for a grace, or until the end of the hold in `back`."""
         history = self.state.history
         back = self._back()
         held = self._held()
@@ -45,8 +48,8 @@ class IcechunkReading:
         ends |= {name: max(end, ends.get(name, end)) for name, end in back.items()}
         reached = history.reached()
         commits = [history.commits[commit_id] for commit_id in reached]
-        # Of the others only those whose file is there: what cannot go is not to be let go. They
-        # keep nothing but themselves, hence no parents.
+        # Of the unreachable snapshots, those that are listed or held. Each keeps only itself, and
+        # therefore has no parents here.
         commits += [
             replace(
                 history.commits.get(commit_id) or Commit(commit_id, (), date, commit_id),
@@ -72,16 +75,16 @@ class IcechunkReading:
         )
 
     def _back(self) -> dict[str, datetime]:
-        """What an undo brought back, and nothing reaches, with the time at which its hold ends."""
+        """Returns the unreachable snapshots of `back`, with the ends of their holds."""
         return {name: end for name, end in self.back.items() if name in self.state.unreachable}
 
     def _held(self) -> dict[str, str]:
-        """The unreachable snapshots that stay, each with the reason."""
+        """Returns the unreachable snapshots that stay, each with the reason."""
         return {**self.state.held, **dict.fromkeys(self._back(), BACK)}
 
     def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
-        """The backups that stay: young ones, and those in which the operations log goes on. Also
-        all transaction logs, while nobody can tell which of them is needed."""
+        """Yields the backups that stay: young ones, and those that continue the operations log.
+        Also yields all transaction logs, while it is unknown which of them is needed."""
         del among  # they are few
         backups = [f"{BACKUPS_PREFIX}{name}" for name in sorted(self.state.backups)]
         logs = loose_logs(self.state, self.state.history.reached() | self._held().keys())
@@ -95,24 +98,24 @@ class IcechunkReading:
         yield pa.table(columns, schema=PROTECTED_SCHEMA)
 
     def untraced(self) -> Iterator[pa.Table]:
-        """Nobody asks: Icechunk has no slices."""
+        """Yields nothing: Icechunk has no slices."""
         return iter(())
 
     def dropped(self) -> Iterator[pa.Table]:
-        """Nobody asks either."""
+        """Yields nothing: Icechunk has no slices."""
         return iter(())
 
     def purged(self) -> Iterator[pa.Table]:
-        """None: Icechunk's repositories are not purged."""
+        """Yields nothing: Icechunk repositories are not purged."""
         return iter(())
 
     def protectors(self, address: str) -> list[Protector]:
-        """At most one: a backup stays or not."""
+        """Returns the protection of a backup or log, at most one."""
         rows = [row for table in self.protected() for row in table.to_pylist()]
         return [Protector(reason=row["reason"]) for row in rows if row["address"] == address]
 
     def let_go(self, commit_id: str) -> None:
-        """Icechunk keeps no record of it; those of runs do."""
+        """Returns None: only the records of runs tell which snapshots were deleted."""
 
     def purged_at(self, address: str) -> None:
-        """Never."""
+        """Returns None: Icechunk repositories are not purged."""

@@ -1,7 +1,7 @@
-"""Branches and tags of version 1: a small file for each.
+"""Branches and tags of version 1: a small file for each of them.
 
-In a directory the names of their folders are percent-encoded, by the library through which Icechunk
-writes there. On S3 they are as they were given.
+In a directory, the names of their folders are percent-encoded by the library that Icechunk writes
+with. On S3, the names are as they were given.
 Source: Icechunk specification, version 1, "Reference Files"; object_store, `path/parts.rs`.
 """
 
@@ -35,9 +35,10 @@ _ENCODED: Final = re.compile(r'[\x00-\x1f\x7f"#%*<>?\[\\\]^`{|}~]|[^\x00-\x7f]')
 
 
 def read_refs(storage: Storage) -> tuple[Ref, ...]:
-    """All branches and tags, but for deleted tags, by name.
+    """Returns all branches and tags, sorted by address, without deleted tags.
 
-    Refused `corrupt_ref` where a file cannot be understood: it may be all that keeps a snapshot.
+    Raises Refused `corrupt_ref` if a file cannot be understood: it may be all that keeps a
+    snapshot.
     """
     found = {address for batch in storage.list(REFS_PREFIX) for address in texts(batch[0])}
     refs = (
@@ -50,41 +51,46 @@ def read_refs(storage: Storage) -> tuple[Ref, ...]:
 
 
 def delete_branch(storage: Storage, name: str) -> None:
-    """Delete a branch's file."""
+    """Deletes a branch's file."""
     storage.delete([f"{folder}{_FILE}" for folder in _folders(storage, "branch", name)])
 
 
 def delete_tag(storage: Storage, name: str) -> None:
-    """Put a tombstone beside a tag's file: its name must not come back with another meaning."""
+    """Writes a tombstone beside a tag's file, so that the name cannot get another meaning."""
     for folder in _folders(storage, "tag", name):
-        # Where there is one already, somebody else deleted the tag too.
+        # If there is a tombstone already, somebody else deleted the tag too.
         with suppress(Conflict):
             storage.put(f"{folder}{_TOMBSTONE}", b"", create_only=True)
 
 
 def check_spelling(storage: Storage, policy: Policy, refs: Iterable[Ref]) -> None:
-    """InvalidInput `invalid_policy` for a rule that names a branch as its folder is called, and as
-    Icechunk lists it, and not as the branch was named: the rule would apply to nothing."""
+    """Raises InvalidInput `invalid_policy` if a rule names a branch by its encoded folder name.
+
+    Icechunk lists branches by this name. A rule for it would apply to no branch.
+    """
     names = [ref.name for ref in refs if ref.kind == "branch"]
     for pattern in policy.unmatched(names):
         for name in names:
             if fnmatchcase(stored_name(storage, name), pattern):
                 raise invalid_policy(
                     f"branches.{pattern}",
-                    f"this is how the directory spells branch {name!r}: write the name itself",
+                    f"the directory spells branch {name!r} like this: write the name itself",
                 )
 
 
 def stored_name(storage: Storage, name: str) -> str:
-    """How the storage spells the name of a branch or tag."""
+    """Returns the storage's spelling of a branch's or tag's name."""
     if not is_directory(storage):
         return name
     return _ENCODED.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
 
 
 def _name_of(storage: Storage, stored: str) -> str:
-    """The name that is spelt so. What Icechunk would have spelt otherwise, since it was copied into
-    the directory from elsewhere, is the name itself."""
+    """Returns the name of a ref that the storage spells as `stored`.
+
+    If Icechunk would spell the decoded name otherwise, the folder was copied from another storage:
+    then `stored` is the name itself.
+    """
     try:
         name = unquote(stored, errors="strict")
     except UnicodeDecodeError:
@@ -93,19 +99,21 @@ def _name_of(storage: Storage, stored: str) -> str:
 
 
 def _folders(storage: Storage, kind: RefKind, name: str) -> list[str]:
-    """The folders of a ref: the one that Icechunk makes, and one that was copied to where it is."""
+    """Returns the existing folders of a ref: the one that Icechunk makes, and one that was copied
+    from another storage."""
     spelt = sorted({stored_name(storage, name), name})
     folders = [f"{REFS_PREFIX}{kind}.{each}" for each in spelt]
     return [each for each in folders if storage.head(f"{each}{_FILE}") is not None]
 
 
 def files_of(storage: Storage, ref: Ref) -> list[str]:
-    """The addresses of a ref's files: one, unless a copy of it has another spelling."""
+    """Returns the addresses of a ref's files: one, unless a copy of it has another spelling."""
     return [f"{folder}{_FILE}" for folder in _folders(storage, ref.kind, ref.name)]
 
 
 def _read_ref(storage: Storage, address: str) -> Iterator[Ref]:
-    """The ref of a file; none when the file went away since it was listed."""
+    """Yields the ref of a file, or nothing if the file was deleted since the listing. Raises
+    Refused `corrupt_ref`."""
     folder = address.removeprefix(REFS_PREFIX).removesuffix(_FILE)
     kinds = [(prefix, kind) for prefix, kind in _KINDS if folder.startswith(prefix)]
     if not kinds or "/" in folder:
@@ -120,6 +128,6 @@ def _read_ref(storage: Storage, address: str) -> Iterator[Ref]:
         raise Refused(
             "corrupt_ref",
             f"{storage.url}/{address} does not say which snapshot it points at ({error}): "
-            "restore it, or delete it if nothing needs it",
+            "restore the file, or delete it if the ref is not needed",
         ) from error
     yield Ref(_name_of(storage, folder.removeprefix(prefix)), kind, snapshot_id)

@@ -1,11 +1,13 @@
-"""Snapshots that an undo opens again: what a run keeps of them, and what holds them afterwards; it
-holds what an expiry released, too, where that took long.
+"""Snapshots that an undo restores: the records that a run keeps of them, and the holds on them.
 
-Version 2 lists its snapshots in `repo`, and what is not listed cannot be read: a run keeps their
-entries before it drops them. Version 1 has no such list, and a snapshot is open while its file is
-there. In both, `_ebbtide/gc/reopened.json` says until when what came back is held, so that what it
-shares with other snapshots does not go either. A run of version 1 may be undone after an upgrade to
-version 2: then entries are made from the snapshots' files.
+Version 2 lists its snapshots in `repo`, and a snapshot that is not listed cannot be read.
+Therefore a run keeps the entries of snapshots before it drops them. Version 1 has no such list: a
+snapshot can be read while its file exists.
+
+In both versions, `_ebbtide/gc/reopened.json` says until when restored snapshots are held, and
+with them the files that they share with other snapshots. It also holds the snapshots that a slow
+expiry released. A run of version 1 may be undone after an upgrade to version 2: then the entries
+are made from the snapshots' files.
 """
 
 from __future__ import annotations
@@ -27,13 +29,16 @@ from ebbtide.storage import Storage
 
 HOLDS_ADDRESS: Final = "_ebbtide/gc/reopened.json"
 WRITES_MAX: Final = 20
-"""How often to try again when another undo was faster."""
-BACK: Final = "brought back by an undo, or released by an expiry that took long"
+"""How often to try to write while other writers are faster."""
+BACK: Final = "restored by an undo, or released by an expiry that took long"
 
 
 def records_of(file: RepoFile | None, snapshot_ids: Collection[str]) -> list[dict[str, Any]]:
-    """What to keep of snapshots that are about to go, as JSON. `file` is None for version 1; of
-    version 2 those that it lists. A snapshot is its own tree; no checksum of it is known."""
+    """Returns the records of snapshots that will be deleted, as JSON.
+
+    `file` is None for version 1. In version 2, only listed snapshots have a record. A snapshot is
+    its own tree, and its checksum is not known.
+    """
     entries: Iterable[tuple[str, Listed | None]]
     if file is None:
         entries = [(name, None) for name in sorted(snapshot_ids)]
@@ -54,8 +59,11 @@ def records_of(file: RepoFile | None, snapshot_ids: Collection[str]) -> list[dic
 def listable(
     storage: Storage, file: RepoFile, records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Listed]:
-    """Of `records_of` those that can be listed in `file` again, by id: each parent is listed there,
-    or is one of them. Refused `missing_tree`, `corrupt_tree`."""
+    """Returns those of `records` that can be listed in `file` again, by id.
+
+    The parent of each of them is listed there, or is one of them. Raises Refused `missing_tree` or
+    `corrupt_tree`.
+    """
     found = {
         row["commit_id"]: _unpacked(row) if row["entry"] else _made(storage, row["commit_id"])
         for row in records
@@ -71,14 +79,15 @@ def listable(
 
 
 def read_holds(storage: Storage, now: datetime) -> dict[str, datetime]:
-    """Until when each snapshot that came back is held, without those whose time is over. Refused
-    `plan_corrupt` for a file that is not as it was written: nobody knows then what is held.
+    """Returns until when each restored snapshot is held, without holds that have ended.
+
+    Raises Refused `plan_corrupt` if the file is not as it was written: then the holds are unknown.
     """
     return _read_holds(storage, now)[0]
 
 
 def _read_holds(storage: Storage, now: datetime) -> tuple[dict[str, datetime], str | None]:
-    """With the version of the file that says so; None where there is none."""
+    """Returns the holds, and the version of their file; None if there is no file."""
     try:
         data, version = storage.get_versioned(HOLDS_ADDRESS)
         found = json.loads(data)
@@ -88,8 +97,8 @@ def _read_holds(storage: Storage, now: datetime) -> tuple[dict[str, datetime], s
     except (ValueError, AttributeError, TypeError) as error:
         raise Refused(
             "plan_corrupt",
-            f"{storage.url}/{HOLDS_ADDRESS} is not as it was written ({error}): bring it back from "
-            "a backup, or delete it if nothing that an undo brought back is needed",
+            f"{storage.url}/{HOLDS_ADDRESS} is not as it was written ({error}): restore it from a "
+            "backup, or delete it if no snapshot that an undo restored is needed",
         ) from error
     return {name: until for name, until in holds.items() if until > now}, version
 
@@ -97,9 +106,11 @@ def _read_holds(storage: Storage, now: datetime) -> tuple[dict[str, datetime], s
 def write_holds(
     storage: Storage, snapshot_ids: Collection[str], *, until: datetime, now: datetime
 ) -> None:
-    """Hold snapshots until then, besides those that are held, whoever holds others meanwhile.
+    """Holds snapshots until `until`, and keeps the holds of others that are added meanwhile.
 
-    Raises as `read_holds`; Conflict `object_changed` where others were faster each time."""
+    Raises Refused `plan_corrupt`, and Conflict `object_changed` or `object_exists` if other writers
+    were faster each time.
+    """
     for attempt in range(1, WRITES_MAX + 1):
         held, version = _read_holds(storage, now)
         held |= dict.fromkeys(snapshot_ids, until)
@@ -125,7 +136,8 @@ def _unpacked(record: Mapping[str, Any]) -> Listed:
 
 
 def _made(storage: Storage, snapshot_id: str) -> Listed:
-    """The entry of a snapshot of version 1, but for its metadata: these are in its file alone."""
+    """Returns the entry of a snapshot of version 1. Its metadata is left out: only the snapshot's
+    file has it."""
     found = load_snapshot(storage, snapshot_id)
     row = {
         "id": id_bytes(snapshot_id),

@@ -1,9 +1,9 @@
 """The file `repo` of version 2: refs, snapshots with their parents, and the operations log.
 
-It is the one file that changes. Every change first copies it to `overwritten/`, then replaces it on
-the condition that nobody else did; what was read is written again, but for what is changed.
-Source: Icechunk specification 2.1, "Repo Info File"; Icechunk design document 016 for what a
-snapshot inherits from ancestors that are cut off.
+It is the only file that changes. Each change first copies it to `overwritten/`, and then replaces
+it if nobody else did meanwhile. All parts that were read are written again, except the change.
+Source: Icechunk specification 2.1, "Repo Info File"; Icechunk design document 016 for the logs that
+a snapshot inherits from ancestors that are cut off.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ebbtide.storage import Storage
 REPO_ADDRESS: Final = "repo"
 BACKUPS_PREFIX: Final = "overwritten/"
 UPDATES_MAX: Final = 1000
-"""Entries of the operations log in one file, unless the repository's configuration says more."""
+"""Entries of the operations log in one file, if the repository's configuration has no number."""
 
 MAIN: Final = "main"
 MIGRATED: Final = "RepoMigrated"
@@ -40,15 +40,15 @@ _ONLINE: Final = 0
 NO_PARENT: Final = -1
 _MICROS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _YEAR_3000: Final = 32_503_680_000_000
-"""Milliseconds since 1970: names of backups count down to it, so that the newest sorts first."""
+"""Milliseconds since 1970. Names of backups count down to this time: the newest sorts first."""
 
 _UPDATE_NUMBERS: Final = {name: number for number, (name, _) in enumerate(UPDATE_TYPES, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An entry of the operations log. `backup` names the copy of the file as it was while this
-    was its newest entry; `left` is the snapshot that a ref stopped pointing at by it."""
+    """An entry of the operations log. `backup` names the copy of the file in which this is the
+    newest entry. `left` is the snapshot that a ref pointed at before this entry."""
 
     kind: str
     at: datetime
@@ -66,7 +66,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class RepoFile:
-    """The file as it was read. `version` is the storage's name for these very bytes."""
+    """The file as it was read. `version` is the storage's version of exactly these bytes."""
 
     data: bytes
     version: str
@@ -75,7 +75,7 @@ class RepoFile:
 
     @property
     def listed(self) -> dict[str, Listed]:
-        """Its snapshots by id, in the order of the list."""
+        """The file's snapshots by id, in the order of the list."""
         ids = self.ids
         return {
             name: Listed(
@@ -86,14 +86,14 @@ class RepoFile:
 
     @property
     def commits(self) -> Iterator[Commit]:
-        """Its snapshots as commits."""
+        """The file's snapshots as commits."""
         for snapshot_id, found in self.listed.items():
             parents = () if found.parent_id is None else (found.parent_id,)
             yield Commit(snapshot_id, parents, instant(found.row["flushed_at"]), snapshot_id)
 
     @property
     def refs(self) -> tuple[Ref, ...]:
-        """Its branches and tags."""
+        """The file's branches and tags."""
         branches = [
             Ref(ref["name"], "branch", self.ids[ref["snapshot_index"]])
             for ref in self.row["branches"]
@@ -114,7 +114,7 @@ class RepoFile:
 
     @property
     def updates(self) -> Iterator[Update]:
-        """The operations log as far as this file has it, the newest first."""
+        """The part of the operations log in this file, newest entry first."""
         for entry in self.row["latest_updates"]:
             number, details = entry["update_type"]
             left = details.get("previous_snap_id")
@@ -127,28 +127,31 @@ class RepoFile:
 
     @property
     def previous(self) -> str | None:
-        """The backup in which the operations log goes on."""
+        """The name of the backup that continues the operations log, or None."""
         found: str | None = self.row.get("repo_before_updates")
         return found
 
     @property
     def writable(self) -> bool:
-        """Whether its owners allow changes."""
+        """Whether the repository's owners allow changes."""
         return bool(self.row["status"]["availability"] == _ONLINE)
 
     @property
     def unwritable_reason(self) -> str:
-        """Why not, in their words."""
+        """The owners' reason for allowing no changes."""
         return str(self.row["status"].get("limited_availability_reason") or "no reason is given")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A change of the file. `new_parents` maps snapshots to the parents that they are to have;
-    `drop` are those that leave its list, `add` those that come into it, whose parents are in it
-    then; `drop_branches` and `drop_tags` are names. With
-    `forget_backups` the entries of the operations log name no backups any more, so that none but
-    those made from now on, and what this file goes on in, will be needed for the log."""
+    """A change of the file.
+
+    `new_parents` maps snapshots to their new parents. `drop` are the snapshots that leave the list,
+    `add` those that enter it; the parents of added snapshots must be in the new list.
+    `drop_branches` and `drop_tags` are names. With `forget_backups`, older entries of the
+    operations log no longer name backups. The log then needs only backups that are made from now
+    on, and the backup that continues this file's log.
+    """
 
     kind: str  # of an entry of the operations log
     new_parents: Mapping[str, str] = field(default_factory=dict)
@@ -160,7 +163,7 @@ class Edit:
 
 
 def parse_repo(data: bytes, version: str) -> RepoFile:
-    """Read the file's bytes. DamagedError, UnknownFieldError, UnknownVersionError."""
+    """Parses the file's bytes. Raises DamagedError, UnknownFieldError or UnknownVersionError."""
     row = decode(envelope.unpack(data, FileType.REPO).payload, REPO)
     for name in REQUIRED:
         if name not in row:
@@ -180,7 +183,7 @@ def parse_repo(data: bytes, version: str) -> RepoFile:
         raise DamagedError(f"it has no branch {MAIN}")
     _check_circles(row)
     if not row["latest_updates"] or any("update_type" not in e for e in row["latest_updates"]):
-        raise DamagedError("its operations log is empty, or has an entry of no kind")
+        raise DamagedError("its operations log is empty, or has an entry without a kind")
     for micros in (
         *(info["flushed_at"] for info in row["snapshots"]),
         *(entry["updated_at"] for entry in row["latest_updates"]),
@@ -191,7 +194,7 @@ def parse_repo(data: bytes, version: str) -> RepoFile:
 
 
 def backup_time(name: str) -> datetime | None:
-    """When a copy was made, as its name says; None for a name that is no copy's."""
+    """Returns the time in a copy's name; None if the name is not a copy's."""
     _, _, rest = name.rpartition(".")[0].rpartition(".")
     if not rest.isascii() or not rest.isdigit():
         return None
@@ -202,22 +205,23 @@ def backup_time(name: str) -> datetime | None:
 
 
 def write_repo(storage: Storage, file: RepoFile, edit: Edit, now: datetime) -> RepoFile:
-    """Back the file up and replace it. Conflict `object_changed` when somebody else was faster.
+    """Backs the file up, replaces it, and returns the new file.
 
-    An edit that leaves the repository without its main branch, or with a ref or parent that is
-    not there, is a defect of the caller: ValueError.
+    Raises Conflict `object_changed` if somebody else was faster. An edit that leaves the repository
+    without its main branch, or with a ref or parent that is missing, is a defect of the caller and
+    raises ValueError or KeyError.
     """
     backup = f"repo.{_YEAR_3000 - (now - EPOCH) // timedelta(milliseconds=1):014}.{new_id_text()}"
     row = _edited(file, edit, now, backup)
     data = envelope.pack(encode(row, REPO), FileType.REPO, writer=WRITER, spec_version=2)
-    parse_repo(data, "")  # what cannot be read is not written
+    parse_repo(data, "")  # a file that cannot be read must not be written
     storage.put(f"{BACKUPS_PREFIX}{backup}", file.data, create_only=True)
     try:
         version = storage.replace(REPO_ADDRESS, data, version=file.version)
     except Conflict:
-        # Perhaps it was our own write, whose answer was lost on the way: then the log names the
-        # copy.
-        # The copy stays in any case: after yet another write, nothing may show that it is needed.
+        # The conflict may be with this call's own write, whose answer was lost. Then the log names
+        # the copy. The copy stays in any case: after another write, nothing may show that it is
+        # needed.
         found = parse_repo(*storage.get_versioned(REPO_ADDRESS))
         if backup not in {update.backup for update in found.updates} | {found.previous}:
             raise
@@ -241,7 +245,7 @@ def _edited(file: RepoFile, edit: Edit, now: datetime, backup: str) -> Row:
             for ref in file.row[kind]
             if ref["name"] not in dropped
         ]
-    # By their UTF-8 bytes, as readers look them up.
+    # In the order of their UTF-8 bytes, as readers look them up.
     row["deleted_tags"] = sorted({*file.row["deleted_tags"], *edit.drop_tags}, key=str.encode)
     return row | _edited_log(file, edit, now, backup)
 
@@ -254,10 +258,10 @@ def _edited_info(
     edit: Edit,
     places: Mapping[str, int],
 ) -> Row:
-    """A snapshot's entry, with the place of its parent in the new list.
+    """Returns a snapshot's entry, with the place of its parent in the new list.
 
-    One that loses its parent inherits the transaction logs of all that lay between it and its new
-    parent, or what it changed could not be told any more.
+    A snapshot that gets another parent inherits the transaction logs of all snapshots between it
+    and the new parent. Without them, its changes could no longer be told.
     """
     old = parents[snapshot_id]
     new = edit.new_parents.get(snapshot_id, old)
@@ -275,7 +279,7 @@ def _edited_info(
 def _nearest_kept(
     parents: Mapping[str, str | None], start: str, places: Mapping[str, int]
 ) -> str | None:
-    """The first ancestor that stays, or the repository's first snapshot."""
+    """Returns the first ancestor from `start` on that stays, or the repository's first snapshot."""
     place: str | None = start
     while place is not None and place not in places:
         place = parents[place]
@@ -288,9 +292,9 @@ def logs_between(
     start: str | None,
     end: str | None,
 ) -> list[str]:
-    """The transaction logs of the ancestors from `start` to before `end`, the oldest first.
+    """Returns the transaction logs of the ancestors from `start` to before `end`, oldest first.
 
-    `logs` has what each inherited itself.
+    `logs` has the logs that each ancestor inherited itself.
     """
     passed = []
     place = start
@@ -301,8 +305,8 @@ def logs_between(
 
 
 def _edited_log(file: RepoFile, edit: Edit, now: datetime, backup: str) -> Row:
-    """The operations log with a new entry, one for each snapshot where some come into the list, and
-    where it goes on when that is too many."""
+    """Returns the operations log with a new entry, or with one for each snapshot that enters the
+    list. If the log is too long for the file, the result names the backup that continues it."""
     newest, *older = file.row["latest_updates"]
     micros = max((now - EPOCH) // timedelta(microseconds=1), newest["updated_at"] + 1)
     told: list[Row] = [{"new_snap_id": id_bytes(name)} for name in sorted(edit.add)] or [{}]
@@ -317,7 +321,7 @@ def _edited_log(file: RepoFile, edit: Edit, now: datetime, backup: str) -> Row:
     ]
     log: Row = {"latest_updates": entries}
     for place in range(_updates_max(file.row), len(entries)):
-        # Only where there is a copy to go on in; until one comes, the file holds more.
+        # The log can only be cut at an entry with a backup. Until then, the file has more entries.
         if "backup_path" in entries[place]:
             log["latest_updates"] = entries[:place]
             log["repo_before_updates"] = entries[place]["backup_path"]
@@ -330,7 +334,7 @@ def _without_backup(entry: Row) -> Row:
 
 
 def _updates_max(row: Row) -> int:
-    """What the repository's own configuration says, if it says anything."""
+    """Returns the number in the repository's configuration, or UPDATES_MAX."""
     try:
         found = flexbuffers.Loads(row["config"]).get("num_updates_per_repo_info_file")
     except (KeyError, AttributeError, ValueError, IndexError):
@@ -339,7 +343,7 @@ def _updates_max(row: Row) -> int:
 
 
 def _check_circles(row: Row) -> None:
-    """Refuse circles: a walk up the parents must end."""
+    """Raises DamagedError if the parents form a circle: a walk up the parents must end."""
     infos = row["snapshots"]
     ends = bytearray(len(infos))
     for start in range(len(infos)):

@@ -1,4 +1,4 @@
-"""The tables of the file `repo`, version 2: what is in it, slot by slot.
+"""Describes the tables of the file `repo` of version 2, slot by slot.
 
 Source: Icechunk specification 2.1, `repo.fbs` and `common.fbs`.
 """
@@ -59,7 +59,7 @@ UPDATE_TYPES: Final = (
     ("FeatureFlagChanged", table(id=UINT16, new_value=UINT8, is_set=UINT8)),
     ("RepoStatusChanged", table(status=Child(STATUS))),
 )
-"""What an entry of the operations log tells of, in the order of the union's numbers, from 1."""
+"""The kinds of entries of the operations log, in the order of the union's numbers, from 1."""
 
 UPDATE: Final = table(
     update_type=Union(tuple(kind for _, kind in UPDATE_TYPES)),

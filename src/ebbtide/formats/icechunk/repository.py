@@ -1,7 +1,7 @@
 """An Icechunk repository as the collector sees it.
 
-There is no database beside it: what a run has to remember lies under `_ebbtide/` on the
-repository's own storage, or in the directory for runs where that storage is not to be written to.
+There is no database beside it. The state that runs remember is under `_ebbtide/` on the
+repository's own storage, or in the directory for runs if that storage must not be written to.
 """
 
 from __future__ import annotations
@@ -54,15 +54,16 @@ from ebbtide.storage import Storage
 FORMAT_NAME: Final = "icechunk"
 RECORD_FILE: Final = "record.json"
 WRITE_ATTEMPTS: Final = 50
-"""How often to write `repo` when commits are faster."""
+"""How often to try to write `repo` while commits are faster."""
 
 
 class IcechunkRepository:
     """A repository of version 1 or 2.
 
-    `run_dir` is where the files of runs go, None for the storage itself. With `quiet`, the caller
-    vouches that no session is open: what was reachable lately does not stay for that. With an
-    `expiry`, plans are made as if it had been carried out; they cannot be swept.
+    `run_dir` is the storage for the files of runs; None means the repository's own storage. With
+    `quiet`, the caller guarantees that no session is open: then no snapshot stays only because it
+    was reachable within the grace. With an `expiry`, plans are made as if it had been carried out;
+    they cannot be swept.
     """
 
     layout: IcechunkLayout
@@ -98,12 +99,12 @@ class IcechunkRepository:
         self._seen = Seen({}, None)
 
     def now(self) -> datetime:
-        """This machine's time: there is no database."""
+        """Returns this machine's time: there is no database."""
         return self._clock.host_now()
 
     def hold(self, run_id: str, *, deletes: bool) -> AbstractContextManager[RunHold]:
-        """Take the lease on the storage; on the directory for runs, for a plan that must not write
-        to the storage."""
+        """Takes the lease on the storage. A plan that must not write there takes it in the
+        directory for runs."""
         storage = self._run_dir if self._run_dir is not None and not deletes else self.storage
         return hold_storage(
             storage,
@@ -116,7 +117,7 @@ class IcechunkRepository:
         )
 
     def _last_epoch(self) -> int:
-        """The highest that a run announced, should somebody delete the lease's file."""
+        """Returns the highest epoch that a run announced, in case the lease's file was deleted."""
         try:
             return int(json.loads(self.storage.get(EPOCH_ADDRESS))["run_epoch"])
         except (NotFound, ValueError, KeyError, TypeError):
@@ -124,22 +125,26 @@ class IcechunkRepository:
 
     @property
     def walk(self) -> IcechunkWalk:
-        """Snapshots and manifests."""
+        """The second reader of snapshots and manifests, for verification."""
         return IcechunkWalk(self.storage)
 
     @property
     def landmark(self) -> str:
-        """What says which version it is."""
+        """The address of the file that tells the version of the format."""
         return REPO_ADDRESS if self.spec_version == 2 else MAIN_ADDRESS
 
     def check_storage(self) -> None:
-        """Refused `repository_readonly` where its owners allow no changes."""
+        """Raises Refused `repository_readonly` if the repository's owners allow no changes (version
+        2)."""
         if self.spec_version == 2:
             _check_writable(load_repo(self.storage), self.storage)
 
     def clocks(self) -> Clocks:
-        """The storage's time is the date of the run's epoch, written just now. A plan that writes
-        nothing to the storage cannot tell it, nor does it delete by it."""
+        """Reads the clocks. The storage's time is the date of the run's file EPOCH, just written.
+
+        With a `run_dir`, the host's time is used instead: a plan then writes no file to the
+        storage, and deletes none.
+        """
         return self._clocks(EPOCH_ADDRESS)
 
     def _clocks(self, written: str) -> Clocks:
@@ -150,7 +155,7 @@ class IcechunkRepository:
 
     @contextmanager
     def reading(self, cutoff: datetime) -> Iterator[IcechunkReading]:
-        """Read everything anew."""
+        """Reads the whole repository anew."""
         yield self._read(cutoff)
 
     def _read(self, cutoff: datetime) -> IcechunkReading:
@@ -173,13 +178,15 @@ class IcechunkRepository:
         return IcechunkReading(state, now, now - cutoff, self._closed, back)
 
     def _check_unmixed(self) -> str | None:
-        """Of version 2: see `check_unmixed`."""
+        """Runs `check_unmixed` for version 2. Returns the name of the copy that must stay, or
+        None."""
         return None if self.spec_version == 1 else check_unmixed(self.storage)
 
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
     ) -> None:
-        """Keep the run in its own folder; with a plan, also what it saw unreachable."""
+        """Records the run in its own folder. With a plan, also records the snapshots that the plan
+        saw unreachable."""
         storage, prefix = self._runs()
         address = f"{prefix}{run_id}/{RECORD_FILE}"
         record = {"state": state, "run_path": run_path, "plan_checksum": plan_checksum}
@@ -190,17 +197,17 @@ class IcechunkRepository:
         storage.put(address, json.dumps(record).encode())
 
     def plan_checksum(self, run_id: str) -> str | None:
-        """From the run's record."""
+        """Returns the plan's checksum from the run's record, or None."""
         record = self._record(run_id)
         return None if record is None else record.get("plan_checksum")
 
     def drop_run(self, run_id: str) -> None:
-        """Delete its record, if that did not go with the run's folder."""
+        """Deletes the run's record, if it was not deleted with the run's folder."""
         storage, prefix = self._runs()
         storage.delete([f"{prefix}{run_id}/{RECORD_FILE}"])
 
     def run_paths(self) -> dict[str, str]:
-        """From the records."""
+        """Returns the folders of all runs that have a record, newest first."""
         storage, prefix = self._runs()
         found = {}
         for folder in storage.list_prefixes(prefix):
@@ -211,35 +218,38 @@ class IcechunkRepository:
         return dict(sorted(found.items()))
 
     def resolve(self, expression: str) -> str:
-        """There are no expressions: NotFound `ref_not_found`."""
+        """Raises NotFound `ref_not_found`: this format has no expressions."""
         raise NotFound(
             "ref_not_found",
             f"there is no branch, tag or snapshot {shown(expression)} at {self.storage.url}",
         )
 
     def address_at(self, ref: str, path: str) -> str:
-        """InvalidInput `invalid_argument`: arrays have many chunks each."""
+        """Raises InvalidInput `invalid_argument`: a path is an array, which has many chunks."""
         del path
         raise InvalidInput(
             "invalid_argument",
-            f"{self.identity.repository_name} has arrays, and no single file at a path: name the "
-            f"file itself, such as chunks/ID, or the snapshot or ref alone ({shown(ref)})",
+            f"a path of {self.identity.repository_name} is an array, which has many files: give "
+            f"the address of a file, such as chunks/ID, or only the snapshot or ref ({shown(ref)})",
         )
 
     def plan_expiry(self, request: ExpiryRequest) -> tuple[History, Expiry]:
-        """What a request comes to now, and the history that it was judged by. InvalidInput
-        `invalid_policy` for a rule that spells a branch as its folder is called. Refused
-        `repository_mixed`."""
+        """Returns the present history, and the expiry that a request leads to.
+
+        Raises InvalidInput `invalid_policy` if a rule spells a branch by the name of its folder,
+        and Refused `repository_mixed`.
+        """
         self._check_unmixed()
         file = None if self.spec_version == 1 else load_repo(self.storage)
         return self._plan_expiry(request, file)
 
     def expire(self, request: ExpiryRequest) -> tuple[History, Expiry]:
-        """Carry a request out; what was done, and the history as it was before.
+        """Carries out a request. Returns the history before it, and the expiry.
 
-        Refused `run_in_progress` beside a collection or another expiry, `repository_readonly`,
-        `repository_changed`, `repository_mixed`, `clock_skew`. Version 1 may be left half done by
-        the third: each edit is complete in itself, and doing it again finishes it.
+        Raises Refused `run_in_progress` during a collection or another expiry,
+        `repository_readonly`, `repository_changed`, `repository_mixed` or `clock_skew`. After
+        `repository_changed`, a part of the edits of version 1 may be done. Each edit is complete in
+        itself, and a repetition finishes the expiry.
         """
         expire_id = descending_id(self.now())
         with self.hold(expire_id, deletes=True) as hold:
@@ -252,8 +262,8 @@ class IcechunkRepository:
                     return history, expiry
                 record = write_record(self.storage, expire_id, history, expiry, self.now())
                 hold.check()
-                # The record was written just now: by an older file what is released would seem to
-                # have been so for long.
+                # The record was written just now, so that its date is the storage's clock. By an
+                # older file, released snapshots would seem to have been released long ago.
                 clocks = self._clocks(record)
                 try:
                     clocks.check(skew_max=self._settings.clock_skew_max)
@@ -272,12 +282,17 @@ class IcechunkRepository:
                     continue
                 self._hold_released(expiry, dated)
                 return history, expiry
-            raise changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
+            raise changed(
+                f"other clients changed 'repo' during {WRITE_ATTEMPTS} attempts: try again"
+            )
 
     def _hold_released(self, expiry: Expiry, dated: datetime) -> None:
-        """See to it that what was released stays for a grace. Version 1 remembers it. In version 2
-        runs go by the expiry's date: where that is long ago, since the machine was suspended before
-        it wrote, it is held from now on."""
+        """Ensures that released snapshots stay for a grace.
+
+        Version 1 remembers them. In version 2, runs use the date of the expiry. If this date is
+        long ago, because the machine was suspended before the write, the snapshots are held from
+        now on.
+        """
         self._remember_unreachable(expiry.released, forgetting=False)
         now = self.now()
         if now - dated > self._settings.clock_skew_max:
@@ -285,7 +300,8 @@ class IcechunkRepository:
             write_holds(self.storage, expiry.released, until=until, now=now)
 
     def _load(self) -> RepoFile | None:
-        """The file `repo` of version 2."""
+        """Returns the file `repo` of version 2, and None for version 1. Raises Refused
+        `repository_readonly`."""
         if self.spec_version == 1:
             return None
         file = load_repo(self.storage)
@@ -309,8 +325,8 @@ class IcechunkRepository:
         *,
         cutoff: datetime,
     ) -> None:
-        """Nothing can be closed beforehand: `forget` closes, on the condition that nothing came to
-        need what goes."""
+        """Chooses the commits to close. Nothing can be closed yet: `forget` closes them, on the
+        condition that nothing needs them again."""
         del run_id
         assert self._expiry is None, "a plan of what might be is not for sweeping"
         hold.check()
@@ -318,18 +334,17 @@ class IcechunkRepository:
         self._closed = frozenset(choose(self._read(cutoff).roots()).tombstone)
 
     def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Nothing was closed but in this process."""
+        """Opens the commits again, in this process. They are not closed anywhere else."""
         del run_id
         hold.check()
         self._closed -= frozenset(commit_ids)
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Version 2: drop the snapshots from the list in `repo`, and the names of backups if some
-        are about to go; from then on nobody can make a ref or commit on them.
+        """Version 2: drops the snapshots from the list in `repo`, and the names of backups if some
+        backups will be deleted. Afterwards nobody can make a ref or commit on the snapshots.
 
-        Refused `repository_changed` when a ref, or a new snapshot, needs one of them by now, or
-        when a client of version 1 has written. Version 1 has no list; `guard` watches over its
-        refs.
+        Raises Refused `repository_changed` if a ref or a new snapshot needs one of them by now, or
+        if a client of version 1 has written. Version 1 has no list; there, `guard` checks the refs.
         """
         del run_id
         if self.spec_version == 1:
@@ -337,7 +352,7 @@ class IcechunkRepository:
         try:
             self._check_unmixed()
         except Refused as error:
-            # The sweep goes back to its fence then, which refuses before anything has changed.
+            # The sweep then goes back to its fence, which refuses before anything has changed.
             raise changed(error.message) from error
 
         def edit_of(file: RepoFile) -> Edit | None:
@@ -350,8 +365,11 @@ class IcechunkRepository:
         self._rewrite(hold, edit_of)
 
     def _rewrite(self, hold: RunHold, edit_of: Callable[[RepoFile], Edit | None]) -> RepoFile:
-        """Edit `repo` on the condition that nobody else changes it, anew where somebody did; the
-        file as it is then. Without an edit it stays. Refused `repository_changed`."""
+        """Edits `repo` on the condition that nobody else changes it, and returns the new file.
+
+        If another client changed it, tries again. If `edit_of` returns None, the file stays as it
+        is. Raises Refused `repository_changed`.
+        """
         for _ in range(WRITE_ATTEMPTS):
             file = self._load()
             assert file is not None
@@ -363,21 +381,21 @@ class IcechunkRepository:
                 return write_repo(self.storage, file, edit, self._log_time())
             except Conflict:
                 continue  # a commit was faster
-        raise changed(f"{WRITE_ATTEMPTS} attempts to write 'repo' met other changes")
+        raise changed(f"other clients changed 'repo' during {WRITE_ATTEMPTS} attempts: try again")
 
     def closed_after(self) -> None:
-        """There are no slices: runs are clean ones."""
+        """Returns None: there are no slices, and all runs are clean."""
 
     def check_undoable(self) -> None:
-        """They can."""
+        """Does nothing: runs of this format can be undone."""
 
     def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
-        """Entries of `repo`; of version 1 names alone."""
+        """Returns the snapshots' entries in `repo`; for version 1, only their names."""
         file = None if self.spec_version == 1 else load_repo(self.storage)
         return records_of(file, commit_ids)
 
     def closed_by(self, run_id: str) -> list[dict[str, Any]]:
-        """Runs close nothing that is not dropped."""
+        """Returns an empty list: a run closes no commit without dropping it."""
         del run_id
         return []
 
@@ -390,10 +408,10 @@ class IcechunkRepository:
         *,
         until: datetime,
     ) -> int:
-        """First they are held, then listed: on the condition that nobody else changes `repo`. One
-        whose parent is not listed any more stays closed.
+        """Holds the snapshots, and then lists them in `repo` if nobody else changes it meanwhile.
 
-        Refused `repository_readonly`, `repository_changed`, `plan_corrupt`, `missing_tree`,
+        A snapshot whose parent is no longer listed stays closed. Raises Refused
+        `repository_readonly`, `repository_changed`, `plan_corrupt`, `missing_tree` or
         `corrupt_tree`.
         """
         del run_id
@@ -409,14 +427,17 @@ class IcechunkRepository:
         return len(frozenset(commit_ids).intersection(self._rewrite(hold, edit_of).ids))
 
     def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
-        """None: Icechunk's repositories are not purged."""
+        """Returns an empty set: Icechunk repositories are not purged."""
         del addresses
         return frozenset()
 
     def guard(self) -> Guard:
-        """Version 1: the refs, as they are at each batch. Version 2: `forget` closed what goes, but
-        in a directory, where Icechunk writes `repo` without a condition, its commit may have
-        brought the list back; so there `repo` is read too."""
+        """Returns the check before each batch of deletes.
+
+        Version 1: it reads the refs again. Version 2: `forget` has closed the snapshots. But in a
+        directory, Icechunk writes `repo` without a condition, so that its commit may have restored
+        the old list. There the check reads `repo` again.
+        """
         if not self._closed:
             return unguarded
         if self.spec_version == 2:
@@ -428,35 +449,38 @@ class IcechunkRepository:
         return RefsGuard(self.storage, kept=kept, going=self._closed)
 
     def _log_time(self) -> datetime:
-        """The date of a run's entry in the operations log: by the clock that is behind, since
-        Icechunk refuses to write until its own is past it."""
+        """Returns the date of a run's entry in the operations log, by the slowest clock. Icechunk
+        refuses to write until its own clock is past this date."""
         return self.clocks().earliest
 
     def _check_unneeded(self, file: RepoFile, going: frozenset[str]) -> None:
         assert self._known is not None
         history = history_of(file)
         if file.previous is not None and file.previous not in self._backups:
-            raise changed("the operations log goes on in a backup that was to go")
+            raise changed("the operations log continues in a backup that was about to be deleted")
         check_unreached(history, going)
         for commit in history.commits.values():
             is_new = commit.commit_id not in self._known.commits
             if is_new and going.intersection(commit.parent_ids):
-                raise changed(f"snapshot {commit.commit_id} was made on one that was to go")
+                raise changed(
+                    f"the parent of the new snapshot {commit.commit_id} was about to be deleted"
+                )
 
     def _read_seen(self) -> Seen:
-        """What was seen unreachable in version 1, before it is looked at what is so now."""
+        """Reads which snapshots were seen unreachable in version 1. Called before the present refs
+        are read."""
         self._seen = read_seen(self._runs()[0])
         return self._seen
 
     def _remember_unreachable(self, names: Collection[str], *, forgetting: bool) -> None:
-        """Keep since when each was seen unreachable; with `forgetting`, of these alone. Version 2
-        remembers by itself."""
+        """Records since when each snapshot was seen unreachable. With `forgetting`, the record has
+        only these snapshots. Version 2 needs no record."""
         if self.spec_version == 1:
             kept = {} if forgetting else self._seen.since
             remember(self._runs()[0], self._seen, names, kept=kept, now=self.now())
 
     def _runs(self) -> tuple[Storage, str]:
-        """Where the folders of runs lie."""
+        """Returns the storage and the prefix of the runs' folders."""
         return (self.storage, RUNS_PREFIX) if self._run_dir is None else (self._run_dir, "")
 
     def _record(self, run_id: str) -> dict[str, Any] | None:

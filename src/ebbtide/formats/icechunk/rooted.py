@@ -1,7 +1,7 @@
-"""Repositories at the root of a bucket whose keys begin with a slash.
+"""Detects repositories at the root of a bucket whose keys begin with a slash.
 
-Icechunk before 2.1 wrote `/repo` in place of `repo` where it was given a bucket of S3 and no
-prefix, and obstore cannot name such keys. Not for: any other storage.
+Icechunk before 2.1 wrote `/repo` in place of `repo` if it was given a bucket of S3 without a
+prefix. obstore cannot name such keys. Not for: any other storage.
 Source: Icechunk 2.3, `KeyLayout` in `icechunk-s3/src/lib.rs`; its issue 2239.
 """
 
@@ -18,8 +18,11 @@ _SCHEME: Final = "s3://"
 
 
 def check_clean(storage: Storage, anchors: Sequence[str]) -> None:
-    """Refused `repository_rooted` where an address that tells a repository is there with a slash
-    before it. Asks the storage only if it is a whole bucket of S3."""
+    """Raises Refused `repository_rooted` if one of `anchors` exists with a slash before it.
+
+    `anchors` are addresses that only a repository has. Asks the storage only if it is a whole
+    bucket of S3.
+    """
     bucket = storage.url.removeprefix(_SCHEME)
     if not isinstance(storage, RemoteStorage) or bucket == storage.url or "/" in bucket:
         return
@@ -30,7 +33,7 @@ def check_clean(storage: Storage, anchors: Sequence[str]) -> None:
             raise Refused(
                 "repository_rooted",
                 f"{storage.url} has an Icechunk repository whose keys begin with a slash ({key}), "
-                "as Icechunk before 2.1 wrote them without a prefix: they cannot be read here. "
-                "Stop its writers, copy each of these objects to a prefix, such as /chunks/ID to "
-                f"data/chunks/ID, and name the copy: icechunk:{storage.url}/data",
+                "as Icechunk before 2.1 wrote them without a prefix: this program cannot read "
+                "them. Stop the writers, copy each of these objects to a prefix, such as "
+                f"/chunks/ID to data/chunks/ID, and use the copy: icechunk:{storage.url}/data",
             )

@@ -1,4 +1,4 @@
-"""Snapshot files: their manifests, and in version 1 their parent and date.
+"""Reads snapshot files: their manifests, and in version 1 their parent and date.
 
 Source: Icechunk specification, `snapshot.fbs`.
 """
@@ -35,7 +35,7 @@ _SIZE_AND_COUNT: Final = struct.Struct("<QI")
 
 @dataclass(frozen=True, slots=True)
 class ManifestInfo:
-    """What a snapshot says of a manifest: the size of its file, and how many references it has."""
+    """A snapshot's record of a manifest: the size of its file, and the number of its references."""
 
     manifest_id: str
     size_bytes: int
@@ -44,7 +44,7 @@ class ManifestInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot file. `parent_id` is what the file says: version 2 keeps parents elsewhere."""
+    """A snapshot file. `parent_id` is the parent in the file; version 2 has parents in `repo`."""
 
     snapshot_id: str
     parent_id: str | None
@@ -54,7 +54,7 @@ class Snapshot:
 
 
 def read_snapshot(data: bytes, snapshot_id: str) -> Snapshot:
-    """Read a snapshot file. DamagedError, UnknownFieldError, UnknownVersionError."""
+    """Parses a snapshot file. Raises DamagedError, UnknownFieldError or UnknownVersionError."""
     root = _root(envelope.unpack(data, FileType.SNAPSHOT).payload, snapshot_id)
     parents = root.structs(_PARENT_ID, ID_BYTES)
     manifests = {info.manifest_id: info for info in (*_listed(root), *_listed_v2(root))}
@@ -74,8 +74,8 @@ def read_snapshot(data: bytes, snapshot_id: str) -> Snapshot:
 
 
 def with_parent(data: bytes, snapshot_id: str, parent_id: str, *, expected: str) -> bytes | None:
-    """The snapshot file with another parent, and nothing else changed; None where its parent is
-    not the one that was expected."""
+    """Returns the snapshot file with another parent and no other change. Returns None if its parent
+    is not `expected`."""
     opened = envelope.unpack(data, FileType.SNAPSHOT)
     (position,) = _root(opened.payload, snapshot_id).field(_PARENT_ID, ID_BYTES).tolist()
     if not position or opened.payload[position : position + ID_BYTES] != id_bytes(expected):
@@ -91,7 +91,7 @@ def with_parent(data: bytes, snapshot_id: str, parent_id: str, *, expected: str)
 
 
 def instant(micros: int) -> datetime:
-    """A date of the format: microseconds since 1970, UTC. DamagedError on one past year 9999."""
+    """Returns the date (UTC) for microseconds since 1970. Raises DamagedError after year 9999."""
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:
@@ -127,7 +127,8 @@ def _listed_v2(root: Tables) -> list[ManifestInfo]:
 
 
 def _named_by_arrays(root: Tables) -> set[str]:
-    """The manifests that arrays refer to, which must be listed: the list alone is read."""
+    """Returns the manifests that arrays refer to. All of them must be listed, because only the list
+    is used."""
     found: set[bytes] = set()
     for nodes in root.children(_NODES, fields=_NODE_FIELDS):
         arrays_only = nodes.numbers(_DATA_TYPE, "<u1") == _ARRAY_DATA

@@ -1,10 +1,10 @@
-"""What an Icechunk repository says of itself at one moment: refs, snapshots, and what must stay.
+"""The state of an Icechunk repository at one instant: refs, snapshots, and protected snapshots.
 
-A session holds no lease, and reads or writes for as long as it likes. So whatever it may be built
-on stays for a grace after nothing reaches it any more. Version 2 remembers what was reachable a
-grace ago, in its backups. Version 1 does not: there the runs themselves remember since when they
-saw a snapshot unreachable, so that two runs a grace apart must agree. This holds for a grace after
-an upgrade too, since the backups of version 2 begin there.
+A session has no lease, and may read or write for any time. Therefore a snapshot that a session may
+use stays for a grace after it has become unreachable. Version 2 has backups, which tell what was
+reachable a grace ago. Version 1 has none. There, runs remember since when they saw a snapshot
+unreachable, so that two runs a grace apart must agree. The same applies for a grace after an
+upgrade, because the backups of version 2 begin with it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from ebbtide.retention.expiry import Expiry
 from ebbtide.storage import Storage
 
 READERS: Final = 32
-"""Snapshots of version 1 that are read at a time: only they know their parents."""
+"""Snapshots of version 1 that are read at a time. Only the snapshots have their parents."""
 
 _PRECISION: Final = timedelta(milliseconds=1)
-"""Of the time in the name of a copy, which is no later than the copy."""
+"""The precision of the time in a copy's name. The copy is not older than this time."""
 
 COPIES_TRIED: Final = 20
-"""Copies that are looked at for one of a time: those whose write was lost lie among them."""
+"""The most copies that are read to find the copy of one time. Failed writes of `repo` have left
+copies too."""
 
 YOUNG: Final = "younger than the grace"
 RECENT: Final = "reachable within the grace"
@@ -57,27 +58,35 @@ NEWLY_SEEN: Final = "seen unreachable for less than the grace"
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Refs and snapshots. `commits` has all that a ref reaches, with their parents, and of the
-    others those that the repository still lists; `logs` has the transaction logs that a snapshot
-    needs besides its own."""
+    """Refs and snapshots.
+
+    `commits` has all snapshots that a ref reaches, with their parents, and the other snapshots that
+    the repository still lists. `logs` maps a snapshot to the transaction logs that it needs besides
+    its own.
+    """
 
     refs: tuple[Ref, ...]
     commits: Mapping[str, Commit]
     logs: Mapping[str, tuple[str, ...]]
 
     def reached(self) -> frozenset[str]:
-        """All that a ref reaches."""
+        """Returns all snapshots that a ref reaches."""
         return reachable(self.commits.values(), [ref.commit_id for ref in self.refs])
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A reading. `held` are the unreachable snapshots that stay, each with the reason; they do so
-    for a grace from `held_since` on, where None is now at the latest; what no plan has seen yet is
-    not in it. `backups` are the names of the copies in
-    `overwritten/` that stay, `old_backups` those of the others; `unreachable` all that no ref
-    reaches, with the dates of their files. `logs` are the transaction logs that are there;
-    `inherits` is true in version 2, where a snapshot inherits those of ancestors that go."""
+    """The state of a repository at one instant.
+
+    `held` maps each unreachable snapshot that is still protected to the reason. The protection ends
+    one grace after `held_since`. There, None means an unknown time, now at the latest; snapshots
+    that no plan has seen unreachable yet are missing.
+
+    `backups` are the names of the copies in `overwritten/` that stay, `old_backups` the names of
+    the others. `unreachable` maps all snapshots that no ref reaches to the dates of their files.
+    `logs` are the existing transaction logs. `inherits` is true in version 2, where a snapshot
+    inherits the logs of ancestors that are deleted.
+    """
 
     history: History
     held: Mapping[str, str]
@@ -89,14 +98,16 @@ class State:
     inherits: bool
 
     def with_backup(self, name: str) -> State:
-        """The same, but that a copy in `overwritten/` stays, too."""
+        """Returns this state with one more copy in `overwritten/` that stays."""
         backups, others = self.backups | {name}, self.old_backups - {name}
         return replace(self, backups=backups, old_backups=others)
 
 
 def spec_version(storage: Storage) -> int:
-    """Which version of the format a repository has. NotFound `repository_not_found`; Refused
-    `repository_rooted`."""
+    """Returns the version of a repository's format, 1 or 2.
+
+    Raises NotFound `repository_not_found` and Refused `repository_rooted`.
+    """
     check_clean(storage, (REPO_ADDRESS, MAIN_ADDRESS))
     if storage.head(REPO_ADDRESS) is not None:
         return 2
@@ -117,14 +128,14 @@ def read_state(
     first_seen: Mapping[str, datetime],
     expiry: Expiry | None = None,
 ) -> State:
-    """Read a repository. `first_seen` is what earlier runs saw unreachable, and since when.
+    """Reads a repository. `first_seen` says since when earlier runs saw snapshots unreachable.
 
-    With `quiet` nothing stays for what was reachable lately, only for its own age. With an
-    `expiry`, it is read as if that had been carried out. Raises Refused
+    With `quiet`, an unreachable snapshot stays only for its own age, not because it was reachable
+    within the grace. With an `expiry`, the state is as if it had been carried out. Raises Refused
     (`corrupt_repo`, `corrupt_ref`, `missing_tree`, `corrupt_tree`, `missing_backup`,
     `unknown_format_version`).
     """
-    # Files before refs: whatever is in flight is a file before it is referred to.
+    # Files before refs: a snapshot that is being made has a file before a ref points at it.
     files = snapshot_files(storage)
     repo = load_repo(storage) if spec_version(storage) == 2 else None
     history = history_v1(storage, files) if repo is None else history_of(repo)
@@ -132,7 +143,8 @@ def read_state(
         history = expired_history(history, expiry, inherits=repo is not None)
     reached = history.reached()
     unreachable = {name: date for name, date in files.items() if name not in reached}
-    # Listed, and their files gone: so a collection leaves them that was undone in `repo`.
+    # Snapshots on the list without a file. A collection leaves them if a client has overwritten the
+    # collection's change of `repo`.
     unreachable |= {
         name: commit.created_at
         for name, commit in history.commits.items()
@@ -143,12 +155,12 @@ def read_state(
     copy_dates = copies(storage)
     backups = frozenset(name for name, date in copy_dates.items() if may_be_since(date, cutoff))
     recent = None if quiet or repo is None else _recent(storage, repo, cutoff, backups)
-    # What no ref reaches, and nothing says since when.
+    # Version 1, and a grace after an upgrade: no backup says since when snapshots are unreachable.
     undated = () if quiet or (recent is not None and recent.upgraded_at is None) else unreachable
     held |= {name: NEWLY_SEEN for name in undated if first_seen.get(name, cutoff) >= cutoff}
     since |= {name: first_seen[name] for name in held if name in first_seen}
     if recent is not None:
-        # An upgrade takes over what refs reach: nothing reached the others at that time.
+        # An upgrade takes over the snapshots that refs reach. At that time no ref reached others.
         since |= {name: recent.upgraded_at for name in held if name not in since}
         held |= {name: RECENT for name in recent.reached if name in unreachable}
         since |= {name: None for name in recent.reached if name in unreachable}
@@ -168,14 +180,15 @@ def read_state(
         backups,
         copy_dates.keys() - backups,
         unreachable,
-        # After refs: a commit writes its log before anything refers to it.
+        # After refs: a commit writes its log before a ref points at it.
         logs=_files(storage, LOGS_PREFIX).keys(),
         inherits=repo is not None,
     )
 
 
 def load_repo(storage: Storage, address: str = REPO_ADDRESS) -> RepoFile:
-    """Read `repo`, or a copy of it. NotFound; Refused `corrupt_repo`, `unknown_format_version`."""
+    """Reads `repo`, or a copy of it. Raises NotFound (`object_not_found`), and Refused
+    `corrupt_repo` or `unknown_format_version`."""
     where = f"{storage.url}/{address}"
     data, version = storage.get_versioned(address)
     try:
@@ -189,13 +202,13 @@ def load_repo(storage: Storage, address: str = REPO_ADDRESS) -> RepoFile:
 
 
 def history_of(repo: RepoFile) -> History:
-    """What the file `repo` says."""
+    """Returns the history in the file `repo`."""
     return History(repo.refs, {c.commit_id: c for c in repo.commits}, repo.inherited_logs)
 
 
 def expired_history(history: History, expiry: Expiry, *, inherits: bool) -> History:
-    """The history as it would be. In version 2 a snapshot inherits the transaction logs of what is
-    cut off between it and its new parent."""
+    """Returns the history as it would be after an expiry. In version 2, a snapshot inherits the
+    transaction logs of the snapshots that are cut off between it and its new parent."""
     gone = {(ref.kind, ref.name) for ref in expiry.deleted_refs}
     parents = {name: commit.first_parent_id for name, commit in history.commits.items()}
     commits: dict[str, Commit] = dict(history.commits)
@@ -210,7 +223,7 @@ def expired_history(history: History, expiry: Expiry, *, inherits: bool) -> Hist
 
 
 def may_be_since(date: datetime, cutoff: datetime) -> bool:
-    """Whether a file of this date may have been written at or after the cutoff: a date in whole
+    """Whether a file of this date may have been written at or after the cutoff. A date in whole
     seconds may stand for any instant of that second."""
     return _latest(date) >= cutoff
 
@@ -220,12 +233,12 @@ def _latest(date: datetime) -> datetime:
 
 
 def snapshot_files(storage: Storage) -> dict[str, datetime]:
-    """The dates of all snapshots' files, by id."""
+    """Returns the dates of all snapshots' files, by id."""
     return _files(storage, SNAPSHOTS_PREFIX)
 
 
 def _files(storage: Storage, prefix: str) -> dict[str, datetime]:
-    """The dates of all files under `prefix` whose names are ids, by id."""
+    """Returns the dates of all files under `prefix` whose names are ids, by id."""
     found: dict[str, datetime] = {}
     for batch in storage.list(prefix):
         addresses, dates = batch.column("address"), batch.column("last_modified")
@@ -237,9 +250,10 @@ def _files(storage: Storage, prefix: str) -> dict[str, datetime]:
 
 
 def history_v1(storage: Storage, files: Iterable[str]) -> History:
-    """Read refs, the snapshots `files`, and whatever else refs reach: only they know their parents.
+    """Reads refs, the snapshots `files`, and all other snapshots that refs reach. Only the
+    snapshots have their parents.
 
-    One that no ref reaches may be damaged, or go away meanwhile: then it is none.
+    A snapshot that no ref reaches is left out if it is damaged, or was deleted meanwhile.
     """
     refs = read_refs(storage)
     known: dict[str, Commit] = {}
@@ -270,16 +284,16 @@ def history_v1(storage: Storage, files: Iterable[str]) -> History:
     if len(roots) > 1:
         raise Refused(
             "corrupt_tree",
-            f"snapshots {roots[0]} and {roots[1]} at {storage.url} both have no parent, which only "
-            "the first of all has: one of them is damaged",
+            f"snapshots {roots[0]} and {roots[1]} at {storage.url} both have no parent, but only "
+            "the first snapshot of a repository has none: one of them is damaged",
         )
     return History(refs, known, {})
 
 
 @dataclass(frozen=True, slots=True)
 class _Recent:
-    """What refs `reached` at the cutoff or since, and the `logs` that it inherited then. If the
-    repository was upgraded from version 1 since, then from `upgraded_at` on."""
+    """The snapshots that refs `reached` at the cutoff or since, and the `logs` that these inherited
+    then. After a recent upgrade from version 1, they begin at `upgraded_at`."""
 
     reached: frozenset[str]
     logs: Mapping[str, tuple[str, ...]]
@@ -287,13 +301,15 @@ class _Recent:
 
 
 def _recent(storage: Storage, repo: RepoFile, cutoff: datetime, young: frozenset[str]) -> _Recent:
-    """What refs reached lately.
+    """Returns the snapshots that refs reached at the cutoff or since.
 
-    Such a ref is there now, or was in the copy that was current at the cutoff, or was put
-    somewhere and taken away since: the operations log tells from where, and what an expiry took
-    away stands in the copy before it. Each history is walked from all of them, since an expiry
-    cuts histories: what a snapshot came from before one stays even if the ref on it is younger.
-    What was made since is young.
+    Such a ref exists now, or it is in the copy of `repo` that was current at the cutoff, or it was
+    made and removed since. The operations log names the snapshots that refs left. The copy before
+    an expiry has what the expiry removed.
+
+    An expiry cuts histories. Therefore each of these histories is walked from all of these refs: a
+    snapshot's ancestors before an expiry stay even if the ref on it is younger. Snapshots made
+    since the cutoff are young.
     """
     histories = [history_of(repo)]
     tips: set[str] = set()
@@ -306,7 +322,7 @@ def _recent(storage: Storage, repo: RepoFile, cutoff: datetime, young: frozenset
         if update.at < cutoff:
             break
         if update.kind == MIGRATED:
-            # The entries before it were made up by the upgrade: there are no copies of their time.
+            # The upgrade invented the entries before it: there are no copies of their time.
             upgraded_at = update.at
             break
         before_expiry = update.kind == "ExpirationRan"
@@ -322,8 +338,8 @@ def _recent(storage: Storage, repo: RepoFile, cutoff: datetime, young: frozenset
 
 
 def operations(storage: Storage, repo: RepoFile) -> Iterator[Update]:
-    """The operations log, the newest entry first, over all files that it goes on in. Refused
-    `missing_backup` where one of them is gone."""
+    """Yields the operations log, newest entry first, from `repo` and all backups that continue it.
+    Raises Refused `missing_backup` if one of them is gone."""
     yield from repo.updates
     name = repo.previous
     while name is not None:
@@ -338,10 +354,10 @@ def operations(storage: Storage, repo: RepoFile) -> Iterator[Update]:
 
 
 def copy_of(storage: Storage, update: Update, names: Set[str]) -> tuple[str, RepoFile]:
-    """The copy of `repo` whose newest entry is this one, among those of these names, and its name.
-    Refused `missing_backup`.
+    """Returns the name and the content of the copy of `repo` whose newest entry is `update`.
 
-    Whoever made the next change copied the file before: that is the first copy made after.
+    `names` are the copies to look in. The client that made the next change copied the file first,
+    so that the first copy after the entry is the right one. Raises Refused `missing_backup`.
     """
     named = [] if update.backup is None else [update.backup]
     dated = sorted((time, name) for name in names if (time := backup_time(name)) is not None)
@@ -356,19 +372,20 @@ def copy_of(storage: Storage, update: Update, names: Set[str]) -> tuple[str, Rep
 
 
 def _missing(storage: Storage, name: str | None) -> Refused:
+    copy = f"a copy of {REPO_ADDRESS}" if name is None else f"the copy {name} of {REPO_ADDRESS}"
     return Refused(
         "missing_backup",
-        f"{storage.url}/{BACKUPS_PREFIX} lacks the copy of {REPO_ADDRESS} "
-        f"{name or 'of that time'}, so that nobody can tell what was reachable a grace ago: wait "
-        "until that is longer ago, or, if no session is open, add --quiet-repository",
+        f"{storage.url}/{BACKUPS_PREFIX} lacks {copy}, so that it is unknown which snapshots were "
+        "reachable within the grace: wait until the change that made this copy is older than the "
+        "grace, or, if no session is open, add --quiet-repository",
     )
 
 
 def copies(storage: Storage) -> dict[str, datetime]:
-    """The copies of what was overwritten, by name, each with the latest date that it may have.
+    """Returns the copies of overwritten files by name, each with the latest date that it may have.
 
-    Their names tell when they were made. Their files may be older: in a directory a copy is a
-    second link to what was overwritten, dated when that was written.
+    A copy's name has the time when it was made. Its file may be older: in a directory, a copy is a
+    second link to the overwritten file, with the date when that was written.
     """
     found: dict[str, datetime] = {}
     for batch in storage.list(BACKUPS_PREFIX):
@@ -380,8 +397,8 @@ def copies(storage: Storage) -> dict[str, datetime]:
 
 
 def _chain(storage: Storage, repo: RepoFile) -> Iterable[str]:
-    """The backups that the operations log goes on in, one after the other. A log that was cut
-    short by somebody ends there."""
+    """Yields the backups that continue the operations log, one after the other. If somebody has cut
+    the log short, it ends there."""
     name = repo.previous
     seen: set[str] = set()
     while name is not None and name not in seen:

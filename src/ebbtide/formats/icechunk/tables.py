@@ -1,7 +1,7 @@
-"""Whole FlatBuffers as Python values, both ways, by a description of their tables.
+"""Converts whole FlatBuffers to Python values and back, by a description of their tables.
 
-For the one file that is written anew, field by field: what was read is written again as it was, and
-a field that the description lacks stops the reading, so that nothing is ever lost on the way.
+For the one file that is written anew (`repo`), field by field. All fields that were read are
+written again as they were. A field that the description lacks is an error, so that nothing is lost.
 Not for: reading many tables fast (`flatbuffer`).
 """
 
@@ -16,10 +16,10 @@ import flatbuffers
 from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
 
 Value: TypeAlias = Any
-"""A number, bytes (of a struct or a vector of bytes), text, a list, or a table (`Row`)."""
+"""A number, bytes (a struct or a vector of bytes), text, a list, or a table (`Row`)."""
 
 Row: TypeAlias = dict[str, Value]
-"""A table: its present fields by name. A number that is absent has its default value."""
+"""A table: its present fields by name. An absent number has its default value."""
 
 _UINT16: Final = struct.Struct("<H")
 _UINT32: Final = struct.Struct("<I")
@@ -30,7 +30,7 @@ _UINT8: Final = struct.Struct("<B")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number, 0 where absent. `prepend` is the builder's method for it."""
+    """A number, 0 if absent. `prepend` is the name of the builder's method for it."""
 
     packed: struct.Struct
     prepend: str
@@ -45,7 +45,7 @@ UINT64: Final = Number(_UINT64, "PrependUint64Slot")
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A struct of so many bytes, none of which needs aligning."""
+    """A struct of `size` bytes without alignment."""
 
     size: int
 
@@ -57,7 +57,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A vector of numbers of one or two bytes: `bytes` for the former, a list for the latter."""
+    """A vector of numbers: `bytes` if a number has one byte, a list if it has two."""
 
     of: Number
 
@@ -90,7 +90,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """One of several tables, as a pair of its number and the table. Takes two slots."""
+    """One of several tables, as a pair of the table's number and the table. Takes two slots."""
 
     of: tuple[Table, ...]
 
@@ -102,7 +102,7 @@ class Table:
     fields: tuple[tuple[str, Field], ...]
 
     def slots(self) -> list[tuple[int, str, Field]]:
-        """Each field with its slot; a union's number comes in the slot before it."""
+        """Returns each field with its slot. A union's number has the slot before it."""
         found, slot = [], 0
         for name, field in self.fields:
             slot += isinstance(field, Union)
@@ -112,7 +112,7 @@ class Table:
 
     @property
     def slot_count(self) -> int:
-        """How many slots the fields take."""
+        """The number of slots that the fields take."""
         return len(self.fields) + sum(isinstance(field, Union) for _, field in self.fields)
 
 
@@ -122,12 +122,12 @@ Field: TypeAlias = (
 
 
 def table(**fields: Field) -> Table:
-    """A table of fields, in the order of their slots."""
+    """Returns a table of fields, in the order of their slots."""
     return Table(tuple(fields.items()))
 
 
 def decode(data: bytes, kind: Table) -> Row:
-    """The root table of a FlatBuffer. DamagedError, UnknownFieldError."""
+    """Returns the root table of a FlatBuffer. Raises DamagedError or UnknownFieldError."""
     try:
         return _Decoder(data).row(_follow(data, 0), kind)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -135,7 +135,7 @@ def decode(data: bytes, kind: Table) -> Row:
 
 
 def encode(row: Row, kind: Table) -> bytes:
-    """A FlatBuffer whose root is the table. What `decode` gave comes out as an equal value."""
+    """Returns a FlatBuffer with the table as its root. `decode` returns an equal table from it."""
     builder = flatbuffers.Builder(1024)
     builder.Finish(_Encoder(builder).row(row, kind))
     return bytes(builder.Output())
@@ -177,7 +177,9 @@ class _Decoder:
 
     def _member(self, position: int, which: int, field: Union) -> Row:
         if which > len(field.of):
-            raise UnknownFieldError(f"it has an entry of kind {which}, which is not known here")
+            raise UnknownFieldError(
+                f"it has an entry of kind {which}, which this program does not know"
+            )
         return self.row(_follow(self._data, position), field.of[which - 1])
 
     def _value(self, position: int, field: Field) -> Value:
@@ -228,7 +230,7 @@ class _Encoder:
 
     def row(self, row: Row, kind: Table) -> int:
         builder = self._builder
-        # What a table points at is written before it.
+        # The values that a table points at are written before the table.
         offsets = {
             name: self._offset(row[name], field)
             for name, field in kind.fields
@@ -250,12 +252,12 @@ class _Encoder:
         return int(builder.EndObject())
 
     def _fixed(self, data: bytes) -> None:
-        """Bytes in place."""
+        """Writes the bytes of a struct."""
         self._builder.Prep(1, len(data))
         self._place(data)
 
     def _place(self, data: bytes) -> None:
-        """Put bytes before all that was put: FlatBuffers are built from behind."""
+        """Writes bytes before all that were written: FlatBuffers are built from the end."""
         builder = self._builder
         builder.head -= len(data)
         builder.Bytes[builder.head : builder.head + len(data)] = data

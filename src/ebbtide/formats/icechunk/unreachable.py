@@ -1,7 +1,7 @@
-"""What version 1 has to remember beside the repository: what nothing reaches, and since when.
+"""The record of version 1 beside the repository: unreachable snapshots, and since when they are so.
 
-Expiries write down what they released, and plans what they see unreachable. Version 2 remembers by
-itself, but goes by this for a grace after an upgrade.
+Expiries record the snapshots that they release, and plans those that they see unreachable. Version
+2 has its own records, but uses this one for a grace after an upgrade.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ UNREACHABLE_ADDRESS: Final = "_ebbtide/gc/unreachable.json"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Since when each snapshot was seen unreachable, as a version of the file says; None where
-    there is no file."""
+    """Since when each snapshot was seen unreachable, and the version of the file that says so.
+    `version` is None if there is no file."""
 
     since: Mapping[str, datetime]
     version: str | None
 
 
 def read_seen(storage: Storage) -> Seen:
-    """What the file says now. A damaged one says nothing: waiting begins anew."""
+    """Reads the present file. A damaged file counts as empty: the grace then begins anew."""
     version: str | None = None
     since: dict[str, datetime] = {}
     with suppress(NotFound, ValueError, AttributeError, TypeError):
@@ -47,12 +47,11 @@ def remember(
     kept: Mapping[str, datetime],
     now: datetime,
 ) -> None:
-    """Write down that these are unreachable, each since it was seen so first, beside what is
-    `kept`.
+    """Records snapshots as unreachable since they were first seen so, besides those in `kept`.
 
-    Only if nobody has written the file since it was read as `seen`, which is to be before the names
-    were: whoever slept would bring back dates of what was reachable since. What is not written down
-    counts from the next plan.
+    Writes only if nobody has written the file since it was read as `seen`. Read it before the names
+    are found. Otherwise a process that slept could restore the dates of snapshots that were
+    reachable since. A snapshot that is not recorded counts from the next plan.
     """
     dates = {**kept, **{name: seen.since.get(name, now) for name in sorted(names)}}
     data = json.dumps({name: date.isoformat() for name, date in dates.items()}).encode()

@@ -1,9 +1,9 @@
-"""Snapshots and manifests of Icechunk, read a second time, for verification.
+"""A second reader of Icechunk's snapshots and manifests, for verification.
 
-By the accessors of FlatBuffers' own library, one reference after the other: slow and obvious.
-Whatever reads these files for a run is not imported here, so that the two do not err alike.
-Source: Icechunk specification, `snapshot.fbs` and `manifest.fbs`. Not for: anything that decides or
-deletes.
+It uses the accessors of FlatBuffers' own library, one reference after the other: slow and obvious.
+It imports nothing that reads these files for a run, so that both readers cannot have the same
+defect. Source: Icechunk specification, `snapshot.fbs` and `manifest.fbs`. Not for: deciding or
+deleting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _IS_PACKED: Final = 1
 _PIECE_BYTES: Final = 2**20
 _UNPACKED_FREE: Final = 64 * 2**20
 _EXPANSION_MAX: Final = 1_000
-"""What is large, and was packed closer, is no file of Icechunk's."""
+"""Icechunk writes no large file that is packed more closely."""
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _ID_BYTES: Final = 12
 
@@ -38,23 +38,24 @@ _MANIFEST_ARRAYS, _ARRAY_REFS, _REF_CHUNK = 1, 1, 4
 
 @dataclass(frozen=True, slots=True)
 class IcechunkWalk:
-    """See `formats.base.Walk`."""
+    """The second reader of snapshots and manifests (`formats.base.Walk`)."""
 
     storage: Storage
 
     def tree(self, tree_id: str) -> str:
-        """A snapshot's file."""
+        """Returns the address of a tree's file, which is a snapshot."""
         return f"snapshots/{tree_id}"
 
     def nodes(self, tree: str) -> list[str]:
-        """The manifests that a snapshot lists, and those that its arrays name."""
+        """Returns the manifests that a snapshot lists, and those that its arrays name."""
         try:
             return sorted({f"manifests/{_id(data)}" for data in _manifests(self._root(tree))})
         except (struct.error, IndexError, TypeError) as error:
             raise ValueError(f"{tree} is damaged: {error}") from error
 
     def content(self, node: str) -> Iterator[str]:
-        """The chunks of a manifest, but for those that lie in it or outside the repository."""
+        """Yields the chunks of a manifest, without inline chunks and those outside the
+        repository."""
         try:
             for array in _tables(self._root(node), _MANIFEST_ARRAYS):
                 for reference in _tables(array, _ARRAY_REFS):
@@ -65,10 +66,10 @@ class IcechunkWalk:
             raise ValueError(f"{node} is damaged: {error}") from error
 
     def _root(self, address: str) -> Table:
-        """The root table of a metadata file."""
+        """Returns the root table of a metadata file."""
         data = self.storage.get(address)
         if not data.startswith(_MAGIC) or len(data) < _HEADER_BYTES:
-            raise ValueError(f"{address} does not begin as Icechunk's files do")
+            raise ValueError(f"{address} does not begin with the header of an Icechunk file")
         payload = data[_HEADER_BYTES:]
         if data[_HEADER_BYTES - 1] == _IS_PACKED:
             try:
@@ -79,18 +80,19 @@ class IcechunkWalk:
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """What is in a frame of zstd. ValueError where that is more than a file of Icechunk's holds."""
+    """Returns the content of a zstd frame. Raises ValueError if it is larger than a file of
+    Icechunk's can be."""
     found = bytearray()
     with zstandard.ZstdDecompressor().stream_reader(packed) as stream:
         while piece := stream.read(_PIECE_BYTES):
             found += piece
             if len(found) > max(_UNPACKED_FREE, _EXPANSION_MAX * len(packed)):
-                raise ValueError(f"there are more than {len(found) - len(piece):,} bytes in it")
+                raise ValueError(f"it unpacks to more than {len(found) - len(piece):,} bytes")
     return bytes(found)
 
 
 def _manifests(snapshot: Table) -> Iterator[bytes]:
-    """The ids of the manifests of a snapshot, some more than once."""
+    """Yields the ids of a snapshot's manifests, some of them more than once."""
     start, count = _vector(snapshot, _SNAPSHOT_FILES)
     for place in range(count):
         yield _bytes(snapshot, start + place * _FILE_BYTES, _ID_BYTES)
@@ -104,26 +106,26 @@ def _manifests(snapshot: Table) -> Iterator[bytes]:
 
 
 def _slot(table: Table, number: int) -> int:
-    """Where a field of a table is; 0 where it has none."""
+    """Returns the position of a field of a table, or 0 if the field is absent."""
     offset = table.Offset(4 + 2 * number)
     return table.Pos + offset if offset else 0
 
 
 def _vector(table: Table, number: int) -> tuple[int, int]:
-    """Where a vector begins, and how many elements it has."""
+    """Returns the position of a vector's first element, and the number of its elements."""
     offset = table.Offset(4 + 2 * number)
     return (table.Vector(offset), table.VectorLen(offset)) if offset else (0, 0)
 
 
 def _tables(table: Table, number: int) -> Iterator[Table]:
-    """The tables in a vector."""
+    """Yields the tables in a vector."""
     start, count = _vector(table, number)
     for place in range(count):
         yield Table(table.Bytes, table.Indirect(start + 4 * place))
 
 
 def _struct(table: Table, number: int, size: int) -> bytes | None:
-    """The bytes of a struct, if the table has it."""
+    """Returns the bytes of a struct, or None if the table does not have it."""
     position = _slot(table, number)
     return _bytes(table, position, size) if position else None
 
@@ -142,6 +144,6 @@ def _needed(data: bytes | None) -> bytes:
 
 
 def _id(data: bytes) -> str:
-    """Crockford's base32 of 96 bits, with four zero bits behind."""
+    """Returns 96 bits, followed by four zero bits, in Crockford's base32."""
     number = int.from_bytes(data, "big") << 4
     return "".join(_ALPHABET[number >> shift & 31] for shift in range(95, -1, -5))

@@ -1,4 +1,4 @@
-"""The name that this program writes into the files that it makes."""
+"""The program's name and version, for the files that it writes."""
 
 from __future__ import annotations
 

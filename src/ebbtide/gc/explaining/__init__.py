@@ -1,1 +1,1 @@
-"""Why a file or commit is still there, until when, and why it went."""
+"""Explains why a file or commit exists, or why a run deleted it."""

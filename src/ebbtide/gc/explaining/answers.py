@@ -1,4 +1,4 @@
-"""What explaining answers with: values, and the same as JSON."""
+"""The answers of explaining, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -10,14 +10,25 @@ from typing import Any, Final, Literal
 from ebbtide.formats.base import LetGo, PurgedAddress
 
 AddressState = Literal["kept", "unneeded", "purged", "gone", "missing", "foreign", "system"]
-"""What an address is: `kept` by something; `unneeded`, so that the next run takes it once it is old
-enough; `purged`, closed for good whatever refers to it, its file there or not; `gone`, deleted by a
-run; `missing`, kept by something and not there; `foreign` and `system` are never collected."""
+"""The state of an address:
+
+- `kept`: a protection or a commit keeps it.
+- `unneeded`: nothing keeps it. A run deletes it when it is older than the grace.
+- `purged`: a purge closed it for good, even if a commit refers to it. Its file may still exist.
+- `gone`: a run deleted it, quarantined it or found it missing.
+- `missing`: a protection or a commit keeps it, and its file does not exist.
+- `foreign`, `system`: runs never delete it.
+"""
 
 CommitState = Literal["kept", "expired", "closed", "unneeded", "forgotten"]
-"""What a commit is: `kept` with its data; `expired`, so that the next run lets its data go, and
-`closed`, a run did, while its record stays; `unneeded`, its record goes with the next run;
-`forgotten`, it went."""
+"""The state of a commit:
+
+- `kept`: its data stays.
+- `expired`: the next run deletes its data. Its record stays.
+- `closed`: a run closed it, or an operator gave it up. Its record stays.
+- `unneeded`: the next run deletes its record too.
+- `forgotten`: a run deleted its record.
+"""
 
 
 ADDRESS_STATES: Final[Mapping[AddressState, str]] = {
@@ -29,24 +40,27 @@ ADDRESS_STATES: Final[Mapping[AddressState, str]] = {
     "foreign": "not the repository's own: never collected",
     "system": "a file of the repository itself: never collected",
 }
-"""What an address is, in words."""
+"""The states of an address, in words."""
 COMMIT_STATES: Final[Mapping[CommitState, str]] = {
     "kept": "kept",
-    "expired": "expired: the next run lets its data go; its record stays",
-    "closed": "let go: its data may be gone; its record stays",
-    "unneeded": "expired, and nothing has it in its history: the next run lets its record go too",
-    "forgotten": "let go, and its record too",
+    "expired": "expired: the next run deletes its data; its record stays",
+    "closed": "closed: its data may be deleted; its record stays",
+    "unneeded": (
+        "expired, and in the history of no ref or kept commit: the next run deletes its record too"
+    ),
+    "forgotten": "expired, and its record is deleted too",
 }
-"""What a commit is, in words."""
+"""The states of a commit, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeper:
-    """Something that keeps an address, in the words of the selection.
+    """A protection or a commit that keeps an address. `reason` has the words of the selection.
 
-    `by` is `protected` for what keeps it without a commit, with `where`, `since` and `until`;
-    `data` for a commit whose data stays and has it; `record` for one whose record stays, of which
-    it is a part. A commit comes with the `refs` that point at it, its lease and its hold.
+    `by` is `protected` for a protection without a commit, which has `where`, `since` and `until`.
+    It is `data` for a commit whose data stays and contains the address. It is `record` if the
+    address is a file of a commit's record, and the record stays. A commit has the `refs` that point
+    at it, its lease and its hold.
     """
 
     by: Literal["protected", "data", "record"]
@@ -63,7 +77,7 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastHolder:
-    """A commit that has an address and does not keep it, or had it."""
+    """A commit that refers or referred to an address, and does not keep it."""
 
     commit_id: str
     created_at: datetime
@@ -72,9 +86,11 @@ class PastHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Went:
-    """That a run deleted an address, moved it aside (`quarantined`) or found it `missing`; what it
-    went by, and which commits it let go that held it, as far as that is still known. Until
-    `aside_until` an undo of the run brings it back.
+    """The run that deleted an address, quarantined it, or found it `missing`.
+
+    `planned_at`, `cutoff` and `policy` are those of the run's plan. `commits` are the commits
+    expired by the run that referred to the address, as far as they are still known. Until
+    `aside_until` an undo of the run can restore the address.
     """
 
     run_id: str
@@ -91,13 +107,15 @@ class Went:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedAddress:
-    """Why an address is there, or not.
+    """The reasons why an address exists, or not.
 
-    `keepers` has the nearest first, of `keeper_count`: what protects it without a commit; then
-    commits that a ref points at, then others, the newest first. `past_holders` have it and do not
-    keep it. `collectable_at` is the first instant at which a run may take it if nothing changes,
-    the grace included; None with `kept_by`, what keeps it then, for never. Of commits whose data is
-    not kept, `unread_nodes` were not looked at.
+    `keepers` has the first of `keeper_count` keepers. Protections without a commit come first, then
+    commits that a ref points at, then other commits, each newest first. `past_holders` are commits
+    that refer to the address and do not keep it.
+
+    `collectable_at` is the first instant at which a run may delete the file if nothing changes; it
+    includes the grace. If a keeper has no end, it is None, and `kept_by` names this keeper.
+    `unread_nodes` is the number of nodes that were not searched, of commits whose data is not kept.
     """
 
     address: str
@@ -117,13 +135,14 @@ class ExplainedAddress:
     purged: PurgedAddress | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """JSON."""
+        """Returns the answer as JSON."""
         return {"what": "address", **_json_of(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachingRef:
-    """A ref that has a commit in its history, `distance` commits below its own."""
+    """A ref that has a commit in its history. `distance` is the number of steps from the ref's own
+    commit."""
 
     kind: str
     name: str
@@ -134,12 +153,13 @@ class ReachingRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedCommit:
-    """Why the data and the record of a commit are there, or not.
+    """The reasons why the data and the record of a commit exist, or not.
 
-    `reason` is the selection's, of one that is kept. `refs` reach it, of `ref_count`, the nearest
-    first. `data_until` and `record_until` are the instants from which on a run may let them go if
-    nothing changes; None, of what is still there, for never, and `data_kept_by` is what keeps the
-    data then.
+    `reason` is the selection's reason for a kept commit. `refs` has the nearest of `ref_count` refs
+    that have the commit in their history. `data_until` and `record_until` are the instants from
+    which on a run may delete data and record, if nothing changes. If data that exists has no end,
+    `data_until` is None, and `data_kept_by` says what keeps it. The same is true of `record_until`,
+    without a reason.
     """
 
     commit_id: str
@@ -157,11 +177,11 @@ class ExplainedCommit:
     let_go: LetGo | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """JSON."""
+        """Returns the answer as JSON."""
         return {"what": "commit", **_json_of(self)}
 
 
-def _json_of(value: Any) -> Any:  # a dataclass of this module, or what is in one
+def _json_of(value: Any) -> Any:  # a dataclass of this module, or the value of a field
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, tuple):

@@ -1,7 +1,7 @@
-"""Explaining: why an address or a commit is still there, until when, and why it went.
+"""Explains why an address or a commit exists, until when it stays, and why it was deleted.
 
-What keeps something is what a run would keep it for: one reading of the repository, decided by the
-same function, and trees and nodes read as a run reads them. Changes nothing.
+The reasons are those of a run. The repository is read once, the same function decides, and trees
+and nodes are read in the same way. Explaining changes nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Explainer:
-    """Explains what is in one repository. `grace` is that of its runs; lists have `limit` rows at
-    most, and say how many there are."""
+    """Explains the addresses and commits of one repository. `grace` is that of its runs. Lists have
+    at most `limit` rows, with the whole number beside them."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Explainer:
         self._limit = limit
 
     def explain(self, what: str, path: str | None = None) -> ExplainedAddress | ExplainedCommit:
-        """Explain an address, a commit's id or a ref; with a `path`, what the ref has there.
+        """Explains an address, a commit's id or a ref; with a `path`, the object of the ref there.
 
-        What has the shape of an address is one. Raises NotFound `ref_not_found`,
-        `commit_not_found`, `object_not_found`; InvalidInput `invalid_argument`; Refused, as a run
-        does, where what decides can't be read.
+        A text in the form of an address is taken as an address. Raises NotFound `ref_not_found`,
+        `commit_not_found` or `object_not_found`, and InvalidInput `invalid_argument`. Raises
+        Refused as a run does, if a file that it depends on cannot be read.
         """
         if path is not None:
             return self.address(self._repository.address_at(what, path))
@@ -77,7 +77,8 @@ class Explainer:
         return self.address(what)
 
     def commit(self, name: str) -> ExplainedCommit:
-        """Explain the commit that a ref, an id or another expression names. Raises as above."""
+        """Explains the commit that a ref, an id or another expression names. Raises as `explain`
+        does."""
         with self._reading() as reading:
             roots = reading.roots()
             around = Surroundings.of(roots, decide(roots))
@@ -87,7 +88,10 @@ class Explainer:
             let_go = reading.let_go(commit_id)
         let_go = let_go or find_forgotten(self._repository, commit_id)
         if let_go is None:
-            raise NotFound("commit_not_found", f"nothing is known of commit {commit_id}")
+            raise NotFound(
+                "commit_not_found",
+                f"commit {commit_id} does not exist, and no run on record deleted it",
+            )
         return ExplainedCommit(commit_id=commit_id, state="forgotten", let_go=let_go)
 
     def _commit_of(self, around: Surroundings, name: str) -> str:
@@ -129,8 +133,11 @@ class Explainer:
         )
 
     def address(self, address: str) -> ExplainedAddress:
-        """Explain an address within the storage root. Raises NotFound `object_not_found` for what
-        is neither there nor on record; Refused as above."""
+        """Explains an address within the storage root.
+
+        Raises NotFound `object_not_found` if the file does not exist, nothing keeps it, and no run
+        has recorded it. Raises Refused as `explain` does.
+        """
         kind = self._kind_of(address)
         if kind in (FOREIGN, SYSTEM):
             return self._uncollected(address, kind)
@@ -188,8 +195,8 @@ class Explainer:
             return search.find(trees, around.roots.tree_checksums)
 
     def _went(self, found: Found) -> Went | None:
-        """Why what is not there is not. NotFound `object_not_found` where that is not known of what
-        nothing keeps."""
+        """Returns the run that deleted a file, or None if no run has recorded it. Raises NotFound
+        `object_not_found` in place of None if nothing keeps the address."""
         address, repository = found.address, self._repository
         outcome = find_outcome(self._engine, repository, address)
         if outcome is not None:
@@ -200,8 +207,8 @@ class Explainer:
         raise NotFound(
             "object_not_found",
             f"{address[:200]} is not at {repository.storage.url}, nothing refers to it, and no "
-            "run on record deleted it. Records of runs are kept for EBBTIDE_RUN_RETENTION; what "
-            "was never committed goes without one",
+            "run on record deleted it. Records of runs are kept for EBBTIDE_RUN_RETENTION. Files "
+            "that were never committed can be deleted without a record",
         )
 
     def _outlook(self, found: Found, info: ObjectInfo) -> tuple[datetime | None, str | None]:
@@ -213,13 +220,14 @@ class Explainer:
         return max(ends_at, latest + self._grace + _MICROSECOND), None
 
     def _uncollected(self, address: str, kind: str) -> ExplainedAddress:
-        """What no run ever takes."""
+        """Explains a foreign or system file, which no run deletes. Raises NotFound
+        `object_not_found` if it does not exist."""
         info = self._repository.storage.head(address)
         if info is None:
             raise NotFound(
                 "object_not_found",
-                f"{address[:200]} is not at {self._repository.storage.url}, and no file that "
-                "would be collected is called so",
+                f"{address[:200]} is not at {self._repository.storage.url}, and is no name of a "
+                "file that runs delete",
             )
         return ExplainedAddress(
             address=address,
@@ -236,7 +244,7 @@ class Explainer:
         return texts(self._repository.layout.classify(pa.array([address], pa.string())))[0]
 
     def _target_of(self, address: str) -> str | None:
-        """Of a temporary file, what it is being written for."""
+        """Returns the final address of a temporary file, and None for other files."""
         target: str | None = self._repository.layout.targets(pa.array([address], pa.string()))[
             0
         ].as_py()

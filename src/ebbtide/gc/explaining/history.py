@@ -1,4 +1,4 @@
-"""What refs and commits say of one another: which refs point at a commit, and which reach it."""
+"""Finds the refs that point at a commit, and the refs that have it in their history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS: Final = ("branch", "tag", "collection")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The roots of one reading, seen from their commits. Make one with `of`."""
+    """The roots of one reading, with indexes by commit. Made by `of`."""
 
     roots: Roots
     decision: Decision
@@ -25,7 +25,7 @@ class Surroundings:
 
     @classmethod
     def of(cls, roots: Roots, decision: Decision) -> Surroundings:
-        """Of what was decided about the roots."""
+        """Builds the indexes for roots and the decision about them."""
         made = cls(roots, decision, {commit.commit_id: commit for commit in roots.commits})
         for ref in roots.refs:
             made._refs.setdefault(ref.commit_id, []).append(ref)
@@ -35,8 +35,8 @@ class Surroundings:
         return made
 
     def named(self, name: str) -> str | None:
-        """The commit of the ref of that name: a branch's before a tag's before a collection's, and
-        one that is in the trash only if no other is."""
+        """Returns the commit of the ref with this name, or None. A branch comes before a tag, and a
+        tag before a collection. A ref in the trash is used only if there is no other."""
         found = [ref for ref in self.roots.refs if ref.name == name]
         now = self.roots.now
         found.sort(
@@ -48,11 +48,11 @@ class Surroundings:
         return found[0].commit_id if found else None
 
     def refs_at(self, commit_id: str) -> tuple[str, ...]:
-        """The refs that point at a commit, in words."""
+        """Returns the refs that point at a commit, in words."""
         return tuple(f"{ref.kind} {ref.name}" for ref in self._refs.get(commit_id, ()))
 
     def reaching(self, commit_id: str) -> list[ReachingRef]:
-        """The refs that have a commit in their history, the nearest first."""
+        """Returns the refs that have a commit in their history, nearest first."""
         found = [
             ReachingRef(
                 kind=ref.kind,
@@ -67,7 +67,7 @@ class Surroundings:
         return sorted(found, key=lambda ref: (ref.distance, _KINDS.index(ref.kind), ref.name))
 
     def why_recorded(self, commit_id: str) -> str:
-        """Why the record of a commit stays, in words."""
+        """Returns the reason why the record of a commit stays, in words."""
         reason = self.decision.active.get(commit_id)
         if reason is not None:
             return reason
@@ -78,7 +78,7 @@ class Surroundings:
         return f"in the history of commit {next(kept)}, which is kept"
 
     def _distances(self, commit_id: str) -> dict[str, int]:
-        """A commit and all that descend from it, the nearest first, with how far they are."""
+        """Returns the distance of a commit and of each of its descendants, nearest first."""
         found = {commit_id: 0}
         waiting = deque([commit_id])
         while waiting:

@@ -1,10 +1,10 @@
-"""Which trees hold an address: from the address index, and from the files of what it lacks.
+"""Finds the trees that hold an address, by the address index and by files that the index lacks.
 
-The index knows addresses by their keys, so that each node that seems to have one is read, too. All
-that is missing of the trees and nodes which a run would read is read as a run does it, into a copy
-of the index that is thrown away: explaining changes nothing.
+The index has only the keys of addresses. Each node that has the key is therefore read, to be sure.
+Trees and nodes that the index lacks are read as in a run. Their entries go to a temporary directory
+beside the index: explaining changes nothing.
 
-Of commits whose data is not kept, only so many nodes are read which the index does not know.
+For commits whose data is not kept, the number of nodes to read is limited.
 """
 
 from __future__ import annotations
@@ -32,23 +32,29 @@ from ebbtide.gc.relations.trees import KnownTrees
 from ebbtide.storage import Storage
 
 UNKEPT_NODES_MAX: Final = 1_000
-"""So many nodes of commits whose data is not kept are read, if the index does not know them."""
+"""The most nodes of commits whose data is not kept that are read because the index lacks them. If
+there are more, none of them is read."""
 UNKEPT_NODES_MAX_ALONE: Final = 3_000
-"""So many where no commit's data keeps the address: then one of those is what is looked for."""
+"""This limit applies if no kept commit refers to the address: the user then looks for one of these
+commits."""
 
 _PAIRS_SCHEMA: Final = make_schema(
     ("tree_id", pa.string()),
     ("node_id", pa.string()),
     ("is_node", pa.bool_()),
 )
-"""A tree with a node that has the address, or, where it `is_node`, whose file has it."""
+"""A tree with one of its nodes. If `is_node`, the address is the node's own file. Otherwise the
+node has the key of the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """`data`: the trees with a node that refers to the address; `files`: those that it is the file
-    of, or of a node of. Both may name trees that no commit has any more. `unread_nodes` of commits
-    whose data is not kept were not looked at, as far as that can be told."""
+    """The trees that hold an address.
+
+    `data`: trees with a node that refers to the address. `files`: trees of which it is the file, or
+    the file of a node. Both may name trees that no commit has any more. `unread_nodes` is the
+    number of nodes that were not searched, of commits whose data is not kept.
+    """
 
     data: frozenset[str]
     files: frozenset[str]
@@ -56,47 +62,48 @@ class Holders:
 
 
 NOTHING: Final = Holders(frozenset(), frozenset(), 0)
-"""No tree holds it."""
+"""No tree holds the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AsEver(Unchanged):
-    """What was read of a file is true of what is in it, whatever became of the file: what it has to
-    be, its pointer's checksum says."""
+    """Treats all entries of the index as valid. An entry has the references of the file with its
+    checksum, even if that file was changed or deleted since."""
 
     def since(
         self, addresses: Column, read_at: np.ndarray[Any, np.dtype[np.int64]]
     ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """All of them."""
+        """Returns true for each address."""
         del read_at
         return np.ones(len(addresses), np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
 class Recollection(Index):
-    """The index, if there is one (`known`), and what it lacks beside it, in `scratch`. One task
+    """The index, if the format has one (`known`), with new entries in `scratch` beside it. One task
     reads all of it."""
 
     scratch: Storage | None = None
     known: bool = True
 
     def now(self) -> Recollection:
-        """The same, with the parts that are there now."""
+        """Returns this with the parts that exist now."""
         own = parts_in(self.storage) if self.known else ()
         return replace(self, listed=(*own, *parts_in(self._beside.storage)))
 
     def read(self, name: str) -> pa.Table | None:
-        """From either."""
+        """Returns the table of a part from `scratch` or from the index; None if it is missing or
+        damaged."""
         beside = Index.read(self._beside, name)
         return Index.read(self, name) if beside is None and self.known else beside
 
     def unchanged(self) -> Unchanged:
-        """See `_AsEver`."""
+        """Returns an object that treats all entries as valid."""
         none = np.empty(0, np.int64)
         return _AsEver(none, none)
 
     def write(self, family: Family, table: pa.Table, *, bucket: int) -> str | None:
-        """Beside it."""
+        """Writes a part to `scratch`."""
         return Index.write(self._beside, family, table, bucket=bucket)
 
     @property
@@ -107,8 +114,8 @@ class Recollection(Index):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Looks for one address in trees. `place` is where it may write; `index` a Recollection that
-    also writes there."""
+    """Searches trees for one address. `place` has the temporary folder that the search may write
+    to."""
 
     engine: Engine
     place: Place
@@ -116,9 +123,9 @@ class Search:
     address: str
 
     def find(self, trees: MarkedTrees, checksums: Mapping[str, str]) -> Holders:
-        """The trees that hold the address, of `trees` and of all that the index has.
+        """Returns the trees that hold the address, of `trees` and of all trees in the index.
 
-        Refused, as a run is, by the first tree or node that can't be read.
+        Raises Refused as a run does, for the first tree or node that cannot be read.
         """
         key = keys_of(pa.array([self.address], pa.string()))
         known = write_trees(self.place.folder, self.place.prefixed("known"), trees, checksums)
@@ -142,8 +149,12 @@ class Search:
     def _read_unkept(
         self, trees: MarkedTrees, checksums: Mapping[str, str], asked: KeyArray, *, limit: int
     ) -> int:
-        """Read what the index lacks of the trees whose data is not kept, as far as it can be read:
-        damage there stops no run. How many nodes were too many for that, or could not be read."""
+        """Reads the nodes that the index lacks, of trees whose data is not kept.
+
+        Returns the number of nodes that were not read: because there are more than `limit`, or
+        because one cannot be read. If a tree cannot be read, it is the number of trees. Such damage
+        is no error here, since it stops no run.
+        """
         unkept = frozenset(checksums) - trees.data
         if not unkept:
             return 0
@@ -164,7 +175,7 @@ class Search:
         return count
 
     def _hits(self, key: int) -> pa.Table:
-        """The nodes (NODES_SCHEMA) with that key, of all that are known."""
+        """Returns the nodes in the index that have the key (NODES_SCHEMA), each once."""
         index, place = self.index, self.place
 
         def work(number: int, task: Sequence[str], answer: PartRows) -> None:
@@ -180,8 +191,8 @@ class Search:
         return _each_once(read_rows(place.folder, parts, NODES_SCHEMA))
 
     def _pairs(self, hits: pa.Table, checksums: Mapping[str, str]) -> pa.Table:
-        """The trees (_PAIRS_SCHEMA) that have one of these nodes, or one whose file is asked for,
-        of all that are known."""
+        """Returns the trees in the index that have one of the nodes in `hits`, or a node whose file
+        has the address (_PAIRS_SCHEMA)."""
         index, place, address = self.index, self.place, self.address
         hit_ids = hits.column("node_id")
 
@@ -204,8 +215,11 @@ class Search:
     def _confirmed(
         self, hits: pa.Table, pairs: pa.Table, required: frozenset[str]
     ) -> pa.ChunkedArray[Any]:
-        """Ids of those nodes that do refer to the address. One that no required tree has, and that
-        can't be read any more, is believed to."""
+        """Returns the ids of the nodes that refer to the address, by their own files.
+
+        A node that cannot be read counts as referring to it if no required tree has the node.
+        Otherwise it raises Refused.
+        """
         wanted = pc.is_in(
             pairs.column("tree_id"), value_set=pa.array(sorted(required), pa.string())
         )
@@ -238,7 +252,7 @@ class Search:
 
 
 def _rows_with(keys: pa.ChunkedArray[Any], key: np.int64) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The rows whose lists have a key."""
+    """Returns the numbers of the rows whose lists have the key."""
     places = np.flatnonzero(pc.list_flatten(keys).to_numpy() == key)
     return _lists_of(keys, places)
 
@@ -246,7 +260,7 @@ def _rows_with(keys: pa.ChunkedArray[Any], key: np.int64) -> np.ndarray[Any, np.
 def _lists_of(
     lists: pa.ChunkedArray[Any], places: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """In which of the lists each of these places lies, when all are put together."""
+    """Returns for each place in the joined lists the number of the list that it lies in."""
     ends = np.cumsum(pc.list_value_length(lists).to_numpy())
     return np.searchsorted(ends, places, side="right")
 
@@ -263,8 +277,8 @@ def _pairs_in(
     address: str,
     checksums: Mapping[str, str],
 ) -> Iterator[pa.Table]:
-    """Rows of _PAIRS_SCHEMA of the trees of one part, but for those that should have another
-    checksum."""
+    """Yields rows of _PAIRS_SCHEMA for the trees of one part, without trees whose checksum is not
+    the one in `checksums`."""
     node_ids = indexed.nodes.column("node_id")
     ids, tree_ids, found = map(texts, (node_ids, indexed.ids, indexed.checksums))
     hit = pc.is_in(node_ids, value_set=hit_ids).to_numpy(zero_copy_only=False)

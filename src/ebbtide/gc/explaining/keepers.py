@@ -1,4 +1,4 @@
-"""What keeps one address, the nearest first, and until when."""
+"""The protections and commits that keep one address, nearest first, and when they end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ebbtide.retention.outlook import outlook
 
 @dataclass(frozen=True)
 class Found:
-    """What was found of an address: what protects it, and which trees hold it."""
+    """The protections of an address, and the trees that hold it."""
 
     around: Surroundings
     protectors: Sequence[Protector]
@@ -26,12 +26,13 @@ class Found:
 
     @cached_property
     def _data(self) -> list[Commit]:
-        """The commits that refer to it."""
+        """The commits that refer to the address."""
         return self._with_trees(self.held.data)
 
     @cached_property
     def _records(self) -> list[Commit]:
-        """The commits of which it is a part."""
+        """The commits that have the address as a file of their records: as the tree, as a node or
+        as a companion."""
         companions = self.around.roots.companions
         commits = self.around.roots.commits
         beside = [c for c in commits if self.address in companions.get(c.commit_id, ())]
@@ -39,14 +40,16 @@ class Found:
         return beside + [c for c in self._with_trees(self.held.files) if c.commit_id not in known]
 
     def _with_trees(self, trees: frozenset[str]) -> list[Commit]:
-        """Those that were given up have trees that nobody reads."""
+        """Returns the commits with one of these trees. Leaves out commits that an operator gave up,
+        because their trees are not read."""
         roots = self.around.roots
         there = trees & roots.tree_checksums.keys()
         return [commit for commit in roots.commits if commit.tree_id in there]
 
     @cached_property
     def _keeping(self) -> list[tuple[Commit, bool]]:
-        """The commits that keep it, the nearest first, each with whether it is by its data."""
+        """The commits that keep the address, nearest first. The flag is true if a commit keeps it
+        by its data, and false if by its record."""
         decision, refs_at = self.around.decision, self.around.refs_at
         found = [(c, True) for c in self._data if c.commit_id in decision.active]
         found += [(c, False) for c in self._records if c.commit_id in decision.recorded]
@@ -57,11 +60,11 @@ class Found:
 
     @property
     def keeper_count(self) -> int:
-        """How many things keep it."""
+        """The number of protections and commits that keep the address."""
         return len(self.protectors) + len(self._keeping)
 
     def keepers(self, limit: int) -> tuple[Keeper, ...]:
-        """At most so many of them."""
+        """Returns the nearest keepers, at most `limit`."""
         protecting = [
             Keeper(
                 by="protected",
@@ -90,7 +93,7 @@ class Found:
         )
 
     def past_holders(self) -> list[PastHolder]:
-        """The commits that have it, as far as that was looked at, and do not keep it, the newest
+        """Returns the commits that were found to hold the address and do not keep it, newest
         first."""
         keeping = {commit.commit_id for commit, _ in self._keeping}
         found = {c.commit_id: c for c in (*self._data, *self._records)}
@@ -106,12 +109,13 @@ class Found:
         ]
 
     def ends_at(self) -> tuple[datetime | None, str | None]:
-        """From when on nothing keeps it if nothing changes; or None, and what keeps it then."""
+        """Returns the instant from which on nothing keeps the address, if nothing changes. Returns
+        None and a reason if there is no such instant."""
         for each in self.protectors:
             if each.until is None:
                 return None, each.reason if each.where is None else f"{each.reason}: {each.where}"
         roots = self.around.roots
-        # The nearest first, so that of what keeps it for good the nearest is named.
+        # Nearest first, so that `outlook` names the nearest commit that has no end.
         near = dict.fromkeys(c.commit_id for c, data in self._keeping if data)
         found = outlook(
             roots,

@@ -1,7 +1,7 @@
-"""What became of an address or commit, from the records of runs, the newest first; and what runs
-that were undone keep.
+"""Finds the run that deleted an address or a commit, and the undone runs that protect an address.
 
-A record that can't be read is an error: what it says is not known, and may be what was asked for.
+It reads the records of runs, newest first. A record that cannot be read is an error, because it may
+have the answer.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, RunFolder
 from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA
 
 GONE: Final = ("deleted", "quarantined", "missing")
-"""The outcomes after which an address is not there, the one that says more first."""
+"""The outcomes after which a file does not exist at its address, by rank."""
 _ADDRESS: Final = OUTCOME_SCHEMA.get_field_index("address")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the record of a run says of an address."""
+    """The outcome of an address in the record of a run."""
 
     run_id: str
     folder: RunFolder
@@ -40,8 +40,8 @@ class Outcome:
 
 
 def find_outcome(engine: Engine, repository: RepositoryFormat, address: str) -> Outcome | None:
-    """The newest run that deleted the address or moved it aside; or, where none on record did, the
-    newest that found it missing. Refused `plan_corrupt`."""
+    """Returns the newest run that deleted or quarantined the address. If no run did, returns the
+    newest run that found it missing. Raises Refused `plan_corrupt`."""
     missing: Outcome | None = None
     for run_id, folder in _runs(repository):
         outcome = _outcome_in(engine, folder, address)
@@ -70,8 +70,8 @@ def _outcome_in(engine: Engine, folder: RunFolder, address: str) -> str | None:
 
 
 def _outcomes(folder: RunFolder, name: str, address: str) -> Iterator[str]:
-    """What one part says. What was written together sorts together, so that most parts are told to
-    lack an address by their first and last one."""
+    """Yields the outcomes of the address in one part. Files that were written together sort
+    together, so that the first and last address of a row group exclude most of them."""
     with opened_part(folder, name) as file:
         for number in range(file.num_row_groups):
             if not _may_have(file, number, address):
@@ -91,7 +91,8 @@ def _may_have(file: pq.ParquetFile, number: int, address: str) -> bool:
 def describe(
     repository: RepositoryFormat, outcome: Outcome, trees: Collection[str], *, limit: int
 ) -> Went:
-    """What a run went by, and which of the commits that it let go had one of these trees."""
+    """Returns the run's plan and policy, and those of its expired commits that had one of these
+    trees."""
     plan = _plan_of(repository, outcome.run_id, outcome.folder)
     found = [] if plan is None else list(_let_go_with(outcome.folder, plan, trees))
     found.sort(key=lambda holder: (holder.created_at, holder.commit_id), reverse=True)
@@ -100,7 +101,7 @@ def describe(
         run_path=outcome.folder.path,
         outcome=outcome.outcome,
         at=_fenced_at(outcome.folder),
-        aside_until=_aside_until(repository, outcome),
+        aside_until=_quarantine_until(repository, outcome),
         planned_at=None if plan is None else plan.started_at,
         cutoff=None if plan is None else plan.cutoff,
         policy=None if plan is None else plan.policy,
@@ -121,7 +122,7 @@ def _fenced_at(folder: RunFolder) -> datetime | None:
     return None if fence is None else datetime.fromisoformat(fence["fenced_at"])
 
 
-def _aside_until(repository: RepositoryFormat, outcome: Outcome) -> datetime | None:
+def _quarantine_until(repository: RepositoryFormat, outcome: Outcome) -> datetime | None:
     if outcome.outcome != "quarantined":
         return None
     record = quarantine.read(repository.storage, outcome.run_id)
@@ -129,7 +130,8 @@ def _aside_until(repository: RepositoryFormat, outcome: Outcome) -> datetime | N
 
 
 def brought_back(repository: RepositoryFormat, address: str, now: datetime) -> Iterator[Protector]:
-    """What keeps an address because runs were undone lately. Refused `plan_corrupt`."""
+    """Yields the protections of an address that an undo restored. Raises Refused
+    `plan_corrupt`."""
     for record in quarantine.read_all(repository.storage):
         if not record.protects(now):
             continue
@@ -138,7 +140,7 @@ def brought_back(repository: RepositoryFormat, address: str, now: datetime) -> I
         for table in read_tables(folder, record.back, ADDRESS_SCHEMA):
             if pc.any(pc.equal(table.column("address"), wanted)).as_py():
                 yield Protector(
-                    reason="brought back",
+                    reason="restored",
                     where=f"by an undo of run {record.run_id}",
                     since=record.back_at,
                     until=record.back_until,
@@ -157,8 +159,8 @@ def _let_go_with(folder: RunFolder, plan: Plan, trees: Collection[str]) -> Itera
 
 
 def find_forgotten(repository: RepositoryFormat, commit_id: str) -> LetGo | None:
-    """The newest run that let a commit go with its record, of those on record. Refused
-    `plan_corrupt`."""
+    """Returns the record of the newest run that deleted a commit's data and record, or None if no
+    run on record did. Raises Refused `plan_corrupt`."""
     for run_id, folder in _runs(repository):
         fence = folder.get_json(FENCE_FILE)
         plan = None if fence is None else _plan_of(repository, run_id, folder)

@@ -1,1 +1,1 @@
-"""Making a plan: what is decided, what may go, and the gates in between."""
+"""Makes plans: decides on commits, finds the candidates, and checks the gates."""

@@ -1,4 +1,4 @@
-"""What a subtraction finds: its classes, its figures, and the parts of what may go."""
+"""The result of a subtraction: the classes of files, their counts, and the parts of candidates."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA, check_keys
 from ebbtide.gc.runs import RunFolder
 
 CANDIDATE_SCHEMA: Final = INVENTORY_SCHEMA
-"""Candidates keep every column of the inventory."""
+"""Candidates have all columns of the inventory."""
 
 ROWS_PER_PART: Final = 50_000
 CLASSES: Final = ("live", "protected", "young", "candidate")
-"""What becomes of a listed file: the first of these that applies. What was purged is neither live
-nor young.
+"""The classes of listed files. A file has the first class that applies to it.
 
-A temporary file is protected with its target, but a live target does not need it any more. A file
-that may have been written at or after the cutoff is young: a time in whole seconds may stand for
-any instant of that second, and what vanished before anybody asked for its date counts too.
+A purged file is neither live nor young. A temporary file is protected if its target is protected.
+It is not live if its target is live, because a live target does not need it any more. A file is
+young if it may have been written at or after the cutoff. A date in whole seconds can mean any
+instant of that second. A file that was deleted before its date could be read counts as young.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Subtracted:
-    """The candidates as parts (CANDIDATE_SCHEMA, one kind each), what is remembered as parts of the
-    same schema with the key by which each row is judged, what of it is settled apart from the
-    others, and the counts of each class."""
+    """The result of a subtraction.
+
+    `candidates` are parts of CANDIDATE_SCHEMA, one kind each. `remaining` and `settled` are parts
+    of the files to remember. They have one more column, `key`: the key of the address that a row is
+    judged by. `counts` has the count of each class.
+    """
 
     candidates: tuple[Part, ...]
     remaining: tuple[Part, ...]
@@ -44,13 +47,13 @@ class Subtracted:
 
 CANDIDATES: Final = "candidates"
 REMAINING: Final = "remaining"
-"""The relation of what is remembered, and looked at by the next run."""
+"""The relation of remembered files that the next run looks at."""
 SETTLED: Final = "settled"
-"""The relation of what is remembered, and looked at once it is dropped."""
+"""The relation of remembered files that a run looks at only after they are reported as dropped."""
 
 
 def by_use(parts: Iterable[Part]) -> dict[str, tuple[Part, ...]]:
-    """The parts that were written, as the fields of Subtracted that they are for."""
+    """Returns the written parts by their relation, which is the name of a field of Subtracted."""
     found: dict[str, list[Part]] = {CANDIDATES: [], REMAINING: [], SETTLED: []}
     for part in parts:
         if part.name is not None:
@@ -59,8 +62,8 @@ def by_use(parts: Iterable[Part]) -> dict[str, tuple[Part, ...]]:
 
 
 class CandidateWriter:
-    """Gathers the candidates of one task into parts of one kind and a bounded size; and what is
-    remembered, in parts of its own."""
+    """Writes the candidates of one task as parts of one kind and a bounded size. Writes the files
+    to remember as parts of their own."""
 
     def __init__(
         self, folder: RunFolder, kinds: tuple[str, ...], number: int, answer: PartRows
@@ -73,7 +76,8 @@ class CandidateWriter:
         self._written = dict.fromkeys(self._gathered, 0)
 
     def add(self, table: pa.Table) -> None:
-        """Take candidates, rows of CANDIDATE_SCHEMA with keys, which are checked."""
+        """Adds candidates: rows of CANDIDATE_SCHEMA with a column `key`. If a key is wrong, adds an
+        error to the answer instead (`check_keys`)."""
         try:
             check_keys(table)
         except Refused as error:
@@ -83,8 +87,8 @@ class CandidateWriter:
             self._gather((CANDIDATES, kind), of_kind)
 
     def remember(self, table: pa.Table) -> None:
-        """Take what stays: rows of CANDIDATE_SCHEMA with keys, and `settled`, which says what of it
-        is."""
+        """Adds files to remember: rows of CANDIDATE_SCHEMA with a column `key`, and a column
+        `settled` that is true for settled files."""
         settled: Any = table.column("settled")
         rows = table.drop_columns("settled")
         self._gather((SETTLED, ""), rows.filter(settled))
@@ -99,7 +103,7 @@ class CandidateWriter:
             self._flush(share)
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Writes the rows that are not written yet."""
         for share, tables in self._gathered.items():
             if tables:
                 self._flush(share)
@@ -108,7 +112,8 @@ class CandidateWriter:
         (relation, kind), table = share, pa.concat_tables(self._gathered[share])
         is_candidate = relation == CANDIDATES
         if is_candidate:
-            # What was written together lies together on a disk, and goes faster together.
+            # Files written at the same time lie close together on a disk: deletes in this order
+            # take less time.
             table = table.sort_by("last_modified")
         for start in range(0, table.num_rows, ROWS_PER_PART):
             number = f"{self._number:05d}-{self._written[share]:03d}"

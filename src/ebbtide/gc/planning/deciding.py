@@ -1,7 +1,7 @@
-"""Deciding on refs and commits: for the plan, at the fence, and behind it.
+"""Decisions on refs and commits: for the plan, at the fence, and after the fence.
 
-Commits are the most that a run holds in its driver: nobody does for longer than it takes to decide
-and to write down what was decided. What follows needs their trees.
+The commits are the largest data that a run holds in the driver's memory. They are held only until
+the decision is made and written. Later steps need only the trees of the commits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ebbtide.retention.decision import Decision, Roots, decide
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What was decided from, and what it came to."""
+    """The roots from which a decision was made, and the decision."""
 
     roots: Roots
     decision: Decision
@@ -36,11 +36,14 @@ class Basis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """What a plan says of refs and commits, at `now`; the files that say it of each; and the trees
-    of all. The `basis` is for who decides once more."""
+    """A plan's decision on refs and commits at `now`.
+
+    `commits` and `refs` are the parts with each commit and ref. `trees` are the trees of all
+    commits. `basis` is set for callers that decide again with other policies.
+    """
 
     now: datetime
-    policy: dict[str, Any] | None  # as `Policy.to_mapping` has it
+    policy: dict[str, Any] | None  # as `Policy.to_mapping` returns it
     active_count: int
     expired_count: int
     gone_count: int
@@ -54,7 +57,7 @@ class Decided:
 
 
 def write_decision(folder: RunFolder, roots: Roots, *, keeps_basis: bool = False) -> Decided:
-    """Decide, and write down what was decided of commits, refs and trees. Raises as `decide`."""
+    """Decides, and writes the decision on commits, refs and trees as parts. Raises as `decide`."""
     decision = decide(roots)
     gone_count = sum(commit.tombstoned for commit in roots.commits)
     return Decided(
@@ -74,9 +77,9 @@ def write_decision(folder: RunFolder, roots: Roots, *, keeps_basis: bool = False
 
 
 def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
-    """The trees that a decision keeps, and those whose data it keeps.
+    """Returns the trees that a decision keeps, and the trees whose data it keeps.
 
-    A commit that an operator gave up has no checksum of its tree: the tree is not read.
+    If an operator gave up a commit, there is no checksum of its tree, and the tree is not read.
     """
 
     def trees(commit_ids: Container[str]) -> frozenset[str]:
@@ -100,8 +103,8 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Trees that stay and that the plan's mark did not read, or not as deep, with their checksums,
-    and what goes with them; at `now`."""
+    """The kept trees that the plan's mark did not read, or read less deeply, at `now`. `trees` also
+    has their companions; `checksums` maps tree ids to checksums."""
 
     now: datetime
     trees: MarkedTrees
@@ -110,9 +113,15 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """What is decided at the fence: the commits to close, those of the plan that are `needed` after
-    all, those that the sweep is to forget, those of the plan that an earlier attempt forgot (they
-    are stubs by now, or not there at all), and the trees that stay and are `unread`."""
+    """The decision at the fence.
+
+    - `closed`: the commits to close.
+    - `needed`: commits that the plan expires, and that are needed after all.
+    - `forgettable`: the commits that the sweep forgets.
+    - `forgotten`: commits of the plan that an earlier attempt forgot. They are stubs now, or do not
+      exist.
+    - `unread`: the kept trees that the plan's mark did not read.
+    """
 
     closed: frozenset[str]
     needed: frozenset[str]
@@ -124,8 +133,8 @@ class Fenced:
 def decide_at_fence(
     folder: RunFolder, roots: Roots, part: Part | None, *, listed_count: int
 ) -> Fenced:
-    """What follows at the fence from what was planned of each commit (`part`), and what is there
-    now. Raises as `check_not_empty`, `decide` and `read_commits`."""
+    """Decides at the fence, from the plan's decision on each commit (`part`) and the present roots.
+    Raises as `check_not_empty`, `decide` and `read_commits`."""
     planned = read_commits(folder, part)
     check_not_empty(roots, listed_count=listed_count)
     decision = decide(roots)
@@ -142,11 +151,13 @@ def decide_at_fence(
 
 
 def decide_behind(folder: RunFolder, roots: Roots, part: Part | None, fenced: Unread) -> Unread:
-    """Trees that are kept at the fence or behind it. Raises as `decide_at_fence`."""
+    """Returns the trees that are kept at the fence or after it, and that the plan's mark did not
+    read. Raises as `decide` and `read_commits`."""
     planned = read_commits(folder, part)
     now = _unread(planned, trees_of(roots, decide(roots)))
-    # A commit made since the plan may be expired by now. The fence closed only what the plan knew:
-    # whatever is open behind it can be read and built upon, so that its data is needed too.
+    # A commit made since the plan may have expired by now. But the fence closed only commits of the
+    # plan. Each commit that is open after the fence can be read, or be the parent of a new commit,
+    # so that its data is needed.
     still_open = {
         commit.tree_id
         for commit in roots.commits
@@ -163,14 +174,14 @@ def decide_behind(folder: RunFolder, roots: Roots, part: Part | None, fenced: Un
 
 
 def _with_checksums(trees: MarkedTrees, roots: Roots, others: Mapping[str, str]) -> Unread:
-    """What the roots lack, `others` have."""
+    """Returns the trees with their checksums: those of `roots`, or else those of `others`."""
     known = {**others, **roots.tree_checksums}
     return Unread(roots.now, trees, {tree_id: known[tree_id] for tree_id in trees.recorded})
 
 
 def _unread(planned: PlannedCommits, trees: MarkedTrees) -> MarkedTrees:
-    """Those that the plan's mark did not read, or not as deep, and what it did not keep with
-    them."""
+    """Returns the trees that the plan's mark did not read, or read less deeply, and the companions
+    that the plan did not keep."""
     data = trees.data - planned.data_trees
     return MarkedTrees(
         recorded=(trees.recorded - planned.recorded_trees) | data,
@@ -182,8 +193,12 @@ def _unread(planned: PlannedCommits, trees: MarkedTrees) -> MarkedTrees:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Trees that an earlier plan kept, or that were made since, and that are not kept now, by their
-    checksums; and how many of them nobody knows any more."""
+    """Trees whose data an earlier plan kept, or that were made since, and whose data is not kept
+    now.
+
+    `trees` has the id and checksum of each. `unknown_count` counts the trees whose checksum is not
+    known any more.
+    """
 
     trees: list[tuple[str, str]]
     unknown_count: int
@@ -192,7 +207,8 @@ class Released:
 def released_since(
     folder: RunFolder, trees: KnownTrees, *, earlier: tuple[RunFolder, Part | None]
 ) -> Released:
-    """What was released since the plan of an `earlier` run, given as its folder and its commits."""
+    """Returns the trees released since the plan of an `earlier` run, given as its folder and its
+    commits."""
     before, part = earlier
     planned, now = read_commits(before, part), read_rows(folder, trees.trees, TREES_SCHEMA)
     ids = texts(now.column("tree_id"))

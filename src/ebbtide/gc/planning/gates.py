@@ -1,6 +1,7 @@
-"""The gates: what makes a run refuse before anything is deleted. Pure functions over figures.
+"""Gates: checks that can refuse a run before anything is deleted. Pure functions.
 
-Each raises Refused (exit code 3) with what it found and what to do.
+A refusal is the error Refused (exit code 3). Its message names the finding and the remedy.
+`check_grace` is not a gate but a check of options.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from ebbtide.wording import counted
 
 
 def check_grace(grace: timedelta, *, grace_min: timedelta, reason: str, unsafe: bool) -> None:
-    """InvalidInput `unsafe_grace` when the grace is below `grace_min`, for which there is a
-    reason."""
+    """Raises InvalidInput `unsafe_grace` if the grace is negative, or if it is below `grace_min`
+    and not `unsafe`. The message gives the `reason` for the minimum."""
     if grace < timedelta(0):
         raise InvalidInput("unsafe_grace", "the grace must not be negative")
     if grace < grace_min and not unsafe:
         raise InvalidInput(
             "unsafe_grace",
             f"a grace of {format_duration(grace)} is shorter than {format_duration(grace_min)} "
-            f"({reason}): files that are being read or were just written could go. Use a longer "
-            "grace, or add --unsafe on a quiet repository",
+            f"({reason}): files that are being read or were just written could be deleted. Use a "
+            "longer grace, or add --unsafe on a quiet repository",
         )
 
 
 def check_not_empty(roots: Roots, *, listed_count: int) -> None:
-    """Refused `zero_commits` or `zero_refs` over a storage that holds something."""
+    """Raises Refused `zero_commits` or `zero_refs` if the metadata has none, and the storage has
+    files."""
     if not listed_count:
         return
     if not roots.commits:
@@ -49,8 +51,8 @@ def check_not_empty(roots: Roots, *, listed_count: int) -> None:
 
 
 def check_share(candidates: Count, listed: Count, *, share_max: float) -> Refused | None:
-    """Refused `over_share` (returned, for the plan to record) when too much would go. Of bytes
-    nothing is said where nobody knows those of all that was listed."""
+    """Returns Refused `over_share`, for the plan to record, if too large a share of the files or
+    bytes are candidates. Ignores bytes if the size of some listed files is unknown."""
     shares = (
         ("files", candidates.objects, listed.objects),
         ("bytes", candidates.bytes_total, listed.bytes_total),
@@ -59,15 +61,15 @@ def check_share(candidates: Count, listed: Count, *, share_max: float) -> Refuse
         if whole and part / whole > share_max:
             return Refused(
                 "over_share",
-                f"{part:,} of {whole:,} {what} ({part / whole:.0%}) would go, more than the "
-                f"allowed {share_max:.0%}: look at the plan, and if it is right, sweep it with "
+                f"{part:,} of {whole:,} {what} ({part / whole:.0%}) would be deleted, more than "
+                f"the allowed {share_max:.0%}: look at the plan, and if it is right, sweep it with "
                 "--allow-share",
             )
     return None
 
 
 def check_identity(planned: Identity, actual: Identity) -> None:
-    """Refused `plan_foreign` when a plan was made for another repository or store."""
+    """Raises Refused `plan_foreign` if a plan was made for another repository or store."""
     same = (planned.format_name, planned.store_id) == (actual.format_name, actual.store_id)
     if not same or planned.repository_id not in (actual.repository_id, actual.former_id):
         raise Refused(

@@ -1,21 +1,22 @@
-"""What an incremental run looks at in place of a whole listing.
+"""The files that an incremental run looks at, without listing the whole storage.
 
-A run that was swept knows every file that was there: what stayed because a commit needed it, and
-what stayed for another reason. The next run looks at
+An incremental run continues from an earlier run that was swept. The earlier run knew of each file
+whether a commit needed it, whether it stayed for another reason, or whether it was deleted. The
+incremental run looks at four groups of files:
 
-- the slices that were not closed off then, and everything that lies in no slice: a listing;
-- what the earlier run considered and did not delete: its remainder, and what came back to life;
-- what is settled, and the format says was dropped: most of what is staged stays so for long, and is
-  not looked at again before that;
-- what commits refer to that were kept then, or made since, and are not kept now, through nodes that
-  no kept commit has.
+- files in slices that were not closed then, and files outside slices. It lists these.
+- files that the earlier run considered and did not delete: its remaining files, and revived files.
+- settled files that the format reports as dropped. Most staged files stay staged for a long time,
+  and no run looks at them before they are dropped.
+- files of commits that were kept then, or were made since, and are not kept now. They are read from
+  nodes that no kept commit has.
 
-Whatever else is there was needed by commits that are still kept, or is settled, or has gone. What
-is new among commits, trees and nodes is a difference of sets of ids, never of dates.
+All other files are needed by commits that are still kept, or are settled, or were deleted. New
+commits, trees and nodes are found by differences between sets of ids, never by dates.
 
-Looking at too little keeps garbage until the next clean run; it can't lose anything, since of what
-is looked at all that is live or protected is known. Not for: choosing between the two kinds
-(`modes`).
+If a run looks at too few files, some garbage stays until the next clean run. It cannot delete a
+file that is needed, because it knows of each file that it looks at whether it is live or protected.
+Not for: choosing between the two kinds of run (`modes`).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.wording import counted
 
 REVIVED: Final = "-revived-"
-"""What the names of record parts have in them that say what came back to life."""
+"""A part of the name of each record part that lists revived files."""
 
 _RECORD_SCHEMA: Final = make_schema(
     ("address", pa.string()), ("size_bytes", pa.int64()), ("kind", pa.string())
@@ -84,30 +85,30 @@ _DOUBTED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA])
 _KEY_SCHEMA: Final = make_schema(("key", pa.int64()))
 _Step: TypeAlias = "tuple[Sequence[Any], Work]"
 SMALL_MAX: Final = 16
-"""How many small parts of what is settled there may be before they are put together."""
+"""The most small parts of settled files. If there are more, the run merges them."""
 
 
 class NeedsCleanRunError(Exception):
-    """An incremental run that can't be made; the text says why."""
+    """Raised if an incremental run is not possible. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """A run that was swept to its end, to go on from."""
+    """A run that was swept to its end, from which another run can continue."""
 
     plan: Plan
     folder: RunFolder
 
     @property
     def closed_after(self) -> str:
-        """Slices that sort behind this were closed off then."""
+        """A slice; slices that sort after it were closed when the run listed them."""
         assert self.plan.closed_after is not None
         return self.plan.closed_after
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A run to go on from, and how much its sweep left in the storage."""
+    """The run to continue from, and the files that its sweep left on the storage."""
 
     run: EarlierRun
     left: Count
@@ -115,7 +116,8 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The run to go on from; None for a clean one, and why, where another was asked for."""
+    """The run to continue from, or None for a clean run. `reason` says why a run is clean although
+    its mode is not."""
 
     earlier: Earlier | None = None
     reason: str | None = None
@@ -123,25 +125,29 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """What the run that is being planned knows."""
+    """The data of the run that is being planned."""
 
     place: Place
     trees: KnownTrees
     nodes: Frame  # TREE_NODES of the trees that stay
-    dropped: list[Part]  # with the keys of what the format says was dropped
+    dropped: list[Part]  # with the keys of addresses that the format reports as dropped
     index: Index | None
 
     @property
     def folder(self) -> RunFolder:
-        """The run's."""
+        """The run's folder."""
         return self.place.folder
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """`parts` (INVENTORY_SCHEMA) are what the listing of an incremental run leaves out and the run
-    must look at all the same. What is `settled` it need not, but for what has the keys of
-    `unsettled`: of that, what counts is in `parts`, or was in those of an earlier run."""
+    """The files that an incremental run looks at without listing them, and the files that it leaves
+    settled.
+
+    `parts` (INVENTORY_SCHEMA) are the files to look at. `settled` are parts of files that the run
+    does not look at. Rows with a key in `unsettled` do not count in them: such files are in
+    `parts`, or were in the `parts` of an earlier run.
+    """
 
     parts: list[Part]
     settled: tuple[Settled, ...]
@@ -149,15 +155,18 @@ class Recalled:
 
 
 def recall(engine: Engine, earlier: EarlierRun, now: Now) -> Recalled:
-    """What the earlier run leaves to this one. Raises NeedsCleanRunError, also for files that are
-    damaged or gone: those of earlier runs, and trees and nodes that nothing but this needs."""
+    """Returns the files that the earlier run leaves to this one.
+
+    Raises NeedsCleanRunError, also if files are damaged or missing: files of earlier runs, or trees
+    and nodes of commits that expired.
+    """
     try:
         remembered = _remembered(engine, earlier, now)
         expired = _expired(engine, earlier, now)
         doubted, unsettled = _doubted(engine, earlier, now, expired)
         small = _small(earlier.plan.settled)
         written = engine.run_together(
-            # Where both have a row, that of the settled has its date.
+            # If both have a row for an address, the first counts: settled rows have the date.
             _news(engine, doubted + expired, remembered, now.folder),
             _put_together(engine, small, unsettled, now.folder),
         )
@@ -173,10 +182,11 @@ def recall(engine: Engine, earlier: EarlierRun, now: Now) -> Recalled:
 
 
 def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
-    """What the earlier run considered and did not delete, of the slices that it closed off."""
+    """Returns the files that the earlier run considered and did not delete, in slices that were
+    closed then, as parts."""
     records = [name for name in earlier.folder.names("deleted") if REVIVED in name]
     tasks: list[Part | str] = [*earlier.plan.remaining, *records]
-    # A step takes along what its tasks need, not all that is known.
+    # A step is pickled with the variables that it uses: these, and not all data of the run.
     folder, layout, before = now.folder, now.place.layout, earlier.folder
     closed_after, cutoff = earlier.closed_after, earlier.plan.cutoff
 
@@ -185,7 +195,7 @@ def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
         if isinstance(task, Part):
             answer.copied(folder, name, before, task, relation=REMEMBERED)
             return
-        # What came back to life was older than the earlier cutoff.
+        # A revived file was older than the earlier cutoff, which therefore stands for its date.
         found = read_part(before, task).select(_RECORD_SCHEMA.names)
         addresses: Any = found.column("address").combine_chunks()
         table = _rows(found, addresses, cutoff, found.column("kind"), layout)
@@ -211,11 +221,14 @@ def _rows(
 def _doubted(
     engine: Engine, earlier: EarlierRun, now: Now, expired: list[Part]
 ) -> tuple[list[Part], list[Part]]:
-    """What of the settled was dropped, or is of a commit that expired: parts of INVENTORY_SCHEMA,
-    in which an address may come more than once, where a slice was listed again; and the keys (parts
-    of KEYS_SCHEMA) of all that was so since the last clean run."""
+    """Returns the settled files that were dropped, or that an expired commit has.
+
+    They are parts of INVENTORY_SCHEMA with keys. An address may come more than once, if its slice
+    was listed again. Also returns the keys (parts of KEYS_SCHEMA) of all such files since the last
+    clean run.
+    """
     if not engine.holds([*now.dropped, *expired]):
-        raise NeedsCleanRunError("so much was dropped that listing everything is as quick")
+        raise NeedsCleanRunError("so many files were dropped that a full listing is as fast")
     folder, before, unsettled = now.folder, earlier.folder, earlier.plan.unsettled
     closed_after = earlier.closed_after
     doubts = keys_in_parts(folder, [*now.dropped, *expired])
@@ -245,7 +258,8 @@ def _doubted(
 
 
 def _small(settled: Sequence[Settled]) -> list[Settled]:
-    """The small parts of what is settled, where they are many: each run adds some."""
+    """Returns the small parts of settled files if there are more than SMALL_MAX, otherwise none.
+    Each run adds some small parts."""
     small = [each for each in settled if each.part.rows < ROWS_PER_PART // 2]
     return small if len(small) > SMALL_MAX else []
 
@@ -253,7 +267,8 @@ def _small(settled: Sequence[Settled]) -> list[Settled]:
 def _put_together(
     engine: Engine, small: Sequence[Settled], unsettled: Sequence[Part], folder: RunFolder
 ) -> _Step:
-    """Writes what is settled, and in these parts, in fewer of them (relation SETTLED)."""
+    """Returns a step that merges these small parts into fewer ones (relation SETTLED), without the
+    files that are settled no more."""
 
     def work(number: int, task: Sequence[Settled], answer: PartRows) -> None:
         known = KeySet.read(folder, unsettled)
@@ -273,24 +288,30 @@ def _put_together(
 
 
 def _tasks_for(engine: Engine, rows: int) -> int:
-    """How many tasks to make of rows that each of them has to read, or of which each leaves a small
-    part: no more than cores, each with some parts to write."""
+    """Returns the number of tasks for a step in which each task reads all rows or leaves a small
+    part. There is at most one task for each core, with enough rows for some parts."""
     return min(engine.cores, 1 + rows // (2 * ROWS_PER_PART))
 
 
 def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
-    """What commits refer to that were kept then, or made since, and are not kept now, and that
-    lies in slices closed off then: each address as often as nodes have it. Their dates are not
-    known: they were there when the earlier run read the metadata."""
+    """Returns the files of commits that were kept then, or were made since, and are not kept now,
+    in slices that were closed then.
+
+    They are parts of INVENTORY_SCHEMA with keys; an address comes once for each node that has it.
+    The dates of the files are not known. The rows have the time when the earlier run read the
+    metadata, because the files existed then.
+    """
     before = (earlier.folder, earlier.plan.commits)
     released = released_since(now.folder, now.trees, earlier=before)
     if unknown := released.unknown_count:
-        raise NeedsCleanRunError(f"nobody knows any more what {counted(unknown, 'tree')} held")
+        raise NeedsCleanRunError(
+            f"the checksums of {counted(unknown, 'tree')} are not known any more"
+        )
     if not released.trees:
         return []
     nodes = _lost_nodes(engine, released.trees, now)
     if sum(count for _, _, count in nodes) > engine.held_max:
-        raise NeedsCleanRunError("so much has expired that listing everything is as quick")
+        raise NeedsCleanRunError("so many files have expired that a full listing is as fast")
     folder, layout, storage = now.folder, now.place.layout, now.place.storage
     closed_after, read_at = earlier.closed_after, earlier.plan.read_at
 
@@ -316,9 +337,12 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
 def _lost_nodes(
     engine: Engine, trees: Sequence[tuple[str, str]], now: Now
 ) -> list[tuple[str, str, int]]:
-    """The nodes (rows of NODES_SCHEMA) of released trees, given with their checksums, that no tree
-    has whose data stays. They are held here: more than a run can hold of what they refer to, and
-    there would be a clean run."""
+    """Returns the nodes (rows of NODES_SCHEMA) of released trees, without the nodes of trees whose
+    data stays. `trees` has the id and checksum of each released tree.
+
+    The nodes are held in memory. If they have more addresses than the engine can hold, the caller
+    makes a clean run.
+    """
     place = replace(now.place, name="expired")
     released = MarkedTrees(
         recorded=frozenset(tree_id for tree_id, _ in trees),
@@ -326,7 +350,7 @@ def _lost_nodes(
     )
     known = write_trees(place.folder, place.prefixed("released"), released, dict(trees))
     kept = now.nodes.map(_of_data, _KEY_SCHEMA)
-    # What is released is of no use to the index.
+    # Released trees are not added to the index, which has no use for them.
     index = None if now.index is None else replace(now.index, writable=False)
     found = tree_nodes(engine, place, known.trees, index).join(kept, "key", "left_anti")
     each = each_once([found.select(*FLAGGED.names).collect()]).select(NODES_SCHEMA.names)
@@ -334,15 +358,16 @@ def _lost_nodes(
 
 
 def _of_data(batches: Batches) -> Batches:
-    """The keys of nodes (TREE_NODES) whose data stays."""
+    """Yields the keys of the nodes (TREE_NODES) whose data stays."""
     for batch in batches:
         chosen = batch.filter(batch.column("data"))
         yield pa.record_batch([chosen.column("key")], schema=_KEY_SCHEMA)
 
 
 def _news(engine: Engine, parts: list[Part], known: list[Part], folder: RunFolder) -> _Step:
-    """Writes the rows of `parts`, each address once, without those of `known`."""
-    # What is there twice may be anywhere: a task has all of some addresses.
+    """Returns a step that writes the rows of `parts`, each address once, without the addresses in
+    `known`."""
+    # Rows with the same address can be in any parts. A task takes all rows of its addresses.
     count = _tasks_for(engine, rows_of(parts))
 
     def work(_number: int, bucket: int, answer: PartRows) -> None:

@@ -1,7 +1,8 @@
-"""Making a plan: list, read, decide, mark, subtract. Changes nothing but the run's own files.
+"""Makes a plan: list, read, decide, mark, subtract. Writes only the run's own files and the index.
 
-The order is rule 2 of the safety rules: the inventory first, then, in one snapshot of the metadata,
-what is protected and what is committed. What is written after the listing cannot be a candidate.
+The order is rule 2 of the safety rules (README.md). The listing comes first. The protected
+addresses and the commits are read afterwards, in one snapshot of the metadata. A file that is
+written after the listing cannot be a candidate.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from ebbtide.retention.decision import Roots
 
 @dataclass(frozen=True, slots=True)
 class _Roots:
-    """What was decided on commits; `purged` and `untraced` are parts."""
+    """The decision on commits, and the parts of purged and of untraced addresses."""
 
     decided: Decided
     purged: list[Part]
@@ -64,9 +65,12 @@ class _Roots:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What is known once everything was read: the relations of the subtraction, and what an earlier
-    run left to this one. `back` is what was undone lately, a part of what is protected; `live` is
-    what of the mark makes a difference, where that is known before."""
+    """The data after everything was read: the relations of the subtraction, and the files that an
+    earlier run left to this one.
+
+    `protected` includes `back`, the files that undos restored recently. `live` is set if the mark
+    was already asked for the keys of the files that the run looks at.
+    """
 
     roots: _Roots
     listed: Listed
@@ -79,7 +83,8 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a plan would come to: `counts` by class, and of candidates by `kinds`."""
+    """The result of a plan that is not written: the counts by class, and the candidates by kind
+    (`kinds`)."""
 
     basis: Basis
     counts: dict[str, Count]
@@ -98,10 +103,10 @@ def make_plan(
     given: GivenInventory | None = None,
     expected: int | None = None,
 ) -> Plan:
-    """Make the plan of a run; the caller writes it. Refused by any gate. Nothing is listed where
-    an inventory is `given`. `expected` is how many files there may be.
+    """Makes the plan of a run. The caller writes the plan. Raises Refused if a gate refuses.
 
-    An incremental run that turns out to be none becomes a clean one.
+    If an inventory is `given`, nothing is listed. `expected` is the expected number of files. If an
+    incremental run turns out not to be possible, the plan is that of a clean run.
     """
     planning = _Planning(engine, repository, run_id, folder, options, steps, given, expected)
     try:
@@ -109,7 +114,7 @@ def make_plan(
     except NeedsCleanRunError as error:
         return planning.make(Chosen(reason=str(error)))
     finally:
-        engine.forget()  # also where it was refused: a session may outlast the run
+        engine.forget()  # also after a refusal: the engine's session may outlast the run
 
 
 def look_ahead(
@@ -122,11 +127,11 @@ def look_ahead(
     steps: Steps,
     given: GivenInventory | None = None,
 ) -> Iterator[Outlook]:
-    """What a clean plan would come to now: with the policy that the repository has, then with each
-    of `policies` in its place. One listing, and one reading of the metadata, serve all of them.
+    """Yields the result of a clean plan with the repository's policy, then with each of `policies`.
 
-    What is in `folder` is of the last one. Refused as a plan is; but whose the storage is, and what
-    its clock says, is known only to a run that writes to it.
+    All results are from one listing and one reading of the metadata. At the end `folder` has the
+    files of the last one. Raises Refused as a plan does. It does not check the owner and the clock
+    of the storage, because these checks need a write to it.
     """
     planning = _Planning(engine, repository, "", folder, options, steps, given)
     yield from planning.look_ahead(policies)
@@ -134,7 +139,7 @@ def look_ahead(
 
 @dataclass(frozen=True, slots=True)
 class _Planning:
-    """One plan in the making."""
+    """One plan while it is made."""
 
     engine: Engine
     repository: RepositoryFormat
@@ -146,7 +151,7 @@ class _Planning:
     expected: int | None = None
 
     def make(self, chosen: Chosen) -> Plan:
-        """As `make_plan`; raises NeedsCleanRunError besides."""
+        """Makes the plan. Raises as `make_plan`, and NeedsCleanRunError."""
         earlier = chosen.earlier
         with self.steps("check"):
             started_at = check_times(self.repository, self.options)
@@ -164,10 +169,10 @@ class _Planning:
         return self._plan(read, result, chosen, started_at=started_at, whole=whole)
 
     def look_ahead(self, policies: Iterable[Policy]) -> Iterator[Outlook]:
-        """As the function of that name."""
+        """Yields the results of the function `look_ahead`."""
         started_at = self.repository.now()
         with self.steps("list"):
-            # No run goes on from this one: nothing is to be remembered.
+            # No run continues from this one, so that it need not remember files.
             listed = replace(self._list(started_at), closed_after=None)
         index = self._index(listed, started_at)
         present = self._read_all(listed, index, keeps_basis=True)
@@ -179,7 +184,7 @@ class _Planning:
             yield self._under(roots, present, index)
 
     def _under(self, roots: Roots, present: _Read, index: Index | None) -> Outlook:
-        """What it would come to with other roots."""
+        """Returns the result of the same plan with other roots."""
         with self.steps("reach"):
             other = write_decision(self.folder, roots, keeps_basis=True)
             mark = self._mark(other, index)
@@ -201,8 +206,8 @@ class _Planning:
         return listing.make(started_at, settled_after=settled_after, expected=self.expected)
 
     def _index(self, listed: Listed, started_at: datetime) -> Index | None:
-        """The index of a repository whose trees and nodes have checksums; read only by a run that
-        leaves the storage unwritten."""
+        """Opens the index, or returns None if trees and nodes have no checksums. The index is not
+        writable if the run's files go to another place (`run_dir`)."""
         if not self.repository.layout.checked_kinds:
             return None
         return Index.open(
@@ -218,7 +223,7 @@ class _Planning:
         return Place(self.repository.storage, self.repository.layout, self.folder, "live")
 
     def _read_all(self, listed: Listed, index: Index | None, *, keeps_basis: bool = False) -> _Read:
-        """All in one snapshot of the metadata."""
+        """Reads everything, in one snapshot of the metadata."""
         with self.steps("read"), self.repository.reading(listed.cutoff) as reading:
             roots = self._read_roots(reading, listed, keeps_basis=keeps_basis)
             back = self._held_back(roots)
@@ -226,14 +231,17 @@ class _Planning:
         return _Read(roots, listed, self._mark(roots.decided, index), protected + back, back)
 
     def _read_changes(self, listed: Listed, index: Index | None, earlier: EarlierRun) -> _Read:
-        """All in one snapshot too. What is protected is asked for by name, once it is known what is
-        looked at: nearly all of it is settled."""
+        """Reads the changes since an earlier run, in one snapshot of the metadata.
+
+        If the run looks at few files, only their protections are read, after these files are known:
+        nearly all protected files are settled.
+        """
         folder = self.folder
         with self.repository.reading(listed.cutoff) as reading:
             with self.steps("read"):
                 roots = self._read_roots(reading, listed)
                 if roots.purged:
-                    reason = "a purge was not finished, and a listing finds what it left"
+                    reason = "a purge is not complete, and only a full listing finds its files"
                     raise NeedsCleanRunError(reason)
                 dropped = write_protected(folder, reading.dropped(), name="dropped")
             with self.steps("reach"):
@@ -292,13 +300,15 @@ class _Planning:
             kinds=self.repository.layout.delete_order,
             cutoff=listed.cutoff,
             closed_after=listed.closed_after,
-            # What is settled once more would not count; what is back ends without a trace.
+            # These files must not become settled. An unsettled key would hide a new row in the
+            # settled parts. The protection of a restored file ends without a report.
             untraced=read.roots.untraced + read.recalled.unsettled + read.back,
             purged=read.roots.purged,
         )
 
     def _subtract(self, read: _Read) -> Subtracted:
-        """Refused `missing_…` where something is not there that must be."""
+        """Finds the candidates. Raises Refused `missing_tree`, `missing_node` or `missing_object`
+        if a required file does not exist."""
         live = read.mark.live() if read.live is None else read.live
         checks = not self.repository.layout.checked_kinds
         live = live.kept() if checks else live
@@ -356,7 +366,8 @@ class _Planning:
 
 
 def check_times(repository: RepositoryFormat, options: RunOptions) -> datetime:
-    """The gate on clocks; the earliest clock's now, from which ages are counted."""
+    """Checks the gate on clocks. Returns the time of the earliest clock, from which ages are
+    counted. Raises Refused `clock_skew`."""
     clocks = repository.clocks()
     clocks.check(skew_max=options.skew_max)
     return clocks.earliest

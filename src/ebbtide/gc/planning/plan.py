@@ -1,8 +1,8 @@
-"""The plan: what a sweep would delete, and why, as files that do not change once written.
+"""The plan: the files that a sweep would delete, and why, in files that never change.
 
-`plan.json` names each part of `candidates/` and `commits.parquet` with its checksum, and carries a
-checksum of itself. A sweep deletes exactly what the plan names, less what came back to life.
-Not for: making a plan (`planning`) or carrying it out (`sweep`).
+`plan.json` names `commits.parquet` and each part of `candidates/` with its checksum, and has a
+checksum of itself. A sweep deletes exactly the files that the plan names, without revived ones. Not
+for: making a plan (`making`) or carrying it out (`sweep`).
 """
 
 from __future__ import annotations
@@ -21,44 +21,49 @@ from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
 
 PLAN_VERSION: Final = 1
 REMOVAL: Final = "removal"
-"""The mode of a plan by which everything goes."""
+"""The mode of a plan for a gone repository, which deletes all its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A part in the folder of the run that wrote it, which later plans refer to."""
+    """A part of settled files, in the folder of the run that wrote it. Later plans refer to it."""
 
     run_path: str
     part: Part
 
     def to_json(self) -> dict[str, Any]:
-        """For plan.json."""
+        """Returns the JSON for plan.json."""
         return {"run_path": self.run_path, **self.part.to_json()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Settled:
-        """The one that `to_json` wrote. KeyError or TypeError when it is something else."""
+        """Returns the part that `to_json` wrote. Raises KeyError or TypeError for other
+        content."""
         return cls(str(content["run_path"]), Part.from_json(content))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A durable plan. `refusal` (kind, message) is set where a sweep needs a flag to go on.
+    """A plan as it is stored. `refusal` (kind, message) is set if a sweep needs a flag.
 
-    `mode` is clean or incremental, the latter going on from run `previous_id`; `mode_reason` says
-    why a clean run was made. It is REMOVAL for a gone repository, of which everything goes: there
-    are no `commits` and `refs` then. `inventory_url` names the inventory in whose place nothing was
-    listed, `engine` what the plan was made with (`Engine.name`).
+    `mode` is clean, incremental (continued from run `previous_id`) or REMOVAL. `mode_reason` says
+    why a run is clean. A plan with REMOVAL deletes a gone repository, and has no `commits` and
+    `refs`. `inventory_url` is the inventory that was read instead of a listing. `engine` is the
+    name of the engine that made the plan.
 
-    For the next incremental one: `read_at` is when the metadata was read, slices behind
-    `closed_after` were closed off then; `remaining` and `settled` have what stays in those without
-    being live, the latter until the format tells that it was dropped, and but for the keys of
-    `unsettled`, which count no more; `young_slices` counts the slices that were not listed, since
-    all in them is younger than the grace; `whole` counts everything in the storage; `clean_at` is
-    when the last clean run began.
+    `expired_count` counts the commits that lose their data. `gone_count` counts the commits that
+    lost it to earlier runs. `forgettable_count` counts the commits of both that lose their records
+    too. `young_slices` counts the slices that were not listed, because all their files are younger
+    than the grace.
 
-    `expired_count` counts the commits that lose their data, `gone_count` those that lost it to
-    earlier runs, `forgettable_count` those of both that lose their records too.
+    For the next incremental run:
+
+    - `read_at`: when the metadata was read. `clean_at`: when the last clean run began.
+    - `closed_after`: slices that sort after it were closed then.
+    - `remaining` and `settled`: files in these slices that stay without being live. Those in
+      `settled` stay until the format reports that they were dropped.
+    - `unsettled`: the keys of rows in `settled` that do not count any more.
+    - `whole`: the count of all files on the storage, without foreign and system files.
     """
 
     run_id: str
@@ -101,7 +106,7 @@ class Plan:
         return None if self.policy is None else checksum_of(self.policy)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of plan.json, with its checksum."""
+        """Returns the content of plan.json, with its checksum."""
         content: dict[str, Any] = {
             "version": PLAN_VERSION,
             "run_id": self.run_id,
@@ -142,7 +147,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Plan:
-        """The plan that `to_json` wrote. KeyError, TypeError or ValueError on anything else."""
+        """Returns the plan that `to_json` wrote. Raises KeyError, TypeError or ValueError for other
+        content."""
         refusal = content["refusal"]
         return cls(
             run_id=content["run_id"],
@@ -182,22 +188,22 @@ class Plan:
 
     @property
     def candidate_total(self) -> Count:
-        """All candidates together."""
+        """The count of all candidates."""
         return self.counts["candidate"]
 
 
 def write_plan(folder: RunFolder, plan: Plan) -> str:
-    """Write plan.json, the last file of a plan; its checksum."""
+    """Writes plan.json, the last file of a plan. Returns its checksum."""
     content = plan.to_json()
     folder.put_json(PLAN_FILE, content)
     return str(content["checksum"])
 
 
 def read_plan(folder: RunFolder, *, identity: Identity, recorded_checksum: str | None) -> Plan:
-    """Read back a plan for the repository of `identity`. Refused `plan_missing`, `plan_corrupt`,
-    `plan_foreign`, `unknown_format_version`.
+    """Reads a plan for the repository of `identity`. `recorded_checksum` is the plan's checksum in
+    the database.
 
-    `recorded_checksum` is what the database remembers of it.
+    Raises Refused `plan_missing`, `plan_corrupt`, `plan_foreign` or `unknown_format_version`.
     """
     where = f"{folder.path}/{PLAN_FILE}"
     try:
@@ -218,8 +224,8 @@ def read_plan(folder: RunFolder, *, identity: Identity, recorded_checksum: str |
         if recorded_checksum is None:
             raise Refused(
                 "plan_foreign",
-                f"{where} is not recorded in the database: its run ended before, or another "
-                "database made it; plan again",
+                f"{where} is not recorded in the database: its run ended before it recorded the "
+                "plan, or the plan belongs to another database. Plan again",
             )
         if checksum != recorded_checksum:
             raise ValueError("its checksum is not the one that the database recorded")

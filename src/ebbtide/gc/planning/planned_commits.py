@@ -1,4 +1,4 @@
-"""Commits and refs as a plan looked at them, as files of the plan."""
+"""The commits and refs that a plan looked at, as files of the plan."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ COMMITS_SCHEMA: Final = make_schema(
     ("leased_until", pa.timestamp("us", "UTC")),
     ("is_content", pa.bool_()),
 )
-"""Every commit that the plan looked at: whether its data stays (`active`), whether its record, tree
-and ranges stay (`recorded`), the reason for the former, and what stays with the latter. The other
-columns are those of `model.Commit`: with REFS_FILE they are all that was decided by."""
+"""Each commit that the plan looked at.
+
+`active`: its data stays, for this `reason`. `recorded`: its record, tree and ranges stay, with its
+`companions`. The other columns are those of `model.Commit`. With the policy and REFS_FILE, they are
+everything that the decision was made from.
+"""
 REFS_FILE: Final = "refs.parquet"
 REFS_SCHEMA: Final = make_schema(
     ("name", pa.string()),
@@ -43,50 +46,50 @@ REFS_SCHEMA: Final = make_schema(
     ("expires_at", pa.timestamp("us", "UTC")),
     ("keeps_data", pa.bool_()),
 )
-"""Every ref that was not gone, with the columns of `model.Ref`."""
+"""Each ref that was not gone, with the columns of `model.Ref`."""
 ROWS_AT_ONCE: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommits:
-    """What the plan decided of each commit, read back from COMMITS_FILE. Sets of names are made
-    whenever one is asked for: they take several times as much as the table."""
+    """The plan's decision on each commit, read from COMMITS_FILE. Each property makes its set anew:
+    sets take several times as much memory as the table."""
 
     table: pa.Table
 
     @property
     def expired(self) -> frozenset[str]:
-        """Commits whose data goes."""
+        """The commits whose data does not stay."""
         return self._of("commit_id", self._expired)
 
     @property
     def forgettable(self) -> frozenset[str]:
-        """Commits whose record goes too."""
+        """The expired commits whose record does not stay."""
         return self._of("commit_id", pc.and_not(self._expired, self.table.column("recorded")))
 
     @property
     def data_trees(self) -> frozenset[str]:
-        """Trees whose data stays."""
+        """The trees whose data stays."""
         return self._of("tree_id", self.table.column("active"))
 
     @property
     def recorded_trees(self) -> frozenset[str]:
-        """Trees that stay."""
+        """The trees that stay."""
         return self._of("tree_id", self.table.column("recorded"))
 
     @property
     def trees(self) -> frozenset[str]:
-        """Trees of all commits."""
+        """The trees of all commits."""
         return frozenset(texts(self.table.column("tree_id")))
 
     @property
     def companions(self) -> frozenset[str]:
-        """Addresses that stay with the commits that are recorded."""
+        """The addresses that stay with the recorded commits."""
         return frozenset(texts(pc.list_flatten(self.table.column("companions"))))
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why the data of each commit stays whose data does."""
+        """The reason for each commit whose data stays: commit id to reason."""
         kept = self.table.filter(self.table.column("active"))
         return dict(zip(texts(kept.column("commit_id")), texts(kept.column("reason")), strict=True))
 
@@ -99,7 +102,7 @@ class PlannedCommits:
 
 
 def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
-    """Write COMMITS_FILE."""
+    """Writes COMMITS_FILE."""
     active, recorded = decision.active, decision.recorded
     companions = {name: roots.companions[name] for name in recorded & roots.companions.keys()}
 
@@ -126,7 +129,7 @@ def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
 
 
 def write_refs(folder: RunFolder, roots: Roots) -> Part:
-    """Write REFS_FILE."""
+    """Writes REFS_FILE."""
 
     def columns(refs: Sequence[Ref]) -> list[list[Any]]:  # of the schema's types
         return [[getattr(ref, name) for ref in refs] for name in REFS_SCHEMA.names]
@@ -143,7 +146,7 @@ def _write_rows(
     *,
     group: str,
 ) -> Part:
-    # Some at a time: columns of all would be as much again as what they are made from.
+    # In batches: the columns of all rows would need as much memory as the rows themselves.
     tables = (
         pa.Table.from_arrays(
             [
@@ -163,17 +166,19 @@ def _write_rows(
 
 
 def commits_of(folder: RunFolder, part: Part | None) -> Part:
-    """The commits of a plan. Refused `plan_foreign` for a plan without any: that of a gone
-    repository."""
+    """Returns the part with a plan's commits. Raises Refused `plan_foreign` if the plan has none,
+    which is the plan of a gone repository."""
     if part is None:
         raise Refused(
-            "plan_foreign", f"{folder.path} holds the plan of a run that looked at no commit"
+            "plan_foreign",
+            f"the plan in {folder.path} has no commits: the repository was gone when the "
+            "plan was made",
         )
     return part
 
 
 def read_commits(folder: RunFolder, part: Part | None) -> PlannedCommits:
-    """Read COMMITS_FILE. Refused `plan_corrupt`, and as `commits_of`."""
+    """Reads COMMITS_FILE. Raises Refused `plan_corrupt`, and as `commits_of`."""
     checksum = commits_of(folder, part).checksum
     names = ("commit_id", "tree_id", "active", "recorded", "reason", "companions")
     return PlannedCommits(read_part(folder, COMMITS_FILE, checksum, columns=names))

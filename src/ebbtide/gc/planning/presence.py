@@ -1,8 +1,8 @@
-"""The gate of presence: what kept commits refer to is on the storage.
+"""The gate of presence: checks that the files of kept commits are on the storage.
 
-For formats whose nodes carry no checksums. A node that was damaged so that it names another
-address would make the one that it should name look dead; but the address that it does name is
-nowhere, and that is what shows the damage.
+It is for formats whose nodes have no checksums. A damaged node may name a wrong address. The right
+address then seems not to be live. But no file exists at the wrong address, and this shows the
+damage.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ SHOWN_MAX: Final = 20
 
 
 def check_presence(mark: Mark, missing: KeyArray) -> None:
-    """Refused `missing_object` when an address that must be there (with one of the keys that are
-    `missing` from the listing) is not there now either: it may have been written after it."""
+    """Raises Refused `missing_object` if a required file is not on the storage.
+
+    `missing` are the keys of the required addresses that were not listed. Each of these files is
+    looked up, because it may have been written after the listing.
+    """
     if not len(missing):
         return
     storage = mark.place.storage

@@ -1,9 +1,9 @@
-"""The subtraction: inventory less live, protected and young is what may go.
+"""The subtraction: the candidates are the listed files without live, protected and young ones.
 
     inventory ▷ live ▷ protected ▷ young = candidates
 
-Joined are keys, with the place of each row (the number of its part, and of the row in it). The rows
-themselves are read again of what is left.
+It joins keys, with the place of each row: the number of its part, and of the row in the part. The
+whole rows are read again only for the files that are left.
 """
 
 from __future__ import annotations
@@ -51,23 +51,27 @@ from ebbtide.storage import Storage
 PLACED_SCHEMA: Final = make_schema(
     ("key", pa.int64()), ("judged", pa.int64()), ("part", pa.int32()), ("row", pa.int32())
 )
-"""A row of the inventory: the key of the address that it is judged by, once as `judged`, and once
-as `key`, which is null where being live does not save it; and its place."""
+"""A row of the inventory by its place (`part` and `row`). `judged` is the key of the address that
+the row is judged by. `key` is the same key, or null if a live address does not keep the file: for
+temporary and for purged files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relations:
-    """What a subtraction is of: parts in `folder` of what was `listed` in the storage (their rows
-    together, of `kinds`) and is protected, and a frame of what is live (column `key`). What was
-    listed without size and date, and does not stay, is looked at.
+    """The input of a subtraction.
 
-    Of the listed, those of `kinds` and older than `cutoff` may go. What stays without being live,
-    in slices that sort behind `closed_after`, the next run will not list: it is remembered.
-
-    Of what is protected and is not `untraced`, the format tells when it is dropped: it is settled.
-
-    `purged` (parts of ADDRESS_SCHEMA) may go however young and whatever refers to it. Addresses,
-    not keys: two that have one key must not go for each other."""
+    - `inventory`: parts in `folder` of the listed files. `listed` is the count of those of `kinds`.
+      The `storage` is asked for missing sizes and dates of files that are not live or protected.
+    - `live`: a frame of the keys of live addresses (column `key`), or None if there are none.
+    - `protected`: parts of protected addresses.
+    - `kinds` and `cutoff`: only files of these kinds that are older can be candidates.
+    - `closed_after`: the next run does not list slices that sort after it. Files in them that stay
+      without being live are therefore remembered. With None, nothing is remembered.
+    - `untraced`: parts of addresses whose files do not become settled. For other protected files
+      the format reports when they are dropped, so that they are settled.
+    - `purged`: parts of ADDRESS_SCHEMA. These files can be candidates although they are young or
+      live. They are compared by address and not by key: another file with the same key stays.
+    """
 
     folder: RunFolder
     storage: Storage
@@ -82,7 +86,7 @@ class Relations:
     purged: list[Part] = field(default_factory=list)
 
     def read_purged(self) -> pa.ChunkedArray[Any]:
-        """The purged addresses. Refused `plan_corrupt`."""
+        """Returns the purged addresses. Raises Refused `plan_corrupt`."""
         return read_rows(self.folder, self.purged, ADDRESS_SCHEMA).column("address")
 
 
@@ -95,9 +99,12 @@ def placed(
     purged: Sequence[Part] = (),
     by_target: bool = True,
 ) -> Frame:
-    """PLACED_SCHEMA of the rows of parts (JUDGED_SCHEMA and more); of those of some `kinds` alone,
-    where these are named. With `by_target` False each is judged by its own address. Refused
-    `plan_corrupt`."""
+    """Returns PLACED_SCHEMA for the rows of parts (JUDGED_SCHEMA, and more columns), or for the
+    rows of some `kinds`.
+
+    `purged` are parts of purged addresses. With `by_target` False, each row is judged by its own
+    address. Raises Refused `plan_corrupt`.
+    """
 
     def place(task: Sequence[tuple[int, Part]]) -> Batches:
         gone = read_rows(folder, purged, ADDRESS_SCHEMA).column("address")
@@ -132,8 +139,8 @@ def placed(
 
 
 def by_part(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
-    """Rows of PLACED_SCHEMA and more, in the order of their places: those of each part together,
-    with its number."""
+    """Yields the number of each part with all its rows. The batches have the columns of
+    PLACED_SCHEMA and more, in the order of `part` and `row`."""
     held: list[pa.RecordBatch] = []
     current = -1
     for batch in batches:
@@ -152,15 +159,16 @@ def by_part(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
 
 
 def rows_at(folder: RunFolder, part: Part, places: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Those rows of a part that have these places, as `schema`. Refused `plan_corrupt`."""
+    """Returns the rows of a part at these places, with the columns of `schema`. Raises Refused
+    `plan_corrupt`."""
     assert part.name is not None
     table = read_part(folder, part.name, part.checksum, columns=schema.names)
     return table.take(places.column("row").combine_chunks()).select(schema.names).cast(schema)
 
 
 def flagged(engine: Engine, folder: RunFolder, parts: Sequence[Part], name: str) -> Frame:
-    """The keys (`judged`) of parts with a column `key` or `address`, each once, with a column of
-    that name that is true. Refused `plan_corrupt`."""
+    """Returns the keys of parts as a column `judged`, each key once, with a column `name` that is
+    true. The parts have a column `key` or `address`. Raises Refused `plan_corrupt`."""
     schema = make_schema(("judged", pa.int64()), (name, pa.bool_()))
 
     def read(task: Sequence[Part]) -> Batches:
@@ -175,20 +183,20 @@ def flagged(engine: Engine, folder: RunFolder, parts: Sequence[Part], name: str)
 
 
 def subtract(engine: Engine, given: Relations) -> Subtracted:
-    """Find the candidates. Raises as what is `live` does, and Refused `plan_corrupt`."""
+    """Finds the candidates. Raises as the frame `live` does, and Refused `plan_corrupt`."""
     folder = given.folder
     engine.expect(rows_of([*given.inventory, *given.protected]))
     engine.meter.begin("files", rows_of(given.inventory))
     left = placed(engine, folder, given.inventory, kinds=given.kinds, purged=given.purged)
     if given.live is not None:
-        # What many versions of a node have in common is there as often.
+        # Many versions of a node have the same addresses, so that keys repeat.
         left = left.join(given.live.select("key").distinct(), "key", "left_anti")
     left = left.select("judged", "part", "row")
     for name, parts in (("protected", given.protected), ("untraced", given.untraced)):
         if parts:
             left = left.join(flagged(engine, folder, parts, name), "judged", "left")
 
-    rest = replace(given, live=None)  # a task has no use for a frame
+    rest = replace(given, live=None)  # tasks do not use the frame
 
     def judge(batches: Batches) -> Batches:
         answer, writer = PartRows(), None
@@ -209,7 +217,7 @@ def subtract(engine: Engine, given: Relations) -> Subtracted:
     for part in answers:
         if part.relation == "class":
             counts[part.group] += part.count
-    # Whatever is not left is live. Of what is, nobody asked for a size that was not listed.
+    # All other listed files are live. Their sizes are known only if the listing asked for them.
     left_count = sum(counts.values(), Count())
     counts["live"] = replace(given.listed - left_count, sized=given.listed.sized)
     return Subtracted(**by_use(answers), counts=counts)
@@ -223,7 +231,8 @@ def _judge(
     writer: CandidateWriter,
     answer: PartRows,
 ) -> None:
-    """Put rows that are not live into their classes."""
+    """Divides rows that are not live into the other classes. Writes candidates and remembered
+    files."""
     is_protected = _flags(places, "protected")
     is_purged = np.asarray(pc.is_in(judged_by(rows), value_set=purged))
     rows = sized(given.storage, rows, ~is_protected)
@@ -248,7 +257,7 @@ def _judge(
             writer.add(chosen)
         elif given.closed_after is not None:
             known = chosen.append_column("settled", settled.filter(pa.array(of_class)))
-            # Of what is there no more nothing is to be remembered.
+            # A file that does not exist any more is not remembered.
             known = (
                 known.filter(pc.is_valid(known.column("last_modified")))
                 if name == "young"
@@ -264,7 +273,7 @@ def _flags(places: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def unlisted(engine: Engine, given: Relations, required: Frame) -> KeyArray:
-    """Which of the keys of `required` (column `key`) are not among what was listed."""
+    """Returns the keys of `required` (column `key`) that no listed file has."""
     listed = placed(engine, given.folder, given.inventory, kinds=given.kinds)
     left = required.select("key").join(listed.select("key"), "key", "left_anti")
     keys: KeyArray = once(left.distinct().collect().column("key").to_numpy())
@@ -272,15 +281,16 @@ def unlisted(engine: Engine, given: Relations, required: Frame) -> KeyArray:
 
 
 def asked_keys(engine: Engine, given: Relations) -> KeyArray:
-    """The keys by which rows of the inventory are judged, each once. Held here: for few."""
+    """Returns the keys by which the rows of the inventory are judged, each once. All are held in
+    memory: only for few rows."""
     keys = placed(engine, given.folder, given.inventory, kinds=given.kinds).select("judged")
     found: KeyArray = once(keys.collect().column("judged").to_numpy())
     return found
 
 
 def addresses_left(engine: Engine, given: Relations, live: Frame) -> pa.ChunkedArray[Any]:
-    """The addresses by which rows of the inventory are judged that are not live; some of them twice
-    perhaps. Held here: for few."""
+    """Returns the addresses by which the rows of the inventory that are not live are judged. An
+    address may come twice. All are held in memory: only for few rows."""
     folder, inventory = given.folder, given.inventory
     keys = placed(engine, folder, inventory, kinds=given.kinds, purged=given.purged)
     left = keys.join(live.select("key"), "key", "left_anti").select("part", "row")

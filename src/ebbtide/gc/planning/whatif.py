@@ -1,7 +1,7 @@
-"""What other policies would let go: plans that nobody writes down, side by side.
+"""Compares policies: the commits and files that a plan with each policy would expire and delete.
 
-Changes nothing, and takes no lease. Figures are those of a plan that is made at the same time, by
-the same code.
+The plans are not written. The comparison changes nothing, and takes no lease. The figures are those
+of a plan made at the same time, and are computed by the same code.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ _NONE: Final[Mapping[str, Count]] = {}
 
 @dataclass(frozen=True, slots=True)
 class RefOutlook:
-    """What a policy leaves of a branch, of all dangling commits, or of all tagged ones.
+    """The effect of a policy on a branch, on all dangling commits, or on all tagged commits.
 
-    `kept_count` counts the commits that can still be read, `fewer_count` how many fewer that is
-    than with the present policy (negative: more), `oldest_at` is the date of the oldest, but for a
-    repository's initial commit; None where there is no other, and for what is no branch.
+    `kept_count` counts the commits that can still be read. `fewer_count` is how many fewer these
+    are than with the present policy; it is negative if they are more. `oldest_at` is the date of
+    the oldest kept commit of a branch, without the repository's initial commit. It is None if there
+    is no such commit, and for dangling and tagged commits.
     """
 
     kind: str
@@ -55,7 +56,8 @@ class RefOutlook:
 
 @dataclass(frozen=True, slots=True)
 class RuleOutlook:
-    """The same of all that fall under one rule. A commit on several branches counts on each."""
+    """The effect of a policy on all refs under one rule. A commit on several branches counts once
+    for each of them."""
 
     rule: str
     ref_count: int
@@ -66,7 +68,7 @@ class RuleOutlook:
 
 @dataclass(frozen=True, slots=True)
 class LostCommit:
-    """A commit that the present policy keeps and another lets go."""
+    """A commit that the present policy keeps and another policy expires."""
 
     commit_id: str
     created_at: datetime
@@ -75,14 +77,15 @@ class LostCommit:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What a plan with a policy would come to.
+    """The result of a plan with a policy.
 
-    `counts` are those of a plan, by class; `kinds` are of its candidates. `expired_count` counts
-    the commits that would lose their data and have it yet, `lost` those of them that the present
-    policy keeps, `regained_count` what that lets go and this one keeps.
+    `counts` are the plan's counts by class, and `kinds` its candidates by kind. `expired_count`
+    counts the commits that would lose data which they still have. `lost` are those of them that the
+    present policy keeps. `regained_count` counts the commits that the present policy expires and
+    this one keeps.
     """
 
-    policy: Mapping[str, Any] | None  # as Policy.to_mapping gives it
+    policy: Mapping[str, Any] | None  # as Policy.to_mapping returns it
     counts: Mapping[str, Count]
     kinds: Mapping[str, Count]
     active_count: int
@@ -94,12 +97,12 @@ class Alternative:
 
     @property
     def reclaimable(self) -> Count:
-        """All candidates together."""
+        """The count of all candidates."""
         return self.counts["candidate"]
 
     @property
     def by_rule(self) -> tuple[RuleOutlook, ...]:
-        """What becomes of the refs under each rule, in the order of the rules' first refs."""
+        """The effect on the refs under each rule, in the order of the rules' first refs."""
         found: dict[str, RuleOutlook] = {}
         for ref in self.by_ref:
             known = found.get(ref.rule, RuleOutlook(ref.rule, 0, 0, 0, 0))
@@ -115,7 +118,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The present policy, and others in the order in which they were given."""
+    """The results with the present policy, and with other policies in the given order."""
 
     repository: str
     now: datetime
@@ -124,7 +127,8 @@ class WhatIf:
     others: tuple[Alternative, ...]
 
     def to_json(self, names: Sequence[str], price: float | None) -> dict[str, Any]:
-        """What `--json` prints; `names` are of the others, `price` is of a GB and month."""
+        """Returns the content of `--json`. `names` are those of the other policies; `price` is the
+        price of a GB for a month."""
         pairs = zip(("present", *names), (self.present, *self.others), strict=True)
         return {
             "repository": self.repository,
@@ -145,10 +149,11 @@ def what_if(
     observer: Observer = silent,
     found: Callable[[Alternative], None] = lambda _each: None,
 ) -> WhatIf:
-    """Compare policies with the one that a repository has. Refused as a plan is. Each is told to
-    `found` once it is known, the present one first.
+    """Compares policies with the repository's present policy. Calls `found` with each result when
+    it is known, the present policy's first. Raises Refused as a plan does.
 
-    Files go to a temporary directory, or below the options' `run_dir`, and are deleted at the end.
+    Files are written to a temporary directory, or under the options' `run_dir`, and deleted at the
+    end.
     """
     with _temporary_folder(options.run_dir, repository.now()) as folder:
         outlooks = look_ahead(
@@ -156,7 +161,7 @@ def what_if(
             repository,
             policies,
             folder=folder,
-            # Nor is the index written to.
+            # With a `run_dir`, the index is not written to.
             options=replace(options, run_dir=folder.path),
             steps=Steps(Unheld(), observer, name=partial(engine.name_jobs, "what-if")),
             given=given,
@@ -178,7 +183,7 @@ def what_if(
 
 @contextmanager
 def _temporary_folder(run_dir: str | None, now: datetime) -> Iterator[RunFolder]:
-    """A folder for parts, which goes with all that is in it."""
+    """Provides a folder for parts, and deletes it with its content at the end."""
     parts = None if run_dir is None else urlsplit(open_storage(run_dir).url)
     if run_dir is None or parts is None or parts.scheme == "file":
         parent = None if parts is None else Path(unquote(parts.path))
@@ -212,8 +217,8 @@ def alternative_of(
     counts: Mapping[str, Count] = _NONE,
     kinds: Mapping[str, Count] = _NONE,
 ) -> Alternative:
-    """What a decision by the policy of `roots` comes to beside that by the present one; without
-    `counts`, of commits alone."""
+    """Compares a decision by the policy of `roots` with the `present` decision. Without `counts`,
+    the result has figures of commits only."""
     active, kept_now = decision.active, present.active
     lost = tuple(
         LostCommit(commit.commit_id, commit.created_at, kept_now[commit.commit_id])
@@ -242,7 +247,7 @@ def alternative_of(
 def _ref_outlook(
     found: RefSummary, before: RefSummary | None, oldest: Mapping[str, datetime | None]
 ) -> RefOutlook:
-    # Without a rule for tags, each keeps its commit.
+    # If the present policy has no rule for tags, each tag keeps its commit, and `before` is None.
     kept_before = found.commit_count if before is None else before.kept_count
     return RefOutlook(
         kind=found.kind,
@@ -256,7 +261,7 @@ def _ref_outlook(
 
 
 def _oldest_kept(roots: Roots, active: Mapping[str, str]) -> dict[str, datetime | None]:
-    """For each commit the date of the oldest that is kept on its main ancestry."""
+    """Returns for each commit the date of the oldest kept commit on its main ancestry, or None."""
     known = {commit.commit_id: commit for commit in roots.commits}
     found: dict[str, datetime | None] = {}
     for commit in roots.commits:
@@ -300,7 +305,8 @@ def _policy_json(
 def reclaimable_json(
     found: Alternative, present: Alternative, price: float | None
 ) -> dict[str, Any]:
-    """What a policy would free, and how much more that is than with the present one."""
+    """Returns the files and bytes that a policy would free, and the difference from the present
+    policy."""
     size = found.reclaimable.bytes_total
     more = size - present.reclaimable.bytes_total
     return {
@@ -314,5 +320,5 @@ def reclaimable_json(
 
 
 def money(size_bytes: int, price: float | None) -> float | None:
-    """What it costs to keep so much for a month; None where nobody knows the price."""
+    """Returns the price of keeping this many bytes for a month, or None without a price."""
     return None if price is None else size_bytes / 1e9 * price

@@ -1,1 +1,1 @@
-"""What a plan and a sweep are made from: what is listed, what is live, what is protected."""
+"""The relations that plans and sweeps compute from: listed, live and protected addresses."""

@@ -1,12 +1,14 @@
-"""An inventory that was made elsewhere: Parquet files in the form of S3 Inventory, or of our own.
+"""Reads an inventory that another program made, in place of a listing.
 
-It takes the place of a listing. Whatever came after its date is unknown, and stays; whatever went
-since is found out before it is deleted.
+An inventory consists of Parquet files. Objects that are newer than its date are not candidates. The
+sweep asks for each candidate before it deletes it, and so finds objects that were deleted or
+changed since that date.
 
-S3's form: columns `key`, `size`, `last_modified_date`, and where they are there `bucket`,
-`is_latest`, `is_delete_marker`; its `manifest.json` names the files of one inventory, and when S3
-began to look (https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-inventory-location.html).
-Our own: `address` within the storage root, `size_bytes`, `last_modified`.
+There are two forms. S3 Inventory has the columns `key`, `size` and `last_modified_date`, and
+optionally `bucket`, `is_latest` and `is_delete_marker`. Its `manifest.json` names the files of one
+inventory, and the time when S3 began it
+(https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-inventory-location.html). Ebbtide's
+own form has `address` (within the storage root), `size_bytes` and `last_modified`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _LANDMARK: Final = "landmark"
 
 @dataclass(frozen=True, slots=True)
 class InventoryFile:
-    """One Parquet file, and its MD5 checksum (hexadecimal) where somebody says it."""
+    """One Parquet file, and its MD5 checksum (hexadecimal) if the manifest gives one."""
 
     name: str
     checksum: str | None = None
@@ -49,8 +51,8 @@ class InventoryFile:
 
 @dataclass(frozen=True, slots=True)
 class GivenInventory:
-    """Which files there are, within `storage`, and what `date` they are of. `bucket` is whose
-    objects they list, where that is known beforehand."""
+    """The files of an inventory within `storage`, and the `date` when it was begun. `bucket` is the
+    bucket that a manifest names as their source; None without a manifest."""
 
     url: str
     date: datetime
@@ -61,7 +63,7 @@ class GivenInventory:
 
 @dataclass(frozen=True, slots=True)
 class _Root:
-    """Where the storage's addresses begin, as keys of a bucket. A directory has no bucket."""
+    """The bucket of a storage, and the prefix of its keys there. A directory has no bucket."""
 
     bucket: str | None
     prefix: str
@@ -76,10 +78,10 @@ class _Root:
 
 
 def open_inventory(place: str, date: datetime | None) -> GivenInventory:
-    """The inventory at a path or URL: a manifest of S3's, a Parquet file, or all Parquet files
-    under a directory. The `date` is when it was begun; a manifest says that itself.
+    """Opens the inventory at a path or URL: a manifest of S3's, a Parquet file, or all Parquet
+    files under a directory. `date` is the time when it was begun; a manifest has its own.
 
-    Raises InvalidInput `invalid_inventory`, also for a date that nobody says.
+    Raises InvalidInput `invalid_inventory`, also if the date is missing.
     """
     if date is not None:
         try:
@@ -90,7 +92,7 @@ def open_inventory(place: str, date: datetime | None) -> GivenInventory:
     if url.endswith(MANIFEST):
         return _from_manifest(url, date)
     if date is None:
-        raise _invalid(f"nothing says when {place} was begun: give its date")
+        raise _invalid(f"the inventory {place} does not say when it was begun: give its date")
     if url.endswith(".parquet"):
         storage, name = _file_at(url)
         if storage.head(name) is None:
@@ -109,14 +111,15 @@ def open_inventory(place: str, date: datetime | None) -> GivenInventory:
 
 
 def _file_at(url: str) -> tuple[Storage, str]:
-    """The storage that holds the file at a URL, and its address there. In the URL of a file of
-    this machine alone is anything quoted."""
+    """Returns the storage that holds the file at a URL, and the file's address there. Only `file:`
+    URLs are percent-encoded."""
     parent, _, name = url.rpartition("/")
     return open_storage(parent), unquote(name) if url.startswith("file:") else name
 
 
 def _from_manifest(url: str, date: datetime | None) -> GivenInventory:
-    """By a manifest of S3's. Beside one on a disk the files are where `aws s3 sync` puts them."""
+    """Opens the inventory of a manifest of S3's. For a manifest on a local disk, the files are
+    expected where `aws s3 sync` puts them: in the directory `data` beside the manifest's own."""
     beside, name = _file_at(url)
     try:
         manifest = json.loads(beside.get(name))
@@ -132,7 +135,7 @@ def _from_manifest(url: str, date: datetime | None) -> GivenInventory:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _invalid(f"{url} is no manifest of an S3 inventory: {error!r}") from error
     if kind != "Parquet":
-        raise _invalid(f"the inventory of {url} is in {kind}: have S3 write it in Parquet")
+        raise _invalid(f"the inventory of {url} is in {kind}: configure S3 to write it in Parquet")
     if date is not None and date != begun:
         raise _invalid(f"{url} says that it was begun at {begun.isoformat()}: leave out the date")
     if url.startswith("file:"):
@@ -147,10 +150,11 @@ def _from_manifest(url: str, date: datetime | None) -> GivenInventory:
 def read_inventory(
     engine: Engine, repository: RepositoryFormat, folder: RunFolder, given: GivenInventory
 ) -> list[Part]:
-    """The inventory as parts and counts, as `list_inventory` gives them.
+    """Returns the inventory as parts and counts, in the form of `list_inventory`.
 
-    Refused `inventory_foreign` when it is of another storage or of a part of it, or has it twice;
-    `inventory_corrupt` for files that can't be read, or are not what their checksums say.
+    Raises Refused `inventory_foreign` if the inventory is of another storage, covers only a part of
+    this one, or covers it twice. Raises Refused `inventory_corrupt` if a file cannot be read, or
+    does not match its checksum.
     """
     storage, layout, landmark = repository.storage, repository.layout, repository.landmark
     root = _Root.of(storage)
@@ -172,16 +176,17 @@ def read_inventory(
     answers = engine.run(given.files, work)
     seen = sum(part.rows for part in answers if part.relation == _LANDMARK)
     if seen != 1:
-        what = "twice: is it of several days?" if seen else "nowhere: is it of all there is?"
-        raise _foreign(f"{given.url} has {landmark} {what}", storage)
+        found = "more than once" if seen else "nowhere"
+        cause = "covers several days" if seen else "does not cover everything"
+        raise _foreign(f"{given.url} lists {landmark} {found}, perhaps because it {cause}", storage)
     return [part for part in answers if part.relation != _LANDMARK]
 
 
 def _batches(
     source: Storage, file: InventoryFile, root: _Root, storage: Storage
 ) -> Iterator[pa.RecordBatch]:
-    """The file's rows within the root (LISTING_SCHEMA), some at a time. Refused as
-    `read_inventory`."""
+    """Yields the file's rows within the root (LISTING_SCHEMA) in batches. Raises Refused as
+    `read_inventory` does."""
     try:
         data = source.get(file.name)
         if file.checksum is not None and _md5(data) != file.checksum:
@@ -194,7 +199,7 @@ def _batches(
         reason = f"no column {error}" if isinstance(error, KeyError) else str(error)
         raise Refused(
             "inventory_corrupt",
-            f"{file.name} of the inventory can't be read ({reason}): have it made again",
+            f"{file.name} of the inventory can't be read ({reason}): make a new inventory",
         ) from error
 
 
@@ -203,7 +208,7 @@ def _md5(data: bytes) -> str:
 
 
 def _s3_rows(batch: pa.RecordBatch, root: _Root, storage: Storage) -> pa.RecordBatch:
-    """Only what is there: not older versions, nor what marks that an object was deleted."""
+    """Returns the rows of existing objects, without old versions and delete markers."""
     names = batch.schema.names
     if root.bucket is not None and "bucket" in names:
         for bucket in set(texts(batch.column("bucket"))) - {root.bucket}:
@@ -224,9 +229,9 @@ def _own_rows(batch: pa.RecordBatch, _root: _Root, _storage: Storage) -> pa.Reco
 
 
 def _listed(addresses: Any, sizes: Any, dates: Any) -> pa.RecordBatch:  # arrays
-    """Rows of a listing. ValueError or ArrowException for what is not of its types."""
+    """Returns rows of LISTING_SCHEMA. Raises ValueError or ArrowException for other types."""
     if not pa.types.is_timestamp(dates.type):
-        raise ValueError(f"the dates are of type {dates.type}, and no timestamps")
+        raise ValueError(f"the dates are of type {dates.type}, not timestamps")
     if addresses.null_count or dates.null_count or sizes.null_count:
         raise ValueError("an object has no name, size or date")
     columns = {
@@ -243,4 +248,4 @@ def _invalid(message: str) -> InvalidInput:
 
 
 def _foreign(what: str, storage: Storage) -> Refused:
-    return Refused("inventory_foreign", f"{what}, and the storage is {storage.url}")
+    return Refused("inventory_foreign", f"{what}; the repository's storage is {storage.url}")

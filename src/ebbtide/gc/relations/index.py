@@ -1,21 +1,23 @@
-"""The address index: what trees and nodes refer to, read from their own files once and kept.
+"""The address index: remembers the references of trees and nodes, so that they are read once.
 
-Neither ever changes once it is written, so that what was read of one stays true for as long as its
-checksum is the one that is asked for. One whose file was written since all the same, or is not
-there, is read again, so that damage is found.
+Trees and nodes never change once they are written. An entry of the index is therefore valid while
+its checksum is the one that the run asks for. If a file is missing, or was written after the entry
+was made, the run reads the file again, and so finds damage.
 
-The index is a folder of Arrow IPC files, its parts, each of one bucket of ids and named by the
-XXH3-128 of its bytes: one that is missing, damaged or half written is no part, and what it held is
-read again. It is no guard against who writes there on purpose: he could name a part as well,
-whatever the hash. Nobody changes a part, so that writers need not know of each other. There is no
-list of parts but the folder's own. Keys are read as they lie in the file: Parquet would take three
-times as long for the same bytes.
+The index is a folder of Arrow IPC files, its parts. The name of a part contains the XXH3-128 of its
+bytes. A part that is missing, damaged or incomplete is ignored, and the trees or nodes in it are
+read again. The hash does not protect against an attacker: a program that can write to the folder
+can also compute the name. Parts never change, so that writers need no coordination. The folder is
+the only list of parts. Keys are used as they lie in the file, without decoding: Parquet would take
+three times as long for the same bytes.
 
-A run over many trees and nodes divides them into BUCKETS, and a task reads the parts of its bucket
-and no others. A run over few is one task, which reads all parts, and writes those of no bucket
-(LOOSE). These are divided by the next run over many.
+A run over many trees and nodes divides them by their ids into BUCKETS. A task reads the parts of
+its buckets, and the loose parts, which have ids of any bucket (LOOSE). A run over few trees and
+nodes is one task: it reads all parts, and writes loose ones. When there are many or large loose
+parts, the next run over many trees and nodes divides them among the buckets.
 
-Of addresses it keeps keys (`keys`). Not for: formats whose nodes have no checksum.
+The index stores keys of addresses (`keys`), not addresses. Not for: formats whose nodes have no
+checksum.
 """
 
 from __future__ import annotations
@@ -47,25 +49,25 @@ FAMILIES: Final[tuple[Family, ...]] = ("trees", "nodes")
 BUCKETS: Final = 32
 LOOSE: Final = -1
 MANY_POINTERS: Final = 4_000
-"""So many trees and nodes are divided into buckets."""
+"""The number of trees and nodes from which on a run divides them into buckets."""
 KEYS_PER_PART: Final = 2_000_000
-"""Some 16 MB."""
+"""The most keys in a part: some 16 MB."""
 PARTS_AHEAD: Final = 2
 SMALL_BYTES: Final = 4_000_000
 SMALL_MAX: Final = 8
-"""How many small parts of a bucket there may be before they are put together."""
+"""The most small parts in a bucket. When there are more, a run merges them."""
 
 _NAME: Final = re.compile(r"(trees|nodes)-(?:([0-9a-f]{2})-)?([0-9a-f]{32})\.arrow")
 
 
 def bucket_of(ids: Column) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The bucket of each id."""
+    """Returns the bucket of each id."""
     return (keys_of(ids).view(np.uint64) % np.uint64(BUCKETS)).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexPart:
-    """A file of the index. Its `bucket` is LOOSE where it has ids of any."""
+    """A file of the index. Its `bucket` is LOOSE if it has ids of any bucket."""
 
     name: str
     size_bytes: int
@@ -75,11 +77,11 @@ class IndexPart:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The index of one repository, on its own storage, for one run. Picklable.
+    """The index of one repository, on the repository's storage, for one run. Picklable.
 
-    `read_at` is when the run began, by the earliest clock, before it listed the files of
-    `pointers`, parts of the inventory in its `folder`. An index that is not `writable` is read as
-    it is. `listed` are its parts as the run found them.
+    `pointers` are the parts of the inventory, in the run's `folder`, that list trees and nodes.
+    `read_at` is the start of the run by the earliest clock, before this listing. An index that is
+    not `writable` is only read. `listed` are the parts that existed when the index was opened.
     """
 
     storage: Storage
@@ -99,17 +101,18 @@ class Index:
         read_at: datetime,
         writable: bool = True,
     ) -> Index:
-        """The index as it is now."""
+        """Opens the index with the parts that exist now."""
         known = tuple(parts_in(storage))
         return cls(storage, folder, tuple(pointers), read_at, writable, known)
 
     @property
     def spread(self) -> int:
-        """Into how many tasks trees and nodes are divided."""
+        """The number of tasks among which trees and nodes are divided."""
         return BUCKETS if sum(part.rows for part in self.pointers) >= MANY_POINTERS else 1
 
     def names(self, family: Family, bucket: int) -> list[str]:
-        """Which parts may have ids of a bucket, sorted; those of any, for LOOSE."""
+        """Returns the names of the parts that may have ids of a bucket, sorted. For LOOSE these are
+        all parts of the family."""
         return sorted(
             part.name
             for part in self.listed
@@ -117,7 +120,7 @@ class Index:
         )
 
     def read(self, name: str) -> pa.Table | None:
-        """A part's table; None when it is not there, or not what its name says."""
+        """Returns the table of a part, or None if the part is missing or damaged."""
         match = _NAME.fullmatch(name)
         try:
             data = self.storage.get(INDEX_PREFIX + name)
@@ -133,21 +136,23 @@ class Index:
         return table if table.schema.equals(expected) else None
 
     def tables(self, names: Sequence[str], *, at_once: int) -> Iterator[tuple[str, pa.Table]]:
-        """Of these parts those that can be read, in order; `at_once` as for smaller files."""
+        """Yields name and table of each part that can be read, in order. At most PARTS_AHEAD parts
+        are read ahead, even if `at_once` is larger."""
         for name, table in ahead(self.read, names, at_once=min(at_once, PARTS_AHEAD)):
             if table is not None:
                 yield name, table
 
     def unchanged(self) -> Unchanged:
-        """Tells which files were there, and not written since they were read."""
+        """Returns the listed trees and nodes, with the times when they were last written."""
         return _unchanged(self.folder, self.pointers)
 
     def write(self, family: Family, table: pa.Table, *, bucket: int) -> str | None:
-        """Add a part, if it has rows and the index may be written; its name."""
+        """Adds a part and returns its name. Returns None, and adds nothing, if the table has no
+        rows or the index is not writable."""
         if not (self.writable and table.num_rows):
             return None
         sink = pa.BufferOutputStream()
-        # Keys are random: nothing would make them smaller.
+        # Keys are random bits, so that compression would not make them smaller.
         compression: Literal["zstd"] | None = "zstd" if family == "trees" else None
         options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         with pa.ipc.new_file(sink, table.schema, options=options) as writer:
@@ -159,13 +164,17 @@ class Index:
         return name
 
     def drop(self, names: Collection[str]) -> None:
-        """Delete parts."""
+        """Deletes parts."""
         self.storage.delete([INDEX_PREFIX + name for name in sorted(names)])
 
     def anew(self, family: Family, bucket: int, used: Mapping[str, tuple[int, int]]) -> list[str]:
-        """Which parts are better written anew into a bucket, of which so much is `used` (of how
-        much, by name): those that are damaged or more than half of no use, small ones when they are
-        many, and those that are `scattered`."""
+        """Returns the names of the parts whose useful rows should be written again into a bucket.
+
+        `used` maps the name of each part that was read to the amount in use and the whole amount,
+        in trees or in keys. The result has parts that could not be read, parts of which less than
+        half is in use, and the `scattered` parts that were read. If there are more than SMALL_MAX
+        small parts, it has these too.
+        """
         if not self.writable:
             return []
         parts = [
@@ -183,8 +192,11 @@ class Index:
 
     @property
     def scattered(self) -> frozenset[str]:
-        """Parts of no bucket that a run over many divides, once they are many or large: each task
-        takes what is of its bucket, and when all have, they are dropped."""
+        """The loose parts that this run divides among the buckets. They are many or large.
+
+        Each task writes the rows of its bucket into parts of that bucket. When all tasks are done,
+        the loose parts are deleted (`Mark.done`).
+        """
         loose = [part for part in self.listed if part.bucket == LOOSE]
         is_much = len(loose) > SMALL_MAX or any(part.size_bytes >= SMALL_BYTES for part in loose)
         divided = self.writable and self.spread > 1 and is_much
@@ -192,7 +204,7 @@ class Index:
 
 
 def parts_in(storage: Storage) -> Iterable[IndexPart]:
-    """The parts that are there, undamaged or not."""
+    """Yields all parts in the folder, including damaged ones."""
     for batch in storage.list(INDEX_PREFIX):
         names, sizes = texts(batch.column("address")), counts(batch.column("size_bytes"))
         for name, size in zip(names, sizes, strict=True):
@@ -205,5 +217,5 @@ def parts_in(storage: Storage) -> Iterable[IndexPart]:
 
 @lru_cache(maxsize=1)
 def _unchanged(folder: RunFolder, pointers: tuple[Part, ...]) -> Unchanged:
-    """Kept for the next task of the run: it is the same for all."""
+    """Reads the listed trees and nodes. The result is cached, since all tasks of a run use it."""
     return Unchanged.read(folder, pointers)

@@ -1,5 +1,7 @@
-"""What a part of the address index holds: trees with their nodes, or nodes with the keys of their
-addresses; and which of it can be trusted.
+"""The content of a part of the address index: trees with their nodes, or nodes with keys.
+
+This module also decides which entries are still valid. Not for: reading and writing the files of
+parts (`index`).
 """
 
 from __future__ import annotations
@@ -34,14 +36,16 @@ TREES_SCHEMA: Final = make_schema(
     ("nodes", pa.list_(pa.int32())),
     ("read_at", pa.int64()),
 )
-"""First the nodes that the part's trees have, each once, with their entry counts and nulls behind
-them; then the trees, with the numbers of the rows of their nodes, and microseconds since 1970 at
-which the run began that read them."""
+"""A part of trees. The first rows are the nodes of these trees, each once: `nodes` and `read_at`
+are null there. The other rows are the trees: `nodes` has the row numbers of a tree's nodes, and
+`entry_count` is null. `read_at` is the start of the run that read the tree, in microseconds since
+1970."""
 
 KEYED_SCHEMA: Final = pa.schema(
     [*NODES_SCHEMA, pa.field("read_at", pa.int64()), pa.field("keys", pa.list_(pa.int64()))]
 )
-"""Nodes, each with the keys of its addresses, ascending and each once; `read_at` as above."""
+"""A part of nodes. `keys` has the keys of a node's addresses, ascending and each once. `read_at` is
+the start of the run that read the node, in microseconds since 1970."""
 
 NODE_ROWS_AT_ONCE: Final = 100_000
 _NodeNumbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
@@ -53,15 +57,15 @@ _POINTERS_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The files that were listed: keys of their addresses, ascending, and the latest instant at
-    which each can have been written, in microseconds since 1970."""
+    """The listed files. `keys` are those of their addresses, ascending. `written` is the latest
+    instant at which each file can have been written, in microseconds since 1970."""
 
     keys: KeyArray
     written: np.ndarray[Any, np.dtype[np.int64]]
 
     @classmethod
     def read(cls, folder: RunFolder, pointers: Sequence[Part]) -> Unchanged:
-        """From parts of INVENTORY_SCHEMA."""
+        """Reads parts of INVENTORY_SCHEMA."""
         table = read_rows(folder, pointers, _POINTERS_SCHEMA)
         keys = keys_of(table.column("address"))
         order = np.argsort(keys)
@@ -70,7 +74,7 @@ class Unchanged:
     def since(
         self, addresses: Column, read_at: np.ndarray[Any, np.dtype[np.int64]]
     ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """For each address whether it was listed, and last written before it was read."""
+        """Returns for each address whether it was listed, and was last written before `read_at`."""
         if not len(self.keys):
             return np.zeros(len(addresses), np.bool_)
         wanted = keys_of(addresses)
@@ -86,10 +90,10 @@ class TreeRows:
     """Builds the table of a part of trees."""
 
     def __init__(self, at_once: int = NODE_ROWS_AT_ONCE) -> None:
-        """`at_once`: how many rows of nodes are numbered together."""
+        """`at_once`: the number of node rows that are numbered together."""
         self._at_once = at_once
         self._nodes = NODES_SCHEMA.empty_table()
-        """Those numbered, each at the row that is its number."""
+        """The numbered nodes. A node's number is its row here."""
         self._trees: list[tuple[str, str, None, int]] = []  # all columns but `nodes`
         self._lengths: list[int] = []
         self._numbers: list[_NodeNumbers] = []
@@ -98,7 +102,7 @@ class TreeRows:
         self._known: list[pa.Table] = []
 
     def add(self, tree_id: str, checksum: str, nodes: pa.Table, *, read_at: int) -> None:
-        """Take a tree with its nodes (NODES_SCHEMA)."""
+        """Adds a tree with its nodes (NODES_SCHEMA)."""
         self._trees.append((tree_id, checksum, None, read_at))
         self._lengths.append(nodes.num_rows)
         self._gathered.append(nodes)
@@ -107,7 +111,7 @@ class TreeRows:
             self._number_gathered()
 
     def add_known(self, trees: IndexedTrees, chosen: Column) -> None:
-        """Take the trees for which `chosen` is true, each of their nodes once."""
+        """Adds the trees for which `chosen` is true, and their nodes, each once."""
         lists: Any = trees.numbers.filter(chosen)
         of_nodes = pc.list_flatten(lists).to_numpy()
         used, places = np.unique(of_nodes, return_inverse=True)
@@ -126,7 +130,7 @@ class TreeRows:
         self._gathered, self._gathered_rows = [], 0
 
     def _numbered(self, nodes: pa.Table) -> _NodeNumbers:
-        """The numbers of the rows that nodes (NODES_SCHEMA) have here."""
+        """Adds nodes (NODES_SCHEMA) that are new, and returns the number of each node."""
         known = self._nodes.num_rows
         table = pa.concat_tables([self._nodes, nodes])
         numbers = numbered_nodes(table)
@@ -134,7 +138,7 @@ class TreeRows:
         return numbers[known:].astype(np.int32)
 
     def table(self) -> pa.Table:
-        """A table of TREES_SCHEMA."""
+        """Returns the part as a table of TREES_SCHEMA."""
         if self._gathered:
             self._number_gathered()
         nodes = self._nodes.rename_columns(["id", "checksum", "entry_count"])
@@ -149,8 +153,9 @@ class TreeRows:
 
 
 def numbered_nodes(table: pa.Table) -> Numbers:
-    """For each row of NODES_SCHEMA a number that stands for it, from 0 up, as they come. One id
-    with two checksums is two nodes, one of which nobody can read."""
+    """Returns a number for each row of NODES_SCHEMA: equal nodes have equal numbers, from 0 in
+    order of first appearance. An id with two checksums counts as two nodes; one of them cannot be
+    read."""
     numbers = numbered(table.column("node_id"))
     first = pa.array(np.flatnonzero(first_of_each(numbers))[numbers], pa.int64())
     others = [table.column(name) for name in ("checksum", "entry_count")]
@@ -164,8 +169,8 @@ def numbered_nodes(table: pa.Table) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class IndexedTrees:
-    """A part of trees, taken apart: its nodes (NODES_SCHEMA), the trees' ids and checksums, the
-    numbers of their nodes, and when they were read."""
+    """A part of trees by columns. `nodes` (NODES_SCHEMA) are the nodes of all trees. `numbers` has
+    the row numbers of each tree's nodes, and `read_at` the time when each tree was read."""
 
     nodes: pa.Table
     ids: pa.ChunkedArray[Any]
@@ -175,7 +180,7 @@ class IndexedTrees:
 
     @classmethod
     def of(cls, table: pa.Table) -> IndexedTrees:
-        """From a table of TREES_SCHEMA."""
+        """Splits a table of TREES_SCHEMA into nodes and trees."""
         count = table.num_rows - table.column("entry_count").null_count
         nodes = table.slice(0, count).select(["id", "checksum", "entry_count"])
         trees = table.slice(count)
@@ -188,15 +193,15 @@ class IndexedTrees:
         )
 
     def matching(self, needed: pa.Table, layout: Layout, unchanged: Unchanged) -> pa.Array[Any]:
-        """For each tree the row of `needed` (columns `tree_id` and `checksum`) that asks for it by
-        its checksum; null where none does, and where its file is not as it was."""
+        """Returns for each tree the row of `needed` (columns `tree_id` and `checksum`) with its id
+        and checksum. Null if there is no such row, or if the tree's file may have changed."""
         sound = unchanged.since(layout.tree_addresses(self.ids), self.read_at)
         places: Any = pc.index_in(self.ids, value_set=needed.column("tree_id"))
         same = pc.equal(needed.column("checksum").take(places), self.checksums)
         return _only(places, pc.and_(pa.array(sound), same))
 
     def nodes_of(self, chosen: Column) -> pa.Table:
-        """The nodes of the trees for which `chosen` is true, each once."""
+        """Returns the nodes of the trees for which `chosen` is true, each once."""
         of_tree = pc.list_value_length(self.numbers).to_numpy()
         is_of_chosen = np.repeat(np.asarray(chosen), of_tree)
         has = np.zeros(self.nodes.num_rows, np.bool_)
@@ -205,16 +210,16 @@ class IndexedTrees:
 
 
 class WantedNodes:
-    """Nodes (NODES_SCHEMA) that many parts are looked through for: Arrow would hash all their ids
-    for each."""
+    """Nodes (NODES_SCHEMA) to find in many parts. The dictionary of their ids is made once; Arrow
+    would hash all ids again for each part."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._table = table.combine_chunks()  # of which rows are taken in half the time
+        self._table = table.combine_chunks()  # `take` needs half the time on a single chunk
         self._places = {name: n for n, name in enumerate(texts(table.column("node_id")))}
 
     def places(self, table: pa.Table) -> pa.Array[Any]:
-        """For each row of `table` which of the nodes it is, by id, checksum and entry count
-        (NODES_SCHEMA); null where it is none of them."""
+        """Returns for each row of `table` the row of the wanted node with the same id, checksum and
+        entry count. Null if there is none."""
         found = map(self._places.get, texts(table.column("node_id")))
         places: Any = pa.array(found, pa.int32(), size=table.num_rows)
         same: Any = pa.scalar(True)
@@ -226,7 +231,7 @@ class WantedNodes:
 
 
 def _only(places: Column, wanted: Column) -> pa.Array[Any]:
-    """Those places, null elsewhere."""
+    """Returns the places where `wanted` is true, and null elsewhere."""
     found: Any = pc.if_else(wanted, places, pa.scalar(None, pa.int32()))
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
@@ -234,15 +239,15 @@ def _only(places: Column, wanted: Column) -> pa.Array[Any]:
 def known_nodes(
     table: pa.Table, wanted: WantedNodes, layout: Layout, unchanged: Unchanged
 ) -> pa.Array[Any]:
-    """For each row of `table` (KEYED_SCHEMA) which of the wanted nodes it is; null where it is none
-    of them, or its file is not as it was."""
+    """Returns for each row of `table` (KEYED_SCHEMA) the row of the wanted node that it is. Null if
+    it is none of them, or if the node's file may have changed."""
     addresses = layout.node_addresses(table.column("node_id"))
     sound = unchanged.since(addresses, table.column("read_at").to_numpy())
     return _only(wanted.places(table), pa.array(sound))
 
 
 def key_counts(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """How many keys each row of a table of KEYED_SCHEMA has."""
+    """Returns the number of keys in each row of a table of KEYED_SCHEMA."""
     counts: np.ndarray[Any, np.dtype[np.int64]] = (
         pc.list_value_length(table.column("keys")).to_numpy().astype(np.int64)
     )
@@ -252,9 +257,12 @@ def key_counts(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
 def keys_in(
     table: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]], *, among: KeySet | None = None
 ) -> Iterator[KeyArray]:
-    """The keys of the rows (KEYED_SCHEMA) that are chosen, those of neighbours together, as they
-    lie in memory: to copy them would take as long as to go through them. Or those of them that are
-    `among` others: all rows are gone through at once, since most are chosen, and few keys are."""
+    """Yields the keys of the chosen rows (KEYED_SCHEMA).
+
+    Without `among`, neighbouring rows are yielded together, as views of the table: a copy would
+    take as long as the search in them. With `among`, only the keys of that set are yielded. All
+    rows are then searched at once, since most rows are chosen and few keys are found.
+    """
     start = 0
     chunks: list[Any] = table.column("keys").chunks  # arrays of lists
     for chunk in chunks:
@@ -275,7 +283,7 @@ def keys_in(
 def keyed(
     nodes: Sequence[tuple[str, str, int]], keys: Sequence[KeyArray], *, read_at: int
 ) -> pa.Table:
-    """Nodes (rows of NODES_SCHEMA) with their keys, as a table of KEYED_SCHEMA."""
+    """Returns nodes (rows of NODES_SCHEMA) with their keys as a table of KEYED_SCHEMA."""
     lengths = np.fromiter(map(len, keys), np.int32, len(keys))
     values = np.concatenate([np.empty(0, np.int64), *keys])
     rows = [(*node, read_at) for node in nodes]
@@ -286,6 +294,6 @@ def keyed(
 def _lists(
     values: np.ndarray[Any, np.dtype[Any]], lengths: np.ndarray[Any, np.dtype[np.int32]]
 ) -> pa.ListArray[Any]:
-    """The values as lists of these lengths."""
+    """Returns the values, divided into lists of these lengths."""
     offsets: Any = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(values))

@@ -1,6 +1,7 @@
-"""Listing: what lies in the storage, by slices and prefixes, in executors.
+"""Lists the storage in executors, by slices and prefixes.
 
-The relation `inventory` as Parquet parts under `inventory/`. Not for: saying what of it is live.
+The result is the relation `inventory`, as Parquet parts under `inventory/` of the run's folder. Not
+for: finding out which of these files are live.
 """
 
 from __future__ import annotations
@@ -33,25 +34,27 @@ INVENTORY_SCHEMA: Final = make_schema(
     ("slice", pa.string()),
     ("target", pa.string()),
 )
-"""`address` within the storage root, `size_bytes`, `last_modified` by the storage's clock (both
-null where nobody asked for them yet), `kind`
-as the format's layout says, `slice` null for what lies in none, `target` for a temporary file the
-address that it is being written for. Parts may have a column `key` more: that of what each row is
-judged by."""
+"""The relation `inventory`: one row for each file.
+
+`address` is relative to the storage root. `size_bytes` and `last_modified` (by the storage's clock)
+are null if no listing has asked for them yet. `kind` is that of the format's layout. `slice` is
+null for a file in no slice. `target` is the final address of a temporary file, and null for other
+files. Parts may also have a column `key`, which is the key of `judged_by`.
+"""
 
 JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address", "target")])
-"""What rows are judged by: see `judged_by`."""
+"""The columns from which `judged_by` finds the address that a row is judged by."""
 
 POINTERS: Final = "pointers"
-"""The relation of parts with files of the layout's `checked_kinds` alone; other parts have none."""
+"""The relation of parts that list files of the layout's `checked_kinds`. Other parts list none."""
 
 REMEMBERED: Final = "remembered"
-"""The relation of parts that an earlier run left, as they are."""
+"""The relation of parts that are copied unchanged from an earlier run."""
 
 ROWS_PER_PART: Final = 500_000
 
 UNKNOWN_MICROS: Final = 2**62
-"""Later than any date: what nobody knows the date of is young."""
+"""A number later than any date, so that a file without a date counts as young."""
 
 
 def list_inventory(
@@ -64,16 +67,17 @@ def list_inventory(
     expected: int | None = None,
     keyed: bool = False,
 ) -> tuple[list[Part], int]:
-    """List the storage into parts, and count by kind: all of it, but for slices that may be left
-    out. Also how many were left out for being young. `expected` is how many files there may be.
-    `keyed` parts have keys, for those who ask for them more than once.
+    """Lists the storage, without the slices that may be left out. Returns parts, and the number of
+    slices that were left out because they are young.
 
-    The parts with a name hold rows of INVENTORY_SCHEMA; those without count rows of one kind
-    (their `group`). Files of the system are left out of the rows, not of the counts.
+    Parts with a name hold rows of INVENTORY_SCHEMA. Parts without a name count the rows of one kind
+    (their `group`). Foreign and system files are in both. `expected` is the expected number of
+    files, for the display of progress. With `keyed`, parts have a column `key`, for runs that use
+    the keys more than once.
     """
     listing = layout.plan_listing(storage, slices, cores=engine.cores)
     items = listing.items
-    # Neighbours are much alike, and large ones go to several tasks.
+    # Neighbouring items have similar sizes, so that large ones go to different tasks.
     count = min(len(items), engine.task_count)
     tasks = [items[first::count] for first in range(count)]
     at_once = engine.fetches_at_once
@@ -91,7 +95,8 @@ def list_inventory(
 
 
 def classified(batch: pa.RecordBatch, layout: Layout) -> pa.Table:
-    """A batch of a listing as rows of INVENTORY_SCHEMA. What is no regular file is foreign."""
+    """Returns a batch of a listing as rows of INVENTORY_SCHEMA. An entry that is not a regular file
+    is foreign."""
     addresses = cast("pa.StringArray", batch.column("address"))
     kinds = pc.if_else(
         batch.column("regular"), layout.classify(addresses), pa.scalar(FOREIGN, pa.string())
@@ -108,13 +113,13 @@ def classified(batch: pa.RecordBatch, layout: Layout) -> pa.Table:
 
 
 def micros_of(cutoff: datetime) -> int:
-    """Microseconds since 1970."""
+    """Returns an instant as microseconds since 1970."""
     return (cutoff - EPOCH) // timedelta(microseconds=1)
 
 
 def latest_micros(last_modified: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The latest instants that dates may stand for, in microseconds since 1970: a date in whole
-    seconds stands for any instant of that second, and none for any."""
+    """Returns the latest instant that each date can mean, in microseconds since 1970. A date in
+    whole seconds can mean any instant of that second, and a missing date any instant."""
     micros = (
         last_modified.cast(pa.int64()).fill_null(pa.scalar(UNKNOWN_MICROS, pa.int64())).to_numpy()
     )
@@ -122,21 +127,22 @@ def latest_micros(last_modified: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dty
 
 
 def judged_by(table: pa.Table) -> pa.ChunkedArray[Any]:
-    """The addresses by which rows with an `address` and a `target` are judged."""
+    """Returns the address that each row is judged by: its `target` if it has one, otherwise its
+    `address`. A temporary file is protected if its target is."""
     judged: pa.ChunkedArray[Any] = pc.coalesce(table.column("target"), table.column("address"))
     return judged
 
 
 def judged_keys(folder: RunFolder, part: Part) -> KeyArray:
-    """The key of what each row of a part is judged by. Refused `plan_corrupt`."""
+    """Returns the key of `judged_by` for each row of a part. Raises Refused `plan_corrupt`."""
     assert part.name is not None
     columns = ("key", *JUDGED_SCHEMA.names)
     return judged_keys_of(read_part(folder, part.name, part.checksum, columns=columns))
 
 
 def read_judged(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The columns of `schema` (some of INVENTORY_SCHEMA) in each part, and `key`: that of what each
-    row is judged by. Refused `plan_corrupt`."""
+    """Yields the columns of `schema` (a part of INVENTORY_SCHEMA) of each part, with a column
+    `key`, the key of `judged_by`. Raises Refused `plan_corrupt`."""
     for part in parts:
         assert part.name is not None
         columns = list(dict.fromkeys(("key", *JUDGED_SCHEMA.names, *schema.names)))
@@ -146,20 +152,20 @@ def read_judged(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> 
 
 
 def check_keys(table: pa.Table) -> None:
-    """Refused `plan_corrupt` unless each row has the key of what it is judged by.
+    """Raises Refused `plan_corrupt` unless each row has the key of `judged_by`.
 
-    A part of an earlier run may be of another version of this program: a file whose key is not its
-    own would be looked for in vain among what is live.
+    Another version of the program may have written the parts of an earlier run. A live file with a
+    wrong key would not be found among the live keys, and would become a candidate.
     """
     if not np.array_equal(keys_of(judged_by(table)), table.column("key").to_numpy()):
         raise Refused(
             "plan_corrupt",
-            "an earlier run wrote keys that are not those of its files: plan with --mode clean",
+            "an earlier run wrote keys that do not match its files: plan with --mode clean",
         )
 
 
 def judged_keys_of(table: pa.Table) -> KeyArray:
-    """The key of what each row is judged by: the column `key`, where there is one."""
+    """Returns the key of `judged_by` for each row, from the column `key` if there is one."""
     if "key" not in table.column_names:
         return keys_of(judged_by(table))
     keys: KeyArray = table.column("key").to_numpy()
@@ -167,12 +173,12 @@ def judged_keys_of(table: pa.Table) -> KeyArray:
 
 
 def in_closed_slices(table: pa.Table, closed_after: str) -> pa.Table:
-    """The rows of slices that sort behind `closed_after`."""
+    """Returns the rows in slices that sort after `closed_after`."""
     return table.filter(pc.greater(table.column("slice"), pa.scalar(closed_after, pa.string())))
 
 
 class InventoryWriter:
-    """Gathers batches into parts of a bounded size, and counts by kind."""
+    """Collects batches into parts of a bounded size, and counts rows by kind."""
 
     def __init__(
         self, stem: str, answer: PartRows, folder: RunFolder, pointer_kinds: tuple[str, ...]
@@ -186,14 +192,14 @@ class InventoryWriter:
         self._parts = 0
 
     def add(self, table: pa.Table) -> None:
-        """Take rows of INVENTORY_SCHEMA, all with keys or none."""
+        """Adds rows of INVENTORY_SCHEMA. Either all tables have keys, or none."""
         self._tables.append(table)
         self._rows += table.num_rows
         if self._rows >= ROWS_PER_PART:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is left."""
+        """Writes the rows that are not written yet."""
         if not self._rows:
             return
         table = pa.concat_tables(self._tables).combine_chunks()

@@ -1,4 +1,4 @@
-"""What a plan is of: a listing of the storage, or an inventory in its place."""
+"""Finds the files that a plan considers: by a listing of the storage, or by an inventory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ from ebbtide.ids import latest_id
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What was listed: parts of INVENTORY_SCHEMA, counts by kind, and of what can be collected;
-    and until when it speaks for the storage."""
+    """The files that were listed.
+
+    `parts` are of INVENTORY_SCHEMA, `kinds` counts all files by kind, and `total` counts the files
+    of kinds that can be deleted. Files that may have been written at or after `cutoff` are young.
+    `young_slices` is the number of slices that were left out because they are young. Slices that
+    sort after `closed_after` get no more files; None if no incremental run can continue from this
+    listing.
+    """
 
     parts: list[Part]
     kinds: dict[str, Count]
@@ -30,7 +36,7 @@ class Listed:
     closed_after: str | None = None
 
     def with_rows(self, parts: list[Part]) -> Listed:
-        """This, and what an incremental run looks at besides."""
+        """Returns this with more parts, which an incremental run considers without listing them."""
         more = (part.count for part in parts)
         return replace(self, parts=self.parts + parts, total=sum(more, self.total))
 
@@ -45,19 +51,19 @@ class Listing:
     options: RunOptions
 
     def read(self, given: GivenInventory, started_at: datetime) -> Listed:
-        """What an inventory says."""
-        # Nobody knows what came into a slice at its end.
+        """Reads an inventory."""
+        # `closed_after` stays None: the inventory may lack the last files of a closed slice.
         parts = read_inventory(self.engine, self.repository, self.folder, given)
         return self._listed(parts, min(self._cutoff(started_at), given.date))
 
     def make(
         self, started_at: datetime, *, settled_after: str | None, expected: int | None
     ) -> Listed:
-        """What is in the storage; of slices that an earlier run has settled, those behind
-        `settled_after`, nothing. `expected` is how many files there may be in all of them."""
+        """Lists the storage, without the slices that sort after `settled_after`: an earlier run has
+        settled these. `expected` is the expected number of files in the whole storage."""
         repository, folder = self.repository, self.folder
         cutoff = self._cutoff(started_at)
-        # First: what ends while the listing goes on may have been listed or not.
+        # Before the listing: a slice that is closed during it may have been listed incompletely.
         closed_after = _closed_after(repository, cutoff)
         slices = Slices(
             cutoff=cutoff,
@@ -86,14 +92,14 @@ class Listing:
         return started_at - self.options.grace
 
     def _asks_for_sizes(self, expected: int | None) -> bool:
-        """Whether files are listed with their sizes. Where nobody knows how many there are, their
-        names come first."""
+        """Whether files are listed with their sizes. If the expected number is not known, files are
+        listed by name first."""
         if self.options.sizes != "auto":
             return self.options.sizes == "all"
         return expected is not None and expected <= SIZED_FILES_MAX
 
     def _wants_sizes_of(self, total: Count) -> bool:
-        """Whether a whole listing by name turned out to be of few files."""
+        """Whether a listing by name turned out to have so few files that sizes are asked for."""
         is_open = self.options.sizes == "auto" and not total.sized
         return is_open and total.objects <= SIZED_FILES_MAX
 
@@ -109,7 +115,7 @@ class Listing:
 
 
 def _closed_after(repository: RepositoryFormat, cutoff: datetime) -> str | None:
-    """Slices that sort behind this one get no more files, and are listed by this run unless an
-    earlier one did: they were opened before the cutoff."""
+    """Returns a slice; slices that sort after it get no more files. They were opened before the
+    cutoff, so that this run lists them unless an earlier run did."""
     closed_after = repository.closed_after()
     return None if closed_after is None else max(closed_after, latest_id(cutoff))

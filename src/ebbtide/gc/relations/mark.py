@@ -1,8 +1,8 @@
-"""The mark: the relation `live`, from trees over nodes to the addresses that stay.
+"""The mark: computes the relation `live`, from trees over nodes to addresses.
 
-Two depths. Of a commit whose data stays, all that its tree refers to is live. Of one whose record
-alone stays, its tree and nodes are live as files, and the nodes are not read. What the address
-index knows is not read from its own file again.
+There are two depths. If a commit's data stays, its tree, its nodes and all addresses in them are
+live. If only its record stays, its tree and nodes are live as files, and the nodes are not read.
+Trees and nodes that the address index knows are not read from their files again.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from ebbtide.gc.relations.trees import TREES_SCHEMA, KnownTrees, tree_nodes
 from ebbtide.gc.runs import RunFolder
 
 REQUIRED: Final = "required"
-"""The group of parts of companions that must be on the storage."""
+"""The group of parts with companions that must be on the storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedTrees:
-    """Which trees to read, and how deep: ids of `data` are among those of `recorded`.
+    """The trees to read, by their ids, and the depth. The files of `recorded` trees stay; `data`
+    are those of them whose data stays too.
 
-    Of trees that are `lenient`, what is missing is passed over. `companions` are addresses that
-    are live with the trees; those that are `required` must be on the storage.
+    Missing files of `lenient` trees are ignored. `companions` are addresses that are live with the
+    trees; the `required` ones of them must be on the storage.
     """
 
     recorded: frozenset[str]
@@ -45,8 +46,8 @@ class MarkedTrees:
 def write_trees(
     folder: RunFolder, prefix: str, marked: MarkedTrees, checksums: Mapping[str, str]
 ) -> KnownTrees:
-    """Write all trees that have a checksum, those that are marked among them, as parts whose names
-    begin with `prefix`."""
+    """Writes all trees of `checksums` as parts whose names begin with `prefix`, with columns that
+    say which of them are marked. All marked trees must have a checksum."""
     ids = sorted(checksums)
     assert marked.recorded <= checksums.keys()
     columns: list[Any] = [  # of the schema's types
@@ -61,7 +62,7 @@ def write_trees(
     trees.wrote(folder, f"{prefix}trees.parquet", table, relation="trees")
     required = marked.required & marked.companions
     _write_addresses(folder, f"{prefix}companions", companions, marked.companions - required)
-    if required:  # most formats have none, and need not look for any
+    if required:  # most formats require no companions
         _write_addresses(folder, f"{prefix}required", companions, required, group=REQUIRED)
     return KnownTrees(trees.parts(), companions.parts())
 
@@ -79,7 +80,7 @@ def _write_addresses(
 
 
 def required_of(live: Frame) -> Frame:
-    """Of LIVE_SCHEMA the rows of what must be on the storage."""
+    """Returns the rows of LIVE_SCHEMA for addresses that must be on the storage."""
 
     def required(batches: Batches) -> Batches:
         for batch in batches:
@@ -90,8 +91,8 @@ def required_of(live: Frame) -> Frame:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The mark of some trees. Its relations are made anew whenever they are asked for, but for
-    those that are kept."""
+    """The mark of some trees. Its relations are computed again for each use, unless they are
+    kept."""
 
     engine: Engine
     place: Place
@@ -103,12 +104,13 @@ class Mark:
     def of(
         cls, engine: Engine, place: Place, trees: KnownTrees, *, index: Index | None = None
     ) -> Mark:
-        """Of trees that were written. With an `index`, what that lacks is added to it."""
+        """Returns the mark of trees that were written. Trees and nodes that the `index` lacks are
+        added to it."""
         return cls(engine, place, trees, tree_nodes(engine, place, trees.trees, index), index)
 
     def live(self, asked: KeyArray | None = None) -> Frame:
-        """LIVE_SCHEMA. Where some keys are `asked` for, others may be left out. Raises as
-        `tree_nodes` and `node_addresses`."""
+        """Returns the relation `live` (LIVE_SCHEMA). If `asked` is given, keys that are not in it
+        may be left out. Raises as `tree_nodes` and `node_addresses` do."""
         engine, place = self.engine, self.place
         folder, layout = place.folder, place.layout
 
@@ -128,8 +130,8 @@ class Mark:
         return engine.frame(written, own, LIVE_SCHEMA).union(of_nodes) if written else of_nodes
 
     def addresses(self, keys: KeyArray) -> Frame:
-        """The addresses (ADDRESS_SCHEMA) that have one of some required keys, some of them twice
-        perhaps."""
+        """Returns the required addresses (ADDRESS_SCHEMA) that have one of the `keys`. An address
+        may come more than once."""
         folder = self.place.folder
 
         def of_companions(part: Part) -> Batches:
@@ -144,11 +146,11 @@ class Mark:
         return self.engine.frame(required, of_companions, ADDRESS_SCHEMA).union(of_nodes)
 
     def kept(self) -> Mark:
-        """The same, whose nodes are found once."""
+        """Returns the same mark, which computes its nodes only once."""
         return replace(self, nodes=self.nodes.kept())
 
     def done(self) -> None:
-        """Whatever was asked for is read: what the index has in buckets is dropped from where it
-        was in none."""
+        """Deletes the loose parts of the index whose rows were divided among the buckets. To be
+        called when all relations were computed."""
         if self.index is not None and self.index.scattered:
             self.index.drop(self.index.scattered)

@@ -1,6 +1,7 @@
-"""The relation `node_addresses`: what nodes refer to, by keys.
+"""The relation `node_addresses`: the keys of the addresses that nodes refer to.
 
-Each node is read once in a run, and with an index once in its life, though many trees have it.
+Many trees can have the same node. A run reads each node once; with an index, a node that stays
+unchanged is read only by the first run.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from ebbtide.gc.relations.trees import (
 )
 
 LIVE_SCHEMA: Final = make_schema(("key", pa.int64()), ("required", pa.bool_()))
-"""The key of an address that stays, and whether it must be on the storage."""
+"""The key of an address that stays, and whether its file must be on the storage."""
 
 MISSING_NODE: Final = "missing_node"
 KEYS_PER_BATCH: Final = 1_000_000
 _Node = tuple[str, str, int, bool]
-"""A node and whether it may not be missing."""
+"""A row of NODES_SCHEMA, and whether the node is required."""
 
 
 def node_addresses(
@@ -55,10 +56,13 @@ def node_addresses(
     index: Index | None,
     asked: KeyArray | None = None,
 ) -> Frame:
-    """LIVE_SCHEMA: of each of `nodes` (TREE_NODES) its own file, and if its data stays what it
-    refers to. With an `index`, what that lacks is added to it. Where some keys are `asked` for,
-    others may be left out. Raises, when it is asked for, Refused by the first node that can't be
-    read."""
+    """Returns LIVE_SCHEMA: the key of each node's own file, and the keys of the addresses in each
+    node whose data stays. `nodes` are rows of TREE_NODES.
+
+    Nodes that the `index` lacks are added to it. If `asked` is given, keys that are not in it may
+    be left out. When the frame is computed, it raises Refused for the first node that cannot be
+    read. A missing node that is not required is ignored.
+    """
     at_once, spread = engine.fetches_at_once, spread_over(engine, index)
 
     def live(batches: Batches) -> Batches:
@@ -76,8 +80,9 @@ def node_addresses(
 
 
 def addresses_among(engine: Engine, place: Place, nodes: Frame, asked: KeyArray) -> Frame:
-    """The addresses (ADDRESS_SCHEMA) with one of some keys that those of `nodes` (TREE_NODES) refer
-    to that may not be missing, read from their own files: each once in a partition."""
+    """Returns the addresses (ADDRESS_SCHEMA) in required nodes of `nodes` (TREE_NODES) that have
+    one of the keys in `asked`. Reads the files of the nodes. An address comes once in a
+    partition."""
     at_once = engine.fetches_at_once
 
     def addresses(batches: Batches) -> Batches:
@@ -94,7 +99,7 @@ def addresses_among(engine: Engine, place: Place, nodes: Frame, asked: KeyArray)
 
 
 def unknown_nodes(engine: Engine, place: Place, nodes: Frame, index: Index) -> Frame:
-    """Of `nodes` (TREE_NODES) those that the index does not know, each once."""
+    """Returns the rows of `nodes` (TREE_NODES) whose nodes the index does not know."""
     at_once, spread = engine.fetches_at_once, spread_over(engine, index)
 
     def unknown(batches: Batches) -> Batches:
@@ -119,8 +124,8 @@ def _read_bucket(
     *,
     at_once: int,
 ) -> Batches:
-    """Batches of LIVE_SCHEMA of what the wanted nodes refer to, which are all of a bucket; and keep
-    the index as it should be."""
+    """Yields batches of LIVE_SCHEMA with the addresses in the wanted nodes, which are of one
+    bucket. Adds unknown nodes to the index, and replaces the parts that `Index.anew` names."""
     kept = None if index is None else _Kept(index, bucket)
     anew: Sequence[str] = ()
     if index is not None and kept is not None:
@@ -152,8 +157,8 @@ def _read_bucket(
 def _read(
     place: Place, wanted: pa.Table, *, at_once: int
 ) -> Iterator[tuple[_Node, pa.StringArray]]:
-    """Each of the wanted nodes with what it refers to, from its own file. Raises as
-    `node_addresses`."""
+    """Reads the files of the wanted nodes, and yields each node with its addresses. Raises as
+    `node_addresses` does."""
     columns = (wanted.column(name).to_pylist() for name in (*NODES_SCHEMA.names, "required"))
     nodes: list[_Node] = list(zip(*columns, strict=True))
 
@@ -172,27 +177,27 @@ def _read(
 
 
 class _KeyBatches:
-    """Gathers keys into batches of LIVE_SCHEMA."""
+    """Collects keys into batches of LIVE_SCHEMA."""
 
     def __init__(self, asked: KeySet | None) -> None:
-        """Where some are `asked` for, others are left out."""
+        """If `asked` is given, `add` leaves out all other keys."""
         self.asked = asked
         self._keys: dict[bool, list[KeyArray]] = {True: [], False: []}
         self._count = 0
 
     def add(self, keys: KeyArray, *, required: bool = False) -> Batches:
-        """Take keys, in any order; a batch when there are enough."""
+        """Adds keys, in any order. Yields batches when there are enough keys."""
         return self.take(keys if self.asked is None else self.asked.among(keys), required=required)
 
     def take(self, keys: KeyArray, *, required: bool = False) -> Batches:
-        """The same, for keys that are asked for."""
+        """Adds keys that are all in `asked`. Yields batches when there are enough keys."""
         self._keys[required].append(keys)
         self._count += len(keys)
         if self._count >= KEYS_PER_BATCH:
             yield from self.finish()
 
     def finish(self) -> Batches:
-        """What is left."""
+        """Yields the keys that are left."""
         for required, arrays in self._keys.items():
             if arrays:
                 keys = once(np.concatenate(arrays))
@@ -202,7 +207,8 @@ class _KeyBatches:
 
 
 class _Kept:
-    """Gathers what is written to a bucket of the index, in parts of a bounded size."""
+    """Collects nodes with their keys, and writes them to a bucket of the index in parts of a
+    bounded size."""
 
     def __init__(self, index: Index, bucket: int) -> None:
         self._index = index
@@ -215,13 +221,13 @@ class _Kept:
         self._written: set[str] = set()
 
     def add(self, node: _Node, keys: KeyArray) -> None:
-        """Take a node that was read, with the keys of its addresses."""
+        """Adds a node that was read, with the keys of its addresses."""
         self._nodes.append(node[:3])
         self._keys.append(keys)
         self._grown(len(keys))
 
     def add_table(self, table: pa.Table) -> None:
-        """Take nodes that are known (KEYED_SCHEMA)."""
+        """Adds nodes that the index knew already (KEYED_SCHEMA)."""
         for piece in _pieces(table):
             self._tables.append(piece)
             self._grown(int(key_counts(piece).sum()))
@@ -232,7 +238,7 @@ class _Kept:
             self.finish()
 
     def finish(self) -> frozenset[str]:
-        """Write what is left; the names of all parts."""
+        """Writes the nodes that are left. Returns the names of all parts written so far."""
         read = keyed(self._nodes, self._keys, read_at=self._read_at)
         table = pa.concat_tables([KEYED_SCHEMA.empty_table(), read, *self._tables])
         name = self._index.write("nodes", table.combine_chunks(), bucket=self._bucket)
@@ -243,7 +249,7 @@ class _Kept:
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """Neighbours of a table of KEYED_SCHEMA, as many as make a part."""
+    """Divides a table of KEYED_SCHEMA into runs of neighbouring rows, each as large as a part."""
     ends = np.cumsum(key_counts(table))
     start = 0
     while start < table.num_rows:

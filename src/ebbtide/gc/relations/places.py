@@ -1,4 +1,4 @@
-"""Where a step of the mark reads, and where it writes."""
+"""The storage that a step of the mark reads from, and the folder that it writes to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ebbtide.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A repository's files, and the parts `<name>/…` of a run's folder. Picklable."""
+    """The files of a repository, and the parts `<name>/…` of a run's folder. Picklable."""
 
     storage: Storage
     layout: Layout
@@ -19,9 +19,9 @@ class Place:
     name: str
 
     def named(self, stem: str) -> str:
-        """The name of a part within the folder."""
+        """Returns the name of a part within the folder."""
         return f"{self.name}/{stem}.parquet"
 
     def prefixed(self, stem: str) -> str:
-        """What the names of several parts that are written together begin with."""
+        """Returns a common prefix for the names of parts that are written together."""
         return f"{self.name}/{stem}-"

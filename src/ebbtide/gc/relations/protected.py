@@ -1,5 +1,5 @@
-"""The relation `protected`: what of it the metadata is asked for, and its parts with keys, encoded
-while it is read."""
+"""The relation `protected`: reads it from the metadata, whole or for some addresses, and writes it
+as parts with keys. Parts are encoded while the next rows are read."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from ebbtide.gc.relations.keys import with_keys
 from ebbtide.gc.runs import RunFolder
 
 ASKED_AT_ONCE: Final = 2_000
-"""Addresses that the metadata is asked for together."""
+"""The number of addresses in one query of the metadata."""
 PROTECTED_ROWS_PER_PART: Final = 100_000
-"""Some 2 MB: half of an address is random."""
+"""The most rows in a part: some 2 MB, since half of an address is random."""
 
 
 def protected_among(
     reading: Reading, folder: RunFolder, parts: Iterable[Part]
 ) -> Iterator[pa.Table]:
-    """What is protected (PROTECTED_SCHEMA) of the addresses by which the rows of parts (of
-    JUDGED_SCHEMA, among others) are judged, in batches."""
+    """Yields the protected rows (PROTECTED_SCHEMA) for the addresses that the rows of parts are
+    judged by, in batches. The parts must have the columns of JUDGED_SCHEMA."""
     tables = read_batches(folder, parts, JUDGED_SCHEMA, rows_max=ASKED_AT_ONCE)
     return reading.protected(texts(judged_by(table)) for table in tables)
 
 
 def protected_of(reading: Reading, addresses: pa.ChunkedArray[Any]) -> Iterator[pa.Table]:
-    """The same of addresses that are held."""
+    """Yields the protected rows (PROTECTED_SCHEMA) for these addresses, in batches."""
 
     def some() -> Iterator[Sequence[str]]:
         for start in range(0, len(addresses), ASKED_AT_ONCE):
@@ -45,9 +45,10 @@ def protected_of(reading: Reading, addresses: pa.ChunkedArray[Any]) -> Iterator[
 
 
 def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str) -> list[Part]:
-    """Write the relation `protected`, or `purged`, as parts under `name`, with keys."""
+    """Writes addresses that the metadata names as parts with keys under `name`, and returns the
+    parts. `tables` have a column `address`."""
     writer = _ProtectedWriter(folder, name)
-    # A table is written while the database is asked for the next: neither needs the interpreter.
+    # A thread encodes one table while the database reads the next. Both release the interpreter.
     with ThreadPoolExecutor(1, thread_name_prefix="protected") as pool:
         writing: Future[None] | None = None
         for table in tables:
@@ -60,7 +61,8 @@ def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str)
 
 
 class _ProtectedWriter:
-    """Parts of a bounded size, encoded as their rows come. A table that is larger stays whole."""
+    """Writes parts of a bounded size, and encodes rows as they come. A table that is larger than a
+    part is not divided."""
 
     def __init__(self, folder: RunFolder, name: str) -> None:
         self._folder = folder
@@ -72,7 +74,7 @@ class _ProtectedWriter:
         self._rows = 0
 
     def add(self, table: pa.Table) -> None:
-        """Take rows."""
+        """Adds rows."""
         if not table.num_rows:
             return
         if self._rows + table.num_rows > PROTECTED_ROWS_PER_PART:
@@ -84,7 +86,7 @@ class _ProtectedWriter:
         self._rows += keyed.num_rows
 
     def finish(self) -> list[Part]:
-        """Write what is left; all parts."""
+        """Writes the rows that are left, and returns all parts."""
         self._flush()
         return self._answer.parts()
 

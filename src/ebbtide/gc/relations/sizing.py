@@ -1,4 +1,4 @@
-"""Asking for sizes and dates that a listing left out."""
+"""Asks the storage for the sizes and dates that a listing left out."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ebbtide.storage import Storage
 def sized(
     storage: Storage, table: pa.Table, wanted: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> pa.Table:
-    """The rows of INVENTORY_SCHEMA, of which those that are `wanted` have size and date. What was
-    listed without, and is not there any more, has no date and a size of 0."""
+    """Returns the rows of INVENTORY_SCHEMA, with size and date for all `wanted` rows. If a file was
+    listed without them, and does not exist any more, it has no date and a size of 0."""
     unknown = np.asarray(pc.is_null(table.column("last_modified"))) & wanted
     if not unknown.any():
         return table
@@ -41,8 +41,8 @@ def sized(
 def all_sized(
     engine: Engine, storage: Storage, layout: Layout, folder: RunFolder, listed: Sequence[Part]
 ) -> list[Part]:
-    """The parts and counts of `list_inventory` once more, of the same files with size and date.
-    Of what is not there any more there is no row."""
+    """Writes the parts of `list_inventory` again with sizes and dates, and returns parts and counts
+    in the same form. Files that do not exist any more are left out."""
     named = [part for part in listed if part.name is not None]
 
     def work(number: int, task: Sequence[Part], answer: PartRows) -> None:
@@ -50,7 +50,7 @@ def all_sized(
         for table in read_tables(folder, task, INVENTORY_SCHEMA):
             advance(table.num_rows)
             rows = sized(storage, table, np.ones(table.num_rows, np.bool_))
-            # Nobody asks when a link was made.
+            # Foreign files, such as symbolic links, may have no date.
             is_foreign = pc.equal(rows.column("kind"), pa.scalar(FOREIGN, pa.string()))
             writer.add(rows.filter(pc.or_(is_foreign, pc.is_valid(rows.column("last_modified")))))
         writer.flush()

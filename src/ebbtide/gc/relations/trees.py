@@ -1,7 +1,7 @@
-"""The relation `tree_nodes`: which nodes the trees that stay refer to.
+"""The relation `tree_nodes`: the nodes of the trees that stay.
 
-Of what the index knows, a task goes through the parts of its bucket; the other trees are read from
-their own files, and added to it.
+A task looks up its trees in the index. It reads the files of the trees that the index lacks, and
+adds these trees to the index.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ TREES_SCHEMA: Final = make_schema(
     ("data", pa.bool_()),
     ("required", pa.bool_()),
 )
-"""A tree, the checksum of its file, whether it stays and is to be read (`recorded`), whether its
-data does, so that its nodes are to be read, too, and whether it may not be missing."""
+"""A tree and the checksum of its file. `recorded`: the tree stays, and is read. `data`: its data
+stays too, so that its nodes are read. `required`: a missing file of it refuses the run."""
 
 _BUCKET: Final = pa.field("bucket", pa.int32())
 _NEEDED: Final = pa.schema([*(each for each in TREES_SCHEMA if each.name != "recorded"), _BUCKET])
-"""A tree to read."""
+"""A tree to read, and the bucket of its id."""
 
 TREE_NODES: Final = pa.schema(
     [
@@ -53,14 +53,14 @@ TREE_NODES: Final = pa.schema(
         _BUCKET,
     ]
 )
-"""A node, whether the data of a tree that has it stays, whether such a tree may not be missing; the
-key of its id, and the bucket that it belongs to."""
+"""A node of one or more trees. `data`: the data of at least one of these trees stays. `required`:
+at least one of these trees is required. `key` and `bucket` are those of the node's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTrees:
-    """Trees with their checksums, and which of them to read: parts of TREES_SCHEMA, and of the
-    addresses (ADDRESS_SCHEMA) that are live with those that stay."""
+    """The written form of the trees to mark: parts of trees (TREES_SCHEMA), and parts of the
+    addresses that are live with them (ADDRESS_SCHEMA)."""
 
     trees: list[Part]
     companions: list[Part]
@@ -78,8 +78,12 @@ class _NeededTree:
 
 
 def tree_nodes(engine: Engine, place: Place, trees: Sequence[Part], index: Index | None) -> Frame:
-    """The nodes of those of `trees` (parts of TREES_SCHEMA) that stay: TREE_NODES, each node once
-    in a partition. Raises, when it is asked for, Refused by the first tree that can't be read."""
+    """Returns the nodes of those `trees` (parts of TREES_SCHEMA) that stay, as TREE_NODES. A node
+    comes once for each bucket of trees.
+
+    Trees that the `index` lacks are added to it. When the frame is computed, it raises Refused for
+    the first tree that cannot be read. A missing tree that is not required is ignored.
+    """
     folder, at_once = place.folder, engine.fetches_at_once
     spread = spread_over(engine, index)
 
@@ -102,13 +106,13 @@ def tree_nodes(engine: Engine, place: Place, trees: Sequence[Part], index: Index
 
 
 def spread_over(engine: Engine, index: Index | None) -> int:
-    """Into how many tasks trees and nodes are divided."""
+    """Returns the number of tasks among which trees and nodes are divided."""
     return engine.task_count if index is None else index.spread
 
 
 def by_bucket(table: pa.Table, *, is_divided: bool) -> Iterator[tuple[int, pa.Table]]:
-    """Rows with a column `bucket`, those of one together; all together, as LOOSE, where there is
-    but one task."""
+    """Yields each bucket with its rows, by the column `bucket`. If the rows are not divided among
+    tasks, yields all rows once, as LOOSE."""
     if not is_divided:
         yield LOOSE, table
         return
@@ -126,8 +130,8 @@ def _read_bucket(
     *,
     at_once: int,
 ) -> None:
-    """Find the nodes of the needed trees, which are all of a bucket; and keep the index as it
-    should be."""
+    """Adds the nodes of the needed trees, which are of one bucket, to `found`. Adds unknown trees
+    to the index, and replaces the parts that `Index.anew` names."""
     rows = TreeRows()
     anew: Sequence[str] = ()
     if index is not None:
@@ -166,14 +170,14 @@ def _read_bucket(
 
 
 class _Found:
-    """Gathers the nodes that one task found."""
+    """Collects the nodes that a task found in one bucket of trees."""
 
     def __init__(self) -> None:
         self._tables: list[pa.Table] = []
         self._rows = 0
 
     def add(self, nodes: pa.Table, *, data: bool, required: bool) -> None:
-        """Take nodes (NODES_SCHEMA) of trees of one kind."""
+        """Adds nodes (NODES_SCHEMA) of trees with these flags."""
         table = nodes
         for name, flag in (("data", data), ("required", required)):
             table = table.append_column(
@@ -183,11 +187,11 @@ class _Found:
         self._rows += nodes.num_rows
         if self._rows > NODE_ROWS_HELD_MAX:
             self._tables = [each_once(self._tables)]
-            self._rows = 0  # counted anew, so that it grows by as much before the next time
+            self._rows = 0  # the next merge comes after as many new rows
 
     def add_known(self, indexed: IndexedTrees, rows: pa.Table) -> None:
-        """Take what a part of the index says, of trees with these `rows` of _NEEDED; nulls for
-        those that nobody asked for."""
+        """Adds the nodes of trees from a part of the index. `rows` has a row of _NEEDED for each
+        tree of the part, with nulls for trees that are not needed."""
         for data in (True, False):
             for required in (True, False):
                 chosen = pc.and_(
@@ -197,7 +201,7 @@ class _Found:
                     self.add(indexed.nodes_of(chosen), data=data, required=required)
 
     def table(self) -> pa.Table:
-        """All, as TREE_NODES."""
+        """Returns all nodes as TREE_NODES, each once."""
         table = each_once(self._tables)
         keys = keys_of(table.column("node_id"))
         buckets = bucket_of(table.column("node_id"))
@@ -208,17 +212,17 @@ class _Found:
 
 
 def _is(column: Column, flag: bool) -> Any:  # an array of booleans
-    """Where a column of booleans says so; not where it says nothing."""
+    """Returns where a column of booleans equals `flag`; nulls are not equal to it."""
     return pc.fill_null(pc.equal(column, pa.scalar(flag)), pa.scalar(False))
 
 
 FLAGGED: Final = pa.schema([each for each in TREE_NODES if each.name not in ("key", "bucket")])
-"""TREE_NODES without what follows from the ids."""
+"""TREE_NODES without the columns that are computed from the id."""
 
 
 def each_once(tables: Sequence[pa.Table]) -> pa.Table:
-    """Rows of TREE_NODES without key and bucket, each node once: with a flag where any of its rows
-    has it."""
+    """Merges rows of FLAGGED: returns each node once, with a flag that is true if it is true in any
+    of its rows."""
     table = pa.concat_tables([FLAGGED.empty_table(), *tables])
     numbers = numbered_nodes(table)
     is_first = first_of_each(numbers)

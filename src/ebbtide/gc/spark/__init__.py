@@ -1,1 +1,1 @@
-"""Spark itself: its JVM, sessions and settings, and the engine over it."""
+"""The engine on Spark, and Spark's JVM, sessions and settings."""

@@ -1,7 +1,7 @@
-"""One archive of this program and all that it needs, for executors on machines that lack it.
+"""Packs this program and its requirements into one archive, for executors that lack them.
 
-Distributions are taken as they are installed here, so that driver and executors run the same code.
-Left out is Spark itself, which a cluster has, and what comes with it.
+The archive contains the distributions that are installed here, so that driver and executors run the
+same code. It does not contain Spark and Py4J, which a cluster has.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ebbtide.errors import Failed
 PROGRAM: Final = "ebbtide"
 SPARK: Final = frozenset({"pyspark", "py4j"})
 NO_CODE: Final = frozenset({"..", "__pycache__", "tests", "include"})
-"""Parts of paths of what nobody imports: programs, tests, headers for C."""
+"""Parts of the paths of files that are never imported: programs, tests, headers for C."""
 DIRECTORY: Final = "ebbtide_environment"
-"""Where executors unpack it, in the directory in which they run."""
+"""The directory to which executors unpack the archive, within their working directory."""
 
 
 def write_archive(target: Path) -> list[str]:
-    """Write the archive (`.tar.gz`); what it holds, as names with versions.
+    """Writes the archive (`.tar.gz`). Returns the names and versions of its distributions.
 
-    It is for the system and the Python version of this process. Raises Failed `archive_failed`
-    when it cannot be written.
+    The archive works on the system and the Python version of this process. Raises Failed
+    `archive_failed` if it cannot be written.
     """
     found = [each for _, each in sorted(_needed().items())]
     try:
@@ -48,7 +48,7 @@ def write_archive(target: Path) -> list[str]:
 
 
 def archive_settings(archive: str) -> dict[str, str]:
-    """Spark's settings by which executors use an archive at a path or URL."""
+    """Returns the Spark settings that make executors use the archive at a path or URL."""
     major, minor = sys.version_info[:2]
     return {
         "spark.archives": f"{archive}#{DIRECTORY}",
@@ -58,14 +58,14 @@ def archive_settings(archive: str) -> dict[str, str]:
 
 
 def archive_name() -> str:
-    """A name that says what an archive is for."""
+    """Returns a file name with the versions and the machine type that an archive is for."""
     tag = f"py{sys.version_info[0]}{sys.version_info[1]}"
     return f"{PROGRAM}-{distribution(PROGRAM).version}-{tag}-{platform.machine()}.tar.gz"
 
 
 def _needed() -> dict[str, Distribution]:
-    """This program's distribution and all that it requires on this system, by name. Raises Failed
-    `archive_failed` when one is not installed."""
+    """Returns the distribution of this program and all that it requires on this system, by name.
+    Raises Failed `archive_failed` if one of them is not installed."""
     found: dict[str, Distribution] = {}
     todo = [Requirement(PROGRAM)]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -88,8 +88,10 @@ def _needed() -> dict[str, Distribution]:
 
 
 def _files(found: Distribution) -> Iterator[tuple[Path, str]]:
-    """The files of a distribution that are imported, and their names in the archive. What is
-    compiled goes along: executors would take longer to compile it than most tasks last."""
+    """Yields the files of a distribution that can be imported, with their names in the archive.
+
+    Compiled files are included: for executors the compilation would take longer than most tasks.
+    """
     for path, name in _sources(found):
         yield path, name
         compiled = Path(cache_from_source(str(path))) if path.suffix == ".py" else None
@@ -99,7 +101,7 @@ def _files(found: Distribution) -> Iterator[tuple[Path, str]]:
 
 def _sources(found: Distribution) -> Iterator[tuple[Path, str]]:
     if canonicalize_name(found.name) == PROGRAM:
-        # It may be installed as a link to its source.
+        # An editable installation has only a link to the source.
         root = Path(ebbtide.__path__[0])
         for path in sorted(root.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:

@@ -1,8 +1,8 @@
-"""What a JVM starts faster with, in the user's cache directory: its command line, and a class-data
-archive, which an earlier JVM wrote when it ended.
+"""Caches two things that make a JVM start faster: its command line and a class-data archive.
 
-An entry has a key made of everything that it depends on. One that is missing, damaged or made for
-another Java costs time and never a run.
+The cache is in the user's cache directory. A JVM writes the archive when it ends, for later ones.
+The key of an entry is made of everything that the entry depends on. An entry that is missing,
+damaged or made for another Java costs time, but never makes a run fail.
 
 Sources: XDG Base Directory Specification; JEP 350, dynamic archives.
 """
@@ -24,10 +24,10 @@ from ebbtide.gc.spark.conf import JAVA_OPTIONS, MEMORY, conf_dir
 
 MAIN: Final = "org.apache.spark.deploy.SparkSubmit"
 SHELL: Final = "pyspark-shell"
-"""The application that is submitted: a gateway for Python and nothing else."""
+"""The submitted application: a gateway for Python and nothing else."""
 FOLDERS_MAX: Final = 3
-"""Entries of the cache that stay when another is made. Each takes some 150 MB, and another 350 MB
-once the packages that its links lead to are gone."""
+"""The most entries of the cache. An entry takes some 150 MB, and another 350 MB after the packages
+that its hard links lead to were removed."""
 ABANDONED_SECONDS: Final = 900
 COMMAND_FILE: Final = "command"
 JARS: Final = "jars"
@@ -52,18 +52,18 @@ _SHAPING_VARIABLES: Final = (
     "YARN_CONF_DIR",
     "_JAVA_OPTIONS",
 )
-"""Settings and variables that the launcher or the JVM itself turn into options or a class path."""
+"""Settings and variables that the launcher or the JVM turns into options or a class path."""
 _SHAPING_FILES: Final = ("spark-defaults.conf", "java-opts")
 END: Final = "\0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """An entry of the cache: a folder, which is there when something is in it, and its key.
+    """An entry of the cache: its key, and its folder, which exists once it has content.
 
-    Java takes an archive only with the class path that it was made with. Where `is_shared`, the
-    class path names hard links in this folder, so that the same jars of any virtual environment
-    have the same path, and stay while a JVM reads them.
+    Java accepts an archive only with the class path that it was made with. If `is_shared`, the
+    class path names hard links in this folder. The same jars then have the same path in all virtual
+    environments, and stay while a JVM reads them.
     """
 
     folder: Path
@@ -72,7 +72,8 @@ class Cache:
     is_shared: bool
 
     def command(self, java: str) -> list[str] | None:
-        """The command line that is kept, up to the name of the class. None without a valid one."""
+        """Returns the cached command line up to the name of the class, or None without a valid
+        one."""
         if not self._is_own():
             return None
         with suppress(OSError, UnicodeDecodeError):
@@ -82,8 +83,8 @@ class Cache:
         return None
 
     def keep(self, command: Sequence[str]) -> list[str]:
-        """Keep a command line; returns it with the class path that is to be used. OSError or
-        ValueError where it cannot be kept."""
+        """Caches a command line, and returns it with the class path to use. Raises OSError or
+        ValueError if it cannot be cached."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self._is_own():
             raise PermissionError(f"others can write {self.folder}")
@@ -98,18 +99,21 @@ class Cache:
         return kept
 
     def archive(self) -> Path | None:
-        """The class-data archive; None without a complete one."""
+        """Returns the path of the class-data archive, or None without a complete one."""
         if self._is_own():
             for file in self.folder.glob("classes-*.jsa"):
                 with suppress(OSError):
                     if file.name == f"classes-{file.stat().st_size}.jsa":
-                        os.utime(self.folder)  # the oldest entries are removed
+                        os.utime(self.folder)  # `tidy` removes the oldest folders
                         return file
         return None
 
     def make_archive(self) -> Path | None:
-        """The file that an archive is to be written to. None where none can be, or while another
-        JVM is about to: its writing takes as long as a short run."""
+        """Returns the file to write an archive to.
+
+        Returns None if no archive can be written here. Returns None also while another JVM is going
+        to write one, because that takes as long as a short run.
+        """
         if not (self._is_own() and os.access(self.folder, os.W_OK)):
             return None
         made = self.folder / f"making-{os.getpid()}-{time.monotonic_ns()}"
@@ -121,17 +125,17 @@ class Cache:
         return None
 
     def forget_archive(self) -> None:
-        """Remove the archive, so that the next JVM writes another."""
+        """Removes the archive, so that the next JVM writes a new one."""
         with suppress(OSError):
             for file in self.folder.glob("classes-*.jsa"):
                 file.unlink()
 
     def forget(self) -> None:
-        """Remove the entry."""
+        """Removes the entry."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def tidy(self) -> None:
-        """Remove the oldest entries, and files of JVMs that were killed while they wrote."""
+        """Removes the oldest entries, and the files of JVMs that were killed while they wrote."""
         with suppress(OSError):
             for file in self.folder.glob("making-*"):
                 if time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
@@ -145,8 +149,8 @@ class Cache:
         return not self.is_shared or _jars(self.folder) == _jars(self.home)
 
     def _link_jars(self) -> None:
-        """Make the hard links, unless they are there: another JVM may be about to read them. Each
-        has all of them open once Spark has started, so that they may be removed then."""
+        """Makes the hard links, unless they exist: another JVM may be going to read the existing
+        ones. After Spark has started, its JVM has all jars open, so that links may be removed."""
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as scratch:
             made = Path(scratch) / JARS
             made.mkdir()
@@ -159,7 +163,8 @@ class Cache:
             made.rename(self.folder / JARS)
 
     def _class_path(self, path: str) -> str:
-        """The class path by the links, without the folder of settings, which has no files."""
+        """Returns the class path with the links in place of the jars. The folder of settings is
+        left out, because it has no files."""
         own, linked = f"{self.home / JARS}/", f"{self.folder / JARS}/"
         entries = (each for each in path.split(os.pathsep) if Path(each) != conf_dir(self.home))
         return os.pathsep.join(
@@ -167,7 +172,7 @@ class Cache:
         )
 
     def _is_own(self) -> bool:
-        """Whether nobody else can have written it: its content is executed."""
+        """Whether only this user can write the folder. Its content is executed."""
         try:
             status = self.folder.stat()
         except OSError:
@@ -176,10 +181,11 @@ class Cache:
 
 
 def find_cache(home: Path, java_home: str, settings: Mapping[str, str]) -> Cache | None:
-    """The cache entry of JVMs with these settings.
+    """Returns the cache entry of JVMs with these settings.
 
-    None where only Spark's scripts know the command line: a `spark-env.sh` may set anything, and
-    so may the arguments in PYSPARK_SUBMIT_ARGS.
+    Returns None if only Spark's scripts can find the command line: with a `spark-env.sh` or with
+    arguments in PYSPARK_SUBMIT_ARGS, which may set anything. Returns None also without a cache
+    directory, and if Spark's jars cannot be read.
     """
     base = _cache_home()
     files = conf_dir(home)
@@ -205,7 +211,8 @@ def find_cache(home: Path, java_home: str, settings: Mapping[str, str]) -> Cache
 
 
 def _jars(folder: Path) -> list[tuple[str, int, int]] | None:
-    """Name, size and date of each file in a folder's `jars`; None where that cannot be read."""
+    """Returns name, size and date of each jar file in a folder's `jars`, or None if it cannot be
+    read."""
     try:
         with os.scandir(folder / JARS) as files:
             seen = [(each.name, each.stat()) for each in files if each.name.endswith(".jar")]
@@ -215,8 +222,9 @@ def _jars(folder: Path) -> list[tuple[str, int, int]] | None:
 
 
 def _can_be_linked(jars: Path, cache: Path) -> bool:
-    """Whether hard links from the cache to these files may be made: on one file system, and the
-    files are the user's own (Linux refuses others where `fs.protected_hardlinks` is set)."""
+    """Whether hard links to these files can be made in the cache. Both must be on one file system,
+    and the files must belong to the user: with `fs.protected_hardlinks`, Linux refuses other
+    files."""
     there = next((each for each in (cache, *cache.parents) if each.exists()), None)
     if there is None:
         return False
@@ -225,7 +233,7 @@ def _can_be_linked(jars: Path, cache: Path) -> bool:
 
 
 def has_files(folder: Path) -> bool:
-    """Whether there are any; yes where nobody can tell."""
+    """Whether a folder has files. True if it cannot be read."""
     try:
         return folder.is_dir() and any(folder.iterdir())
     except OSError:
@@ -233,7 +241,8 @@ def has_files(folder: Path) -> bool:
 
 
 def _cache_home() -> Path | None:
-    """The user's cache directory (XDG Base Directory Specification); None without a home."""
+    """Returns the user's cache directory (XDG Base Directory Specification); None without a
+    home."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     if Path(named).is_absolute():
         return Path(named)
@@ -243,7 +252,7 @@ def _cache_home() -> Path | None:
 
 
 def _text(file: Path) -> str:
-    """The text of a file of settings; empty without one."""
+    """Returns the text of a settings file, or an empty text if it cannot be read."""
     with suppress(OSError):
         return file.read_text(errors="replace")
     return ""

@@ -1,4 +1,4 @@
-"""Spark's settings: where they come from, and which of them this program chooses."""
+"""Spark's settings: reads them from their sources, and adds the defaults of this program."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SQL: Final = {
     # Times are aware and UTC everywhere, also where the machine's zone is another.
     "spark.sql.session.timeZone": "UTC",
-    # Rows are narrow (a key and a place): larger batches cross between JVM and Python in fewer
-    # steps, and one of 50,000 rows still takes less than some MB.
+    # Rows are narrow (a key and a place). Larger batches pass between JVM and Python in fewer
+    # steps, and a batch of 50,000 rows has only a few MB.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     # With adaptive execution each exchange is a job of its own, whose start takes longer than a
     # small run's work. The number of partitions follows from the cores instead.
     "spark.sql.adaptive.enabled": "false",
-    # To compile a query takes longer than a small run's work. `SparkEngine.expect` says of which
-    # runs that is not so.
+    # To compile a query takes longer than a small run's work. `SparkEngine.expect` turns the
+    # compiler on for large runs.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # Where a user turns adaptive execution on: partitions of a useful size, not one for each core.
+    # If a user turns adaptive execution on: partitions of a useful size, not one for each core.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
 }
 
@@ -49,9 +49,9 @@ def resolve(
 ) -> dict[str, str]:
     """Returns the settings that a session is started with; Spark itself adds those of the `file`.
 
-    In order of precedence: `explicit` ones, those of `spark-defaults.conf`, and defaults of this
-    program. Of these, the executors' interpreter (and an `archive` for them) come before the
-    `file`, which was not written for this program.
+    In order of precedence: `explicit` settings, those of `spark-defaults.conf` (`file`), and the
+    defaults of this program. One default comes before the `file`, which was not written for this
+    program: the interpreter of the executors, or an `archive` for them.
     """
     master = explicit.get(MASTER) or file.get(MASTER) or LOCAL_MASTER
     executors = {PYTHON: sys.executable} if archive is None else archive_settings(archive)
@@ -59,20 +59,21 @@ def resolve(
         MASTER: master,
         "spark.app.name": app_name,
         "spark.pyspark.driver.python": sys.executable,
-        # A run is no service: nobody looks at its page, and its port may be taken.
+        # A run is not a service: nobody opens its page, and the port may be taken.
         "spark.ui.enabled": "false",
-        # It would be written over this program's own progress.
+        # Spark's progress bar would overwrite this program's own.
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
     }
     if driver_memory is not None:
         defaults[MEMORY] = driver_memory
     if is_local(master):
-        # No other machine connects, and names of this one may resolve to an address that is gone.
+        # No other machine connects. This machine's name may resolve to an address that it has lost.
         defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Workers are there at once, with all that steps need.
+        # This daemon forks workers that have all modules of the steps loaded.
         defaults["spark.python.daemon.module"] = "ebbtide.gc.daemon"
-        # Spark's 200 would be as many tasks in each exchange, most of them empty.
+        # Spark's default of 200 partitions would make 200 tasks in each exchange, most of them
+        # empty.
         partitions = PARTITIONS_PER_CORE * local_cores(master)
         defaults["spark.sql.shuffle.partitions"] = str(partitions)
     else:
@@ -87,14 +88,15 @@ def is_local(master: str) -> bool:
 
 
 def local_cores(master: str) -> int:
-    """How many tasks run at once on a local master."""
+    """Returns the number of tasks that run at once on a local master."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,.*)?\])?", master)
     number = None if found is None else found[1] or "1"
     return int(number) if number and number.isdecimal() else os.cpu_count() or 1
 
 
 def read_pairs(pairs: Iterable[str]) -> dict[str, str]:
-    """The settings that texts of the form `spark.name=value` give; the last of a name counts.
+    """Returns the settings in texts of the form `spark.name=value`. If a name repeats, the last
+    value counts.
 
     Raises InvalidInput `invalid_argument`, which names the text.
     """
@@ -111,31 +113,32 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def check(conf: Mapping[str, str]) -> dict[str, str]:
-    """The same settings. Raises InvalidInput `invalid_argument` as `read_pairs` does."""
+    """Returns the settings, normalized. Raises InvalidInput `invalid_argument` as `read_pairs`
+    does."""
     return read_pairs(f"{name}={value}" for name, value in conf.items())
 
 
 def read_text(text: str) -> dict[str, str]:
-    """The settings that a text gives, as in $EBBTIDE_SPARK_CONF.
+    """Returns the settings in a text such as $EBBTIDE_SPARK_CONF.
 
-    Its pairs `spark.name=value` are separated by newlines, or by a comma before the next `spark.`;
-    any other comma belongs to a value. Empty lines do not count. Raises InvalidInput
-    `invalid_argument`, which names the pair.
+    Pairs `spark.name=value` are separated by newlines, or by a comma before the next `spark.`. Any
+    other comma belongs to a value. Empty lines are ignored. Raises InvalidInput `invalid_argument`,
+    which names the pair.
     """
     pairs = re.split(r"\n|,(?=\s*spark\.)", text)
     return read_pairs(pair for pair in pairs if pair.strip(" \t\r,"))
 
 
 def conf_of(settings: Settings) -> dict[str, str]:
-    """Spark's settings in the settings of this program: $EBBTIDE_SPARK_CONF, and the driver's
-    memory if the user set it. Raises as `read_text`."""
+    """Returns Spark's settings in the settings of this program: $EBBTIDE_SPARK_CONF, and the
+    driver's memory if the user set it. Raises as `read_text` does."""
     is_chosen = "spark_driver_memory" in settings.model_fields_set
     chosen = {MEMORY: settings.spark_driver_memory} if is_chosen else {}
     return chosen | read_text(settings.spark_conf)
 
 
 def read_defaults_file(folder: Path) -> dict[str, str]:
-    """The settings in `spark-defaults.conf` of a folder; none without the file.
+    """Returns the settings in `spark-defaults.conf` of a folder; none without the file.
 
     The format is that of `java.util.Properties.load`.
     """
@@ -154,7 +157,7 @@ def read_defaults_file(folder: Path) -> dict[str, str]:
 
 
 def spark_home() -> Path:
-    """The folder of Spark: $SPARK_HOME, or the package of PySpark, which is not imported."""
+    """Returns Spark's folder: $SPARK_HOME, or the package of PySpark. Does not import PySpark."""
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
     found = find_spec("pyspark")
@@ -163,5 +166,5 @@ def spark_home() -> Path:
 
 
 def conf_dir(home: Path) -> Path:
-    """The folder of Spark's own files of settings, which need not exist."""
+    """Returns the folder of Spark's settings files. It need not exist."""
     return Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")

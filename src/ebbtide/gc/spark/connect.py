@@ -1,7 +1,7 @@
-"""Spark Connect: frames of a server that runs elsewhere (`sc://host:port`), with no JVM here.
+"""The engine on Spark Connect: frames on a remote server (`sc://host:port`), without a JVM here.
 
-Its Python workers need this program: it is installed for the Python that the server starts. Not
-for: Spark's own masters, whose session this program starts (`session`).
+The server's Python workers need this program, installed for the Python that the server starts. Not
+for: Spark's masters, for which this program starts a session (`session`).
 
 Source: Spark's documentation, "Spark Connect Overview".
 """
@@ -24,17 +24,17 @@ from ebbtide.gc.spark.engine import NOT_ASKED, SparkEngine
 from ebbtide.imports import allow_pandas
 
 PACKAGES: Final = ("pandas", "grpc", "grpc_status", "google.rpc", "zstandard")
-"""What PySpark needs for it, by the names under which they are imported."""
+"""The packages that PySpark needs for Spark Connect, by their import names."""
 PORT: Final = 15002
 SECONDS_MAX: Final = 10
 ROWS_ASKED: Final = 1_000
 
 
 def connect(url: str, conf: Mapping[str, str]) -> SparkSession:
-    """A session at a server, with settings that a session may have.
+    """Returns a session on a server, with settings that a session can change.
 
-    Raises Failed `spark_error` where packages are missing, nothing answers, or a setting is none of
-    a session's.
+    Raises Failed `spark_error` if packages are missing, if no server answers, or if a session
+    cannot change a setting.
     """
     allow_pandas()
     _require_packages()
@@ -50,11 +50,11 @@ def connect(url: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _require_packages() -> None:
-    """PySpark ends the whole program where one is missing."""
+    """Raises Failed `spark_error` if a package is missing. PySpark would end the whole program."""
     for name in PACKAGES:
         try:
             is_there = find_spec(name) is not None
-        except ModuleNotFoundError:  # what it is a part of is missing
+        except ModuleNotFoundError:  # its parent package is missing
             is_there = False
         if not is_there:
             raise Failed(
@@ -65,7 +65,8 @@ def _require_packages() -> None:
 
 
 def _require_answer(url: str) -> None:
-    """Spark's client would ask a server that is not there for ten minutes."""
+    """Raises Failed `spark_error` if no server listens. Spark's client would try for ten
+    minutes."""
     place = urlsplit(url)
     try:
         host, port = place.hostname or "", place.port or PORT
@@ -76,25 +77,25 @@ def _require_answer(url: str) -> None:
 
 
 class _ConnectMeter(Meter):
-    """Counts tasks by what the server says of the operation that runs."""
+    """Counts the tasks of the current operation, as the server reports them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._done = self._total = 0
 
     def note(self, stages: Sequence[Any] | None, *_more: Any, **_told: Any) -> None:
-        """What pyspark calls with the progress of an operation."""
+        """Takes the progress of an operation. PySpark calls this."""
         self._done = sum(stage.num_completed_tasks for stage in stages or ())
         self._total = sum(stage.num_tasks for stage in stages or ())
 
     def reading(self) -> Reading:
-        """How many tasks have ended."""
+        """Returns the number of finished tasks."""
         seconds = super().reading().seconds
         return Reading("tasks", self._done, self._total or None, False, seconds)
 
 
 class ConnectEngine(SparkEngine):
-    """Everything on a server of Spark Connect."""
+    """Runs all steps on a server of Spark Connect."""
 
     def __init__(self, url: str, session: Callable[[], SparkSession]) -> None:
         super().__init__(session)
@@ -104,7 +105,7 @@ class ConnectEngine(SparkEngine):
         self._cores: int | None = None
 
     def spark(self) -> SparkSession:
-        """See `SparkEngine.spark`."""
+        """Returns the session, connected on first use. Raises Failed `spark_error`."""
         if self._connected is None:
             self._connected = self._session()
             self._connected.registerProgressHandler(self._progress.note)  # type: ignore[arg-type]  # takes more
@@ -113,21 +114,22 @@ class ConnectEngine(SparkEngine):
 
     @property
     def name(self) -> str:
-        """See `Engine.name`."""
+        """The name in reports: Spark's version and the server's URL."""
         if self._connected is None:
             return NOT_ASKED
         return f"Spark {self._connected.version} on {self._url}"
 
     @property
     def cores(self) -> int:
-        """See `Engine.cores`: into as many partitions Spark divides what nobody divided."""
+        """The number of tasks that run at the same time: the server's default number of
+        partitions."""
         if self._cores is None:
             numbers = self.spark().range(ROWS_ASKED)
             self._cores = numbers.select(spark_partition_id()).distinct().count()
         return self._cores
 
     def name_jobs(self, run_id: str, step: str) -> None:
-        """See `Engine.name_jobs`: as tags of Spark's operations."""
+        """Sets run and step as tags of Spark's operations."""
         super().name_jobs(run_id, step)
         if self._connected is not None:
             self._tag(self._connected)
@@ -139,7 +141,7 @@ class ConnectEngine(SparkEngine):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See `SparkEngine.watching`."""
+        """A context for a call that waits for an operation: an interrupt ends all operations."""
         try:
             yield
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Frames on Spark, and the engine that makes them."""
+"""The engine that runs steps on Spark, and its frames."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from ebbtide.gc.spark.watch import EXECUTORS_WAIT, watched
 from ebbtide.imports import allow_pandas
 
 ROWS_PER_PARTITION: Final = 500_000
-"""Of an exchange: what a task has of each side of a join fits easily into its memory."""
+"""The rows in a partition of an exchange. A partition of each side of a join then fits easily into
+a task's memory."""
 COMPILED_FROM: Final = 500_000
-"""So many rows are gone through in less time by compiled code, the compiling included."""
-NOT_ASKED: Final = "Spark, which nothing was left to do for"
+"""The number of rows from which on compiled code saves time, including the compilation."""
+NOT_ASKED: Final = "Spark (not started: there was no work)"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _ERROR: Final = re.compile(r"ebbtide-error<([A-Za-z0-9+/=]+)>")
 _NOT_TOLD: Final = ("Caused by", "Traceback", "at ", "Driver stacktrace", "JVM stacktrace")
@@ -38,7 +39,7 @@ _PYTHON_TRACE: Final = "Traceback (most recent call last):"
 
 
 class SparkFrame(Frame):
-    """A DataFrame of Spark's."""
+    """A frame that is a DataFrame of Spark's."""
 
     def __init__(self, frame: DataFrame, schema: pa.Schema, engine: SparkEngine) -> None:
         self.schema = schema
@@ -49,47 +50,48 @@ class SparkFrame(Frame):
         return SparkFrame(frame, schema, self._engine)
 
     def map(self, step: Step, schema: pa.Schema) -> SparkFrame:
-        """See `Frame.map`."""
+        """Applies a step to each partition, as `Frame.map` says."""
         mapped = self.frame.mapInArrow(_telling(step), from_arrow_schema(schema))
         return self._new(mapped, schema)
 
     def union(self, other: Frame) -> SparkFrame:
-        """See `Frame.union`."""
+        """Returns the rows of both frames."""
         return self._new(self.frame.unionByName(_of(other)), self.schema)
 
     def select(self, *names: str) -> SparkFrame:
-        """See `Frame.select`."""
+        """Returns these columns alone."""
         schema = pa.schema([self.schema.field(name) for name in names])
         return self._new(self.frame.select(*names), schema)
 
     def named(self, *names: str) -> SparkFrame:
-        """See `Frame.named`."""
+        """Returns the same columns with other names."""
         schema = pa.schema([f.with_name(n) for f, n in zip(self.schema, names, strict=True)])
         return self._new(self.frame.toDF(*names), schema)
 
     def distinct(self) -> SparkFrame:
-        """See `Frame.distinct`."""
+        """Returns each row once."""
         return self._new(self.frame.distinct(), self.schema)
 
     def join(self, other: Frame, on: str, how: How) -> SparkFrame:
-        """See `Frame.join`. A hash table of a partition of the other's is smaller than two sorted
-        sides, and made in less time."""
+        """Joins the frames as `Frame.join` says. Spark makes a hash table of each partition of the
+        other frame: this takes less memory and time than to sort both sides."""
         joined = self.frame.join(_of(other).hint("shuffle_hash"), on, how)
         more = [each for each in other.schema if each.name != on] if how == "left" else []
         schema = pa.schema([*self.schema, *more])
         return self._new(joined.select(*schema.names), schema)
 
     def gathered(self, partitions: int, *names: str) -> SparkFrame:
-        """See `Frame.gathered`."""
+        """Divides and sorts the rows as `Frame.gathered` says."""
         moved = self.frame.repartitionById(partitions, names[0])
         return self._new(moved.sortWithinPartitions(*names), self.schema)
 
     def kept(self) -> SparkFrame:
-        """See `Frame.kept`. Until the engine forgets it."""
+        """Returns the same frame, computed once and kept until `SparkEngine.forget`."""
         return self._new(self._engine.keep(self.frame), self.schema)
 
     def collect(self) -> pa.Table:
-        """See `Frame.collect`. Failed `spark_error` for what is no step's."""
+        """Returns all rows. Raises the errors of `Frame.collect`, and Failed `spark_error` for an
+        error that no step raised."""
         try:
             with self._engine.watching():
                 return self.frame.toArrow().cast(self.schema)
@@ -108,8 +110,8 @@ def _of(frame: Frame) -> DataFrame:
 
 
 def _telling(step: Step) -> Step:
-    """The same step, whose errors find their way to the driver: Spark passes on nothing but text,
-    from which `collect` reads them."""
+    """Returns the step with its errors encoded as text, because Spark passes only text to the
+    driver. `collect` decodes them."""
 
     def told(batches: Batches) -> Batches:
         try:
@@ -122,14 +124,14 @@ def _telling(step: Step) -> Step:
 
 
 class TaskMeter(Meter):
-    """Counts the tasks of the jobs that run, by what Spark says of itself."""
+    """Counts the tasks of the running jobs, as Spark's status tracker reports them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.context: SparkContext | None = None
 
     def reading(self) -> Reading:
-        """How many tasks of the stages that run have ended."""
+        """Returns the number of finished tasks in the running stages."""
         known, done, total = super().reading(), 0, 0
         if self.context is None:
             return known
@@ -142,8 +144,8 @@ class TaskMeter(Meter):
 
 
 class SparkEngine(Engine):
-    """Everything on Spark. `session` is asked for a session when the first step begins. A job fails
-    when its cluster has had no executor for `executors_wait`."""
+    """Runs all steps on Spark. `session` is called when the first step begins. A job fails if its
+    cluster has had no executor for `executors_wait`."""
 
     def __init__(
         self,
@@ -160,7 +162,7 @@ class SparkEngine(Engine):
         self._kept: list[DataFrame] = []
 
     def spark(self) -> SparkSession:
-        """The session, started when first asked for. Raises Failed (`java_not_found`,
+        """Returns the session, which starts on first use. Raises Failed (`java_not_found`,
         `spark_error`)."""
         allow_pandas()
         spark = self._session()
@@ -171,7 +173,7 @@ class SparkEngine(Engine):
 
     @property
     def name(self) -> str:
-        """See `Engine.name`."""
+        """The name in reports: Spark's version and master."""
         context = self._meter.context
         if context is None:
             return NOT_ASKED
@@ -179,16 +181,16 @@ class SparkEngine(Engine):
 
     @property
     def cores(self) -> int:
-        """See `Engine.cores`."""
+        """The number of tasks that run at the same time."""
         return self.spark().sparkContext.defaultParallelism
 
     @property
     def fetches_at_once(self) -> int:
-        """See `Engine.fetches_at_once`."""
+        """The number of files that a task may fetch before it works on them."""
         return AT_ONCE
 
     def name_jobs(self, run_id: str, step: str) -> None:
-        """See `Engine.name_jobs`: as description and group of Spark's jobs, in its pages and event
+        """Sets run and step as group and description of Spark's jobs, for its pages and event
         log."""
         self._named = run_id, step
         self.meter.begin("tasks")
@@ -200,7 +202,8 @@ class SparkEngine(Engine):
         context.setJobGroup(run_id, f"ebbtide {run_id}: {step}".replace(" :", ":"))
 
     def expect(self, rows: int) -> None:
-        """See `Engine.expect`."""
+        """Sets the number of partitions of an exchange for so many rows, and turns Spark's compiler
+        on if there are many."""
         count = max(self.tasks_for(rows), rows // ROWS_PER_PARTITION)
         is_much = rows >= COMPILED_FROM
         conf = self.spark().conf
@@ -209,16 +212,16 @@ class SparkEngine(Engine):
         conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if is_much else "NO_CODEGEN")
 
     def watching(self) -> AbstractContextManager[None]:
-        """A context for the call that waits for a job: an interrupt ends the job."""
+        """A context for a call that waits for a job: an interrupt ends the job."""
         return watched(self.spark().sparkContext, self._named[0], self._executors_wait)
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Have Spark keep what a frame comes to, until it is to `forget`."""
+        """Makes Spark keep the rows of a frame until `forget`."""
         self._kept.append(frame.persist())
         return self._kept[-1]
 
     def forget(self) -> None:
-        """See `Engine.forget`."""
+        """Drops the rows of all frames that are kept."""
         while self._kept:
             with suppress(Exception):  # a JVM that died keeps nothing
                 self._kept.pop().unpersist()
@@ -226,10 +229,10 @@ class SparkEngine(Engine):
     def frame(
         self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
     ) -> SparkFrame:
-        """See `Engine.frame`."""
+        """Returns the rows that a step yields for each task. Each task is one partition."""
         spark, given = self.spark(), list(tasks)
         if not given:
-            # From a table of Arrow's: a list would be read by Python workers of another kind.
+            # An Arrow table, because a list would need Python workers of another kind.
             empty = spark.createDataFrame(schema.empty_table(), from_arrow_schema(schema))
             return SparkFrame(empty, schema, self)
 
@@ -243,13 +246,13 @@ class SparkEngine(Engine):
 
 
 def _reason(error: Exception) -> str:
-    """The line of a Spark error that says what happened, without traces of Python and Java."""
+    """Returns the line of a Spark error that says the reason, without traces of Python and Java."""
     if _is_unreachable(error):
         return "its JVM has ended, perhaps for lack of memory (EBBTIDE_SPARK_DRIVER_MEMORY)"
     lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
     told = [line for line in lines if not line.startswith(_NOT_TOLD)] or [type(error).__name__]
     of_task = next(filter(None, map(_OF_TASK.search, lines)), None)
-    # A trace of Python ends with its error.
+    # The last line of a Python trace is the error.
     return told[-1] if of_task is None or of_task[1].endswith(_PYTHON_TRACE) else of_task[1]
 
 

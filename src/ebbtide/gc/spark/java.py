@@ -1,4 +1,4 @@
-"""Which Java there is."""
+"""Finds a Java installation that Spark runs on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ JAVA_MIN: Final = 17
 
 
 def find_java() -> str:
-    """JAVA_HOME of a Java that Spark runs on. Failed `java_not_found`, saying what to install."""
+    """Returns JAVA_HOME of a Java that Spark runs on. Raises Failed `java_not_found`, which says
+    what to install."""
     for home in _candidates():
         if _version(home) >= JAVA_MIN:
             return str(home)
@@ -36,7 +37,7 @@ def _candidates() -> list[Path]:
 
 
 def _version(home: Path) -> int:
-    """The major version of the Java at `home`; 0 when it does not run."""
+    """Returns the major version of the Java at `home`, or 0 if it does not run."""
     release = home / "release"
     try:
         for line in release.read_text().splitlines():

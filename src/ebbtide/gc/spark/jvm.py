@@ -1,10 +1,10 @@
-"""The JVM that Spark runs in, started in half of the time that PySpark's own scripts take.
+"""Starts the JVM that Spark runs in, in half of the time that PySpark's own scripts take.
 
-The scripts start one JVM to work out the command line of another; here that command line is kept
+The scripts start one JVM to find the command line of another. Here the command line is cached
 (`cache`). The JVM maps its classes from a class-data archive, if there is one, or writes one.
 
-Not for: settings of a session, which `session` chooses. PySpark is not imported here, because that
-takes long and the JVM can start meanwhile.
+Not for: the settings of a session, which `session` chooses. This module does not import PySpark:
+the import takes long, and the JVM can start at the same time.
 
 Source: `org.apache.spark.launcher.Main`, which prints a command line.
 """
@@ -30,19 +30,19 @@ from ebbtide.gc.spark.conf import JAVA_OPTIONS, spark_home
 
 POLL_SECONDS: Final = 0.005
 SHORT_OPTION: Final = "-XX:TieredStopAtLevel=1"
-"""The JVM compiles quickly and optimizes little: better for a run of less than some minutes."""
+"""The JVM compiles quickly and optimizes little. That is better for runs of up to a few minutes."""
 
 _TELLING: Final = re.compile(r"Exception|Error|^Invalid|^Unrecognized|not found")
 _REFUSED: Final = re.compile(r"\[(?:warning|error) *\]|verification failed|mismatch")
 _GENERAL: Final = re.compile(r"Error occurred during|Could not create the Java|A fatal exception")
-"""Lines of a JVM's output that say why it ended, those of its log on a refused archive, and lines
-that say nothing."""
+"""Patterns of a JVM's lines. `_TELLING` matches output that says why it ended, and `_GENERAL`
+output that gives no reason. `_REFUSED` matches log lines about an archive that it refused."""
 
-# Ctrl-C and a service manager's SIGTERM reach the whole group. They mean the run, which still needs
-# its JVM to end in good order. Signals that are ignored stay so behind `exec`.
+# Ctrl-C and a service manager's SIGTERM reach the whole process group. They are meant for the run,
+# which needs its JVM for an orderly end. An ignored signal stays ignored after `exec`.
 _RUN: Final = 'trap "" INT TERM; exec "$@"'
-# The archive is renamed when it is complete: no other JVM sees half of one. Its name says its size,
-# because Java 17 crashes on an archive that was cut off.
+# The archive is renamed when it is complete, so that no other JVM sees a part of it. Its name has
+# its size, because Java 17 crashes on an archive that was cut off.
 _RUN_AND_MAKE: Final = """trap "" INT TERM
 made=$1 folder=$2
 shift 2
@@ -52,8 +52,8 @@ rm -f "$made"
 
 
 class Jvm:
-    """A JVM that starts, or answers. It ends when its standard input is closed: with `close`, or
-    with this process. What it prints goes to a file, or to stderr when it `is_shown`."""
+    """A JVM that starts or runs. It ends when its standard input is closed: by `close`, or at the
+    end of this process. Its output goes to a file, or to stderr if it `is_shown`."""
 
     def __init__(
         self,
@@ -63,9 +63,10 @@ class Jvm:
         short: bool = False,
         is_shown: bool = False,
     ) -> None:
-        """Start it with Spark's `settings`. `short`: for a run of less than some minutes.
+        """Starts the JVM with Spark's `settings`. `short`: for runs of up to a few minutes.
 
-        On first use a command line is worked out before, which takes some tenths of a second.
+        On first use Spark's launcher finds the command line before. This takes some tenths of a
+        second.
         """
         self._settings = dict(settings)
         self._is_shown = is_shown
@@ -78,13 +79,14 @@ class Jvm:
         self.process = self._start()
 
     def wait(self) -> tuple[int, str]:
-        """Wait until it answers; its port on the loopback address, and the secret to connect with.
+        """Waits until the JVM answers. Returns its port on the loopback address, and the secret to
+        connect with.
 
-        Raises Failed `spark_error` with the reason when it ends before that.
+        Raises Failed `spark_error` with the reason if the JVM ends before that.
         """
         answer = self._answer()
         if answer is None and self._cache is not None:
-            # Something in the cache, or without the scripts, may be the reason.
+            # The cache, or the start without PySpark's scripts, may be the reason.
             self._cache.forget()
             self._cache = None
             self._close_input()
@@ -98,13 +100,14 @@ class Jvm:
         return answer
 
     def settle(self) -> None:
-        """Call this when the session is there: files that only its start needs are removed."""
+        """Removes the files that only the start needs, and an archive that the JVM refused. To be
+        called when the session exists."""
         if self._cache is not None and _is_refused(self._read("archive.log")):
             self._cache.forget_archive()
-        self._directory.cleanup()  # the JVM has its own handle of the file that it prints to
+        self._directory.cleanup()  # the JVM keeps its output file open
 
     def reason(self) -> str:
-        """The line of its output that says why it failed."""
+        """Returns the line of the JVM's output that says why it failed."""
         output = (line.strip() for line in self._read("output").splitlines())
         lines = [line for line in output if line and not _GENERAL.search(line)]
         telling = [line for line in lines if _TELLING.search(line) and " WARN " not in line]
@@ -112,8 +115,8 @@ class Jvm:
         return (telling[0] if telling else fallback)[:300]
 
     def close(self) -> None:
-        """Have it end, which takes about a second, and do not wait for that. One that has not
-        answered yet looks at its input later, or never: it is killed."""
+        """Makes the JVM end, which takes about a second, and does not wait for it. A JVM that has
+        not answered yet is killed, because it may not read its input."""
         if not self._has_answered:
             self._kill()
         self._close_input()
@@ -121,7 +124,7 @@ class Jvm:
         self._directory.cleanup()
 
     def _kill(self) -> None:
-        """Kill the process, and the one that a shell waits for."""
+        """Kills the process, and the child that a shell waits for."""
         with suppress(OSError):
             pid = self.process.pid
             for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -147,14 +150,15 @@ class Jvm:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                # Standard output belongs to what this program answers.
+                # Standard output is for the results of this program.
                 stdout=2 if self._is_shown else output,
                 stderr=2 if self._is_shown else output,
                 env=environment,
             )
 
     def _fast(self, environment: Mapping[str, str]) -> list[str] | None:
-        """The command line without the scripts; None where only they can tell it."""
+        """Returns the command line without PySpark's scripts, or None if only the scripts can find
+        it."""
         if self._cache is None:
             return None
         program = str(Path(self._java_home) / "bin" / "java")
@@ -176,7 +180,7 @@ class Jvm:
             options += [
                 f"-XX:SharedArchiveFile={archive}",
                 "-Xshare:auto",
-                "-XX:+VerifySharedSpaces",  # costs nothing that could be measured
+                "-XX:+VerifySharedSpaces",  # costs no measurable time
                 f"-Xlog:cds=info:file={log}",
             ]
         elif cache and _can_be_archived(words) and (made := cache.make_archive()):
@@ -185,7 +189,7 @@ class Jvm:
         return ["/bin/sh", "-c", _RUN, "sh", program, *options, *arguments]
 
     def _scripts(self) -> list[str]:
-        """The command line with PySpark's scripts, which follow everything that a user can set."""
+        """Returns the command line with PySpark's scripts, which respect all settings of users."""
         settings = dict(self._settings)
         if self._short:
             settings[JAVA_OPTIONS] = f"{SHORT_OPTION} {settings.get(JAVA_OPTIONS, '')}".strip()
@@ -194,14 +198,14 @@ class Jvm:
         return ["/bin/sh", "-c", _RUN, "sh", submit, *_as_arguments(settings), *submitted]
 
     def _answer(self) -> tuple[int, str] | None:
-        """Port and secret; None when it has ended."""
+        """Waits for the port and the secret. Returns None if the JVM has ended."""
         gateway = Path(self._directory.name) / "gateway"
         while not gateway.exists():
             if self.process.poll() is not None:
                 return None
             time.sleep(POLL_SECONDS)
-        # As `org.apache.spark.api.python.PythonGatewayServer` writes them, and renames the file
-        # when it is complete: the port, the secret's length, both in four bytes, and the secret.
+        # `org.apache.spark.api.python.PythonGatewayServer` writes the port and the length of the
+        # secret, in four bytes each, and the secret. It renames the file when it is complete.
         told = gateway.read_bytes()
         size = int.from_bytes(told[4:8])
         return int.from_bytes(told[:4]), told[8 : 8 + size].decode()
@@ -215,14 +219,15 @@ class Jvm:
 def _work_out(
     program: str, home: Path, environment: Mapping[str, str], settings: Mapping[str, str]
 ) -> list[str] | None:
-    """The command line up to the name of the class, from Spark's launcher; None when it fails."""
+    """Asks Spark's launcher for the command line. Returns it up to the name of the class, or None
+    if the launcher fails."""
     launcher = [program, "-XX:TieredStopAtLevel=1", "-cp", f"{home}/jars/*"]
     arguments = ["org.apache.spark.launcher.Main", MAIN, *_as_arguments(settings), SHELL]
     try:
         done = subprocess.run(
             [*launcher, *arguments], env=environment, capture_output=True, check=True
         )
-        # The first word is empty; text before it is a message for the user.
+        # The output begins with an empty word. Text before that is a message for the user.
         words = done.stdout.decode().partition(END)[2].lstrip("\n").split(END)
         return words[: words.index(MAIN)]
     except (OSError, subprocess.CalledProcessError, ValueError):
@@ -230,7 +235,7 @@ def _work_out(
 
 
 def _can_be_archived(words: Sequence[str]) -> bool:
-    """Whether Java can archive classes with this class path: without folders that hold files."""
+    """Whether Java can archive classes with this class path: it must have no folder with files."""
     with suppress(ValueError, IndexError, OSError):
         path = words[words.index("-cp") + 1]
         return not any(has_files(Path(each)) for each in path.split(os.pathsep))
@@ -238,7 +243,7 @@ def _can_be_archived(words: Sequence[str]) -> bool:
 
 
 def _is_refused(log: str) -> bool:
-    """Whether the JVM says that it could not use the archive."""
+    """Whether the log says that the JVM could not use the archive."""
     return _REFUSED.search(log) is not None
 
 
@@ -247,6 +252,6 @@ def _as_arguments(settings: Mapping[str, str]) -> list[str]:
 
 
 def _scala(home: Path) -> str:
-    """The version of Scala that Spark was built with, which its files are named after."""
+    """Returns the version of Scala that Spark was built with, from the names of its files."""
     core = next((home / "jars").glob("spark-core_*.jar"), None)
     return "" if core is None else core.name.removeprefix("spark-core_").partition("-")[0]

@@ -1,9 +1,11 @@
-"""The Spark session of a run: one place for its configuration, its start and its end.
+"""Starts and ends the Spark session of a run.
 
-`launch` starts the JVM and returns; `Launched.session` waits for it. In between, the caller imports
-what it needs: PySpark takes long to import, so this module does that in the functions that use it.
+`launch` starts the JVM and returns; `Launched.session` waits for the JVM. In between, the caller
+can import its modules. PySpark takes long to import, so that this module imports it only in the
+functions that use it.
 
-Executors must use the driver's interpreter, whatever the shell says, or they import other packages.
+Executors must use the driver's interpreter, and ignore the shell's: otherwise they import other
+packages.
 """
 
 from __future__ import annotations
@@ -42,26 +44,27 @@ if TYPE_CHECKING:
 
 
 _OWNER: Final = "ebbtide_jvm"
-"""The attribute of a gateway to a JVM that was started here."""
+"""The attribute of a gateway that has the `Jvm`, if this module started it."""
 _SHOWN: Final = frozenset({"spark.log.level", "spark.ui.showConsoleProgress"})
-"""Who sets one of these wants to see what Spark prints."""
+"""A user who sets one of these settings wants to see Spark's output."""
 
 
 class Launched:
-    """A JVM that starts, for one session."""
+    """A starting JVM, for one session."""
 
     def __init__(self, jvm: Jvm | None, settings: Mapping[str, str]) -> None:
-        """`jvm`: None where `spark-submit` started it, or where a session is active already. Only
-        the first of these still needs `settings`."""
+        """`jvm` is None if `spark-submit` started the JVM, or if a session is active. `settings`
+        are used only under `spark-submit`."""
         self._jvm = jvm
         self._settings = settings
         self._gateway: tuple[int, str] | None = None
 
     def session(self) -> SparkSession:
-        """Wait for the JVM and connect. A second call returns the same session.
+        """Waits for the JVM, connects, and returns the session. A second call returns the same
+        session.
 
-        Raises Failed `spark_error` with the reason in one line, when the JVM ends while it starts
-        or Spark refuses a setting. The JVM has ended then.
+        Raises Failed `spark_error` with the reason in one line, if the JVM ends while it starts, or
+        if Spark refuses a setting. The JVM has ended then.
         """
         from pyspark.sql import SparkSession
 
@@ -80,12 +83,12 @@ class Launched:
                 raise
             raise Failed("spark_error", f"Spark did not start: {reason}") from error
         self._jvm.settle()
-        self._jvm = None  # from here on `end` ends it
+        self._jvm = None  # from here on `end` ends the JVM
         return session
 
     def gateway(self) -> tuple[int, str]:
-        """Wait until the JVM answers: its port, and the secret to connect with, for `attach` in
-        other processes. Raises as `session`."""
+        """Waits until the JVM answers. Returns its port, and the secret to connect with, for
+        `attach` in other processes. Raises as `session` does."""
         assert self._jvm is not None
         if self._gateway is None:
             try:
@@ -102,7 +105,7 @@ class Launched:
         return self._jvm is not None and self._jvm.process.poll() is None
 
     def close(self) -> None:
-        """End a JVM whose session is not needed after all. Does nothing behind `session`."""
+        """Ends the JVM if no session is needed. Does nothing after `session` returned."""
         if self._jvm is not None:
             self._jvm.close()
             self._jvm = None
@@ -117,14 +120,14 @@ def launch(
     conf: Mapping[str, str] | None = None,
     short: bool = False,
 ) -> Launched:
-    """Start the JVM of a session, and return at once.
+    """Starts the JVM of a session, and returns at once.
 
-    `master` is Spark's URL of one; without any it is `local[*]`. `driver_memory` holds where no
-    setting names `spark.driver.memory`. Executors run this interpreter, or with an `archive` (see
-    `archive_settings`) their own. `short`: for a run of less than some minutes. `resolve` says
-    where settings come from.
+    `master` is Spark's URL of a master; without one in any setting it is `local[*]`.
+    `driver_memory` applies if no setting names `spark.driver.memory`. Executors use this
+    interpreter, or their own with an `archive` (`archive_settings`). `short`: for runs of up to a
+    few minutes. The order of settings is that of `resolve`.
 
-    Nothing is started under `spark-submit`, or beside an active session.
+    Starts nothing under `spark-submit`, or if a session is active.
 
     Raises Failed (`java_not_found`) and InvalidInput (`invalid_argument`, a setting).
     """
@@ -145,7 +148,7 @@ def launch(
     try:
         with interrupts.held():
             jvm = Jvm(settings, java_home=java_home, short=short, is_shown=is_shown)
-    except BaseException:  # an interrupt, which waited for the end of the block
+    except BaseException:  # such as an interrupt, which is raised at the end of the block
         if jvm is not None:
             jvm.close()
         raise
@@ -153,10 +156,12 @@ def launch(
 
 
 def attach(gateway: tuple[int, str]) -> SparkSession:
-    """A session of this process in a JVM that another process launched (`Launched.gateway`), beside
-    those of others: its settings are its own, Spark's context is shared. It ends with neither.
+    """Connects to a JVM that another process launched (`Launched.gateway`), and returns a session.
 
-    Raises Failed `spark_error` where nothing answers there.
+    The session has its own settings, and shares Spark's context with those of other processes. The
+    JVM and the context do not end with this process.
+
+    Raises Failed `spark_error` if the JVM does not answer.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -168,7 +173,7 @@ def attach(gateway: tuple[int, str]) -> SparkSession:
         with _named(*gateway):
             connected: Any = launch_gateway()  # type: ignore[no-untyped-call]
         packages = connected.jvm.org.apache.spark
-        # Whoever comes first makes it, of the settings that the JVM was started with.
+        # The first process makes the context, from the settings that the JVM was started with.
         context = packages.SparkContext.getOrCreate()
         shared = packages.api.java.JavaSparkContext.fromSparkContext(context)
         conf = SparkConf(_jconf=shared.getConf())
@@ -183,12 +188,12 @@ def attach(gateway: tuple[int, str]) -> SparkSession:
 
 
 def end(session: SparkSession) -> None:
-    """End a session and its JVM. Another one can be built then. Does nothing for one that has
-    ended: two runs of one process share a session, and each says that it is over.
+    """Ends a session and its JVM, so that another session can be started.
 
-    On this machine alone the JVM is not waited for: its input is closed, and it ends within about a
-    second, or writes its class-data archive before. With an event log, or on a cluster, the session
-    is stopped first: the log is complete then, and the executors are released.
+    Does nothing for a session that has ended: two runs of one process share a session, and both end
+    it. With a local master this closes the JVM's input and does not wait. The JVM ends within about
+    a second, or writes its class-data archive before. With an event log, or on a cluster, the
+    session is stopped first, so that the log is complete and the executors are released.
     """
     from pyspark import SparkContext
 
@@ -197,24 +202,24 @@ def end(session: SparkSession) -> None:
         return
     gateway: Any = SparkContext._gateway  # of py4j, which has no types
     jvm: Jvm | None = None if gateway is None else vars(gateway).get(_OWNER)
-    if jvm is None:  # somebody else started it, such as `spark-submit`
+    if jvm is None:  # another program started the JVM, such as `spark-submit`
         session.stop()
         return
     if _must_be_stopped(session):
         session.stop()
     if (server := context._accumulatorServer) is not None:
-        # Its own end takes up to half a second.
+        # The server takes up to half a second to end.
         threading.Thread(target=server.shutdown, daemon=True).start()
     _forget(context)
     jvm.close()
 
 
 def make_archive(*, driver_memory: str, conf: Mapping[str, str] | None = None) -> Path | None:
-    """Make the class-data archive that sessions with these arguments start from, and wait for it.
+    """Makes the class-data archive that sessions with these arguments start from, and waits for it.
 
-    Returns its path; None where none can be made: Spark has settings in files that only its scripts
-    read, the cache directory cannot be written, or a session is active. Takes a minute at most
-    machines, and no time when the archive is there. Raises as `launch` and `Launched.session` do.
+    Returns its path. Returns None if only Spark's scripts can read its settings, if the cache
+    directory is not writable, or if a session is active. On most machines this takes a minute; it
+    takes no time if the archive exists. Raises as `launch` and `Launched.session` do.
     """
     settings = resolve(
         check(conf or {}),
@@ -237,7 +242,7 @@ def make_archive(*, driver_memory: str, conf: Mapping[str, str] | None = None) -
 
 
 def _is_active() -> bool:
-    """Whether a session is active. Without an import of PySpark there is none."""
+    """Whether a session is active. If PySpark was not imported, none is."""
     if "pyspark.sql" not in sys.modules:
         return False
     from pyspark.sql import SparkSession
@@ -246,7 +251,7 @@ def _is_active() -> bool:
 
 
 def _connect(jvm: Jvm) -> SparkSession:
-    """A session in a JVM that starts. Settings are those that it was started with."""
+    """Returns a session in a starting JVM, with the settings that the JVM was started with."""
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -265,8 +270,8 @@ def _connect(jvm: Jvm) -> SparkSession:
 
 
 def _connect_submitted(settings: Mapping[str, str]) -> SparkSession:
-    """A session in the JVM of `spark-submit`. Its settings come before defaults, and `settings`
-    before both, but for the master."""
+    """Returns a session in the JVM of `spark-submit`. `settings` come before those of
+    `spark-submit`, and these before defaults; the master is always that of `spark-submit`."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -282,23 +287,23 @@ def _connect_submitted(settings: Mapping[str, str]) -> SparkSession:
         return SparkSession(context)
     except Exception as error:
         raise Failed(
-            "spark_error", f"Spark did not start on what it was submitted to: {error}"
+            "spark_error", f"Spark did not start in the JVM of spark-submit: {error}"
         ) from error
 
 
 def _settle(context: SparkContext) -> None:
-    """Adapts a new context to this program: Ctrl-C stays with it, and the JVM may end."""
+    """Adapts a new context to this program: this program handles Ctrl-C, and the JVM may end."""
     if interrupts.is_installed():
         # PySpark's handler of Ctrl-C calls the JVM even within another call, which breaks both.
         interrupts.install()
     server: Any = vars(context).get("_accumulatorServer")
     if server is not None:
-        # It reads from the JVM, and prints a trace if the JVM ends.
+        # The server reads from the JVM, and would print a trace when the JVM ends.
         server.handle_error = lambda *_: None
 
 
 def _quiet_py4j() -> None:
-    """Keeps Py4J from printing errors, with traces, that it also raises."""
+    """Keeps Py4J from printing errors with traces. Py4J also raises these errors."""
     logging.getLogger().addFilter(_is_not_of_py4j)
 
 
@@ -308,7 +313,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _named(port: int, secret: str) -> Iterator[None]:
-    """In the block, PySpark connects to a JVM and starts none."""
+    """Within the block, PySpark connects to this JVM and starts none."""
     names = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     os.environ |= names
     try:
@@ -319,7 +324,8 @@ def _named(port: int, secret: str) -> Iterator[None]:
 
 
 def _forget(context: Any) -> None:  # private parts of PySpark's classes
-    """Have PySpark forget its JVM, without a call to it: else a later session would use this."""
+    """Makes PySpark forget its JVM, without a call to the JVM. Otherwise a later session would use
+    it."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -332,14 +338,15 @@ def _forget(context: Any) -> None:  # private parts of PySpark's classes
 
 
 def _must_be_stopped(session: SparkSession) -> bool:
-    """Whether somebody else waits for its proper end: executors, or readers of an event log."""
+    """Whether the session needs an orderly end: for executors, or for the readers of an event
+    log."""
     context = session.sparkContext
     event_log = context.getConf().get("spark.eventLog.enabled", "false")
     return not is_local(str(context.master)) or str(event_log).lower() == "true"
 
 
 def _reason(error: BaseException, jvm: Jvm) -> str:
-    """One line that says why Spark did not start."""
+    """Returns one line that says why Spark did not start."""
     text = str(error)
     thrown: Any = getattr(error, "java_exception", None)  # of py4j, which has no types
     with suppress(Exception):  # the JVM may be gone
@@ -349,7 +356,7 @@ def _reason(error: BaseException, jvm: Jvm) -> str:
 
 
 def _use(session: SparkSession) -> None:
-    """Have the JVM load the classes that a run needs: batches, an exchange, a join."""
+    """Makes the JVM load the classes that a run needs: batches, an exchange, a join."""
     keys = session.range(1000, numPartitions=2).mapInArrow(lambda batches: batches, "id long")
     wanted = session.range(10).withColumnRenamed("id", "key")
     joined = keys.join(wanted, keys["id"] == wanted["key"], "left_anti")

@@ -25,8 +25,8 @@ EXECUTORS_WAIT: Final = timedelta(minutes=10)
 
 
 class _Watch(threading.Thread):
-    """Watches the jobs of one group until `done` is set. `is_alone`: no executor was there for too
-    long."""
+    """Watches the jobs of one group until `done` is set. `is_alone`: the cluster has had no
+    executor for too long."""
 
     def __init__(self, context: SparkContext, group: str, executors_wait: timedelta) -> None:
         super().__init__(name="watch over a Spark job", daemon=True)
@@ -39,7 +39,7 @@ class _Watch(threading.Thread):
         self._has_others = not is_local(str(context.master))
 
     def run(self) -> None:
-        """Cancels the jobs when it has to. The job itself reports a JVM that died."""
+        """Watches the jobs and cancels them. Ignores a JVM that died: the job itself reports it."""
         with suppress(Exception):
             self._watch()
 
@@ -56,7 +56,7 @@ class _Watch(threading.Thread):
                 self._context.cancelJobGroup(self._group)
 
     def _executors(self) -> int:
-        """The number of executors. Spark's own number includes the driver."""
+        """Returns the number of executors. Spark's own number includes the driver."""
         java: Any = self._context._jsc  # PySpark has no public way to ask
         return len(java.sc().statusTracker().getExecutorInfos()) - 1
 
@@ -89,8 +89,11 @@ def watched(context: SparkContext, group: str, executors_wait: timedelta) -> Ite
 
 
 def _interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
-    """The interrupt that was raised before `error`. PySpark waits for its job on the way out, and
-    the end of that job replaces the interrupt."""
+    """Returns the interrupt that was raised before `error`, if there is one.
+
+    After an interrupt PySpark still waits for the end of its job, and raises the job's error in
+    place of the interrupt.
+    """
     found: BaseException | None = error
     while found is not None and not isinstance(found, KeyboardInterrupt):
         found = found.__context__

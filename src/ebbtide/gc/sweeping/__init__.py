@@ -1,1 +1,1 @@
-"""Carrying a plan out, and bringing back what was moved aside."""
+"""Sweeps a plan, and undoes a sweep that quarantined its candidates."""

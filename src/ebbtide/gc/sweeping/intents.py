@@ -1,20 +1,21 @@
-"""What a sweep is about to take, on record before each batch; and what nobody knows the end of.
+"""Intents: a sweep records each batch before it deletes it, so that an undo finds open batches.
 
 ```
-<run_id>/intended/<part>/<epoch>-<number>-<attempt>.json    some rows of a part of candidates
-<run_id>/deleted/<part>/<epoch>-<number>-<attempt>.parquet  what became of them (`outcomes`)
+<run_id>/intended/<part>/<epoch>-<number>-<attempt>.json    an intent: rows of a part of candidates
+<run_id>/deleted/<part>/<epoch>-<number>-<attempt>.parquet  the outcomes of these rows (`outcomes`)
 ```
 
-A process that is suspended in the middle of a batch (a virtual machine, a container, a laptop)
-goes on with it whenever it wakes up, and no storage refuses what it asks for then. So nothing may
-be brought back that such a batch can still take. Both sides write before they read: a sweep writes
-its intent, and then looks whether the repository is still its own; whoever brings something back
-announces that it is not, and then reads the intents. Whatever the order of these four steps, either
-the sweep stops before its batch, or its batch is seen. This holds on a storage that shows what was
-written to whoever asks later, as directories and S3 do.
+A process can be suspended in the middle of a batch (a virtual machine, a container, a laptop). When
+it wakes up, it continues with the batch, and the storage does not refuse that. Therefore an undo
+must not restore a file that such a batch can still delete.
 
-An intent is settled by the record of its outcomes, or by its process, which takes it back when it
-has given up. Not for: carrying out the batch (`outcomes`).
+Both sides write before they read. The sweep writes its intent, and then checks that the repository
+is still its own. The undo announces its epoch, and then reads the intents. In every order of these
+four steps, the sweep stops before its batch, or the undo sees the intent. This requires a storage
+on which later reads see earlier writes, such as a directory or S3.
+
+An intent is settled when its outcomes are recorded, or when its process gives up and deletes the
+intent. Not for: carrying out the batch (`outcomes`).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _SUFFIX: Final = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A batch: rows `start` to `stop` of a part of candidates of the run in a folder. `process`
-    says who has it."""
+    """A batch: the rows from `start` to before `stop` of a part of candidates. `process` names the
+    process that deletes it, for people."""
 
     name: str
     part: str
@@ -50,13 +51,14 @@ class Intent:
     process: str = ""
 
     def addresses(self, folder: RunFolder) -> pa.Table:
-        """What the batch takes (column `address`). Refused `plan_corrupt`."""
+        """Returns the addresses of the batch (column `address`). Raises Refused `plan_corrupt`."""
         table = read_part(folder, self.part, self.checksum, columns=["address"])
         return table.slice(self.start, self.stop - self.start)
 
 
 def batches(part: Part, *, stem: str, rows_max: int, epoch: int, attempt: str) -> Iterator[Intent]:
-    """A part of candidates, divided; `stem` is what its records are called by."""
+    """Divides a part of candidates into batches of at most `rows_max` rows. `stem` is the name of
+    the part's records."""
     assert part.name is not None and part.checksum is not None
     process = f"process {os.getpid()} on {platform.node() or 'a nameless host'}"
     for number, start in enumerate(range(0, part.rows, rows_max)):
@@ -67,8 +69,8 @@ def batches(part: Part, *, stem: str, rows_max: int, epoch: int, attempt: str) -
 
 @contextmanager
 def declared(folder: RunFolder, intent: Intent) -> Iterator[None]:
-    """Have an intent on record for the block. A block that raises has given up: it will take
-    nothing more."""
+    """Writes the intent before the block. Deletes it if the block raises: the process has given up
+    then, and deletes no more files of the batch."""
     name = f"{INTENDED}/{intent.name}{_SUFFIX}"
     content = {key: value for key, value in asdict(intent).items() if key != "name"}
     folder.put_json(name, content)
@@ -80,7 +82,7 @@ def declared(folder: RunFolder, intent: Intent) -> Iterator[None]:
 
 
 def unsettled(folder: RunFolder) -> list[Intent]:
-    """The intents of a run of which nobody knows what came of them. Refused `plan_corrupt`."""
+    """Returns the intents of a run that are not settled. Raises Refused `plan_corrupt`."""
     prefix = folder.address(f"{INTENDED}/")
     names = [
         address.removeprefix(prefix).removesuffix(_SUFFIX)
@@ -88,7 +90,7 @@ def unsettled(folder: RunFolder) -> list[Intent]:
         for address in texts(batch.column("address"))
         if address.endswith(_SUFFIX)
     ]
-    # In this order: what ends in between counts as ended.
+    # Outcomes are listed after intents: a batch that ends in between counts as settled.
     ended = {
         name.removeprefix("deleted/").removesuffix(".parquet") for name in folder.names("deleted")
     }
@@ -97,7 +99,8 @@ def unsettled(folder: RunFolder) -> list[Intent]:
 
 
 def _read(folder: RunFolder, name: str) -> Intent | None:
-    """An intent; None where it was taken back meanwhile."""
+    """Reads an intent. Returns None if its process has deleted it. Raises Refused
+    `plan_corrupt`."""
     content = folder.get_json(f"{INTENDED}/{name}{_SUFFIX}")
     if content is None:
         return None
@@ -110,5 +113,5 @@ def _read(folder: RunFolder, name: str) -> Intent | None:
 
 
 def told(intents: Iterable[Intent]) -> str:
-    """Who has them, for people."""
+    """Returns the names of the processes of intents, for people."""
     return ", ".join(sorted({intent.process for intent in intents}))

@@ -1,9 +1,9 @@
-"""Deleting, and the record of what became of each address.
+"""Deletes or quarantines candidates, and records the outcome of each.
 
-Parts `deleted/<candidates' part>/<epoch>-…`: OUTCOME_SCHEMA. One is written after each batch of
-deletes, so that a killed sweep knows what it did, but for the last batches; of these it had said
-before that they were to come (`intents`). What became of a candidate stands under its own part's
-name, so that nothing is searched for.
+The record consists of parts `deleted/<part of candidates>/<epoch>-…` (OUTCOME_SCHEMA). A part is
+written after each batch of deletes. If a sweep is killed, only the outcomes of its last batches are
+missing, and these batches were recorded before they began (`intents`). The name of a part contains
+that of its part of candidates, so that no search is needed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 from ebbtide.arrow import make_schema, texts, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import Guard
+from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
 from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
-from ebbtide.gc.quarantine import move_aside
 from ebbtide.gc.relations.inventory import judged_by
 from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
@@ -42,13 +42,13 @@ OUTCOME_SCHEMA: Final = make_schema(
     ("outcome", pa.string()),
     ("error", pa.string()),
 )
-"""`outcome` is one of OUTCOMES; `error` says why one failed."""
+"""`outcome` is one of OUTCOMES. `error` is the reason of the outcome, and null for most of them."""
 
 OUTCOMES: Final = ("deleted", "quarantined", "revived", "missing", "failed")
-"""Where attempts left several for one address, the first of these is what became of it."""
+"""The outcomes by rank. If several attempts recorded an address, the first of these counts."""
 
 TODO: Final = "todo"
-"""The relation of candidates that are left to delete."""
+"""The relation of candidates that are still to be deleted."""
 _MOVED: Final = {"moved": "quarantined"}
 ADDRESSES_PER_BATCH: Final = 20_000
 
@@ -59,7 +59,7 @@ _DATE_PRECISION: Final = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of an address that nobody deletes."""
+    """The outcome of a candidate that `remove_unchanged` does not delete."""
 
     outcome: str
     error: str | None = None
@@ -67,7 +67,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of the plan's candidates: counts by outcome, and by kind of those deleted."""
+    """The counts of the plan's candidates by outcome, and of the deleted ones by kind."""
 
     by_outcome: dict[str, Count]
     deleted_by_kind: dict[str, Count]
@@ -83,25 +83,27 @@ def delete_parts(
     run_id: str,
     guard: Guard,
     looks_again: bool = False,
-    aside: bool = False,
+    quarantined: bool = False,
 ) -> list[Part]:
-    """Delete the addresses of `parts` (CANDIDATE_SCHEMA), or move them aside; the parts of the
-    record.
+    """Deletes the addresses of `parts` (CANDIDATE_SCHEMA), or quarantines them with `quarantined`.
+    Returns the parts of the record, with their counts.
 
-    Where it `looks_again`, only what is as it was listed goes: it was listed long ago. Refused
-    `lease_lost` when another run announced itself meanwhile, `plan_corrupt`, and by the
-    `guard`, which is asked before each batch.
+    With `looks_again`, only files that have not changed since they were listed are deleted. Raises
+    Refused `lease_lost` if another run has announced itself, `plan_corrupt`, and the errors of
+    `guard`, which is called before each batch.
     """
 
     def remove(addresses: list[str]) -> list[DeleteOutcome]:
-        return move_aside(storage, run_id, addresses) if aside else storage.delete(addresses)
+        if quarantined:
+            return quarantine.move_in(storage, run_id, addresses)
+        return storage.delete(addresses)
 
     def work(_number: int, task: Part, answer: PartRows) -> None:
         assert task.name is not None
         stem, rows_max = _stem(task.name), ADDRESSES_PER_BATCH
-        attempt = secrets.token_hex(4)  # Spark may try a task twice, at the same time even
+        attempt = secrets.token_hex(4)  # Spark may run a task twice, even at the same time
         written: Future[None] | None = None
-        with ThreadPoolExecutor(1) as recorder:  # while the next batch is being deleted
+        with ThreadPoolExecutor(1) as recorder:  # records a batch while the next is deleted
             try:
                 table = read_part(folder, task.name, task.checksum)
                 for intent in batches(
@@ -109,11 +111,15 @@ def delete_parts(
                 ):
                     batch = table.slice(intent.start, intent.stop - intent.start)
                     with declared(folder, intent):
-                        # Behind the intent, or it may be seen by nobody.
+                        # After the intent: in the other order an undo could miss the batch.
                         if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
-                            raise Refused("lease_lost", "another run has taken the repository")
+                            raise Refused(
+                                "lease_lost",
+                                f"run {run_id} lost the repository to another run: it deletes "
+                                "nothing more",
+                            )
                         guard()
-                        with held():  # what was deleted is on record
+                        with held():  # an interrupt waits until the outcomes are recorded
                             outcomes = (
                                 remove_unchanged(storage, batch, remove)
                                 if looks_again
@@ -142,7 +148,10 @@ def delete_parts(
 def remove_unchanged(
     storage: Storage, batch: pa.Table, remove: Callable[[list[str]], list[DeleteOutcome]]
 ) -> Sequence[DeleteOutcome | Settled]:
-    """Remove those rows of CANDIDATE_SCHEMA that are there as they say."""
+    """Removes the files of rows of CANDIDATE_SCHEMA whose size and date are still the same.
+
+    Returns an outcome for each row. A missing file is `missing`, and a changed one `revived`.
+    """
     columns = ("address", "size_bytes", "last_modified")
     rows = list(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
 
@@ -151,11 +160,11 @@ def remove_unchanged(
         found = storage.head(address)
         if found is None:
             return Settled("missing")
-        # Inventories date more finely than answers do.
+        # The dates of an inventory can be more precise than those of `Storage.head`.
         is_same = abs(found.last_modified - last_modified) < _DATE_PRECISION
         if found.size_bytes == size_bytes and is_same:
             return None
-        return Settled("revived", "another object is there now")
+        return Settled("revived", "another object is at this address now")
 
     with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
         settled = list(pool.map(look, rows))
@@ -205,9 +214,12 @@ def write_todo(
     back: KeyArray,
     settled: Iterable[str],
 ) -> tuple[list[Part], list[Part]]:
-    """The candidates less those that came `back` (keys of what they are judged by) and those that
-    earlier attempts settled (record parts named in `settled`); and the record of the former, as
-    revived."""
+    """Writes the candidates that are still to be deleted. Returns their parts, and the parts of the
+    record of revived candidates.
+
+    Candidates whose keys (of `judged_by`) are in `back` are revived. Candidates with an outcome
+    other than `failed` in the record parts named by `settled` are left out.
+    """
     earlier = _by_stem(settled)
 
     def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
@@ -247,12 +259,12 @@ def write_todo(
 
 
 def _stem(name: str) -> str:
-    """What a part of candidates is called, be it the plan's or what is left of it to do."""
+    """Returns the name that a part of candidates has in `candidates/`, `todo/` and `deleted/`."""
     return name.rpartition("/")[2].removesuffix(".parquet")
 
 
 def _by_stem(records: Iterable[str]) -> dict[str, list[str]]:
-    """The names of record parts by the part of candidates that they speak of."""
+    """Groups the names of record parts by the name of their part of candidates."""
     found: dict[str, list[str]] = defaultdict(list)
     for name in records:
         found[name.split("/")[1]].append(name)
@@ -260,10 +272,10 @@ def _by_stem(records: Iterable[str]) -> dict[str, list[str]]:
 
 
 def tally(engine: Engine, folder: RunFolder, answers: list[Part]) -> Outcomes:
-    """What became of each candidate, over all attempts.
+    """Counts the outcomes of all candidates, over all attempts.
 
-    `answers` is what this attempt's tasks said. It is enough when they alone wrote the record;
-    where an earlier attempt, or a task that was tried again, left parts too, the record is read.
+    `answers` are those of this attempt's tasks. They suffice if these tasks wrote the whole record.
+    If an earlier attempt, or a task that Spark repeated, wrote parts too, the record is read.
     """
     names = folder.names("deleted")
     written = {part.name for part in answers if part.name is not None}
@@ -282,7 +294,7 @@ def tally(engine: Engine, folder: RunFolder, answers: list[Part]) -> Outcomes:
 
 
 def _read_tally(engine: Engine, folder: RunFolder, names: list[str]) -> list[Part]:
-    """Counts as `_record` answers with them, each address counted once."""
+    """Reads the record and returns counts in the form of `_record`. Each address counts once."""
 
     def work(_number: int, records: list[str], answer: PartRows) -> None:
         parts = [Part(name, "", 0, 0, None) for name in records]

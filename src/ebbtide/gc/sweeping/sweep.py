@@ -1,9 +1,10 @@
-"""Carrying out a plan: fence, re-check, forget, delete, record.
+"""Sweeps a plan: fence, re-check, forget, delete, record.
 
-The order is the safety argument. The fence closes the expired commits, so that nothing new can come
-to need a candidate; what became live before it is found by reading the trees that are live now and
-that the plan's mark did not read; only then records, trees, nodes and objects go, in that order, so
-that a crash leaves garbage and never a pointer into nothing.
+The order makes it safe. The fence closes the expired commits, so that no new reference to a
+candidate can appear. The re-check then finds the candidates that became live before the fence: it
+reads the trees that are live now and that the plan's mark did not read. Only then the sweep deletes
+records, trees, nodes and objects, in this order. A crash therefore leaves garbage, and never a
+reference to a missing file.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from ebbtide.gc.sweeping.outcomes import Outcomes, delete_parts, tally, write_to
 from ebbtide.retention.decision import Roots
 
 ATTEMPTS: Final = 5
-"""How often to look again when something came to need what was about to go."""
+"""The most attempts of fence and re-check, if candidates are needed again after a fence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep did. `untried` counts candidates that it did not come to."""
+    """The result of a sweep. `untried` counts the candidates that it did not try to delete."""
 
     outcomes: Outcomes
     forgotten_count: int
@@ -53,7 +54,7 @@ class Swept:
 
 @dataclass(slots=True)
 class Sweep:
-    """One attempt at carrying out one plan."""
+    """One attempt to sweep one plan."""
 
     engine: Engine
     repository: RepositoryFormat
@@ -66,14 +67,14 @@ class Sweep:
     _closed: frozenset[str] = frozenset()
 
     def execute(self) -> Swept:
-        """Do it. Refused by a gate, in which case nothing was deleted by this attempt.
+        """Sweeps the plan. Raises Refused if a gate refuses; this attempt has deleted nothing then.
 
-        Incomplete when it was stopped later: what was deleted until then is on record.
+        Raises Incomplete if the sweep stops later. The deletes until then are on record.
         """
         with nothing_deleted():
-            fenced, todo, aside = self._prepare()
+            fenced, todo, quarantined = self._prepare()
         try:
-            untried = self._delete(todo, aside=aside)
+            untried = self._delete(todo, quarantined=quarantined)
             with self.steps("count"):
                 outcomes = tally(self.engine, self.folder, self._answers)
         except (Refused, Failed) as error:
@@ -81,14 +82,14 @@ class Sweep:
         return Swept(outcomes, len(fenced.forgettable | fenced.forgotten), untried)
 
     def _prepare(self) -> tuple[Fenced, list[Part], bool]:
-        """All that comes before the first delete: what was closed, what to delete, and whether it
-        is moved aside. Raises as `execute`."""
+        """Does all steps before the first delete. Returns the decision at the fence, the parts to
+        delete, and whether they are quarantined. Raises as `execute` does."""
         with self.steps("check"):
             self._check_state()
             check_times(self.repository, self.options)
             planned = commits_of(self.folder, self.plan.commits)
             check_parts(self.engine, self.folder, [planned, *self.plan.candidates])
-        aside = self._moves_aside()
+        quarantined = self._quarantines()
         is_first = self.folder.get_json(FENCE_FILE) is None
         earlier = self.folder.names("deleted")
         for attempt in range(1, ATTEMPTS + 1):
@@ -103,27 +104,27 @@ class Sweep:
                 raise
             try:
                 with self.steps("forget"):
-                    if aside:
+                    if quarantined:
                         records = self.repository.records(fenced.forgettable)
                         keep_records(self.folder, self.hold.run_epoch, records)
                     self.repository.forget(self.hold, self.plan.run_id, fenced.forgettable)
-                return fenced, todo, aside
+                return fenced, todo, quarantined
             except (Refused, Failed) as error:
                 if error.kind != "repository_changed":
                     raise incomplete(error) from error
-                # Nothing was dropped: look again at what is needed now.
+                # No record was deleted: check again which candidates are needed now.
                 self._lift(is_first=is_first)
                 if attempt == ATTEMPTS:
                     raise
         raise AssertionError("the last attempt ends it")
 
     def _lift(self, *, is_first: bool) -> None:
-        """Open again what this attempt closed, since it deleted nothing.
+        """Opens the commits that this attempt closed, since it deleted nothing.
 
-        Only that: what an earlier attempt closed may have been let go since, by it or by another
-        run. And only while the lease is held: whoever took it may be deleting behind the same
-        fence. Where it cannot be done, the next sweep of the run goes on from there; the first
-        error is the one to tell.
+        Commits that an earlier attempt closed stay closed: that attempt or another run may have
+        deleted their data. The commits are opened only while this run has its lease: a run that
+        took the lease may delete data of the closed commits. If they cannot be opened, the error is
+        ignored, so that the first error is reported. The next sweep of the run continues then.
         """
         with suppress(EbbtideError):
             self.repository.lift(self.hold, self.plan.run_id, self._closed)
@@ -140,9 +141,9 @@ class Sweep:
         if self.plan.refusal is not None and not self.options.allow_share:
             raise Refused(*self.plan.refusal)
 
-    def _moves_aside(self) -> bool:
-        """Whether candidates are moved aside: as an earlier attempt did, or as was asked for. That
-        is on record before the first of them moves."""
+    def _quarantines(self) -> bool:
+        """Whether candidates are quarantined: if an earlier attempt did so, or if the options say
+        so. This is recorded before the first file is moved."""
         storage, lasts = self.repository.storage, self.options.quarantine
         if quarantine.read(storage, self.plan.run_id) is not None:
             return True
@@ -154,7 +155,7 @@ class Sweep:
         return True
 
     def _fence(self) -> Fenced:
-        """Tombstone what the plan holds expired and what still is, in one transaction."""
+        """Tombstones the expired commits of the plan that are still expired, in one transaction."""
         decided: list[Fenced] = []
 
         def choose(roots: Roots) -> Fencing:
@@ -177,8 +178,8 @@ class Sweep:
         return fenced
 
     def _recheck(self, fenced: Fenced) -> KeyArray:
-        """The keys of candidates that are needed now, and that the plan's mark did not see."""
-        # A copy of the database may have moved OWNER at the same moment as this run's first check.
+        """Returns the keys of the candidates that are needed now."""
+        # A copy of the database may have written OWNER at the moment of this run's first check.
         self.repository.check_storage()
         name = f"recheck-{self.hold.run_epoch:06d}"
         with self.repository.reading(self.plan.cutoff) as reading:
@@ -188,7 +189,8 @@ class Sweep:
         protected += quarantine.held_back(
             self.repository.storage, self.folder, now=unread.now, name=f"{name}/kept"
         )
-        # What the plan protected in the same words is no candidate.
+        # The plan already subtracted its own protected parts. A part with an equal checksum has
+        # the same addresses.
         before = {part.checksum for part in self.plan.protected}
         protected = [part for part in protected if part.checksum not in before]
         needed = self._needed(unread, protected, name)
@@ -200,8 +202,8 @@ class Sweep:
         return keys
 
     def _needed(self, unread: Unread, protected: list[Part], name: str) -> Frame | None:
-        """The keys (column `judged`) of what is protected, and of what trees that the plan did not
-        read refer to; None where that is nothing."""
+        """Returns the keys (column `judged`) of protected addresses, and of the addresses in trees
+        that the plan did not read. None if there are no such parts and trees."""
         found: Frame | None = None
         if protected:
             found = flagged(self.engine, self.folder, protected, "needed").select("judged")
@@ -214,14 +216,16 @@ class Sweep:
         return found
 
     def _kept(self, reading: Reading) -> Iterator[pa.Table]:
-        """What is protected now, of the candidates alone where they are few."""
+        """Yields the addresses that are protected now. If there are at most AMONG_MAX candidates,
+        only these are looked up."""
         candidates = self.plan.candidates
         if rows_of(candidates) > AMONG_MAX:
             return reading.protected()
         return protected_among(reading, self.folder, candidates)
 
     def _todo(self, back: KeyArray, earlier: list[str]) -> list[Part]:
-        """What to delete: the plan's candidates, less what came back and what was settled."""
+        """Returns the parts to delete: the plan's candidates without the revived ones, and without
+        those that an earlier attempt settled."""
         candidates = list(self.plan.candidates)
         if not (len(back) or earlier):
             return candidates
@@ -236,10 +240,11 @@ class Sweep:
         self._answers += revived
         return todo
 
-    def _delete(self, todo: list[Part], *, aside: bool) -> int:
-        """Delete kind by kind, or move aside, pointers first; how many candidates were not come to.
+    def _delete(self, todo: list[Part], *, quarantined: bool) -> int:
+        """Deletes or quarantines the candidates kind by kind, in `delete_order`. Returns the number
+        of candidates that were not tried.
 
-        A kind of which something failed holds back the kinds that it points at.
+        If a delete fails, later kinds are not tried: the file that stays may refer to them.
         """
         order = self.repository.layout.delete_order
         guard = self.repository.guard()
@@ -259,7 +264,7 @@ class Sweep:
                     run_id=self.plan.run_id,
                     guard=guard,
                     looks_again=self.plan.inventory_url is not None,
-                    aside=aside,
+                    quarantined=quarantined,
                 )
             self._answers += answers
             done += rows_of(parts)
@@ -269,7 +274,7 @@ class Sweep:
 
 
 def check_parts(engine: Engine, folder: RunFolder, parts: Sequence[Part]) -> None:
-    """Refused `plan_corrupt` unless each of `parts` is as it was written."""
+    """Raises Refused `plan_corrupt` if one of the `parts` is missing or damaged."""
 
     def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
         for part in task:
@@ -284,7 +289,8 @@ def check_parts(engine: Engine, folder: RunFolder, parts: Sequence[Part]) -> Non
 
 @contextmanager
 def nothing_deleted() -> Iterator[None]:
-    """Says so of a block that comes to a full disk: who frees some wants to know."""
+    """Adds to the error of a full disk that nothing was deleted. A user who frees space needs to
+    know this."""
     try:
         yield
     except Failed as error:
@@ -294,9 +300,9 @@ def nothing_deleted() -> Iterator[None]:
 
 
 def incomplete(error: EbbtideError) -> Incomplete:
-    """Behind the first change that cannot be taken back, a failure leaves the sweep unfinished."""
+    """Returns the error of a sweep that failed after its first irreversible change."""
     return Incomplete(
         "incomplete",
-        f"the sweep was stopped: {error.message}. What it deleted until then is on "
-        "record: sweep the run again, it goes on where it stopped",
+        f"the sweep was stopped: {error.message}. Its deletes until then are on record: sweep the "
+        "run again, it continues where it stopped",
     )

@@ -1,10 +1,10 @@
-"""Bringing back what a sweep moved aside: objects, then nodes, trees, records, tombstones last.
+"""Undoes a sweep with a quarantine: restores objects, nodes, trees and records, in this order.
 
-What is back is on record before it moves, so that no run takes it meanwhile or for a while after,
-whoever breaks off in between: an undo that was interrupted is asked for again. Files that a process
-of an earlier sweep may still take, since nobody saw its batch end, stay where they are (`intents`).
-A commit is opened again only if all that it needs is there, and at no such risk. A run of which
-something is still unaccounted for stays undoable.
+Tombstones are removed last. The files to restore are recorded before they are moved. No run deletes
+recorded files during the undo, and for some days after it. If an undo is interrupted, the user runs
+it again. If the end of a batch is not on record, its files stay where they are: a process of an
+earlier sweep may still delete them (`intents`). A commit is opened only if all files that it needs
+exist, and none of them is at this risk. A run can be undone until all its files are accounted for.
 """
 
 from __future__ import annotations
@@ -39,15 +39,19 @@ from ebbtide.wording import counted
 ROWS_PER_PART: Final = 50_000
 PAUSE_SECONDS: Final = 1.0
 _MISSING_SCHEMA: Final = make_schema(("tree_id", pa.string()), ("address", pa.string()))
-"""What a tree lacks; null where it cannot be read."""
+"""An address that a tree needs, and that is missing or at risk. Null if the tree cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What came back. `closed` counts the commits that stay closed, since something that they need
-    is not there or at risk; `purged` the objects that an administrator closed for good meanwhile;
-    `at_risk` the files that `sweepers` may still take; `lost` those that the run moved aside, and
-    that are nowhere."""
+    """The result of an undo.
+
+    `back` counts the restored files, and `reopened` the opened commits. `closed` counts the commits
+    that stay closed, because a file that they need is missing or at risk. `purged` counts the files
+    that were purged after the sweep. `at_risk` counts the files that the processes `sweepers` may
+    still delete. `lost` counts the quarantined files that do not exist any more. `is_whole`: every
+    file is accounted for, and the run is closed.
+    """
 
     back: Count
     reopened: int
@@ -59,7 +63,7 @@ class Undone:
     is_whole: bool
 
     def to_json(self) -> dict[str, int | str]:
-        """For the report."""
+        """Returns the figures for the report."""
         return {
             "back_objects": self.back.objects,
             "back_bytes": self.back.bytes_total,
@@ -74,10 +78,13 @@ class Undone:
 
 @dataclass(slots=True)
 class Undo:
-    """One undo of one run, under a hold. With `under`, only of the addresses that begin so: files
-    come back, and the run stays as it is. No run takes what is back while that `lasts`. For as
-    long as `patience` it waits for batches of sweeps that lost the repository. `sweeps_ended`:
-    somebody has seen that no process of one is left, suspended ones among them."""
+    """One undo of one run, under a hold.
+
+    With `under`, it restores only files whose addresses begin with this prefix, and opens no
+    commits. No run deletes restored files for the time `lasts`. The undo waits for `patience` for
+    the batches of sweeps that lost the repository. `sweeps_ended`: the user has checked that no
+    process of any sweep exists, not even a suspended one.
+    """
 
     engine: Engine
     repository: RepositoryFormat
@@ -92,17 +99,19 @@ class Undo:
     wait: Callable[[float], None] = time.sleep
 
     def execute(self) -> Undone:
-        """Do it. Raises Conflict `plan_used` for a run that was undone or purged, NotFound
-        `not_quarantined` for one that moved nothing aside, Failed `storage_error` where files did
-        not move: then it may be asked for again.
+        """Undoes the run.
+
+        Raises Conflict `plan_used` if the run was undone or purged, and NotFound `not_quarantined`
+        if it has no quarantine. Raises Failed `storage_error` if files could not be moved; the undo
+        can be run again then.
         """
         storage = self.repository.storage
         found = quarantine.read(storage, self.plan.run_id)
         if found is None:
             raise NotFound(
                 "not_quarantined",
-                f"run {self.plan.run_id} has nothing aside: it deleted for good, or what it had "
-                "was purged; 'ebbtide gc show' says what became of it",
+                f"run {self.plan.run_id} has no files in quarantine: it deleted them at once, or "
+                "they were purged; 'ebbtide gc show' has the outcomes",
             )
         if found.state != "held":
             raise Conflict(
@@ -136,8 +145,11 @@ class Undo:
         )
 
     def _risks(self) -> tuple[str, list[Part]]:
-        """Who may still be in the middle of a batch, and what that would take (parts of
-        ADDRESS_SCHEMA). Whoever starts one from now on sees that the repository is held."""
+        """Waits for open batches. Returns the processes of those that do not end, and the files of
+        these batches (parts of ADDRESS_SCHEMA).
+
+        A sweep that begins a batch from now on sees that it has lost the repository.
+        """
         if self.sweeps_ended:
             return "", []
         waited = 0.0
@@ -160,8 +172,8 @@ class Undo:
         return told(intent for _, intent in found), answer.parts()
 
     def _bring_back(self, found: Quarantine, risks: list[Part]) -> tuple[Quarantine, Count, int]:
-        """Until a listing finds nothing more: the record, what came back, and how much was
-        purged."""
+        """Restores the files in quarantine, until a listing finds no more. Returns the record, the
+        count of restored files, and the number of purged files."""
         back = Count()
         for attempt in itertools.count():
             listed = self._without(risks, self._listed(attempt), f"{self._stem(attempt)}-safe")
@@ -175,60 +187,62 @@ class Undo:
     def _bring_the_rest(
         self, found: Quarantine, risks: list[Part]
     ) -> tuple[Quarantine, Count, int]:
-        """What is on record as moved aside and did not come back, by its names, since a listing
-        may lack it: the record, how much came back, and how many files are nowhere."""
+        """Restores recorded files that the listings lacked, by their addresses. Returns the record,
+        the count of restored files, and the number of files that do not exist any more."""
         stem = f"back/{self.hold.run_epoch:06d}-rest"
-        parts = self._without([*found.back, *risks], self._moved_aside(stem), stem)
+        parts = self._without([*found.back, *risks], self._quarantined(stem), stem)
         parts, _ = self._without_purged(parts, "rest")
         if not parts:
             return found, Count(), 0
         missing = rows_of(parts)
-        there = self._aside_of(parts, stem)
+        there = self._existing(parts, stem)
         if there:
             found = self._return(found, there)
         back = sum((part.count for part in there), Count())
         return found, back, missing - back.objects
 
-    def _moved_aside(self, stem: str) -> list[Part]:
-        """What this run moved aside, by its record (parts of BACK_SCHEMA of one kind each)."""
+    def _quarantined(self, stem: str) -> list[Part]:
+        """Returns the files that this run quarantined according to its record: parts of BACK_SCHEMA
+        with one kind each."""
         folder = self.folder
 
         def work(number: int, task: Sequence[str], answer: PartRows) -> None:
             for place, name in enumerate(task):
                 table = read_part(folder, name, columns=OUTCOME_SCHEMA.names)
-                aside = table.filter(pc.equal(table.column("outcome"), pa.scalar("quarantined")))
-                for kind, rows in split_by(aside.select(BACK_SCHEMA.names), "kind"):
+                held = table.filter(pc.equal(table.column("outcome"), pa.scalar("quarantined")))
+                for kind, rows in split_by(held.select(BACK_SCHEMA.names), "kind"):
                     target = f"{stem}-{number:05d}-{place:05d}-{kind}.parquet"
                     answer.wrote(folder, target, rows, group=kind)
 
         names = folder.names("deleted")
         return self.engine.run(split(names, tasks=self.engine.task_count), work)
 
-    def _aside_of(self, parts: Sequence[Part], stem: str) -> list[Part]:
-        """Of parts (BACK_SCHEMA) what is aside, or where it was."""
+    def _existing(self, parts: Sequence[Part], stem: str) -> list[Part]:
+        """Returns the files of parts (BACK_SCHEMA) that exist, in quarantine or at their own
+        addresses."""
         storage, folder = self.repository.storage, self.folder
         prefix = quarantine.prefix_of(self.plan.run_id)
 
         def work(number: int, part: Part, answer: PartRows) -> None:
             table = next(read_tables(folder, [part], BACK_SCHEMA))
             addresses = texts(table.column("address"))
-            aside = storage.sizes([prefix + address for address in addresses])
+            held = storage.sizes([prefix + address for address in addresses])
             back = storage.sizes(addresses)
-            rows = table.filter(pc.or_(aside.column("regular"), back.column("regular")))
+            rows = table.filter(pc.or_(held.column("regular"), back.column("regular")))
             name = f"{stem}-there-{number:05d}.parquet"
             answer.wrote(folder, name, rows, group=part.group, durable=True)
 
         return self.engine.run(list(parts), work)
 
     def _return(self, found: Quarantine, parts: list[Part]) -> Quarantine:
-        """Move files (parts of BACK_SCHEMA) back; the record, changed before."""
+        """Restores files (parts of BACK_SCHEMA). Returns the record, which is changed before."""
         self.hold.check()
         found = self._remember(found, parts)
         self._move_back(parts)
         return found
 
     def _without(self, taken: Sequence[Part], parts: list[Part], stem: str) -> list[Part]:
-        """Parts (BACK_SCHEMA) without the addresses of others."""
+        """Returns parts (BACK_SCHEMA) without the addresses in the parts `taken`."""
         if not (taken and parts):
             return parts
         folder = self.folder
@@ -246,7 +260,7 @@ class Undo:
         return f"back/{self.hold.run_epoch:06d}-{attempt:02d}"
 
     def _listed(self, attempt: int) -> list[Part]:
-        """What is aside, as parts (BACK_SCHEMA) of one kind each in the run's folder."""
+        """Lists the quarantine. Returns parts of BACK_SCHEMA with one kind each."""
         storage, folder, layout = self.repository.storage, self.folder, self.repository.layout
         run_id, under, stem = self.plan.run_id, self.under, self._stem(attempt)
 
@@ -265,7 +279,7 @@ class Undo:
         return self.engine.run(split(shares, tasks=self.engine.task_count), work)
 
     def _without_purged(self, parts: list[Part], attempt: int | str) -> tuple[list[Part], int]:
-        """The parts without what an administrator closed for good, and how much that was."""
+        """Returns the parts without purged addresses, and the number of these."""
         kept: list[Part] = []
         answer = PartRows()
         count = 0
@@ -283,14 +297,15 @@ class Undo:
         return kept + answer.parts(), count
 
     def _remember(self, found: Quarantine, parts: list[Part]) -> Quarantine:
-        """Have it on record, before anything moves, what is about to be back."""
+        """Records the files to restore. Called before the first of them is moved."""
         now = self.repository.now()
         known = replace(found, back=(*found.back, *parts), back_at=now, back_until=now + self.lasts)
         quarantine.write(self.repository.storage, known)
         return known
 
     def _move_back(self, parts: Sequence[Part]) -> None:
-        """Kind by kind, what is pointed at first. Failed `storage_error`."""
+        """Moves files from the quarantine to their addresses, kind by kind: a file after the files
+        that it refers to. Raises Failed `storage_error`."""
         storage, folder = self.repository.storage, self.folder
         prefix = quarantine.prefix_of(self.plan.run_id)
 
@@ -304,7 +319,7 @@ class Undo:
                 advance(len(moves))
                 if failed:
                     reason = f"{failed[0].address}: {failed[0].error}"
-                    message = f"{counted(len(failed), 'file')} did not come back: {reason}"
+                    message = f"{counted(len(failed), 'file')} could not be restored: {reason}"
                     answer.failed(Failed("storage_error", message))
 
         self.engine.meter.begin("files", rows_of(parts))
@@ -318,7 +333,8 @@ class Undo:
                 raise Failed(error.kind, f"{error.message}: undo the run again") from error
 
     def _reopen(self, risks: list[Part]) -> tuple[int, int]:
-        """Open the commits again that have all they need; how many, and how many stay closed."""
+        """Opens the commits whose files all exist and are not at risk. Returns the number of opened
+        commits, and of commits that stay closed."""
         run_id = self.plan.run_id
         records = {row["commit_id"]: row for row in kept_records(self.folder)}
         closed = {row["commit_id"]: row for row in self.repository.closed_by(run_id)}
@@ -336,9 +352,11 @@ class Undo:
         return opened, len(rows) - opened
 
     def _incomplete(self, trees: dict[str, str], risks: list[Part]) -> frozenset[str]:
-        """Of trees (id → checksum) those that refer to something that is not there, or at risk. The
-        storage is asked for each file: no record of other runs says what else has gone. What an
-        administrator had purged is missed by nobody. What cannot be read is incomplete too."""
+        """Returns the `trees` (id to checksum) that refer to a file that is missing or at risk.
+
+        The storage is asked for each file, because other runs may have deleted files without a
+        record. Purged files do not count as missing. A tree that cannot be read is incomplete too.
+        """
         epoch = self.hold.run_epoch
         storage, layout, folder = self.repository.storage, self.repository.layout, self.folder
 
@@ -353,7 +371,7 @@ class Undo:
                     addresses = layout.read_node(
                         storage, row["node_id"], row["checksum"], entry_count=row["entry_count"]
                     )
-                    # Imported files lie elsewhere, and nobody collects them.
+                    # Imported files are outside the storage root, and runs never delete them.
                     own = addresses.filter(
                         pc.not_equal(layout.classify(addresses), pa.scalar(FOREIGN))
                     )
@@ -371,7 +389,7 @@ class Undo:
                     lacks = set(missing(tree_id, risky, nodes))
                     rows += [{"tree_id": tree_id, "address": each} for each in lacks]
                 except Failed:
-                    raise  # nothing is known of the tree: the undo is asked for again
+                    raise  # the storage failed: the tree may be complete
                 except EbbtideError:
                     rows.append({"tree_id": tree_id, "address": None})
             name = f"back/incomplete-{epoch:06d}-{number:05d}.parquet"

@@ -1,6 +1,7 @@
-"""Verification of a plan before its sweep, and of a sweep's record after it.
+"""Verifies a plan before its sweep, and the record of the sweep after it.
 
-By a walk of its own: nothing here imports the mark, the index, the subtraction or keys. What it
-shares with a run is the rule by which commits stay (`retention.decision`), which is pure, and what
-the format says in one reading of its metadata.
+No module here imports the mark, the index, the subtraction or keys: verification reads trees and
+nodes with a walk of its own. It shares two things with a run. One is the function that decides
+which commits stay (`retention.decision`), which is pure. The other is the format's reading of its
+metadata.
 """

@@ -1,6 +1,4 @@
-"""A plan's candidates, and what is on record of each: are they what the plan says, and do the
-figures add up.
-"""
+"""Checks a plan's candidates and their outcomes: against the plan, the report and the storage."""
 
 from __future__ import annotations
 
@@ -26,9 +24,11 @@ from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA, OUTCOMES
 from ebbtide.gc.verifying.findings import Finding, Findings
 from ebbtide.storage import Storage
 from ebbtide.storage.base import ObjectInfo, split_address
+from ebbtide.wording import counted
 
 CANDIDATES_HELD: Final = 1_000_000
-"""So many are held together; for each more, all that is needed is walked once more."""
+"""The number of candidates that are held in memory together. For each further group of candidates,
+the walk is repeated."""
 LOOKS_AT_ONCE: Final = 32
 _SECOND: Final = timedelta(seconds=1)
 _COLUMNS: Final = ("address", "size_bytes", "last_modified", "kind", "target")
@@ -38,7 +38,7 @@ _REPORTED: Final = (*_ENDED, "incomplete")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A row of CANDIDATE_SCHEMA, and what became of it; None where nothing is on record."""
+    """A row of CANDIDATE_SCHEMA, and its recorded outcome; None if none is recorded."""
 
     address: str
     size_bytes: int
@@ -49,21 +49,22 @@ class Candidate:
 
     @property
     def goes(self) -> bool:
-        """Whether a sweep would still delete it."""
+        """Whether a sweep would still delete the candidate."""
         return self.outcome in (None, "failed")
 
     @property
     def went(self) -> bool:
-        """Whether it is gone, by the record; what was moved aside may be back."""
+        """Whether the candidate is gone by the record. An undo may have restored a quarantined
+        file."""
         return self.outcome in ("deleted", "missing", "quarantined")
 
     def finding(self, sort: str, text: str) -> Finding:
-        """A finding about it."""
+        """Returns a finding about the candidate."""
         return Finding(sort, text, self.address, kind=self.kind, size_bytes=self.size_bytes)
 
 
 class Candidates:
-    """Reads them, each with its record, and checks both on the way."""
+    """Reads the candidates of a plan with their recorded outcomes, and checks both."""
 
     def __init__(self, plan: Plan, folder: RunFolder, layout: Layout, findings: Findings) -> None:
         self._plan = plan
@@ -77,17 +78,21 @@ class Candidates:
         self.outcome_bytes: Counter[str] = Counter()
 
     def chunks(self, report: Mapping[str, Any] | None) -> Iterator[dict[str, Candidate]]:
-        """All candidates by address, CANDIDATES_HELD at a time; `report` is the run's, if it came
-        to its end. Refused `plan_corrupt`."""
+        """Yields all candidates by address, about CANDIDATES_HELD at a time, and then checks the
+        figures.
+
+        `report` is the content of the run's report; None if there is no report. Raises Refused
+        `plan_corrupt`.
+        """
         must_end = report is not None and report.get("state") in _ENDED
         held: dict[str, Candidate] = {}
         for part in self._plan.candidates:
             for found in self._read(part):
                 if found.address in held:
-                    self._findings.add(found.finding("twice", f"again in {part.name}"))
+                    self._findings.add(found.finding("twice", f"listed again in {part.name}"))
                 held[found.address] = found
                 if must_end and found.outcome is None:
-                    text = "the run was swept to its end"
+                    text = "the sweep of the run is complete"
                     self._findings.add(found.finding("unrecorded", text))
             if len(held) >= CANDIDATES_HELD:
                 yield held
@@ -95,11 +100,11 @@ class Candidates:
         if held:
             yield held
         for stem in self._records:
-            self._findings.add(Finding("stray", f"deleted/{stem}: of no part of the plan"))
+            self._findings.add(Finding("stray", f"deleted/{stem}: the plan has no such part"))
         self._check_figures(report)
 
     def _read(self, part: Part) -> Iterator[Candidate]:
-        """One part, and what is on record of it."""
+        """Yields the candidates of one part with their recorded outcomes, and checks them."""
         assert part.name is not None
         table = read_part(self._folder, part.name, part.checksum, columns=_COLUMNS)
         self._check_shapes(part, table)
@@ -109,10 +114,10 @@ class Candidates:
         for row in table.to_pylist():
             count += Count(1, row["size_bytes"])
             outcome = self._outcome(row, recorded.pop(row["address"], None))
-            # There are few kinds, and a million rows are held.
+            # A million rows are held, with few different kinds.
             yield Candidate(**row | {"kind": sys.intern(row["kind"])}, outcome=outcome)
         for address, record in recorded.items():
-            text = f"{record['outcome']} by deleted/{stem}"
+            text = f"recorded as {record['outcome']} in deleted/{stem}"
             self._findings.add(Finding("stray", text, address, kind=record["kind"]))
         if count != Count(part.rows, part.bytes_total):
             text = f"{part.name} has {_figure(count)}, and the plan says "
@@ -121,7 +126,8 @@ class Candidates:
         self.total += count
 
     def _recorded(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """What is on record, by address: of several attempts, what counts."""
+        """Returns the record by address. If several attempts recorded an address, the outcome that
+        comes first in OUTCOMES counts."""
         found: dict[str, dict[str, Any]] = {}
         for name in names:
             for row in read_part(self._folder, name).select(OUTCOME_SCHEMA.names).to_pylist():
@@ -131,7 +137,7 @@ class Candidates:
         return found
 
     def _outcome(self, row: dict[str, Any], record: dict[str, Any] | None) -> str | None:
-        """What became of a candidate, by its record."""
+        """Returns the recorded outcome of a candidate, and counts it."""
         if record is None:
             return None
         if (record["size_bytes"], record["kind"]) != (row["size_bytes"], row["kind"]):
@@ -145,7 +151,8 @@ class Candidates:
         return outcome
 
     def _check_shapes(self, part: Part, table: pa.Table) -> None:
-        """Each is of the kind that its address has, which is one that may go."""
+        """Checks that each candidate has the kind and target of its address, and that files of this
+        kind can be deleted."""
         addresses = cast("pa.StringArray", table.column("address").combine_chunks())
         kinds, targets = self._layout.classify(addresses), self._layout.targets(addresses)
         columns = [table.column("kind").to_pylist(), table.column("target").to_pylist()]
@@ -153,7 +160,7 @@ class Candidates:
         for address, kind, target, said, said_target in rows:
             text = None
             if kind not in self._layout.delete_order or not _is_inside(address):
-                text = f"a {kind} file, which never goes"
+                text = f"a {kind} file, which is never deleted"
             elif kind != said or kind != part.group:
                 text = f"a {kind}, and listed as a {said} in {part.name}"
             elif target != said_target:
@@ -162,7 +169,7 @@ class Candidates:
                 self._findings.add(Finding("shape", text, address, kind=str(said)))
 
     def _check_figures(self, report: Mapping[str, Any] | None) -> None:
-        """The plan's sums, and those of the report, are those of the rows."""
+        """Checks that the sums of the plan and of the report are those of the rows."""
         wanted = self._plan.candidate_total
         if self.total != wanted:
             text = f"the plan counts {_figure(wanted)}, and its parts have {_figure(self.total)}"
@@ -173,7 +180,7 @@ class Candidates:
             found = Count(self.outcomes[outcome], self.outcome_bytes[outcome])
             said = Count(report.get(f"{outcome}_count", 0), report.get(f"{outcome}_bytes", 0))
             if found != said:
-                text = f"the report counts {_figure(said)} {outcome}, the record {_figure(found)}"
+                text = f"{outcome}: the report counts {_figure(said)}, the record {_figure(found)}"
                 self._findings.add(Finding("figure", text))
 
 
@@ -182,7 +189,7 @@ def _rank(row: Mapping[str, Any]) -> int:
 
 
 def _by_part(names: Iterable[str]) -> dict[str, list[str]]:
-    """Parts of records by the part of candidates that they are of."""
+    """Groups the names of record parts by the name of their part of candidates."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(name.split("/")[1], []).append(name)
@@ -197,14 +204,14 @@ def _is_inside(address: str) -> bool:
 
 
 def _figure(count: Count) -> str:
-    return f"{count.objects:,} of {count.bytes_total:,} bytes"
+    return f"{counted(count.objects, 'file')} of {counted(count.bytes_total, 'byte')}"
 
 
 def look_at_files(
     storage: Storage, plan: Plan, candidates: Iterable[Candidate], findings: Findings
 ) -> list[Candidate]:
-    """Compare what would go with what is there; those that are too young, by the plan or the
-    storage."""
+    """Compares the candidates that a sweep would delete with the files on the storage. Returns the
+    candidates that are too young by the plan or by the storage."""
     young: list[Candidate] = []
 
     def head(candidate: Candidate) -> tuple[Candidate, ObjectInfo | None]:
@@ -216,18 +223,21 @@ def look_at_files(
             for each, there in pool.map(head, going[start : start + LOOKS_AT_ONCE * 32]):
                 advance(1)
                 if there is None:
-                    findings.add(each.finding("gone", "nothing is there"))
+                    findings.add(each.finding("gone", "the file does not exist"))
                     continue
                 if max(_latest(each.last_modified), _latest(there.last_modified)) >= plan.cutoff:
                     young.append(each)
-                # Of what an incremental run remembers, the plan has a date that is late enough.
+                # For files that an incremental run remembers, the plan may have a date that is
+                # later than the file's own.
                 is_later = there.last_modified >= each.last_modified + _SECOND
                 if there.size_bytes != each.size_bytes or is_later:
-                    text = f"{there.size_bytes:,} bytes of {there.last_modified.isoformat()}"
-                    findings.add(each.finding("changed", f"there are {text}"))
+                    size, date = counted(there.size_bytes, "byte"), there.last_modified.isoformat()
+                    text = f"the file has {size}, and is dated {date}"
+                    findings.add(each.finding("changed", text))
     return young
 
 
 def _latest(date: datetime) -> datetime:
-    """The latest instant that a date may stand for: one in whole seconds, any of that second."""
+    """Returns the latest instant that a date can mean: a date in whole seconds can mean any instant
+    of that second."""
     return date if date.microsecond else date + timedelta(microseconds=999_999)

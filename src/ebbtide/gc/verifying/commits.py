@@ -1,5 +1,7 @@
-"""Whether a plan keeps the commits that it must: decided again, by what it says it was decided by,
-and by what the repository says now.
+"""Checks that a plan keeps the right commits.
+
+The decision is made again from the commits and refs that the plan recorded, and compared with the
+plan. The recorded commits and refs are compared with those of the repository now.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _COUNTED: Final = ("active_count", "expired_count", "gone_count", "forgettable_c
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommit:
-    """What a plan says of a commit: the commit, and what it keeps of it."""
+    """A commit in a plan. `active`: the plan keeps its data, with the `reason`. `recorded`: the
+    plan keeps its record. `companions` are addresses that belong to the record."""
 
     commit: Commit
     active: bool
@@ -34,8 +37,8 @@ class PlannedCommit:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRoots:
-    """What a plan says of all commits and refs; `decision` is what follows from that, None where
-    nothing does."""
+    """All commits and refs of a plan. `decision` is the decision that is made again from them; None
+    if they lack a part of the history."""
 
     commits: tuple[PlannedCommit, ...]
     refs: tuple[Ref, ...]
@@ -43,7 +46,7 @@ class PlannedRoots:
 
 
 def read_planned(folder: RunFolder, plan: Plan, commits: Part, refs: Part) -> PlannedRoots:
-    """Read it, and decide again. Refused `plan_corrupt`."""
+    """Reads the commits and refs of a plan, and decides again. Raises Refused `plan_corrupt`."""
     planned = tuple(_planned_commits(folder, commits))
     rows = read_part(folder, REFS_FILE, refs.checksum).to_pylist()
     known_refs = tuple(Ref(**row) for row in rows)
@@ -82,11 +85,14 @@ def _planned_commits(folder: RunFolder, part: Part) -> Iterator[PlannedCommit]:
 
 
 def check_decision(plan: Plan, planned: PlannedRoots, findings: Findings) -> None:
-    """Name each commit of which the plan says something else than follows from its own record."""
+    """Adds a finding for each commit whose state in the plan differs from the second decision, and
+    for wrong counts."""
     _check_counts(plan, planned, findings)
     decision = planned.decision
     if decision is None:
-        text = "nothing follows from the plan's commits and refs: they lack a part of the history"
+        text = (
+            "the plan's commits and refs lack a part of the history: no second decision is possible"
+        )
         findings.add(Finding("reason", text))
         return
     for each in planned.commits:
@@ -95,14 +101,14 @@ def check_decision(plan: Plan, planned: PlannedRoots, findings: Findings) -> Non
         said = (each.active, each.reason if each.active else None, each.recorded)
         follows = (reason is not None, reason, commit_id in decision.recorded)
         if said != follows:
-            text = f"the plan says {_fate(*said)}; it is {_fate(*follows)}"
+            text = f"the plan says {_fate(*said)}; the second decision says {_fate(*follows)}"
             findings.add(Finding("reason", text, commit_id=commit_id))
 
 
 def _fate(active: bool, reason: str | None, recorded: bool) -> str:
     if active:
         return f"kept ({reason or 'without a reason'})"
-    return "let go, its record kept" if recorded else "let go, its record too"
+    return "expired, its record kept" if recorded else "expired, its record deleted too"
 
 
 def _check_counts(plan: Plan, planned: PlannedRoots, findings: Findings) -> None:
@@ -112,19 +118,19 @@ def _check_counts(plan: Plan, planned: PlannedRoots, findings: Findings) -> None
     found = (len(planned.commits) - len(lost), len(lost) - gone, gone, forgettable)
     for name, count in zip(_COUNTED, found, strict=True):
         if getattr(plan, name) != count:
-            text = f"{name} is {getattr(plan, name):,}, and its commits come to {count:,}"
+            text = f"{name} is {getattr(plan, name):,}, and the plan has {count:,} such commits"
             findings.add(Finding("figure", text))
 
 
 def check_present(
     plan: Plan, planned: PlannedRoots, roots: Roots, findings: Findings, *, swept: bool
 ) -> None:
-    """Compare with the repository as it is now: commits never change; what else did is noted, until
-    the plan is swept."""
+    """Compares the plan with the repository as it is now. A changed commit is a difference, because
+    commits never change. Before the sweep, other changes are notes."""
     now = {commit.commit_id: commit for commit in roots.commits}
     for each in planned.commits:
         commit = now.get(each.commit.commit_id)
-        # Of what nothing reaches, a format may know no date but that of a file.
+        # For an unreachable commit, a format may know only the date of its file.
         if commit is None or commit.tree_id in roots.lenient_trees:
             continue
         if _lasting(commit) != _lasting(each.commit):
@@ -138,13 +144,13 @@ def check_present(
         changed.append(f"commits that the plan does not know: {made:,}")
     moved = set(planned.refs) ^ set(roots.refs)
     names = {(ref.kind, ref.name) for ref in moved}
-    changed += [f"{kind} {name} is another, new or gone" for kind, name in sorted(names)]
+    changed += [f"{kind} {name} was changed, created or deleted" for kind, name in sorted(names)]
     if (None if roots.policy is None else roots.policy.to_mapping()) != plan.policy:
-        changed.append("the policy or a hold is another")
+        changed.append("the policy or a hold was changed")
     for text in changed:
         findings.add(Finding("since", text))
 
 
 def _lasting(commit: Commit) -> str:
-    """What nothing changes of a commit, in words."""
+    """Returns the properties of a commit that never change, in words."""
     return f"tree {commit.tree_id}, dated {commit.created_at.isoformat()}"

@@ -1,4 +1,4 @@
-"""What a verification finds, by sorts: the first of each for people, all of them as a file."""
+"""The findings of a verification: the first of each sort for people, and all of them as a file."""
 
 from __future__ import annotations
 
@@ -25,43 +25,44 @@ DIFFERENCES_SCHEMA: Final = make_schema(
     ("size_bytes", pa.int64()),
     ("text", pa.string()),
 )
-"""A finding: its sort, one of DIFFERENCES or NOTES, and which of both; the address or commit that
-it is of, if it is of one; and in words what needs it, or what was found in place of what."""
+"""A finding. `sort` is one of DIFFERENCES, or of NOTES if `is_note`. `address` and `commit_id` name
+the file or commit that it is about, if there is one. `text` says what needs the file, or what
+differs."""
 
 DIFFERENCES: Final[Mapping[str, str]] = {
-    "needed": "would go, and is needed",
-    "protected": "would go, and is kept without a commit",
-    "young": "would go, and is younger than the grace",
-    "changed": "is not as the plan lists it",
-    "shape": "is not what the plan says that it is",
+    "needed": "would be deleted, and is needed",
+    "protected": "would be deleted, and is kept without a commit",
+    "young": "would be deleted, and is younger than the grace",
+    "changed": "differs from its row in the plan",
+    "shape": "has a wrong kind or target in the plan",
     "twice": "is a candidate twice",
     "lost": "was deleted, and is needed",
-    "missing": "is needed, and is not there",
+    "missing": "is needed, and does not exist",
     "damaged": "is needed, and can't be read",
-    "unrecorded": "is not on record as deleted, missing, failed or kept",
-    "stray": "is on record, and is no candidate",
-    "reason": "is not what follows from what the plan was decided by",
-    "commit": "is another commit in the repository",
-    "figure": "does not add up",
-    "repository": "is not gone for good",
+    "unrecorded": "has no outcome on record",
+    "stray": "has an outcome on record, and is no candidate",
+    "reason": "differs from a second decision on the plan's record",
+    "commit": "differs from the commit in the repository",
+    "figure": "differs from a count of the rows",
+    "repository": "is not gone, or is still in use",
 }
-"""What must not be."""
+"""The sorts of findings that make a verification fail."""
 
 NOTES: Final[Mapping[str, str]] = {
-    "revived": "has come to be needed since the plan: the sweep keeps it",
-    "gone": "went before the sweep came to it",
+    "revived": "became needed after the plan was made: the sweep keeps it",
+    "gone": "was deleted before the sweep reached it",
     "since": "was changed since the plan",
 }
-"""What comes with time, and does no harm."""
+"""The sorts of findings that arise as time passes, and do no harm."""
 
 SHOWN_MAX: Final = 20
-"""Findings of one sort that are held for people."""
+"""The number of findings of one sort that are held for people."""
 ROWS_PER_GROUP: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A row of DIFFERENCES_SCHEMA; `kind` and `size_bytes` are what the plan says of the file."""
+    """A row of DIFFERENCES_SCHEMA. `kind` and `size_bytes` of the file are those in the plan."""
 
     sort: str
     text: str
@@ -72,17 +73,18 @@ class Finding:
 
     @property
     def is_note(self) -> bool:
-        """Whether it does no harm."""
+        """Whether the finding does no harm."""
         return self.sort in NOTES
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found. `counts` has the findings of each sort, `shown` the first of each.
+    """The result of a verification. `counts` has the number of findings by sort, and `shown` the
+    first of each sort.
 
-    `checked` counts what was looked at, by verify.CHECKED. `path` is the
-    file with all findings: None where there are none, or where it could not be written, and then
-    `unwritten` says why.
+    `checked` counts the things that were checked, by the names in verify.CHECKED. `path` is the
+    file with all findings. It is None if there are no findings, or if the file could not be
+    written; `unwritten` then has the reason.
     """
 
     run_id: str
@@ -95,16 +97,16 @@ class Verification:
 
     @property
     def difference_count(self) -> int:
-        """Findings that must not be."""
+        """The number of differences."""
         return sum(count for sort, count in self.counts.items() if sort in DIFFERENCES)
 
     @property
     def verified(self) -> bool:
-        """Whether there are none."""
+        """Whether there are no differences."""
         return self.difference_count == 0
 
     def to_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Returns the output of `--json`."""
         return {
             "run_id": self.run_id,
             "repository": self.repository,
@@ -120,7 +122,7 @@ class Verification:
 
 
 class Findings:
-    """Gathers findings, encoded as they come: there may be as many as candidates."""
+    """Collects findings, and encodes them as they come: there may be as many as candidates."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -131,12 +133,12 @@ class Findings:
 
     @property
     def shown(self) -> tuple[Finding, ...]:
-        """The first of each sort, the worst sorts first."""
+        """The first findings of each sort, the worst sorts first."""
         order = [*DIFFERENCES, *NOTES]
         return tuple(sorted(self._shown, key=lambda each: order.index(each.sort)))
 
     def add(self, found: Finding) -> None:
-        """Take one."""
+        """Adds a finding."""
         if self.counts[found.sort] < SHOWN_MAX:
             self._shown.append(found)
         self.counts[found.sort] += 1
@@ -145,8 +147,9 @@ class Findings:
             self._flush()
 
     def write(self, folder: RunFolder) -> tuple[str | None, str | None]:
-        """Write all of them into the run's folder, in place of what was found before; where they
-        are, and why they could not be written."""
+        """Writes all findings into the run's folder, and replaces those of an earlier verification.
+        Returns the path of the file and the reason why it could not be written; either may be
+        None."""
         self._flush()
         self._writer.close()
         address = folder.address(DIFFERENCES_FILE)

@@ -1,7 +1,7 @@
-"""The walk: from the commits that stay to every address that they need, one file after the other.
+"""The walk: finds every address that the commits that stay need.
 
-The addresses themselves are compared, as text. Files are read by the format's `Walk`, a few at a
-time; nothing is remembered but the addresses of trees and nodes.
+Addresses are compared as text. The format's `Walk` reads trees and nodes, a few files at a time.
+The walk holds only the addresses of trees and nodes in memory.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ebbtide.retention.decision import Decision, Roots
 
 READERS: Final = 16
 FILES_AT_ONCE: Final = 256
-"""Files whose answers are waited for together."""
+"""The number of files in one batch of reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What needs an address, in words. `planned`: the plan knows that it does. `required`: now, so
-    that what is needed must be there."""
+    """The reason why an address is needed, in words. `planned`: by a commit that the plan knew.
+    `required`: by a commit that stays now, so that the file must exist."""
 
     text: str
     planned: bool
@@ -36,14 +36,18 @@ class Need:
 
 
 Look = Callable[[str, Need], None]
-"""Called with an address that is needed."""
+"""Called with each needed address."""
 Unread = Callable[[str, str, str], None]
-"""Called with sort, address and text for a file that is required and can't be read."""
+"""Called with sort, address and text for a required file that cannot be read."""
 
 
 @dataclass(slots=True)
 class Needs:
-    """Trees that stay, with those whose data does, and the addresses that go with their records."""
+    """The trees to walk by id, and the addresses that are needed beside them.
+
+    `record` has the trees that stay, and `data` those whose data stays. `companions` are addresses
+    that belong to the records of commits.
+    """
 
     record: dict[str, Need] = field(default_factory=dict)
     data: dict[str, Need] = field(default_factory=dict)
@@ -51,7 +55,8 @@ class Needs:
 
     @classmethod
     def of(cls, planned: PlannedRoots, roots: Roots, now: Decision) -> Needs:
-        """What the plan's commits need that are still there, and what others need now."""
+        """Collects the needs of commits: those that the plan keeps, if they still exist, and those
+        that stay now."""
         found = cls()
         known = {c.commit_id: c for c in roots.commits if c.tree_id in roots.tree_checksums}
         follows = planned.decision
@@ -113,7 +118,7 @@ class Needs:
 
 
 def _merge(needs: dict[str, Need], key: str, need: Need) -> None:
-    """The first is told; what one of all requires is required."""
+    """Adds a need. The first need of a key is reported; it is required if one of them is."""
     first = needs.setdefault(key, need)
     if need.required and not first.required:
         needs[key] = replace(first, required=True)
@@ -127,8 +132,11 @@ def reach(
     unread: Unread,
     meter: Meter,
 ) -> Counter[str]:
-    """Tell of every address that is needed, if it is among the `wanted`; how many trees and nodes
-    were read."""
+    """Calls `look` for each needed address; for an address in a node, only if it is `wanted`.
+
+    Calls `unread` for each required tree or node that cannot be read. Returns the number of trees
+    and nodes that were read.
+    """
     read: Counter[str] = Counter()
     nodes: dict[str, Need] = {}
     seen: dict[str, Need] = {}
@@ -177,7 +185,8 @@ class _Unread:
 def _read(
     pool: ThreadPoolExecutor, function: Callable[[str], list[str]], addresses: Iterable[str]
 ) -> Iterator[tuple[str, list[str] | _Unread]]:
-    """The answer for each address, in order, or why there is none."""
+    """Yields the result of `function` for each address, in order, or the reason why the file cannot
+    be read."""
 
     def one(address: str) -> list[str] | _Unread:
         try:

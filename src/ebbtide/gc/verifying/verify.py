@@ -1,4 +1,5 @@
-"""Verification of one run: its plan, before or after its sweep. Takes no lock, changes nothing."""
+"""Verifies one run, before or after its sweep. Takes no lease, and changes nothing but the file
+of its findings."""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ CHECKED: Final = ("candidates", "outcomes", "commits", "trees", "nodes")
 def verify(
     repository: RepositoryFormat, plan: Plan, folder: RunFolder, *, steps: Steps, meter: Meter
 ) -> Verification:
-    """Check a plan that is as it was written, and what is on record of its sweep.
+    """Checks a plan, whose own checksum is right, and the record of its sweep.
 
-    Writes its findings into the run's folder where it can. Refused as a reading of the repository
-    is, `plan_corrupt` where a part is not as it was written, and `plan_foreign` for a plan by which
-    everything goes, which is `verify_removal`'s.
+    Writes its findings into the run's folder if it can. Raises Refused as a reading of the
+    repository does, and `plan_corrupt` if a part is missing or damaged. Raises Refused
+    `plan_foreign` for the plan of a deleted repository, which `verify_removal` checks.
     """
     work = _Verifying(repository, plan, folder, repository.layout, steps, meter)
     work.run()
@@ -53,8 +54,10 @@ def verify_removal(
     steps: Steps,
     meter: Meter,
 ) -> Verification:
-    """Check a plan by which everything of a gone repository goes: that it is gone, that each
-    candidate is what the plan says, and the figures. Nothing is needed, so that nothing is walked.
+    """Checks a plan that deletes all files of a gone repository.
+
+    It checks that the repository is gone, each candidate, and the figures. There is no walk, since
+    no commit needs a file.
     """
     work = _Verifying(repository, plan, folder, layout, steps, meter)
     try:
@@ -84,13 +87,13 @@ class _Verifying:
         self.candidates = Candidates(self.plan, self.folder, self.layout, self.findings)
 
     def run(self) -> None:
-        """Look at everything."""
+        """Checks the commits, the candidates and the record. Raises as `verify` does."""
         plan = self.plan
         if plan.mode == REMOVAL or plan.commits is None or plan.refs is None:
             raise Refused(
                 "plan_foreign",
-                f"the plan of run {plan.run_id} is of {plan.identity.repository_name} as it was "
-                "gone, and it is not any more: plan again",
+                f"the plan of run {plan.run_id} was made while {plan.identity.repository_name} was "
+                "gone, and it is not gone now: plan again",
             )
         with self.steps("read"):
             planned = read_planned(self.folder, plan, plan.commits, plan.refs)
@@ -103,18 +106,18 @@ class _Verifying:
             is_first = False
 
     def count(self, chunk: dict[str, Candidate]) -> None:
-        """Count candidates that were looked at."""
+        """Counts candidates that were checked."""
         self.checked["candidates"] += len(chunk)
         self.checked["outcomes"] += sum(each.outcome is not None for each in chunk.values())
 
     def look_at(self, chunk: dict[str, Candidate]) -> list[Candidate]:
-        """Compare candidates with the files that are there; those that are too young."""
+        """Compares candidates with the files on the storage. Returns those that are too young."""
         with self.steps("compare"):
             self.meter.begin("files", len(chunk))
             return look_at_files(self.repository.storage, self.plan, chunk.values(), self.findings)
 
     def result(self) -> Verification:
-        """What was found, and written down."""
+        """Writes the findings, and returns the result."""
         path, unwritten = self.findings.write(self.folder)
         return Verification(
             run_id=self.plan.run_id,
@@ -127,7 +130,7 @@ class _Verifying:
         )
 
     def _check(self, chunk: dict[str, Candidate], planned: PlannedRoots, *, is_first: bool) -> None:
-        """Whether any of these candidates is needed, or younger than it may be."""
+        """Adds a finding for each of these candidates that is needed, protected or too young."""
         listed = self._listed_as_protected(chunk)
         with self.repository.reading(self.plan.cutoff) as reading:
             roots = reading.roots()
@@ -150,7 +153,7 @@ class _Verifying:
         with self.steps("walk"):
             read = reach(self.repository.walk, needs, chunk, look, unread, self.meter)
         young = self.look_at(chunk)
-        # What an administrator closed for good goes though it is needed, or young.
+        # A purged file is deleted even if a commit needs it or it is young.
         told = sorted({*needed, *(each.address for each in young)})
         closed = self.repository.purged_among(told)
         for address, need in needed.items():
@@ -158,11 +161,12 @@ class _Verifying:
                 self._name(chunk[address], need)
         for each in young:
             if each.address not in closed:
-                self.findings.add(each.finding("young", f"the plan's limit is {self.plan.cutoff}"))
+                self.findings.add(each.finding("young", f"the plan's cutoff is {self.plan.cutoff}"))
         self.checked.update(read if is_first else ())
 
     def _is_lost(self, candidate: Candidate) -> bool:
-        """Whether it went, and did not come back: an undo leaves the record as it was."""
+        """Whether a candidate was deleted. An undo does not change the record, so that the storage
+        is asked for a quarantined file."""
         if candidate.outcome == "quarantined":
             return self.repository.storage.head(candidate.address) is None
         return candidate.went
@@ -176,7 +180,7 @@ class _Verifying:
             self.findings.add(candidate.finding(sort, need.text))
 
     def _listed_as_protected(self, chunk: dict[str, Candidate]) -> set[str]:
-        """Those candidates that the plan itself has among what stays without a commit."""
+        """Returns the candidates that the plan itself lists as protected."""
         judged = _Judged(chunk)
         found: set[str] = set()
         for table in read_tables(self.folder, self.plan.protected, ADDRESS_SCHEMA):
@@ -187,7 +191,7 @@ class _Verifying:
     def _check_protected(
         self, chunk: dict[str, Candidate], reading: Reading, listed: set[str]
     ) -> None:
-        """Name the candidates that stay without a commit."""
+        """Adds a finding for each candidate that is protected, by the plan or now."""
         judged = _Judged(chunk)
         reasons: dict[str, tuple[str, bool]] = {}
         for table in reading.protected():
@@ -199,7 +203,7 @@ class _Verifying:
                     reasons[own] = (before[0], before[1] or was_there)
         for own in sorted(listed | reasons.keys()):
             candidate = chunk[own]
-            reason, was_there = reasons.get(own, ("by the plan itself", False))
+            reason, was_there = reasons.get(own, ("the plan lists it as protected", False))
             if own in reasons and self._is_lost(candidate):
                 self.findings.add(candidate.finding("lost", reason))
             elif own in listed or (was_there and candidate.goes):
@@ -209,7 +213,7 @@ class _Verifying:
 
 
 class _Judged:
-    """Candidates by the address that protects them: a temporary file's is what it will become."""
+    """Candidates by the address that they are judged by: a temporary file's is its target."""
 
     def __init__(self, chunk: dict[str, Candidate]) -> None:
         self._chunk = chunk
@@ -219,7 +223,7 @@ class _Judged:
                 self._temporary.setdefault(each.target, []).append(each.address)
 
     def by(self, address: str) -> list[str]:
-        """Those that an address protects."""
+        """Returns the addresses of the candidates that are judged by an address."""
         own = self._chunk.get(address)
         found = [] if own is None or own.target is not None else [address]
         return found + self._temporary.get(address, [])

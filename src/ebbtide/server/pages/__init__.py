@@ -1,4 +1,5 @@
 """The server's web pages: the store for people, rendered by the server.
 
-They call the same functions as the routes and the command line, and decide nothing.
+The pages call the same functions as the API routes and the command line. They decide nothing
+themselves.
 """

@@ -1,5 +1,5 @@
-"""The pages as an application, in front of the routes of the API: it has paths, sessions and
-errors of its own."""
+"""The pages as an application in front of the API routes, with its own paths, sessions and
+errors."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ TOPICS: Final = (
 
 
 def page_routes() -> list[PageRoute]:
-    """Every page."""
+    """Returns the routes of all pages."""
     return [route for topic in TOPICS for route in topic.pages.routes]
 
 
-def make_pages(state: Any) -> Starlette:  # what the server's application keeps
-    """The application of the pages; `state` has the store and the jobs."""
+def make_pages(state: Any) -> Starlette:  # the state of the server's application
+    """Returns the application of the pages. `state` holds the store and the jobs."""
     pages = Starlette(
         routes=[route.route() for route in page_routes()],
         exception_handlers={
@@ -75,9 +75,10 @@ def make_pages(state: Any) -> Starlette:  # what the server's application keeps
 
 
 class PagesInFront:
-    """Passes what is for the pages to them, with their headers, and all else on to the API.
+    """Sends requests for pages to the pages, and all other requests to the API. Adds the pages'
+    security headers.
 
-    Whoever opens the server itself in a browser is sent to the pages.
+    A browser that opens the server's root is redirected to the pages.
     """
 
     def __init__(self, app: ASGIApp, *, pages: ASGIApp) -> None:
@@ -85,7 +86,7 @@ class PagesInFront:
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass the request on."""
+        """Answers the request, or forwards it."""
         path = scope["path"] if scope["type"] == "http" else ""
         if path == ROOT or path.startswith(f"{ROOT}/"):
             await self._pages(scope, receive, _with_headers(send))
@@ -128,7 +129,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _unexpected(request: Request, _error: Exception) -> Response:
-    # Whoever runs the server finds it in the log; nobody else needs to see it.
+    # The traceback is in the server's log. Visitors do not need to see it.
     text = "a defect in this program: the server's log says more"
     return _error_page(request, 500, "internal", text)
 

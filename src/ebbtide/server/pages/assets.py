@@ -1,5 +1,8 @@
-"""The pages' own files: style, script, icon. Each is served under the hash of what is in it, so
-that browsers keep it for good, and never an old one."""
+"""The static files of the pages: style, script, icon.
+
+The URL of a file contains the hash of its content. Browsers can therefore cache it for ever, and
+never use an old version.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ HASH_LENGTH: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file."""
+    """One static file."""
 
     name: str
     content: bytes
@@ -29,18 +32,18 @@ class Asset:
 
     @property
     def digest(self) -> str:
-        """What its content comes to."""
+        """The hash of the content: the first HASH_LENGTH hexadecimal digits of its SHA-256."""
         return hashlib.sha256(self.content).hexdigest()[:HASH_LENGTH]
 
     @property
     def url(self) -> str:
-        """Where it is served."""
+        """The URL path of the file."""
         return f"{ROOT}/static/{self.digest}/{self.name}"
 
 
 @cache
 def assets() -> dict[str, Asset]:
-    """All files, by name."""
+    """Returns all static files, by name."""
     folder = files("ebbtide.server.pages") / "static"
     return {
         name: Asset(name, (folder / name).read_bytes(), media_type)

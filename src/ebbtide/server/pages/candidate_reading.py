@@ -1,7 +1,7 @@
-"""The files that a plan names: drawn by age and place, listed, and searched.
+"""Reads the candidates of a plan: charts by age and place, lists, and searches.
 
-There may be millions. They are read part by part, and only as many parts as a page needs; a search
-stops after so many rows and says where it goes on.
+There may be millions of candidates. They are read part by part, and only as many parts as a page
+needs. A search stops after SCANNED_MAX rows, and says where it continues.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ebbtide.store.repository import Repository
 from ebbtide.wording import counted
 
 SCANNED_MAX: Final = 2_000_000
-"""Rows that one search goes through before it says where it goes on."""
+"""How many rows one search reads before it stops and says where it continues."""
 PLACES_SHOWN: Final = 12
 CHARTS_KEPT: Final = 200
 AGES: Final = (
@@ -45,7 +45,7 @@ _COLUMNS: Final = ("address", "size_bytes", "last_modified", "kind")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One file that may go."""
+    """One candidate: a file that the plan may delete."""
 
     address: str
     size_bytes: int
@@ -55,14 +55,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a list is narrowed to: addresses that hold `text`, one kind, files of so many bytes."""
+    """The filter of a list: addresses that contain `text`, files of one kind, files of at least
+    `bytes_min` bytes."""
 
     text: str = ""
     kind: str = ""
     bytes_min: int = 0
 
     def of(self, table: pa.Table) -> np.ndarray[Any, np.dtype[np.intp]]:
-        """The positions of the rows of a table that fit, ascending."""
+        """Returns the positions of a table's rows that match, ascending."""
         fits = np.ones(table.num_rows, dtype=bool)
         if self.text:
             found = pc.match_substring(table.column("address"), self.text)
@@ -77,8 +78,8 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page of candidates. The list goes on at position `next_position`, if it does; `scanned` is
-    how many rows were looked at for the page."""
+    """A page of candidates. If the list continues, it does so at position `next_position`.
+    `scanned` is the number of rows that were read for the page."""
 
     rows: Sequence[Candidate]
     next_position: int | None
@@ -87,8 +88,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """The candidates of a plan by age, by where they lie, and by kind; its objects by who held
-    them last, where that is known."""
+    """The candidates of a plan by age, by place, and by kind. `held` has the objects by the branch
+    that held them last, if that is known."""
 
     ages: Sequence[Bar]
     places: Sequence[Bar]
@@ -97,14 +98,15 @@ class Charts:
 
 
 class ChartsKept:
-    """The charts of the plans that were looked at last: a plan never changes. Thread-safe."""
+    """A cache with the charts of the plans that were viewed last. A plan never changes.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._kept: OrderedDict[tuple[str, str], Charts] = OrderedDict()
 
     def of(self, repository: Repository, plan: Plan, folder: RunFolder) -> Charts:
-        """The charts of a plan. Refused `plan_corrupt`."""
+        """Returns the charts of a plan. Raises Refused `plan_corrupt`."""
         key = (plan.identity.repository_id, plan.run_id)
         with self._lock:
             if key in self._kept:
@@ -124,9 +126,10 @@ class ChartsKept:
 def find(
     folder: RunFolder, parts: Sequence[Part], search: Search, *, position: int, amount: int
 ) -> Found:
-    """At most `amount` candidates that fit, from a position among all of them on.
+    """Returns at most `amount` matching candidates, from a position among all candidates on.
 
-    Parts before it, and those of another kind, are not read. Refused `plan_corrupt`.
+    Parts before the position, and parts of another kind, are not read. Raises Refused
+    `plan_corrupt`.
     """
     rows: list[Candidate] = []
     begin, scanned = 0, 0
@@ -152,7 +155,7 @@ def find(
 
 
 def draw(folder: RunFolder, parts: Sequence[Part], *, now: datetime) -> Charts:
-    """Adds all candidates up. Refused `plan_corrupt`."""
+    """Returns the charts of all candidates. Raises Refused `plan_corrupt`."""
     ages = [[0, 0] for _ in AGES]
     places: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -182,7 +185,7 @@ def draw(folder: RunFolder, parts: Sequence[Part], *, now: datetime) -> Charts:
 
 
 def _by_place(table: pa.Table) -> Iterator[tuple[str, int, int]]:
-    """Rows and bytes of each directory, two levels deep."""
+    """Yields each directory, two levels deep, with its number of rows and of bytes."""
     address = table.column("address")
     matched = pc.extract_regex(address, r"^(?P<place>[^/]*/[^/]*/|[^/]*/|)")
     named = pa.table(
@@ -200,7 +203,7 @@ def _by_place(table: pa.Table) -> Iterator[tuple[str, int, int]]:
 
 
 def _largest(places: Counter[str], sizes: Counter[str]) -> list[tuple[str, int, int]]:
-    """The places with most bytes, then all others together."""
+    """Returns the places with the most bytes, and one row for all other places together."""
     most = sizes.most_common(PLACES_SHOWN)
     rows = [(_place_text(place), places[place], size) for place, size in most]
     shown = {place for place, _ in most}
@@ -212,7 +215,8 @@ def _largest(places: Counter[str], sizes: Counter[str]) -> list[tuple[str, int, 
 
 
 def _place_text(place: str) -> str:
-    """A slice of objects by the hour that it was opened in, anything else as it is."""
+    """Returns the label of a place: the hour in which a slice of objects was opened; any other
+    place as it is."""
     opened_at = instant_of(place.removeprefix("data/").rstrip("/"))
     if place.startswith("data/") and opened_at is not None:
         return f"data, written from {opened_at:%Y-%m-%d %H:%M}"

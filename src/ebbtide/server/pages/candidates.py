@@ -1,4 +1,4 @@
-"""What a run may delete: its list with a search, and its charts."""
+"""The candidates of a run: the list with a search, and the charts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RUN: Final = "/repositories/{repository:segment}/runs/{run_id:segment}"
 
 @pages.add("GET", _RUN + "/candidates", Role.READER)
 def list_candidates(visit: Visit) -> Response:
-    """A page of the candidates, those that a search finds."""
+    """Shows a page of the candidates that match a search."""
     repository = visit.repository()
     plan, folder = _plan(visit)
     search = Search(
@@ -53,7 +53,8 @@ def list_candidates(visit: Visit) -> Response:
 
 @pages.add("GET", _RUN + "/charts", Role.READER)
 def show_charts(visit: Visit) -> Response:
-    """The charts of a run, which its page asks for once it is there: they need all parts."""
+    """Shows the charts of a run. The page of the run requests them after it has loaded, because
+    they need all parts."""
     plan, folder = _plan(visit)
     charts = visit.charts.of(visit.repository(), plan, folder)
     is_fragment = "x-fragment" in visit.request.headers
@@ -62,7 +63,8 @@ def show_charts(visit: Visit) -> Response:
 
 
 def _plan(visit: Visit) -> tuple[Plan, RunFolder]:
-    """The plan of the run of the path. NotFound `run_not_found`, Refused where it is damaged."""
+    """Returns the plan of the run in the path, and the run's folder. Raises NotFound
+    `run_not_found`, and Refused if the plan is damaged."""
     repository, run_id = visit.repository(), visit.segment("run_id")
     plan = runs.collector_of(visit.served, repository.info.name).plan_of(run_id)
     form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
@@ -74,7 +76,7 @@ _UNITS: Final = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB":
 
 
 def _parse_size(text: str) -> int:
-    """`500`, `1 MiB`. Raises InvalidInput `invalid_argument`."""
+    """Parses a size such as `500` or `1 MiB`. Raises InvalidInput `invalid_argument`."""
     compact = text.replace(" ", "").upper()
     number = compact.rstrip("BIKMGT")
     unit = _UNITS.get(compact.removeprefix(number))
@@ -82,6 +84,6 @@ def _parse_size(text: str) -> int:
     if compact and (unit is None or not is_number):
         raise InvalidInput(
             "invalid_argument",
-            f"{text[:40]!r} is no size: write bytes, or one such as {size_text(2**20)!r}",
+            f"{text[:40]!r} is not a size: write bytes, or a size such as {size_text(2**20)!r}",
         )
     return int(number) * unit if compact and unit else 0

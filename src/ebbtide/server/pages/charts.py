@@ -1,4 +1,4 @@
-"""Charts as figures that templates draw: bars, and lines. Nothing here knows of HTML."""
+"""Charts as numbers that templates draw: bars and lines. Not for: HTML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MARGIN: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar of a chart. `percent` is its length, of the longest; 0 to 100."""
+    """One bar of a chart. `percent` is its length in percent of the longest bar."""
 
     label: str
     count: int
@@ -22,8 +22,8 @@ class Bar:
 
 
 def bars(rows: Iterable[tuple[str, int, int | None]]) -> list[Bar]:
-    """Bars of (label, count, bytes), as long as their bytes; all empty where there are none, and
-    one whose bytes nobody knows, too."""
+    """Makes bars of rows (label, count, bytes). The length stands for the bytes; it is 0 if the
+    bytes are not known, or if no row has any."""
     found = list(rows)
     longest = max((size or 0 for _, _, size in found), default=0)
     return [
@@ -34,8 +34,8 @@ def bars(rows: Iterable[tuple[str, int, int | None]]) -> list[Bar]:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One bar of two parts, of which `kept_percent` and `lost_percent` are the lengths, of the
-    longest bar of the chart."""
+    """One bar of two parts. `kept_percent` and `lost_percent` are their lengths in percent of the
+    chart's longest bar."""
 
     label: str
     detail: str
@@ -46,7 +46,7 @@ class Share:
 
 
 def shares(rows: Iterable[tuple[str, str, int, int]]) -> list[Share]:
-    """Bars of (label, detail, kept, lost)."""
+    """Makes bars of rows (label, detail, kept, lost)."""
     found = list(rows)
     longest = max((kept + lost for _, _, kept, lost in found), default=0)
     scale = 100 / longest if longest else 0.0
@@ -58,7 +58,7 @@ def shares(rows: Iterable[tuple[str, str, int, int]]) -> list[Share]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through values, and its last point: coordinates in a box of LINE_WIDTH by
+    """A line through values, and its last point. Coordinates lie in a box of LINE_WIDTH by
     LINE_HEIGHT."""
 
     points: str
@@ -67,7 +67,8 @@ class Line:
 
 
 def line(values: Sequence[int]) -> Line | None:
-    """A line through values at even distances, from zero up; None for fewer than two."""
+    """Returns a line through the values at even distances, on a scale from zero; None for fewer
+    than two values."""
     if len(values) < 2:
         return None
     top = max(values) or 1

@@ -1,4 +1,4 @@
-"""Projects and collections: one project at a time, with what lies in it."""
+"""Projects and collections: one page for each project, with its content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ pages = Pages()
 
 @pages.add("GET", "/repositories/{repository:segment}/collections", Role.READER)
 def list_collections(visit: Visit) -> Response:
-    """The projects and collections in a project, or the outermost projects; the trash too."""
+    """Shows the projects and collections in a project, or the outermost projects. The trash is
+    included."""
     repository = visit.repository()
     project_id = visit.query("project") or None
     state = parse_state(visit.query("state"))
@@ -57,7 +58,7 @@ def list_collections(visit: Visit) -> Response:
 
 
 def _above(repository: Repository, project_id: str | None) -> list[Project]:
-    """The project and those that it lies in, the outermost first."""
+    """Returns the project and all projects above it, the outermost first."""
     found: list[Project] = []
     while project_id is not None:
         found.append(repository.projects.get(project_id, include_expired=True))
@@ -66,6 +67,7 @@ def _above(repository: Repository, project_id: str | None) -> list[Project]:
 
 
 def place_of(text: str) -> tuple[str, str]:
-    """Where a list by name and id goes on, as `item_place` writes it."""
+    """Returns the name and id after which a list continues, from the text that `item_place`
+    wrote."""
     name, _, item_id = text.rpartition("/")
     return name, item_id

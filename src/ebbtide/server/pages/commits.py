@@ -1,4 +1,5 @@
-"""The commit graph of a repository: a window of its history, and where that lies in the whole."""
+"""The commit graph of a repository: a window of its history, and the window's place in the whole
+history."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class ShownRef:
 
 @dataclass(frozen=True, slots=True)
 class ShownCommit:
-    """A row of the graph. `fate` is kept, expired (the next run lets it go) or gone (one did)."""
+    """A row of the graph. `fate` is kept, expired (the next run deletes its data) or gone (a run
+    has done so, or the commit was given up as damaged)."""
 
     row: Row
     fate: str
@@ -57,7 +59,8 @@ class ShownCommit:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A column of the time axis, of equally long ones. Heights are percent of the highest."""
+    """A column of the time axis. All columns have the same length in time. Heights are in percent
+    of the highest column."""
 
     begins_at: datetime
     kept: int
@@ -70,7 +73,8 @@ class Bucket:
 
 @pages.add("GET", "/repositories/{repository:segment}/commits", Role.READER)
 def show_commits(visit: Visit) -> Response:
-    """A window of the graph: from a commit on (`from`), at a ref (`at`), or of a day (`date`)."""
+    """Shows a window of the graph: from a commit on (`from`), at a ref (`at`), or at a day
+    (`date`)."""
     repository = visit.repository()
     form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
     with form.reading() as reading:
@@ -100,7 +104,8 @@ def show_commits(visit: Visit) -> Response:
 
 
 def _start(visit: Visit, repository: Repository, history: Sequence[Commit]) -> int:
-    """Where the window begins. Raises NotFound, InvalidInput `invalid_date`, as `resolve`."""
+    """Returns the position at which the window begins. Raises NotFound, InvalidInput
+    `invalid_date`, and the errors of `resolve`."""
     wanted = visit.query("from")
     if visit.query("at"):
         wanted = repository.commits.resolve(visit.query("at"))
@@ -110,7 +115,7 @@ def _start(visit: Visit, repository: Repository, history: Sequence[Commit]) -> i
                 return number
         raise NotFound("commit_not_found", f"the history has no commit {shown(wanted)}")
     if visit.query("date"):
-        # In seconds: behind the last day there is no other date.
+        # Computed in seconds: a datetime cannot express the end of the last day.
         ends_at = _day(visit.query("date")).timestamp() + 86_400
         found = bisect_left(history, -ends_at, key=lambda c: -c.created_at.timestamp())
         return min(found, max(0, len(history) - 1))
@@ -122,7 +127,9 @@ def _day(text: str) -> datetime:
         day = date.fromisoformat(text)
         return datetime(day.year, day.month, day.day, tzinfo=UTC)
     except ValueError:
-        raise InvalidInput("invalid_date", f"{text[:40]!r} is no day: write 2026-03-01") from None
+        raise InvalidInput(
+            "invalid_date", f"{text[:40]!r} is not a date: write 2026-03-01"
+        ) from None
 
 
 def _window(
@@ -170,15 +177,15 @@ def _fate(commit: Commit, decision: Decision, record: CommitRecord | None) -> tu
     if reason is not None:
         return "kept", reason
     if not commit.tombstoned:
-        return "expired", "no rule keeps it: the next run lets its data go"
+        return "expired", "no rule keeps it: the next run deletes its data"
     if record is not None and record.given_up_at is not None:
         return "gone", f"given up as damaged: {record.given_up_reason}"
-    by = "" if record is None or record.tombstoned_by is None else f" {record.tombstoned_by}"
-    return "gone", f"run{by} let its data go"
+    run_id = None if record is None else record.tombstoned_by
+    return "gone", f"{'a run' if run_id is None else f'run {run_id}'} deleted its data"
 
 
 def _refs(roots: Roots, trash_time: timedelta) -> Mapping[str, list[ShownRef]]:
-    """Branches and tags by commit, branches first."""
+    """Returns the branches and tags of each commit, branches first."""
     found: dict[str, list[ShownRef]] = {}
     for ref in sorted(roots.refs, key=lambda ref: (ref.kind, ref.name)):
         if ref.kind in ("branch", "tag"):
@@ -189,13 +196,13 @@ def _refs(roots: Roots, trash_time: timedelta) -> Mapping[str, list[ShownRef]]:
 
 
 def _oldest(history: Sequence[Commit]) -> datetime | None:
-    """The date of the oldest commit, but for the initial ones, which are dated 1970."""
+    """Returns the date of the oldest commit. Initial commits are left out: they are dated 1970."""
     dated = [commit.created_at for commit in history if commit.created_at > EPOCH]
     return dated[-1] if dated else None
 
 
 def _buckets(history: Sequence[Commit], decision: Decision, start: int) -> list[Bucket]:
-    """The whole history by time, the oldest first."""
+    """Returns the time axis of the whole history, the oldest column first."""
     oldest = _oldest(history)
     if oldest is None or history[0].created_at == oldest:
         return []
@@ -228,7 +235,7 @@ def _buckets(history: Sequence[Commit], decision: Decision, start: int) -> list[
 
 
 def _width(window: Sequence[ShownCommit]) -> int:
-    """How many lanes the window's lines take."""
+    """Returns the number of lanes that the lines of the window need."""
     lanes = [
         lane
         for shown in window

@@ -1,5 +1,8 @@
-"""Policies beside the one that a repository has: what each keeps of the commits, by branch and by
-rule. How many bytes that frees, a look finds (`server.jobs`). Nothing here knows of HTML."""
+"""Compares policies with the present policy of a repository: the commits that each keeps, by branch
+and by rule.
+
+Not for: how many bytes a policy frees (a look of `server.jobs` computes that), or HTML.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,11 @@ REFS_COMPARED: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The present policy, and others by name. `refs` has what each policy leaves of a branch, the
-    present one first; those first that lose most by any of them."""
+    """The present policy, and other policies by name.
+
+    `refs` has a row for each branch, with the outcome of each policy, the present one first.
+    Branches that lose the most commits under any policy come first.
+    """
 
     present: Alternative
     others: Mapping[str, Alternative]
@@ -29,12 +35,12 @@ class Comparison:
 
     @property
     def by_name(self) -> dict[str, Alternative]:
-        """All of them, the present one first."""
+        """All policies by name, the present one first."""
         return {PRESENT: self.present, **self.others}
 
 
 def compare(repository: EmbeddedRepository, policies: Mapping[str, Policy]) -> Comparison:
-    """By one reading of the metadata; the storage is not looked at."""
+    """Compares policies in one reading of the metadata. The storage is not read."""
     with repository.reading() as reading:
         roots = reading.roots()
     decision = decide(roots)
@@ -48,7 +54,8 @@ def compare(repository: EmbeddedRepository, policies: Mapping[str, Policy]) -> C
 
 
 def _by_ref(alternatives: Sequence[Alternative]) -> list[list[RefOutlook]]:
-    """A row for each branch, all dangling or all tagged commits that every policy tells of."""
+    """Returns a row for each branch, for all dangling commits, and for all tagged commits; only
+    rows that every policy has."""
     rows: dict[tuple[str, str], list[RefOutlook]] = {}
     for each in alternatives:
         for ref in each.by_ref:
@@ -58,5 +65,5 @@ def _by_ref(alternatives: Sequence[Alternative]) -> list[list[RefOutlook]]:
 
 
 def looked_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """What a look has found so far, with the names of the policies."""
+    """Returns the results of a look so far, with the names of the policies."""
     return list(zip((PRESENT, *NAMES), found, strict=False))

@@ -1,4 +1,4 @@
-"""Why something is still there, until when, or which run let it go."""
+"""Explains why something still exists, until when, or which run deleted it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PATH: Final = "/repositories/{repository:segment}/explain"
 
 @pages.add("GET", _PATH, Role.READER)
 def explain(visit: Visit) -> Response:
-    """The question, and the answer once something is asked about."""
+    """Shows the form, and the answer if the request names something."""
     name = visit.repository().info.name
     what, path = visit.query("what").strip(), visit.query("path").strip()
     found: ExplainedAddress | ExplainedCommit | None = None

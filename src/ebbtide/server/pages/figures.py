@@ -1,6 +1,7 @@
-"""What the recorded runs tell of a repository: its size, what could go, and how both went on.
+"""Figures of a repository from its recorded runs: its size, the reclaimable bytes, and their
+trends.
 
-A run that is over never changes, so that its figures are kept in memory.
+A run that has ended never changes, so that its figures are cached in memory.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 
 RUNS_SHOWN: Final = 12
-"""How many runs a trend is drawn from."""
+"""From how many runs a trend is drawn."""
 READERS: Final = 16
 KEPT_MAX: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """One run that came to a plan. `size_bytes` is of the whole storage after it; of a plan that
-    nobody swept, `reclaimable_bytes` is what it would delete. None where no run asked for the
-    sizes of what stays."""
+    """One run that made a plan.
+
+    `size_bytes` is the size of the whole storage after the run; None if the run did not ask for the
+    sizes of kept files. `reclaimable_bytes` is what the plan would delete; 0 after a sweep.
+    """
 
     run_id: str
     made_at: datetime
@@ -46,7 +49,7 @@ class RunFigures:
 
 
 class Figures:
-    """Reads figures, and remembers those that stay. Thread-safe."""
+    """Reads the figures of runs, and caches those that are final. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -55,8 +58,8 @@ class Figures:
     def of(
         self, store: Store, repositories: Sequence[Repository]
     ) -> dict[str, tuple[RunFigures, ...]]:
-        """The latest runs with a plan of each repository, by its id, the newest first. A run whose
-        files are damaged or gone is left out."""
+        """Returns the newest runs with a plan, the newest first, for each repository by its id. A
+        run whose files are damaged or missing is left out."""
         asked: list[tuple[Repository, str, str]] = []
         for repository in repositories:
             paths = EmbeddedRepository(repository.context, store_id=store.store_id).run_paths()
@@ -71,11 +74,12 @@ class Figures:
                 found[repository.info.repository_id] += (figures,)
         return found
 
-    def aside(self, repositories: Sequence[Repository]) -> dict[str, Count]:
-        """What the runs of each repository have aside, by its id: it takes its room until it is
-        deleted for good. A run whose files are damaged or gone is left out."""
+    def quarantined(self, repositories: Sequence[Repository]) -> dict[str, Count]:
+        """Returns the count and bytes of all files in quarantine, for each repository by its id.
+        They use storage until they are deleted. A run whose files are damaged or missing is left
+        out."""
         with ThreadPoolExecutor(READERS) as readers:
-            counts = list(readers.map(_aside, repositories))
+            counts = list(readers.map(_quarantined, repositories))
         return {
             repository.info.repository_id: count
             for repository, count in zip(repositories, counts, strict=True)
@@ -98,7 +102,7 @@ class Figures:
         return figures
 
 
-def _aside(repository: Repository) -> Count:
+def _quarantined(repository: Repository) -> Count:
     found = Count()
     try:
         records = quarantine.read_all(repository.storage)
@@ -118,13 +122,13 @@ def _aside(repository: Repository) -> Count:
 
 
 def folder_of(repository: Repository, run_id: str, path: str) -> RunFolder:
-    """The folder of a recorded run."""
+    """Returns the folder of a recorded run."""
     inside = RunFolder.inside(repository.storage, run_id)
     return inside if path == inside.path else RunFolder.at(path)
 
 
 def read_figures(run_id: str, folder: RunFolder) -> RunFigures | None:
-    """The figures of a run; None for one that came to no plan. Raises EbbtideError."""
+    """Returns the figures of a run; None if the run made no plan. Raises EbbtideError."""
     plan = folder.get_json(PLAN_FILE)
     made_at = instant_of(run_id)
     if plan is None or made_at is None or "whole" not in plan:
@@ -143,6 +147,6 @@ def read_figures(run_id: str, folder: RunFolder) -> RunFigures | None:
         reclaimable_count=candidates.get("objects", 0) if is_open else 0,
         reclaimable_bytes=candidates.get("bytes_total", 0) if is_open else 0,
         deleted_bytes=deleted_bytes,
-        # What is aside may come back, or go for good.
+        # Files in quarantine can still be restored or deleted.
         is_final=state == "swept" and not report.get("quarantine"),
     )

@@ -1,4 +1,4 @@
-"""The files of a branch, tag or commit: looked through, uploaded, deleted, and committed."""
+"""The files of a branch, tag or commit: browse, upload, delete and commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FILES: Final = "/repositories/{repository:segment}/files"
 
 @dataclass(frozen=True, slots=True)
 class Crumb:
-    """A directory above the one that is shown."""
+    """A directory above the one that the page shows."""
 
     name: str
     prefix: str
@@ -31,13 +31,13 @@ class Crumb:
 
 @pages.add("GET", _FILES, Role.READER)
 def list_files(visit: Visit) -> Response:
-    """A directory at a ref (`ref`, `prefix`), and what is not committed of a branch."""
+    """Shows a directory at a ref (`ref`, `prefix`), and the staged changes of a branch."""
     return _list(visit, ref=visit.query("ref"), prefix=visit.query("prefix"))
 
 
 @pages.add("POST", _FILES + "/upload", Role.WRITER, uploads=True)
 def upload_file(visit: Visit) -> Response:
-    """Store a file on a branch, below a directory or at a path of its own."""
+    """Stores a file on a branch: in the directory that is shown, or at a path of its own."""
     repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
     upload = visit.upload
     try:
@@ -52,7 +52,7 @@ def upload_file(visit: Visit) -> Response:
 
 @pages.add("POST", _FILES + "/delete", Role.WRITER)
 def delete_file(visit: Visit) -> Response:
-    """Delete a file on a branch; commits that have it keep it."""
+    """Deletes a file on a branch. Commits that have the file keep it."""
     repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
     try:
         repository.objects.delete(branch, visit.form("path"))
@@ -63,12 +63,12 @@ def delete_file(visit: Visit) -> Response:
 
 @pages.add("POST", _FILES + "/commit", Role.WRITER)
 def commit_files(visit: Visit) -> Response:
-    """Make what is not committed of a branch its next version."""
+    """Commits the staged changes of a branch."""
     repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
     try:
         message = visit.form("message").strip()
         if not message:
-            raise InvalidInput("invalid_argument", "say in the message what the commit is about")
+            raise InvalidInput("invalid_argument", "a commit needs a message that describes it")
         repository.commits.commit(branch, message, committer=visit.served.committer)
     except EbbtideError as error:
         return _problem(visit, error, ref=branch, prefix=prefix)
@@ -81,7 +81,8 @@ def _done(visit: Visit, repository: Repository, notice: str, *, ref: str, prefix
 
 
 def _problem(visit: Visit, error: EbbtideError, *, ref: str, prefix: str) -> Response:
-    """What went wrong, above the page that the form was on; without a branch there is none."""
+    """Shows an error above the page of the form. If the branch does not exist, there is no such
+    page, and the error is raised."""
     if error.kind == "branch_not_found":
         raise error
     return _list(visit, ref=ref, prefix=prefix, error=error, status=mendable(error))
@@ -118,7 +119,7 @@ def _list(
 
 
 def _changes(repository: Repository, ref: str) -> Page[Change] | None:
-    """The first changes that a branch has not committed; None for what is no branch."""
+    """Returns the first staged changes of a branch; None if the ref is not a branch."""
     try:
         if repository.branches.get(ref).name != ref:
             return None
@@ -135,6 +136,6 @@ def _crumbs(prefix: str) -> list[Crumb]:
 
 
 def _name_of(filename: str) -> str:
-    """A file's own name. Browsers write a quote in it as in URLs (HTML standard, multipart form
-    data)."""
+    """Returns a file's own name. Browsers encode a quote in it as in URLs (HTML standard, multipart
+    form data)."""
     return filename.replace("%22", '"').replace("\\", "/").rsplit("/", 1)[-1]

@@ -1,7 +1,7 @@
-"""A commit graph as rows with lanes: which commit is drawn where, and which lines pass it.
+"""A commit graph as rows with lanes: the lane of each commit, and the lines that pass it.
 
-Pure. Lanes are given out from the newest commit on, so that a window of the history is drawn as it
-would be in the whole; that takes time in proportion to the commits, whatever branches there are.
+Pure. Lanes are assigned from the newest commit on, so that a window is drawn as in the whole
+history. The time is proportional to the number of commits, however many branches there are.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Final
 from ebbtide.model import Commit
 
 LANES_MAX: Final = 10
-"""Lanes that are drawn; what lies in others is drawn in the last."""
+"""How many lanes are drawn. Commits and lines of further lanes are drawn in the last lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One commit. Lines go from a lane at the top of the row to one at its middle (`above`) or its
-    bottom (`past`), and from the middle to a lane at the bottom (`below`)."""
+    """One commit. Each line enters the row at the top, in a lane. Lines in `above` end at the
+    commit, and lines in `past` go on to the bottom. `below` has the lanes at the bottom to which
+    the commit's own lines lead."""
 
     commit: Commit
     lane: int
@@ -30,15 +31,15 @@ class Row:
 
 
 def newest_first(commits: Sequence[Commit]) -> list[Commit]:
-    """By date, the newest first; of one date, by id."""
+    """Sorts commits by date, the newest first; commits of one date by id, descending."""
     return sorted(commits, key=lambda commit: (commit.created_at, commit.commit_id), reverse=True)
 
 
 def rows(
     commits: Sequence[Commit], *, start: int, stop: int, first_lane: str | None = None
 ) -> list[Row]:
-    """The rows [start, stop) of `commits`, which are newest first. The history of commit
-    `first_lane` has the first lane."""
+    """Returns the rows [start, stop) of `commits`, which are sorted newest first. The history of
+    commit `first_lane` gets the first lane."""
     lanes = _Lanes({commit.commit_id for commit in commits}, first_lane)
     drawn = []
     for number, commit in enumerate(commits[:stop]):
@@ -49,7 +50,7 @@ def rows(
 
 
 class _Lanes:
-    """Which commit each lane leads to next."""
+    """The commit that each lane leads to next."""
 
     def __init__(self, known: set[str], first_lane: str | None) -> None:
         self._known = known
@@ -63,7 +64,7 @@ class _Lanes:
             self._count = 1
 
     def place(self, commit: Commit, *, drawn: bool) -> Row | None:
-        """Give a commit its lane, and its parents theirs; how that looks, if it is drawn."""
+        """Assigns lanes to a commit and its parents. Returns the commit's row if it is drawn."""
         above = sorted(self._waiting.pop(commit.commit_id, []))
         if commit.commit_id == self._reserved:
             lane, self._reserved = 0, None

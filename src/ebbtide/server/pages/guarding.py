@@ -1,4 +1,4 @@
-"""What keeps the pages to those who may see them: headers, cookies, and where a form came from."""
+"""Protects the pages: security headers, cookies, and checks of a form's origin."""
 
 from __future__ import annotations
 
@@ -28,21 +28,24 @@ POLICY: Final = "; ".join(
         "base-uri 'none'",
     )
 )
-"""No script or style but the files of the package: what a name smuggles into a page is text."""
+"""Allows only scripts and styles that are files of the package: markup in a name cannot run."""
 
 HEADERS: Final = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-opener-policy", b"same-origin"),
-    # With a stricter one browsers no longer say where a form came from.
+    # With a stricter policy browsers do not send the origin of a form.
     (b"referrer-policy", b"same-origin"),
 )
 
 
 def set_cookie(request: Request, response: Response, session: Session) -> None:
-    """Let the browser hold the session: not for scripts, for other sites' requests, or for paths
-    other than the pages'; and not over plain HTTP where it came by TLS."""
+    """Sets the session's cookie.
+
+    Scripts and requests from other sites cannot use it, and it is sent only to the pages' paths. If
+    the request came over TLS, the browser never sends it over plain HTTP.
+    """
     response.set_cookie(
         COOKIE,
         session.token,
@@ -55,7 +58,7 @@ def set_cookie(request: Request, response: Response, session: Session) -> None:
 
 
 def drop_cookie(request: Request, response: Response) -> None:
-    """Let the browser forget the session."""
+    """Deletes the session's cookie."""
     response.delete_cookie(
         COOKIE,
         path=ROOT,
@@ -66,9 +69,9 @@ def drop_cookie(request: Request, response: Response) -> None:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a form of another site, by what the browser says of where it comes from.
+    """Refuses a form from another site, by the headers that the browser sends.
 
-    Raises Denied `request_forged`, also where the browser says nothing.
+    Raises Denied `request_forged`, also if the browser sends neither header.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     is_own_site = site in (None, "same-origin")
@@ -76,17 +79,18 @@ def check_origin(request: Request) -> None:
     if not (is_own_site and is_own_origin) or (site is None and origin is None):
         raise Denied(
             "request_forged",
-            "the form was not sent from a page of this server: open the page anew and send it "
-            "there (a proxy in front must pass the headers Host and Origin on)",
+            "the form was not sent from a page of this server: reload the page and send it "
+            "again (a proxy in front must pass on the headers Host and Origin)",
         )
 
 
 def check_form(session: Session, token: str) -> None:
-    """Raises Denied `request_forged` for a form that the session was not given."""
+    """Checks the token of a form. Raises Denied `request_forged` if the form was not made for this
+    session."""
     if not hmac.compare_digest(session.form_token.encode(), token.encode()):
         raise Denied(
             "request_forged",
-            "the form is not of this login: open the page anew, and send it there",
+            "the form belongs to another login: reload the page, and send it again",
         )
 
 

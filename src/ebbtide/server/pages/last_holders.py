@@ -1,8 +1,8 @@
-"""Which branch held last what a plan lets go, and in which directory: from the trees of the commits
-that it lets go, the newest first.
+"""Finds the branch and the directory that held a plan's candidates last.
 
-Read when a run's page asks, and bounded: a plan needs none of it. What a run has forgotten since
-cannot be read any more. Not for: why one file went (`gc.explaining`).
+It reads the trees of the expired commits, the newest first. It runs when the page of a run asks,
+and its work is bounded; a plan does not need it. Commits that a run has forgotten since cannot be
+read. Not for: why a single file was deleted (`gc.explaining`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ebbtide.store.repository import Repository
 from ebbtide.wording import counted
 
 OBJECTS_MAX: Final = 1_000_000
-"""Candidates above which nothing is read: they are held in memory."""
+"""The most candidates for which trees are read: all candidates are held in memory."""
 TREES_MAX: Final = 1_000
 RANGES_MAX: Final = 4_000
 READERS: Final = 16
@@ -45,9 +45,10 @@ UNKNOWN: Final = "(not known)"
 
 @dataclass(frozen=True, slots=True)
 class LastHolders:
-    """The objects among a plan's candidates by the branch that held them last, and by directory.
+    """The objects among a plan's candidates, by the branch that held them last, and by directory.
 
-    Unless the answer is `complete`, commits were left out, and what is `UNKNOWN` may be theirs.
+    If the answer is not `complete`, some commits were left out, and objects under `UNKNOWN` may be
+    theirs.
     """
 
     branches: Sequence[Bar]
@@ -62,7 +63,8 @@ class _Commit:
 
 
 def find_last_holders(repository: Repository, plan: Plan, folder: RunFolder) -> LastHolders | None:
-    """None for a plan that names too much, or none. Refused `plan_corrupt`."""
+    """Returns the last holders of a plan's objects; None if the plan has no objects, more than
+    OBJECTS_MAX, or no list of commits. Raises Refused `plan_corrupt`."""
     parts = [part for part in plan.candidates if part.group == OBJECT]
     if not parts or sum(part.rows for part in parts) > OBJECTS_MAX or plan.commits is None:
         return None
@@ -91,7 +93,7 @@ def find_last_holders(repository: Repository, plan: Plan, folder: RunFolder) -> 
 
 
 class _Held:
-    """The objects that go, and what is known of each by now."""
+    """The objects among the candidates, and what is known of each so far."""
 
     def __init__(self, folder: RunFolder, parts: Sequence[Part]) -> None:
         tables = [
@@ -113,7 +115,8 @@ class _Held:
         return bool((self._label >= 0).all())
 
     def take(self, table: pa.Table, label: str) -> None:
-        """Note what a range of a commit names and nothing newer did."""
+        """Records the label and directory of objects in a range that no newer commit referred
+        to."""
         inside = pc.starts_with(table.column("address"), DATA_PREFIX)
         table = table.filter(inside)
         asked = np.array(texts(table.column("address")), dtype=np.bytes_)
@@ -141,7 +144,8 @@ class _Held:
     def _rows(
         self, numbers: np.ndarray[Any, np.dtype[np.int32]], names: Sequence[str], rest: str
     ) -> list[tuple[str, int, int]]:
-        """Names with files and bytes, those with most bytes first, then others, then the rest."""
+        """Returns names with files and bytes: those with the most bytes first, then all others,
+        then the rest."""
         files = np.bincount(numbers + 1, minlength=len(names) + 1)
         sizes = np.zeros(len(names) + 1, dtype=np.int64)
         np.add.at(sizes, numbers + 1, self._sizes)
@@ -162,15 +166,19 @@ class _Held:
 
 
 def _place_of(path: str) -> str:
-    """The directory of a path, two levels deep."""
+    """Returns the directory of a path, two levels deep."""
     parts = path.split("/")[:-1][:2]
     return "/".join(parts) + "/" if parts else "(top)"
 
 
 def _let_go(folder: RunFolder, plan: Plan, default_branch: str) -> list[_Commit]:
-    """The commits that the plan lets go, the newest first, then those that were let go before; each
-    with the branch on whose main ancestry it is, the default branch before others."""
-    assert plan.commits is not None and plan.refs is not None  # a plan has both or neither
+    """Returns the commits that the plan expires, the newest first, then the commits that had
+    expired before.
+
+    Each has the branch on whose main ancestry it lies. If there are several, the default branch
+    counts first.
+    """
+    assert plan.commits is not None and plan.refs is not None  # a plan has both lists or neither
     columns = ("commit_id", "created_at", "active", "parent_ids", "tombstoned", "is_content")
     rows = read_part(folder, COMMITS_FILE, plan.commits.checksum, columns=columns).to_pylist()
     refs = read_part(folder, REFS_FILE, plan.refs.checksum).to_pylist()
@@ -208,7 +216,7 @@ def _by_branch(
 def _trees(
     repository: Repository, commits: Sequence[_Commit], readers: ThreadPoolExecutor
 ) -> Iterator[tuple[_Commit, Tree | None]]:
-    """The trees of commits, in their order; None for what cannot be read any more."""
+    """Yields commits with their trees, in order; None if the tree cannot be read any more."""
     context = repository.context
     for start in range(0, len(commits), READERS):
         some = commits[start : start + READERS]

@@ -1,4 +1,4 @@
-"""Logging in and out, and the pages' own files."""
+"""Login and logout, and the route of the static files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOREVER = "public, max-age=31536000, immutable"
 
 @pages.add("GET", f"/{LOGIN}", None)
 def show_login(visit: Visit) -> Response:
-    """The form; whoever is logged in already goes on."""
+    """Shows the login form. A visitor who is logged in is redirected to the next page."""
     if visit.session is not None:
         return RedirectResponse(_place(visit.query("next")), status_code=303)
     return _form(visit, next_page=_place(visit.query("next")))
@@ -26,7 +26,7 @@ def show_login(visit: Visit) -> Response:
 
 @pages.add("POST", f"/{LOGIN}", None)
 def log_in(visit: Visit) -> Response:
-    """Begin a session. A session that the browser held before ends."""
+    """Starts a session. An earlier session of the same browser ends."""
     next_page = _place(visit.form("next"))
     access_key_id = visit.form("access_key_id").strip()
     try:
@@ -44,7 +44,7 @@ def log_in(visit: Visit) -> Response:
 
 @pages.add("POST", "/logout", Role.READER)
 def log_out(visit: Visit) -> Response:
-    """End the session."""
+    """Ends the session."""
     assert visit.session is not None
     visit.store.sessions.end(visit.session.token)
     response = visit.to(LOGIN, notice="logged_out")
@@ -54,7 +54,7 @@ def log_out(visit: Visit) -> Response:
 
 @pages.add("GET", "/static/{digest:segment}/{name:segment}", None)
 def asset(visit: Visit) -> Response:
-    """A file of the pages, which a browser may keep, since another one has another address."""
+    """Returns a static file. Browsers may cache it for ever: a changed file has another URL."""
     found = assets().get(visit.segment("name"))
     if found is None or found.digest != visit.segment("digest"):
         raise NotFound("route_not_found", "there is no such file")
@@ -79,7 +79,7 @@ def _form(
 
 
 def _place(next_page: str) -> str:
-    """Where to go on: to one of the pages, and nowhere else."""
+    """Returns the page to show after the login: one of the pages, and nothing outside them."""
     is_ours = next_page == ROOT or next_page.startswith((f"{ROOT}/", f"{ROOT}?"))
     is_plain = next_page.isascii() and next_page.isprintable() and "\\" not in next_page
     return next_page if is_ours and is_plain else ROOT

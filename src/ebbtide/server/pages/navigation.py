@@ -1,4 +1,5 @@
-"""Which sections a repository has. A new one is a line here, and a module with its pages."""
+"""The sections of a repository's pages. A new section is one line here, and a module with its
+pages."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from ebbtide.store.keys import Role
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of a repository's pages, at `path` below the repository's own."""
+    """A section of a repository's pages, at `path` below the repository's own page."""
 
     name: str
     path: str
@@ -42,7 +43,8 @@ class ShownSection:
 
 
 def sections_of(repository: str, role: Role, path: str) -> tuple[ShownSection, ...]:
-    """The sections that a role may see, from the page at `path`, as the browser writes it."""
+    """Returns the sections that a role may see. `path` is the path of the current page, as the
+    browser wrote it."""
     base = link("repositories", repository)
     below = path.removeprefix(base).strip("/").partition("/")[0]
     return tuple(

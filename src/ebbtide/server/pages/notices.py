@@ -1,4 +1,5 @@
-"""What a page says once something was done. An address can name these, and make up none."""
+"""The notices that a page shows after an action. A URL can only name one of these, not any other
+text."""
 
 from __future__ import annotations
 
@@ -6,19 +7,19 @@ from collections.abc import Mapping
 from typing import Final
 
 NOTICES: Final[Mapping[str, str]] = {
-    "repository_made": "The repository is there. Upload a file, or let a client write to it.",
-    "uploaded": "The file is uploaded. A commit makes it part of the history.",
-    "file_deleted": "The file is deleted here. Commits that have it keep it.",
-    "committed": "It is committed.",
-    "ref_made": "It is there.",
-    "ref_deleted": "It is in the trash, and can be brought back from there.",
-    "policy_set": "The policy is set. Nothing goes before the next run.",
+    "repository_made": "The repository is created. Upload a file, or let a client write to it.",
+    "uploaded": "The file is uploaded. Commit it to make it part of the history.",
+    "file_deleted": "The file is deleted from the branch. Commits that have it keep it.",
+    "committed": "The changes are committed.",
+    "ref_made": "The branch or tag is created.",
+    "ref_deleted": "The branch or tag is in the trash, and can be restored from there.",
+    "policy_set": "The policy is set. No data is deleted before the next run.",
     "policy_unset": "The policy was dropped: nothing expires any more.",
-    "restored": "It was brought back from the trash.",
+    "restored": "It was restored from the trash.",
     "logged_out": "You are logged out.",
     "run_started": "The run has started.",
-    "undo_started": "What the run moved aside is coming back.",
-    "aside_purged": "What the run moved aside is being deleted.",
-    "purge_started": "The purge has started. It goes on when you leave this page.",
+    "undo_started": "The files in the run's quarantine are being restored.",
+    "aside_purged": "The files in the run's quarantine are being deleted.",
+    "purge_started": "The purge has started. It continues when you leave this page.",
     "purge_planned": "The purge is being planned. Nothing is deleted.",
 }

@@ -1,4 +1,4 @@
-"""The policy of a repository: what it says, what it means now, and the editor."""
+"""The policy of a repository: its text, its effect now, and the editor."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ pages = Pages()
 
 BRANCHES_CHARTED: Final = 100
 FIELDS: Final[Mapping[str, str]] = dict(zip(NAMES, ("policy", "policy_b", "policy_c"), strict=True))
-"""The editors by their names; the first holds what is set."""
+"""The form field of each editor, by name. The first editor holds the policy that can be set."""
 _PATH: Final = "/repositories/{repository:segment}/policy"
 
 
 @pages.add("GET", _PATH, Role.READER)
 def show_policy(visit: Visit) -> Response:
-    """The policy as text, and what it keeps and lets go of each branch now."""
+    """Shows the policy as text, and the commits of each branch that it keeps and expires now."""
     return _page(visit)
 
 
 @pages.add("POST", _PATH, Role.ADMIN)
 def set_policy(visit: Visit) -> Response:
-    """Set what the editor holds, or try it; what is wrong with it is shown beside it."""
+    """Sets the policy in the editor, or tries it. Errors are shown beside the editor."""
     repository = visit.repository()
     try:
         if visit.form("action") == "try":
@@ -52,7 +52,7 @@ def set_policy(visit: Visit) -> Response:
 
 @pages.add("POST", _PATH + "/unset", Role.ADMIN)
 def unset_policy(visit: Visit) -> Response:
-    """Drop the policy."""
+    """Removes the policy."""
     repository = visit.repository()
     repository.retention.unset()
     return visit.to("repositories", repository.info.name, "policy", notice="policy_unset")
@@ -60,7 +60,8 @@ def unset_policy(visit: Visit) -> Response:
 
 @pages.add("POST", _PATH + "/preview", Role.ADMIN)
 def preview(visit: Visit) -> Response:
-    """What the editors' policies would keep of the commits, for the page's script as one types."""
+    """Returns which commits the policies in the editors would keep. The page's script asks while
+    the user types."""
     repository = visit.repository()
     try:
         comparison, error = compare(_form(visit, repository), _given(visit)), None
@@ -72,13 +73,13 @@ def preview(visit: Visit) -> Response:
 
 @pages.add("GET", _PATH + "/looks/{look_id:segment}", Role.ADMIN)
 def show_look(visit: Visit) -> Response:
-    """How far a look is, for the page that asked for it, or by itself."""
+    """Shows the progress of a look, within the page that started it or as a page of its own."""
     repository_id = visit.repository().info.repository_id
     look = visit.served.jobs.find_look(repository_id, visit.segment("look_id"))
     if look is None:
         raise NotFound(
             "run_not_found",
-            "nothing is known of this look here, by this server, any more: try the policy again",
+            "this server does not know this trial any more: try the policy again",
         )
     values = _look_values(look)
     if visit.request.headers.get("accept") == "application/json":
@@ -87,7 +88,7 @@ def show_look(visit: Visit) -> Response:
 
 
 def parse_policy(text: str) -> Policy:
-    """The policy of a JSON text, as `ebbtide retention set --file` takes it.
+    """Returns the policy of a JSON text, in the form of `ebbtide retention set --file`.
 
     Raises InvalidInput `invalid_policy`, `invalid_duration`.
     """
@@ -95,8 +96,8 @@ def parse_policy(text: str) -> Policy:
 
 
 def _given(visit: Visit) -> dict[str, Policy]:
-    """The policies of the editors, by name; the first must be there. Raises InvalidInput, which
-    says which editor is meant."""
+    """Returns the policies of the editors, by name. The first one is required. Raises InvalidInput,
+    whose message names the editor."""
     found: dict[str, Policy] = {}
     for name, field in FIELDS.items():
         text = visit.form(field)
@@ -114,7 +115,8 @@ def _form(visit: Visit, repository: Repository) -> EmbeddedRepository:
 
 
 def _try(visit: Visit, repository: Repository) -> Response:
-    """Commits at once; bytes are looked for by a job, which lists the storage."""
+    """Compares policies by their commits at once. A look computes the bytes, because it must list
+    the storage."""
     policies = _given(visit)
     comparison = compare(_form(visit, repository), policies)
     order = Order(
@@ -130,7 +132,7 @@ def _try(visit: Visit, repository: Repository) -> Response:
 
 
 def _look_values(look: Job) -> dict[str, Any]:
-    """What the templates of a look show."""
+    """Returns the values that the templates of a look show."""
     return {
         "look": look,
         "steps": steps_of(look),

@@ -1,4 +1,5 @@
-"""Purges: asked for with the repository's name typed in, and followed. For admins alone."""
+"""Purges: the form that asks for one and confirms it with the repository's name, and the progress.
+Only for admins."""
 
 from __future__ import annotations
 
@@ -25,13 +26,14 @@ _FIELDS: Final = ("paths", "commits", "collections", "reason", "all_history", "r
 
 @pages.add("GET", _PURGES, Role.ADMIN)
 def list_purges(visit: Visit) -> Response:
-    """The purges of a repository, also of one that is no more, and the form that asks for one."""
+    """Shows the purges of a repository, also of one that does not exist any more, and the form for
+    a new one."""
     return _list(visit)
 
 
 @pages.add("POST", _PURGES, Role.ADMIN)
 def start_purge(visit: Visit) -> Response:
-    """Begin a purge, or the plan of one."""
+    """Starts a purge, or the plan of one."""
     purges = Purges(visit.store)
     dry_run = visit.form("action", "plan") != "purge"
     try:
@@ -55,13 +57,13 @@ def start_purge(visit: Visit) -> Response:
 
 @pages.add("GET", _PURGE, Role.ADMIN)
 def show_purge(visit: Visit) -> Response:
-    """One purge: how far it is, or what it found and did."""
+    """Shows one purge: its progress, or its outcome."""
     return _show(visit)
 
 
 @pages.add("POST", _PURGE + "/resume", Role.ADMIN)
 def resume_purge(visit: Visit) -> Response:
-    """Go on with one that was stopped, that failed in part, or that was only planned."""
+    """Continues a purge that was stopped, that failed in part, or that was only planned."""
     row = _find(visit)
     purges = Purges(visit.store)
     try:
@@ -78,7 +80,7 @@ def resume_purge(visit: Visit) -> Response:
 
 @pages.add("GET", _PURGE + "/progress", Role.ADMIN)
 def progress(visit: Visit) -> Response:
-    """How far a purge is, for the page that watches it."""
+    """Returns the progress of a purge for the page that watches it."""
     row = _find(visit)
     ended = not (_is_active(row) or (visit.query("awaited") and _is_about_to_go_on(row)))
     return visit.json({"state": row.state, "ended": ended, "html": None})
@@ -102,7 +104,7 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
 
 def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
     row = _find(visit)
-    # Files of a purge that is still being planned are not there yet.
+    # While a purge is being planned, its files do not exist yet.
     report = Purges(visit.store).show(row.purge_id) if not _is_active(row) else PurgeReport(row)
     return visit.page(
         "purge.html",
@@ -117,17 +119,19 @@ def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
 
 
 def _is_active(row: PurgeRow) -> bool:
-    """Whether it is under way, as far as the database knows. One that went wrong says so."""
+    """Whether the purge is in progress, as far as the database knows. A purge that failed has an
+    error."""
     return row.state in ACTIVE and row.error is None
 
 
 def _is_about_to_go_on(row: PurgeRow) -> bool:
-    """Whether one that was just told to go on may do so any moment."""
+    """Whether a purge that was just resumed may continue at any moment."""
     return row.state == "planned" and row.error is None
 
 
 def _request(visit: Visit) -> Request:
-    """What the form names: a line for each path, commit and collection. Raises InvalidInput."""
+    """Returns the request of the form: one line for each path, commit and collection. Raises
+    InvalidInput."""
     request = Request(
         reason=visit.form("reason").strip(),
         who={"access_key_id": visit.key.access_key_id, "name": visit.key.name},
@@ -146,8 +150,9 @@ def _lines(text: str) -> tuple[str, ...]:
 
 
 def _find(visit: Visit) -> PurgeRow:
-    """Also of a repository that is no more. Raises NotFound `purge_not_found`."""
+    """Returns a purge, also of a repository that does not exist any more. Raises NotFound
+    `purge_not_found`."""
     row = Purges(visit.store).find(visit.segment("purge_id"))
     if row.repository_name != visit.segment("repository"):
-        raise NotFound("purge_not_found", "the repository has no purge of that id")
+        raise NotFound("purge_not_found", "the repository has no purge with that id")
     return row

@@ -23,13 +23,13 @@ _FIELDS: Final = ("kind", "name", "source", "expires_in")
 
 @pages.add("GET", _REFS, Role.READER)
 def list_refs(visit: Visit) -> Response:
-    """A page of branches or of tags, those in the trash too, and the form that makes one."""
+    """Shows a page of branches or of tags, with those in the trash, and the form for a new one."""
     return _list(visit)
 
 
 @pages.add("POST", _REFS, Role.WRITER)
 def create_ref(visit: Visit) -> Response:
-    """Make a branch or tag."""
+    """Creates a branch or tag."""
     repository, name = visit.repository(), visit.form("name").strip()
     source = visit.form("source").strip() or repository.info.default_branch
     period = visit.form("expires_in").strip()
@@ -46,7 +46,7 @@ def create_ref(visit: Visit) -> Response:
 
 @pages.add("POST", _REFS + "/delete", Role.WRITER)
 def delete_ref(visit: Visit) -> Response:
-    """Put a branch or tag in the trash."""
+    """Moves a branch or tag to the trash."""
     repository = visit.repository()
     try:
         is_branch = _kind(visit.form("kind")) == "branch"
@@ -97,7 +97,8 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
 
 
 def parse_state(text: str) -> LifecycleState | None:
-    """A state by its name, none for nothing. Raises InvalidInput `invalid_argument`."""
+    """Returns the state of that name; None for an empty text. Raises InvalidInput
+    `invalid_argument`."""
     states = {state.value: state for state in LifecycleState if state.is_root}
     if text and text not in states:
         raise InvalidInput("invalid_argument", f"state is one of {', '.join(states)}")

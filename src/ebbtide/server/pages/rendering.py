@@ -1,4 +1,4 @@
-"""Templates, and how values are written in them."""
+"""Templates, and the filters that format values in them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ebbtide.server.pages.guarding import ROOT
 
 
 def link(*segments: str, **query: object) -> str:
-    """The address of a page: path segments, each of which may hold anything, and a query, of which
-    what is None or empty is left out."""
+    """Returns the URL path of a page. Path segments may contain any character. Query values that
+    are None or empty are left out."""
     path = "/".join([ROOT, *(quote(segment, safe="") for segment in segments)])
     given = {name: value for name, value in query.items() if value not in (None, "")}
     return path + ("?" + urlencode(given) if given else "")
 
 
 def seconds_text(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 05 s`."""
+    """Formats a duration: `0.4 s`, `12 s`, `3 min 05 s`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 60:
@@ -39,7 +39,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def when(instant: datetime | None) -> Markup:
-    """An instant, for people and for programs; a dash for none."""
+    """Formats an instant for people and for programs; None and EPOCH become a dash."""
     if instant is None or instant == EPOCH:
         return Markup('<span class="muted">&ndash;</span>')
     return Markup('<time datetime="{}">{} UTC</time>').format(
@@ -48,14 +48,15 @@ def when(instant: datetime | None) -> Markup:
 
 
 def left_text(until: datetime, now: datetime) -> str:
-    """`3 days left`."""
+    """Formats the time until an instant: `3 days left`."""
     left = until - now
     return f"{age_text(left)} left" if left >= timedelta(seconds=1) else "ending now"
 
 
 @cache
 def environment() -> Environment:
-    """Every value is escaped, and a name that a page was not given is a defect."""
+    """Returns the template environment. Every value is escaped. A template that uses an undefined
+    name fails."""
     made = Environment(
         loader=PackageLoader("ebbtide.server.pages"),
         autoescape=True,
@@ -79,13 +80,14 @@ def environment() -> Environment:
     return made
 
 
-def render(template: str, **values: Any) -> str:  # whatever the template shows
-    """The page that a template makes."""
+def render(template: str, **values: Any) -> str:  # the values that the template shows
+    """Returns the HTML that a template makes."""
     return environment().get_template(template).render(values)
 
 
-def _finalized(value: Any) -> Any:  # whatever a template writes
-    """Names may hold control characters. Browsers end the lines of a text field with two."""
+def _finalized(value: Any) -> Any:  # any value that a template writes
+    """Escapes control characters, which names may contain. Browsers end the lines of a text field
+    with CR LF, which becomes LF."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return escaped_lines(value.replace("\r\n", "\n"))

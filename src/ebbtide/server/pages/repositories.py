@@ -1,4 +1,4 @@
-"""The repositories of the store, and the overview of one."""
+"""The repositories of the store, and the overview of one repository."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ _TRASHED: Final = Listed(include_expired=True, state=LifecycleState.TRASHED)
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRow:
-    """A repository in the list. `newest` is None before its first run; `aside` is what runs moved
-    aside and may be brought back yet."""
+    """A repository in the list. `newest` is None before its first run with a plan; `quarantined`
+    counts the files in quarantine."""
 
     found: Catalogued
     newest: RunFigures | None
-    aside: Count
+    quarantined: Count
     trend: Line | None
 
 
 @pages.add("GET", "", Role.READER)
 def list_repositories(visit: Visit) -> Response:
-    """Repositories by name, with what their last runs found, and the form that makes one."""
+    """Shows repositories by name, with the results of their last runs, and the form for a new
+    one."""
     return _list(visit)
 
 
 @pages.add("POST", "", Role.ADMIN)
 def create_repository(visit: Visit) -> Response:
-    """Make a repository, at a place of its own or below the store's storage."""
+    """Creates a repository, at a place that the form names or below the store's storage."""
     place = visit.form("storage").strip()
     try:
         made = visit.store.create_repository(
@@ -86,7 +87,7 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
 
 @pages.add("GET", "/trash", Role.READER)
 def list_trash(visit: Visit) -> Response:
-    """Repositories in the trash."""
+    """Shows the repositories in the trash."""
     found = visit.store.catalog.page(
         listed=_TRASHED, after=visit.query("after"), amount=PAGE_ROWS + 1
     )
@@ -103,7 +104,7 @@ def list_trash(visit: Visit) -> Response:
 
 @pages.add("POST", "/trash/{repository_id:segment}/restore", Role.ADMIN)
 def restore_repository(visit: Visit) -> Response:
-    """Bring a repository back."""
+    """Restores a repository from the trash."""
     restored = visit.store.catalog.restore(
         visit.segment("repository_id"), ensure_unique_name=visit.form("unique") == "yes"
     )
@@ -112,7 +113,7 @@ def restore_repository(visit: Visit) -> Response:
 
 @pages.add("GET", "/repositories/{repository:segment}", Role.READER)
 def show_repository(visit: Visit) -> Response:
-    """What there is to know of a repository at a glance."""
+    """Shows the overview of a repository."""
     repository = visit.repository()
     found = visit.store.catalog.get(repository.info.repository_id)
     form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
@@ -147,17 +148,18 @@ def show_repository(visit: Visit) -> Response:
 def _rows(visit: Visit, found: Sequence[Catalogued]) -> list[RepositoryRow]:
     repositories = [visit.served.repository(each.info.name) for each in found]
     figures = visit.figures.of(visit.store, repositories)
-    aside = visit.figures.aside(repositories)
+    quarantined = visit.figures.quarantined(repositories)
     ids = [each.info.repository_id for each in found]
     return [
-        _row(each, figures[place], aside[place]) for each, place in zip(found, ids, strict=True)
+        _row(each, figures[place], quarantined[place])
+        for each, place in zip(found, ids, strict=True)
     ]
 
 
-def _row(found: Catalogued, figures: Sequence[RunFigures], aside: Count) -> RepositoryRow:
+def _row(found: Catalogued, figures: Sequence[RunFigures], quarantined: Count) -> RepositoryRow:
     return RepositoryRow(
         found,
         figures[0] if figures else None,
-        aside,
+        quarantined,
         line([size for each in reversed(figures) if (size := each.size_bytes) is not None]),
     )

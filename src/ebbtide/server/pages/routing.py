@@ -1,5 +1,8 @@
-"""Pages that say who may see them. As with the routes of the API, one without a role does not
-exist; and a form that was not sent from a page of the same login reaches no function."""
+"""Pages with the role that each needs.
+
+As with the API routes, every page has a role. A form that was not sent from a page of the same
+login is refused before its function is called.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ LOGIN: Final = "login"
 
 @dataclass(frozen=True, slots=True)
 class PageRoute:
-    """One page, or what a form does. `role` None is open to all. A form that `uploads` brings the
-    bytes of a file, which the function finds in the visit."""
+    """One page, or the action of a form. A `role` of None opens it to everybody. If a form
+    `uploads` a file, the function finds its bytes in the visit."""
 
     method: str
     path: str
@@ -38,11 +41,11 @@ class PageRoute:
 
     @property
     def path_format(self) -> str:
-        """By what the server's figures name it."""
+        """The name of the page in the server's metrics."""
         return (ROOT + self.path).replace(":segment", "")
 
     def route(self) -> Route:
-        """As the application takes it."""
+        """Returns the route for the application."""
         return Route(ROOT + self.path, _guarded(self), methods=[self.method])
 
 
@@ -55,7 +58,7 @@ class Pages:
     def add(
         self, method: str, path: str, role: Role | None, *, uploads: bool = False
     ) -> Callable[[PageFunction], PageFunction]:
-        """Register a function."""
+        """Registers a function as a page."""
 
         def register(function: PageFunction) -> PageFunction:
             self.routes.append(PageRoute(method, path, role, function, uploads))
@@ -88,13 +91,13 @@ def _guarded(route: PageRoute) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _with_upload(route: PageRoute, visit: Visit) -> Response:
-    """The fields stand before the file, so that a form of others is refused before any byte of its
-    file is taken."""
+    """Calls the function with the fields and the file of a form. The fields come before the file,
+    so that a forged form is refused before any byte of its file is read."""
     form = FormBody(visit.request.headers["content-type"], with_fields=True)
 
     def work(content: Content) -> Response:
         visit.take(form.fields, Upload(form.filename, form.content_type, content))
-        assert visit.session is not None  # pages that take files have a role
+        assert visit.session is not None  # pages that take files need a role
         check_form(visit.session, visit.form(FORM_TOKEN))
         return route.function(visit)
 
@@ -102,7 +105,8 @@ async def _with_upload(route: PageRoute, visit: Visit) -> Response:
 
 
 def _to_login(request: Request) -> Response:
-    """Whoever came for a page is asked who they are; a form or a script is told no."""
+    """Redirects a request for a page to the login. Raises Denied `key_invalid` for a form or a
+    script."""
     if request.method not in ("GET", "HEAD") or request.headers.get("accept") == "application/json":
         raise Denied("key_invalid", "you are not logged in any more: log in, and try again")
     place = raw_path(request) + (f"?{request.url.query}" if request.url.query else "")

@@ -1,4 +1,4 @@
-"""Runs: listed, started, watched while they go on, and read."""
+"""Runs: list, start, watch and read them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODES: Final = ("auto", "clean", "incremental")
 ACTIONS: Final = ("plan", "run")
 BRANCHES_CHARTED: Final = 25
 QUARANTINE: Final = "7d"
-"""What the forms propose."""
+"""The quarantine that the forms propose."""
 _RUNS: Final = "/repositories/{repository:segment}/runs"
 _RUN: Final = _RUNS + "/{run_id:segment}"
 
@@ -34,21 +34,21 @@ SWEPT: Final = ("swept", "incomplete", "undone")
 PLANNED: Final = ("listed", "live", "protected", "young", "candidate")
 MEANINGS: Final[Mapping[str, str]] = {
     "listed": "Files in the storage that the run looked at",
-    "live": "Kept, since a commit or collection that stays refers to them",
-    "protected": "Kept, since something uncommitted needs them",
-    "young": "Kept, since they are younger than the grace",
-    "candidate": "May go, by the plan",
+    "live": "Kept: a kept commit or collection refers to them",
+    "protected": "Kept: protected without a commit, such as uploads and staged files",
+    "young": "Kept: younger than the grace",
+    "candidate": "Named by the plan for deletion",
     "deleted": "Deleted",
-    "quarantined": "Moved aside: an undo brings them back",
-    "revived": "Kept after all: something came to need them",
-    "missing": "Gone already",
-    "failed": "Not deleted: the storage refused",
+    "quarantined": "In quarantine: an undo restores them",
+    "revived": "Needed again, kept",
+    "missing": "Already gone",
+    "failed": "Not deleted: the storage refused the delete",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class CountRow:
-    """A line of a run's figures."""
+    """A row of a run's figures."""
 
     name: str
     meaning: str
@@ -58,18 +58,18 @@ class CountRow:
 
 @pages.add("GET", _RUNS, Role.READER)
 def list_runs(visit: Visit) -> Response:
-    """The runs of a repository, the newest first, and the form that starts one."""
+    """Shows the runs of a repository, the newest first, and the form that starts one."""
     return _list(visit)
 
 
 @pages.add("POST", _RUNS, Role.ADMIN)
 def start_run(visit: Visit) -> Response:
-    """Plan, or plan and sweep, as a job of this server."""
+    """Starts a run as a job of this server: plan, or plan and sweep."""
     name = visit.repository().info.name
     action, mode = visit.form("action", "plan"), visit.form("mode", "auto")
     try:
         if action not in ACTIONS or mode not in MODES:
-            raise InvalidInput("invalid_argument", "choose what the run is to do")
+            raise InvalidInput("invalid_argument", "choose the action and the mode of the run")
         asked = RunCreation.model_validate(
             {
                 "mode": mode,
@@ -87,24 +87,24 @@ def start_run(visit: Visit) -> Response:
 
 @pages.add("GET", _RUN, Role.READER)
 def show_run(visit: Visit) -> Response:
-    """One run: its steps while it goes on, then what it found and did."""
+    """Shows one run: its steps while it is in progress, then its outcome."""
     return _show(visit)
 
 
 @pages.add("POST", _RUN + "/sweep", Role.ADMIN)
 def sweep_run(visit: Visit) -> Response:
-    """Carry the plan of a run out, or go on where that was broken off."""
+    """Sweeps the plan of a run, or continues a sweep that was interrupted."""
     name, run_id = visit.repository().info.name, visit.segment("run_id")
     if visit.form("confirmation").strip() != name:
         error = InvalidInput(
             "invalid_argument",
-            f"what is deleted does not come back: type the name of the repository, {name}, to "
-            "confirm. Nothing was deleted",
+            f"a sweep deletes files: type the name of the repository, {name}, to confirm. "
+            "Nothing was deleted",
         )
         return _show(visit, error=error, status=400)
     try:
-        allow_share, aside = visit.form("allow_share") == "yes", _quarantine(visit)
-        asked = RunCreation(sweep=run_id, allow_share=allow_share, quarantine=aside)
+        allow_share, period = visit.form("allow_share") == "yes", _quarantine(visit)
+        asked = RunCreation(sweep=run_id, allow_share=allow_share, quarantine=period)
         runs.start(visit.served, name, asked)
     except InvalidInput as error:
         return _show(visit, error=error, status=400)
@@ -113,7 +113,7 @@ def sweep_run(visit: Visit) -> Response:
 
 @pages.add("POST", _RUN + "/undo", Role.ADMIN)
 def undo_run(visit: Visit) -> Response:
-    """Bring back what a run moved aside."""
+    """Restores the files in a run's quarantine."""
     name, run_id = visit.repository().info.name, visit.segment("run_id")
     runs.undo(visit.served, name, run_id, UndoRequest())
     return visit.to("repositories", name, "runs", run_id, notice="undo_started")
@@ -121,7 +121,7 @@ def undo_run(visit: Visit) -> Response:
 
 @pages.add("POST", _RUN + "/purge", Role.ADMIN)
 def purge_run(visit: Visit) -> Response:
-    """Delete for good what a run moved aside."""
+    """Deletes the files in a run's quarantine for good."""
     name, run_id = visit.repository().info.name, visit.segment("run_id")
     if visit.form("confirmation").strip() != name:
         error = InvalidInput(
@@ -134,14 +134,14 @@ def purge_run(visit: Visit) -> Response:
 
 
 def _quarantine(visit: Visit) -> str | None:
-    """For how long is kept what goes; None where it is to be deleted at once."""
+    """Returns the length of the quarantine; None if files are deleted at once."""
     period = visit.form("quarantine").strip()[:64]
     return None if period in ("", "none") else period
 
 
 @pages.add("GET", _RUN + "/progress", Role.READER)
 def progress(visit: Visit) -> Response:
-    """How far a run is, for the page that watches it."""
+    """Returns the progress of a run for the page that watches it."""
     run = runs.get(visit.served, visit.repository().info.name, visit.segment("run_id"))
     return visit.json(
         {
@@ -188,8 +188,8 @@ def _show(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
         deleted_kinds=[] if report is None else _kinds(report["deleted_kinds"]),
         shares=_branches(() if report is None else report["by_ref"]),
         can_sweep=has_plan and _can_sweep(run),
-        aside=None if known is None else known.quarantine,
-        aside_until=None if known is None else _aside_until(known),
+        held=None if known is None else known.quarantine,
+        held_until=None if known is None else _quarantine_until(known),
         quarantine=QUARANTINE,
         is_over_share=run.state == "refused",
         error=error,
@@ -197,20 +197,20 @@ def _show(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
     )
 
 
-def _aside_until(report: RunReport) -> datetime | None:
-    """Until when is kept what a run has aside; None where it has nothing."""
+def _quarantine_until(report: RunReport) -> datetime | None:
+    """Returns when the quarantine of a run ends; None if it has none."""
     until = (report.quarantine or {}).get("until")
     return None if until is None else datetime.fromisoformat(until)
 
 
 def _can_sweep(run: RunAnswer) -> bool:
-    """Whether there is something left that a sweep would do."""
+    """Whether a sweep of the run has anything left to do."""
     is_over_share = run.error is not None and run.error["kind"] == "over_share"
     return run.state in ("planned", "incomplete") or (run.state == "refused" and is_over_share)
 
 
 def _counts(report: Mapping[str, Any]) -> list[CountRow]:
-    """The figures; those of a sweep only once there was one."""
+    """Returns the rows of a run's figures. Rows about the sweep are included only after a sweep."""
     names = list(MEANINGS) if report["state"] in SWEPT else PLANNED
     return [
         CountRow(
@@ -228,7 +228,8 @@ def _kinds(kinds: Mapping[str, Mapping[str, Any]]) -> list[Bar]:
 
 
 def _branches(by_ref: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """Commits of each branch that keep their data and lose it; most of those that lose any."""
+    """Returns how many commits of each branch keep and lose their data. Branches that lose the most
+    come first."""
     most = sorted(by_ref, key=lambda each: (-each["expired_count"], each["name"]))
     return shares(
         (each["name"], each["rule"], each["kept_count"], each["expired_count"])

@@ -1,4 +1,4 @@
-"""The trash of a repository: branches, tags, projects, collections, and bringing them back."""
+"""The trash of a repository: branches, tags, projects and collections, and how to restore them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRASHED: Final = Listed(include_expired=True, state=LifecycleState.TRASHED)
 
 @dataclass(frozen=True, slots=True)
 class Trashed:
-    """One thing in the trash: it went there at `since`, and is gone `trash_time` later."""
+    """One item in the trash. It was moved there at `since`, and is gone `trash_time` later."""
 
     item_id: str
     name: str
@@ -37,9 +37,12 @@ class Trashed:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What there may be in the trash: `read` gives at most so many behind a place, with the place
-    behind each; `restore` brings one back, under another name if its own is taken and that is
-    asked for."""
+    """A kind of item in the trash.
+
+    `read` returns at most the given number of items after a place, each with its own place.
+    `restore` restores one item. If its name is taken, it can get another name; otherwise the
+    restore is refused.
+    """
 
     name: str
     title: str
@@ -49,7 +52,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A part of the list of one kind. `more` is where it goes on."""
+    """One page of the items of a kind. `more` is the place where the list continues."""
 
     kind: Kind
     rows: Sequence[Trashed]
@@ -124,7 +127,7 @@ KINDS: Final = (
 
 @pages.add("GET", _PATH, Role.READER)
 def show_trash(visit: Visit) -> Response:
-    """All kinds, or one of them from a place on."""
+    """Shows all kinds, or one kind from a place on."""
     repository = visit.repository()
     wanted = visit.query("kind")
     after = visit.query("after") if wanted else ""
@@ -140,7 +143,7 @@ def show_trash(visit: Visit) -> Response:
 
 @pages.add("POST", _PATH + "/{kind:segment}/{item_id:segment}/restore", Role.WRITER)
 def restore(visit: Visit) -> Response:
-    """Bring one thing back, by its id."""
+    """Restores one item, by its id."""
     repository = visit.repository()
     kind = _kind(visit.segment("kind"))
     kind.restore(repository, visit.segment("item_id"), visit.form("unique") == "yes")
@@ -157,4 +160,4 @@ def _kind(name: str) -> Kind:
     for kind in KINDS:
         if kind.name == name:
             return kind
-    raise NotFound("route_not_found", f"the trash has no {name[:40]!r}")
+    raise NotFound("route_not_found", f"the trash has no items of the kind {name[:40]!r}")

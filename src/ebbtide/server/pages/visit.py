@@ -1,4 +1,4 @@
-"""One visit: who asks for which page, with what, and how it is answered."""
+"""One visit: the visitor, the page that the request names, its parameters, and the answer."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ PAGE_ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The file of a form: what the browser calls it, its type if it knows one, and its bytes as
-    they come."""
+    """The file of a form: its name in the browser, its type if the browser knows one, and its
+    bytes."""
 
     filename: str
     content_type: str | None
@@ -44,8 +44,8 @@ class Upload:
 
 
 class Visit:
-    """A request to the pages. The session is known once `identify` was called, and what a form
-    holds once `read_form` was."""
+    """A request to the pages. The session is known after `identify`, the fields of a form after
+    `read_form`."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -61,23 +61,23 @@ class Visit:
 
     @property
     def figures(self) -> Figures:
-        """What runs found, as far as it is remembered."""
+        """The cached figures of runs."""
         return cast("Figures", self.request.app.state.figures)
 
     @property
     def charts(self) -> ChartsKept:
-        """The charts of runs, as far as they are remembered."""
+        """The cached charts of runs."""
         return cast("ChartsKept", self.request.app.state.charts)
 
     def identify(self) -> None:
-        """Find the session of the cookie."""
+        """Finds the session of the request's cookie."""
         token = self.request.cookies.get(COOKIE)
         self.session = self.served.store.sessions.find(token) if token else None
         if self.session is not None:
             self.request.scope[PRINCIPAL] = self.session.key
 
     async def read_form(self) -> None:
-        """Read what was sent. Raises InvalidInput `invalid_argument` or `too_large`."""
+        """Reads the fields of the form. Raises InvalidInput `invalid_argument` or `too_large`."""
         body = await limited(self.request, self.served.settings.server_body_max).body()
         kind = self.request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != FORM_TYPE:
@@ -89,21 +89,22 @@ class Visit:
         self._form = {name: _storable(name, value) for name, value in pairs}
 
     def take(self, fields: Mapping[str, str], upload: Upload) -> None:
-        """The same of a form with a file. Raises InvalidInput `invalid_argument`."""
+        """Sets the fields and the file of a form that was read elsewhere. Raises InvalidInput
+        `invalid_argument`."""
         self._form = {name: _storable(name, value) for name, value in fields.items()}
         self.upload = upload
 
     @property
     def key(self) -> AccessKey:
-        """Whose visit it is. Raises Denied `key_invalid`."""
+        """The visitor's access key. Raises Denied `key_invalid`."""
         return self.served.key
 
     def allows(self, role: Role) -> bool:
-        """Whether the visitor has the role, or more."""
+        """Whether the visitor has the role, or a higher one."""
         return self.session is not None and self.session.key.role.allows(role)
 
     def require(self, role: Role) -> None:
-        """Raises Denied `role_missing`."""
+        """Checks that the visitor has the role, or a higher one. Raises Denied `role_missing`."""
         if not self.key.role.allows(role):
             raise Denied(
                 "role_missing",
@@ -112,30 +113,30 @@ class Visit:
             )
 
     def segment(self, name: str) -> str:
-        """A part of the path."""
+        """Returns a segment of the path."""
         return _storable(name, cast("str", self.request.path_params[name]))
 
     def query(self, name: str, default: str = "") -> str:
-        """What the address asks for."""
+        """Returns a parameter of the URL's query."""
         return _storable(name, self.request.query_params.get(name, default))
 
     def number(self, name: str, default: int, *, most: int) -> int:
-        """A whole number of the address, from 0 to `most`. Raises InvalidInput."""
+        """Returns a whole number of the query, from 0 to `most`. Raises InvalidInput."""
         text = self.query(name) or str(default)
         if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most):
-            raise InvalidInput("invalid_argument", f"{name} is a number from 0 to {most}")
+            raise InvalidInput("invalid_argument", f"{name} must be a number from 0 to {most}")
         return int(text)
 
     def form(self, name: str, default: str = "") -> str:
-        """What was sent in a field."""
+        """Returns a field of the form."""
         return self._form.get(name, default)
 
     def repository(self) -> Repository:
-        """The repository of the path. Raises NotFound `repository_not_found`."""
+        """Returns the repository in the path. Raises NotFound `repository_not_found`."""
         return self.served.repository(self.segment("repository"))
 
     def now(self) -> datetime:
-        """The database's time."""
+        """Returns the database's time."""
         with self.served.store.metadata.snapshot() as tx:
             return tx.now()
 
@@ -144,13 +145,14 @@ class Visit:
         template: str,
         *,
         status: int = 200,
-        **values: Any,  # whatever the template shows
+        **values: Any,  # the values that the template shows
     ) -> HTMLResponse:
-        """A page of a template."""
+        """Returns the page that a template makes."""
         return HTMLResponse(self.render(template, **values), status_code=status)
 
     def render(self, template: str, **values: Any) -> str:
-        """What a template makes of the values, and of what every page shows."""
+        """Returns the HTML of a template, with the given values and the values that all pages
+        share."""
         repository = self.request.path_params.get("repository")
         common: dict[str, Any] = {
             "session": self.session,
@@ -166,18 +168,18 @@ class Visit:
         return render(template, **(common | values))
 
     def to(self, *segments: str, notice: str | None = None, **query: object) -> RedirectResponse:
-        """On to another page, which shows a notice."""
+        """Redirects to another page, which shows a notice."""
         assert notice is None or notice in NOTICES, notice
         return RedirectResponse(link(*segments, **query, notice=notice), status_code=303)
 
     def json(self, content: Mapping[str, Any]) -> JSONResponse:
-        """For the pages' script."""
+        """Returns an answer for the pages' script."""
         return JSONResponse(content)
 
 
 def mendable(error: EbbtideError) -> int:
-    """The status of what whoever sent a form can mend, and is told above it; raises anything
-    else."""
+    """Returns the status of an error that the sender of a form can correct. Raises any other error
+    (status 500 and above)."""
     status = STATUS[error.kind]
     if status >= 500:
         raise error
@@ -185,12 +187,13 @@ def mendable(error: EbbtideError) -> int:
 
 
 def raw_path(request: Request) -> str:
-    """The path as the browser wrote it."""
+    """Returns the path as the browser wrote it."""
     return cast("bytes", request.scope["raw_path"]).decode("latin-1")
 
 
 def _storable(name: str, text: str) -> str:
-    """Databases take no zero bytes. Raises InvalidInput `invalid_argument`."""
+    """Returns a text that databases can store. Raises InvalidInput `invalid_argument` for zero
+    bytes."""
     if "\0" in text:
         raise InvalidInput("invalid_argument", f"{name} holds a zero byte")
     return text.encode("utf-8", "replace").decode()

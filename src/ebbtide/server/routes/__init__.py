@@ -1,1 +1,1 @@
-"""What can be asked of the server, one module for each topic. They call the store, and no more."""
+"""The API routes, one module for each topic. They call the store, and decide nothing themselves."""

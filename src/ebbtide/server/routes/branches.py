@@ -1,4 +1,4 @@
-"""Branches: made, listed, deleted, brought back, reset; and commits undone or picked onto them."""
+"""Branches: create, list, delete, restore and reset; and revert or cherry-pick commits on them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ add_ref_routes(routes, _BRANCH, "branch", lambda repository: repository.branches
 
 @routes.add("POST", _BRANCHES, Role.WRITER, status=201, response_class=HTMLResponse)
 def create_branch(repository: Segment, asked: BranchCreation, served: ServedDep) -> Response:
-    """Make a branch; the answer is the id of its commit, as text."""
+    """Creates a branch. The answer is the id of its commit, as text."""
     made = served.repository(repository).branches.create(
         asked.name, asked.source, hidden=asked.hidden, expires_at=asked.expires_at
     )
-    # The type is the one that clients ask for; an id holds nothing that a browser would run.
+    # Clients ask for this content type. An id contains nothing that a browser would run.
     return HTMLResponse(made.commit_id, status_code=201)
 
 
@@ -50,7 +50,7 @@ def list_branches(
     served: ServedDep,
     show_hidden: Annotated[bool, Query()] = False,
 ) -> RefList:
-    """Branches by name."""
+    """Lists branches by name."""
     found = served.repository(repository).branches.page(
         prefix=paging.prefix,
         after=paging.after,
@@ -65,12 +65,13 @@ def list_branches(
 def reset_branch(
     repository: Segment, branch: Segment, asked: ResetCreation, served: ServedDep
 ) -> Response:
-    """Drop what is staged: all of it, at one path, or below a prefix."""
+    """Drops staged changes: all changes, the change of one path, or those of all paths with a
+    prefix."""
     commits = served.repository(repository).commits
     if asked.type == "reset":
         commits.reset(branch)
     elif not asked.path:
-        raise InvalidInput("invalid_argument", f"path: a reset of type {asked.type} needs one")
+        raise InvalidInput("invalid_argument", f"a reset of type {asked.type} needs a path")
     elif asked.type == "object":
         commits.reset_path(branch, asked.path)
     else:
@@ -82,7 +83,7 @@ def reset_branch(
 def revert_branch(
     repository: Segment, branch: Segment, asked: RevertCreation, served: ServedDep
 ) -> Response:
-    """Undo what a commit changed."""
+    """Reverts the changes of a commit, in a new commit."""
     overrides = asked.commit_overrides or CommitOverrides()
     served.repository(repository).commits.revert(
         branch,
@@ -100,7 +101,7 @@ def revert_branch(
 def cherry_pick(
     repository: Segment, branch: Segment, asked: CherryPickCreation, served: ServedDep
 ) -> CommitAnswer:
-    """Make the change of a commit again."""
+    """Applies the changes of a commit to the branch, in a new commit."""
     overrides = asked.commit_overrides or CommitOverrides()
     made = served.repository(repository).commits.cherry_pick(
         branch,

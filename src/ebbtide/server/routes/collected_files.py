@@ -1,4 +1,4 @@
-"""The files of collections: listed, read, written, compared. None of lakeFS's."""
+"""The files of collections: list, read, write, delete and compare. lakeFS has no such routes."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def list_files(
     served: ServedDep,
     delimiter: DelimiterQuery = "",
     version: VersionQuery = None,
-    locators: Annotated[bool, Query(description="Each with a locator.")] = False,
+    locators: Annotated[bool, Query(description="Adds a locator to each file.")] = False,
     include_expired: ExpiredQuery = False,
 ) -> FileList:
-    """Files by path; with a delimiter, what is below it as one. Of a collection in the trash no
-    locators are given."""
+    """Lists files by path. With a delimiter, all paths that contain it after the prefix are shown
+    as one common prefix. Files of a collection in the trash get no locators."""
     found = served.store.repository_of_collection(collection_id)
     collection = found.collections.get(collection_id, include_expired=include_expired)
     if locators and collection.state.gives_signatures:
@@ -107,8 +107,8 @@ async def put_file(
     served: ServedDep,
     keep_version: Annotated[bool, Query()] = False,
 ) -> CollectionAnswer:
-    """Upload a file, in place of the one at the path if there is one: the body itself, or the part
-    `content` of a form."""
+    """Uploads a file, and replaces the file at the path if there is one. The body is the file
+    itself, or a form with the part `content`."""
     metadata = metadata_of(request)
 
     def put(data: Content, content_type: str | None) -> CollectionAnswer:
@@ -129,7 +129,7 @@ def delete_files(
     served: ServedDep,
     keep_version: Annotated[bool, Query()] = False,
 ) -> CollectionAnswer:
-    """Delete a file, or all below a prefix that ends in a slash."""
+    """Deletes a file, or all files with a prefix that ends in a slash."""
     found = served.store.repository_of_collection(collection_id)
     changed = found.collections.update(
         collection_id, ContentChange(removed=[path]), keep_version=keep_version
@@ -146,7 +146,7 @@ def get_file(
     range: RangeHeader = None,
     if_none_match: RangeHeader = None,
 ) -> Response:
-    """The bytes of a file, or a range of them."""
+    """Returns the bytes of a file, or a range of them."""
     found = served.store.repository_of_collection(collection_id).collections
     return downloads.answer(found.open(collection_id, path, version=version), range, if_none_match)
 
@@ -159,7 +159,7 @@ def head_file(
     version: VersionQuery = None,
     range: RangeHeader = None,
 ) -> Response:
-    """What `get_file` would say, without the bytes."""
+    """Returns the headers of a file without its bytes."""
     found = served.store.repository_of_collection(collection_id).collections
     return downloads.head(found.open(collection_id, path, version=version), range)
 
@@ -175,7 +175,7 @@ def diff_collections(
     other_version: VersionQuery = None,
     include_right_stats: Annotated[bool, Query()] = False,
 ) -> DiffList:
-    """What differs between the files of two collections, or versions of them."""
+    """Lists the differences between the files of two collections, or of versions of them."""
     found = served.store.repository_of_collection(collection_id)
     page = found.collections.page_of_diff(
         collection_id,

@@ -1,4 +1,4 @@
-"""Collecting: lists for other collectors, and runs of our own."""
+"""Garbage collection: exports for other collectors, and runs of Ebbtide's collector."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GC: Final = "/repositories/{repository:segment}/gc"
 
 @routes.add("POST", _GC + "/prepare_commits", Role.ADMIN, status=201)
 def prepare_commits(repository: Segment, served: ServedDep) -> PreparedCommits:
-    """List the commits that keep their data."""
+    """Exports the list of the commits that keep their data."""
     return PreparedCommits.of(served.repository(repository).exports.commits())
 
 
@@ -47,7 +47,7 @@ def prepare_commits(repository: Segment, served: ServedDep) -> PreparedCommits:
     response_class=JSONResponse,
 )
 def prepare_commits_async(repository: Segment, served: ServedDep) -> JSONResponse:
-    """Begin to list the commits that keep their data."""
+    """Starts a task that exports the list of the commits that keep their data."""
     exports = served.repository(repository).exports
     task_id = exports.begin()
     return JSONResponse(
@@ -61,7 +61,7 @@ def prepare_commits_status(
     served: ServedDep,
     task_id: Annotated[Text, Query(alias="id")],
 ) -> TaskStatus:
-    """How far that is."""
+    """Returns the progress of that export task."""
     state = served.repository(repository).exports.state(task_id)
     return TaskStatus(
         task_id=state.task_id,
@@ -78,7 +78,8 @@ def prepare_uncommitted(
     served: ServedDep,
     asked: Annotated[UncommittedRequest | None, Body()] = None,
 ) -> PreparedUncommitted:
-    """List what is uncommitted, part by part. The path is spelt as clients spell it."""
+    """Exports the uncommitted addresses, one part for each request. Clients spell the path with one
+    `t`."""
     token = None if asked is None else asked.continuation_token or None
     part = served.repository(repository).exports.uncommitted(token)
     return PreparedUncommitted(
@@ -94,7 +95,7 @@ def start_run(
     served: ServedDep,
     asked: Annotated[RunCreation | None, Body()] = None,
 ) -> RunAnswer:
-    """Start a run. The answer comes once the run holds the repository."""
+    """Starts a run. The answer comes when the run holds the repository."""
     return runs.start(served, repository, asked or RunCreation())
 
 
@@ -105,24 +106,25 @@ def undo_run(
     served: ServedDep,
     asked: Annotated[UndoRequest | None, Body()] = None,
 ) -> RunAnswer:
-    """Bring back what a run moved aside. The answer comes once it holds the repository."""
+    """Restores the files in a run's quarantine. The answer comes when the undo holds the
+    repository."""
     return runs.undo(served, repository, run_id, asked or UndoRequest())
 
 
 @routes.add("POST", _GC + "/runs/{run_id:segment}/purge", Role.ADMIN, status=202)
 def purge_run(repository: Segment, run_id: Segment, served: ServedDep) -> RunAnswer:
-    """Delete for good what a run moved aside."""
+    """Deletes the files in a run's quarantine for good."""
     return runs.purge(served, repository, run_id)
 
 
 @routes.add("GET", _GC + "/runs", Role.READER)
 def list_runs(repository: Segment, paging: PagingDep, served: ServedDep) -> RunList:
-    """Runs, the newest first; those under way too."""
+    """Lists the runs, also those in progress, the newest first."""
     page, last = runs.page(served, repository, after=paging.after, amount=paging.amount)
     return RunList(pagination=paging.pagination(len(page), last), results=page)
 
 
 @routes.add("GET", _GC + "/runs/{run_id:segment}", Role.READER)
 def get_run(repository: Segment, run_id: Segment, served: ServedDep) -> RunAnswer:
-    """One run: how far it is, or what it found and did."""
+    """Returns one run: its progress, or its outcome."""
     return runs.get(served, repository, run_id)

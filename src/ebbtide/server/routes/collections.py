@@ -1,4 +1,4 @@
-"""Collections: made, found, changed, put in the trash and brought back. None of lakeFS's.
+"""Collections: create, find, change, delete and restore. lakeFS has no such routes.
 
 Not for: their files (`collected_files`).
 """
@@ -38,7 +38,7 @@ _OF_CONTENT: Final = {*ContentSources.model_fields, "removed", "replaces"}
 
 @routes.add("POST", "/collections", Role.WRITER, status=201)
 def create_collection(asked: CollectionCreation, served: ServedDep) -> CollectionAnswer:
-    """Make a collection, empty or of what its sources have; no bytes are moved."""
+    """Creates a collection: empty, or with the files of its sources. No bytes are copied."""
     found = served.store.repository_of_project(asked.project_id)
     made = found.collections.create(
         asked.project_id,
@@ -64,21 +64,24 @@ def list_collections(
     path: Annotated[Text | None, Query()] = None,
     content_hash: Annotated[Text | None, Query()] = None,
 ) -> CollectionList:
-    """The collections in a project, by name; or the one of a repository at a path, or of a
-    content: a persistent one before an expiring, and either before one in the trash."""
+    """Lists the collections in a project by name; or returns the one collection of a repository at
+    a path, or with a content hash.
+
+    For a content hash, persistent collections come before expiring ones, and both before those in
+    the trash.
+    """
     if project_id is not None and repository is path is content_hash is None:
         return _in_project(project_id, name, paging, listed, served)
     if project_id is not None or repository is None or (path is None) == (content_hash is None):
         raise InvalidInput(
             "invalid_argument",
-            "ask for the collections of a project_id, or in a repository for the one at a path or "
-            "of a content_hash",
+            "give either project_id, or repository with one of path and content_hash",
         )
     collections = served.repository(repository).collections
     if path is not None:
         found = collections.find(path, include_expired=listed.include_expired)
     else:
-        assert content_hash is not None  # one of the two is given
+        assert content_hash is not None  # either the path or the hash is given
         found = collections.by_hash(content_hash, include_expired=listed.include_expired)
     return CollectionList(
         pagination=paging.pagination(1, None), results=[CollectionAnswer.of(found, repository)]
@@ -113,7 +116,7 @@ def _in_project(
 def get_collection(
     collection_id: Segment, served: ServedDep, include_expired: ExpiredQuery = False
 ) -> CollectionAnswer:
-    """One collection."""
+    """Returns one collection."""
     found = served.store.repository_of_collection(collection_id)
     collection = found.collections.get(collection_id, include_expired=include_expired)
     return CollectionAnswer.of(collection, found.info.name)
@@ -123,7 +126,8 @@ def get_collection(
 def update_collection(
     collection_id: Segment, asked: CollectionUpdate, served: ServedDep
 ) -> CollectionAnswer:
-    """Change what is given; of one in the trash `expires_at` alone, which brings it back."""
+    """Changes the given fields. In the trash only `expires_at` can be changed, which restores the
+    collection."""
     found = served.store.repository_of_collection(collection_id)
     given = {name: value for name, value in given_in(asked).items() if name not in _OF_CONTENT}
     changed = found.collections.update(collection_id, asked.content(), **given)
@@ -132,7 +136,7 @@ def update_collection(
 
 @routes.add("DELETE", _COLLECTION, Role.WRITER, status=204)
 def delete_collection(collection_id: Segment, served: ServedDep) -> Response:
-    """Put a collection in the trash."""
+    """Moves a collection to the trash."""
     served.store.repository_of_collection(collection_id).collections.delete(collection_id)
     return Response(status_code=204)
 
@@ -143,7 +147,7 @@ def restore_collection(
     served: ServedDep,
     asked: Annotated[Restoration | None, Body()] = None,
 ) -> CollectionAnswer:
-    """Bring a collection back from the trash."""
+    """Restores a collection from the trash."""
     found = served.store.repository_of_collection(collection_id)
     unique = asked is not None and asked.ensure_unique_name
     restored = found.collections.restore(collection_id, ensure_unique_name=unique)
@@ -157,7 +161,7 @@ def list_versions(
     paging: PagingDep,
     before: Annotated[int | None, Query(ge=0, le=VERSION_MAX)] = None,
 ) -> VersionList:
-    """The earlier versions that are kept, the newest first."""
+    """Lists the earlier versions that are kept, the newest first."""
     page, more = paging.cut(
         served.store.repository_of_collection(collection_id).collections.versions(
             collection_id, before=before, amount=paging.amount_and_one
@@ -171,7 +175,7 @@ def list_versions(
 
 @routes.add("DELETE", _COLLECTION + "/versions/{version}", Role.WRITER, status=204)
 def delete_version(collection_id: Segment, version: int, served: ServedDep) -> Response:
-    """Keep a version no longer."""
+    """Drops an earlier version. Locators of its files stay valid until they expire."""
     found = served.store.repository_of_collection(collection_id)
     found.collections.drop_version(collection_id, version)
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""Commits: made, looked at, and the log."""
+"""Commits: make one, read one, and read the log."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ def commit(
     served: ServedDep,
     source_metarange: Annotated[Text | None, Query()] = None,
 ) -> CommitAnswer:
-    """Make what is staged on a branch its next version."""
+    """Commits the staged changes of a branch."""
     if source_metarange:
-        raise InvalidInput("invalid_argument", "source_metarange: commits are of what is staged")
+        raise InvalidInput(
+            "invalid_argument",
+            "source_metarange is not supported: a commit contains the staged changes",
+        )
     made = served.repository(repository).commits.commit(
         branch,
         asked.message,
@@ -47,7 +50,7 @@ def commit(
 
 @routes.add("GET", _REPOSITORY + "/commits/{commit_id:segment}", Role.READER)
 def get_commit(repository: Segment, commit_id: Segment, served: ServedDep) -> CommitAnswer:
-    """The commit that an id, or any other reference, means."""
+    """Returns the commit of an id, or of any other reference."""
     return CommitAnswer.of(served.repository(repository).commits.get(commit_id))
 
 
@@ -64,7 +67,8 @@ def log_commits(
     since: Annotated[datetime | None, Query()] = None,
     stop_at: Annotated[Text | None, Query()] = None,
 ) -> CommitList:
-    """A commit and its ancestors. With `limit` there is no more than this page."""
+    """Lists a commit and its ancestors, the newest first. With `limit` the list ends with this
+    page."""
     page, more = paging.cut(
         served.repository(repository).commits.log(
             ref,

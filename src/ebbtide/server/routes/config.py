@@ -1,4 +1,4 @@
-"""What the server says of itself to clients, and who they are to it."""
+"""The server's configuration for clients, and the access key of the request."""
 
 from __future__ import annotations
 
@@ -22,42 +22,44 @@ from ebbtide.store.keys import Role
 routes = Routes("config")
 
 WIRE_VERSION: Final = "1.88.0"
-"""The version whose shapes the routes follow: clients compare it with what they need."""
+"""The lakeFS version whose wire format the routes follow. Clients compare it with the version that
+they need."""
 
 
 @routes.add("GET", "/setup_lakefs", None)
 def get_setup_state() -> SetupState:
-    """Whether there is a store behind the server. Open to all, as clients ask without a key."""
+    """Returns whether there is a store behind the server. The route is public, because clients call
+    it without a key."""
     return SetupState()
 
 
 @routes.add("GET", "/config", Role.READER)
 def get_config(served: ServedDep) -> ConfigAnswer:
-    """What clients ask before they upload."""
+    """Returns the configuration that clients read before they upload."""
     return ConfigAnswer(version_config=_version(), storage_config=_storage(served))
 
 
 @routes.add("GET", "/config/version", Role.READER)
 def get_version() -> VersionConfig:
-    """The version of the wire format."""
+    """Returns the version of the wire format."""
     return _version()
 
 
 @routes.add("GET", "/config/storage", Role.READER)
 def get_storage_config(served: ServedDep) -> StorageConfig:
-    """Where repositories may be."""
+    """Returns which storage namespaces repositories may have."""
     return _storage(served)
 
 
 @routes.add("GET", "/config/garbage-collection", Role.READER)
 def get_collection_config(served: ServedDep) -> CollectionConfig:
-    """The grace."""
+    """Returns the grace."""
     return CollectionConfig(grace_period=int(served.settings.grace.total_seconds()))
 
 
 @routes.add("GET", "/user", Role.READER)
 def get_current_user(served: ServedDep) -> CurrentUser:
-    """Whose key the request came with."""
+    """Returns the access key of the request."""
     key = served.key
     return CurrentUser(
         user=UserAnswer(

@@ -1,4 +1,4 @@
-"""Why something is still there, until when, and why it went."""
+"""Explains why an object or a commit still exists, until when, and why it was deleted."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def explain(
     path: Annotated[Text | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT,
 ) -> dict[str, Any]:
-    """What `ebbtide explain --json` prints of an address, of a commit or of a ref, or of what a ref
-    has at a path. Exactly one of the three is given."""
+    """Explains an address, a commit, a ref, or the object of a ref at a path. Give exactly one of
+    `address`, `commit` and `ref`. The answer is the output of `ebbtide explain --json`."""
     given = [each for each in (address, commit, ref) if each is not None]
     if len(given) != 1 or (path is not None and ref is None):
         raise InvalidInput(
-            "invalid_argument", "give one of address, commit and ref; a path goes with a ref"
+            "invalid_argument", "give exactly one of address, commit and ref; path needs ref"
         )
     explainer = explainer_of(served, repository, limit=limit)
     if address is not None:

@@ -1,4 +1,4 @@
-"""Locators: given for what is committed and for uploads, and read by whoever holds one."""
+"""Locators: made for committed objects and for uploads, and read by anybody who has one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ RefQuery = Annotated[Text, Query()]
 
 _LOCATORS: Final = "/locators"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
-"""Whoever may read ends with the locator, which a cache on the way knows nothing of."""
+"""The right to read ends with the locator. A cache between client and server does not know when."""
 
 
 @routes.add("POST", "/repositories/{repository:segment}/locators", Role.READER, status=201)
 def create_locator(
     request: Request, repository: Segment, ref: RefQuery, path: PathQuery, served: ServedDep
 ) -> LocatorAnswer:
-    """A locator for an object that is committed."""
+    """Creates a locator for a committed object."""
     signed = served.repository(repository).locators.sign_path(ref, path)
     return LocatorAnswer.of(signed, locators_url(request))
 
@@ -44,8 +44,11 @@ def create_locator(
     "POST", "/repositories/{repository:segment}/uploads", Role.WRITER, status=201, streamed=True
 )
 async def upload(request: Request, repository: Segment, served: ServedDep) -> LocatorAnswer:
-    """Upload what is to be a file of a collection that is made afterwards: the body itself, or the
-    part `content` of a form. What no collection took is collected after the locator's end."""
+    """Uploads an object for a collection that is made afterwards. The body is the object itself, or
+    a form with the part `content`.
+
+    If no collection has taken the object when the locator expires, the object is deleted.
+    """
 
     def put(data: Content, content_type: str | None) -> LocatorAnswer:
         signed = served.repository(repository).locators.upload(data, content_type=content_type)
@@ -61,8 +64,8 @@ def read_locator(
     range: RangeHeader = None,
     if_none_match: RangeHeader = None,
 ) -> Response:
-    """The bytes of a locator's object, or a range of them. Open to all: the signature says that
-    whoever holds it may read."""
+    """Returns the bytes of a locator's object, or a range of them. The route is public: the
+    locator's signature is the permission to read."""
     answer = downloads.answer(_located(token, served), range, if_none_match)
     answer.headers.update(_NO_STORE)
     return answer
@@ -70,20 +73,21 @@ def read_locator(
 
 @routes.add("HEAD", _LOCATORS + "/{token:segment}", None, response_class=Response)
 def head_locator(token: Segment, served: ServedDep, range: RangeHeader = None) -> Response:
-    """What `read_locator` would say, without the bytes."""
+    """Returns the headers of a locator's object without its bytes."""
     answer = downloads.head(_located(token, served), range)
     answer.headers.update(_NO_STORE)
     return answer
 
 
 def locators_url(request: Request) -> str:
-    """Where this server, as the client knows it, reads locators."""
+    """Returns the URL under which the client can read locators from this server."""
     return f"{str(request.base_url).rstrip('/')}{PREFIX}{_LOCATORS}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Located:
-    """An object as its locator tells of it. It is looked at again when it is read."""
+    """An object as its locator describes it. The locator is checked again when the object is
+    read."""
 
     locators: Locators
     token: str

@@ -1,4 +1,4 @@
-"""What differs between references, and merges."""
+"""Differences between references, and merges."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def diff_branch(
     served: ServedDep,
     delimiter: DelimiterQuery = "",
 ) -> DiffList:
-    """What is staged on a branch and not committed."""
+    """Lists the staged changes of a branch."""
     page = served.repository(repository).commits.page_of_staged(
         branch,
         prefix=paging.prefix,
@@ -56,8 +56,8 @@ def diff_refs(
     type: Annotated[Literal["two_dot", "three_dot"], Query()] = "three_dot",
     include_right_stats: Annotated[bool, Query()] = False,
 ) -> DiffList:
-    """What differs between two commits; by three dots, what the right one changed since the
-    youngest that both have."""
+    """Lists the differences between two commits (`two_dot`); or the changes of the right commit
+    since the newest common ancestor (`three_dot`)."""
     page = served.repository(repository).commits.page_of_diff(
         left,
         right,
@@ -78,7 +78,7 @@ def merge_into_branch(
     served: ServedDep,
     asked: Annotated[MergeCreation | None, Body()] = None,
 ) -> MergeAnswer:
-    """Merge a reference into a branch."""
+    """Merges a reference into a branch."""
     asked = asked or MergeCreation()
     made = served.repository(repository).commits.merge(
         source,
@@ -97,13 +97,13 @@ def merge_into_branch(
 def find_merge_base(
     repository: Segment, source: Segment, destination: Segment, served: ServedDep
 ) -> MergeBaseAnswer:
-    """The youngest commit that two references descend from."""
+    """Returns the newest commit that is an ancestor of both references."""
     left, right, base = served.repository(repository).commits.merge_base(source, destination)
     return MergeBaseAnswer(source_commit_id=left, destination_commit_id=right, base_commit_id=base)
 
 
 def diff_list(page: Page[Change], paging: Paging, *, right_stats: bool = False) -> DiffList:
-    """A page of differences."""
+    """Makes the answer for a page of differences."""
     changes = [DiffAnswer.of(change, right_stats=right_stats) for change in page.entries]
     prefixes = map(DiffAnswer.of_prefix, page.common_prefixes)
     results = list(merge(changes, prefixes, key=attrgetter("path")))

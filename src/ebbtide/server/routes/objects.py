@@ -1,4 +1,4 @@
-"""Objects: uploaded, read, listed, copied, deleted."""
+"""Objects: upload, read, list, copy, move and delete."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _REF: Final = "/repositories/{repository:segment}/refs/{ref:segment}"
 async def upload_object(
     request: Request, repository: Segment, branch: Segment, path: PathQuery, served: ServedDep
 ) -> ObjectStats:
-    """Upload: the body itself, or the part `content` of a form."""
+    """Uploads an object. The body is the object itself, or a form with the part `content`."""
     entry, root = await receive(request, served, repository, branch, path)
     return ObjectStats.of(entry, root)
 
@@ -55,7 +55,7 @@ def get_object(
     range: RangeHeader = None,
     if_none_match: RangeHeader = None,
 ) -> Response:
-    """The bytes of an object, or a range of them."""
+    """Returns the bytes of an object, or a range of them."""
     found = served.repository(repository).objects.open(ref, path)
     return downloads.answer(found, range, if_none_match)
 
@@ -68,7 +68,7 @@ def head_object(
     served: ServedDep,
     range: RangeHeader = None,
 ) -> Response:
-    """What `get_object` would say, without the bytes."""
+    """Returns the headers of an object without its bytes."""
     found = served.repository(repository).objects.open(ref, path)
     return downloads.head(found, range)
 
@@ -81,7 +81,7 @@ def stat_object(
     served: ServedDep,
     user_metadata: Annotated[bool, Query()] = True,
 ) -> ObjectStats:
-    """What is known of an object."""
+    """Returns the metadata of an object."""
     found = served.repository(repository)
     entry = found.objects.stat(ref, path)
     return ObjectStats.of(entry, found.info.storage_url, user_metadata=user_metadata)
@@ -96,7 +96,8 @@ def list_objects(
     delimiter: Annotated[Text, Query()] = "",
     user_metadata: Annotated[bool, Query()] = True,
 ) -> ObjectStatsList:
-    """Objects by path; with a delimiter, what is below it as one."""
+    """Lists objects by path. With a delimiter, all paths that contain it after the prefix are shown
+    as one common prefix."""
     found = served.repository(repository)
     page = found.objects.list(
         ref,
@@ -118,7 +119,7 @@ def list_objects(
 def delete_object(
     repository: Segment, branch: Segment, path: PathQuery, served: ServedDep
 ) -> Response:
-    """Delete one object."""
+    """Deletes one object."""
     served.repository(repository).objects.delete(branch, path)
     return Response(status_code=204)
 
@@ -127,7 +128,7 @@ def delete_object(
 def delete_objects(
     repository: Segment, branch: Segment, asked: PathList, served: ServedDep
 ) -> ObjectErrorList:
-    """Delete many. What is not there is as it should be."""
+    """Deletes several objects. A path without an object is no error."""
     most = served.settings.server_list_max
     if len(asked.paths) > most:
         raise InvalidInput("too_large", f"at most {most} paths are deleted at once")
@@ -153,7 +154,8 @@ def copy_object(
     asked: ObjectCopyCreation,
     served: ServedDep,
 ) -> ObjectStats:
-    """Copy an object to a branch. A shallow copy is what the store makes of it."""
+    """Copies an object to a branch. The store decides whether the copy shares the bytes; `shallow`
+    is ignored."""
     found = served.repository(repository)
     entry = found.objects.copy(branch, dest_path, asked.src_ref or branch, asked.src_path)
     return ObjectStats.of(entry, found.info.storage_url)
@@ -167,7 +169,7 @@ def move_object(
     asked: ObjectMove,
     served: ServedDep,
 ) -> ObjectStats:
-    """Move an object within its branch. Ebbtide's own: other servers do not have it."""
+    """Moves an object within its branch. lakeFS has no such route."""
     found = served.repository(repository)
     entry = found.objects.move(branch, dest_path, asked.src_path)
     return ObjectStats.of(entry, found.info.storage_url)

@@ -1,4 +1,4 @@
-"""Projects: made, found, changed, put in the trash and brought back. None of lakeFS's."""
+"""Projects: create, find, change, delete and restore. lakeFS has no such routes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROJECT: Final = "/projects/{project_id:segment}"
 
 @routes.add("POST", "/projects", Role.WRITER, status=201)
 def create_project(asked: ProjectCreation, served: ServedDep) -> ProjectAnswer:
-    """Make a project."""
+    """Creates a project."""
     made = served.repository(asked.repository).projects.create(
         asked.name,
         parent_id=asked.parent_id,
@@ -49,7 +49,8 @@ def list_projects(
     parent_id: Annotated[Text | None, Query()] = None,
     path: Annotated[Text | None, Query()] = None,
 ) -> ProjectList:
-    """The projects in another one, or in none, by name; or the one at a path."""
+    """Lists the projects within a parent, or those without a parent, by name; or returns the one
+    project at a path."""
     projects = served.repository(repository).projects
     page: Sequence[Project]
     if path is not None:
@@ -78,7 +79,7 @@ def list_projects(
 def get_project(
     project_id: Segment, served: ServedDep, include_expired: ExpiredQuery = False
 ) -> ProjectAnswer:
-    """One project."""
+    """Returns one project."""
     found = served.store.repository_of_project(project_id)
     project = found.projects.get(project_id, include_expired=include_expired)
     return ProjectAnswer.of(project, found.info.name)
@@ -86,14 +87,15 @@ def get_project(
 
 @routes.add("PATCH", _PROJECT, Role.WRITER)
 def update_project(project_id: Segment, asked: ProjectUpdate, served: ServedDep) -> ProjectAnswer:
-    """Change what is given; of one in the trash `expires_at` alone, which brings it back."""
+    """Changes the given fields. In the trash only `expires_at` can be changed, which restores the
+    project."""
     found = served.store.repository_of_project(project_id)
     return ProjectAnswer.of(found.projects.update(project_id, **given_in(asked)), found.info.name)
 
 
 @routes.add("DELETE", _PROJECT, Role.WRITER, status=204)
 def delete_project(project_id: Segment, served: ServedDep) -> Response:
-    """Put a project in the trash, and with it what it holds."""
+    """Moves a project to the trash, with everything in it."""
     served.store.repository_of_project(project_id).projects.delete(project_id)
     return Response(status_code=204)
 
@@ -104,14 +106,14 @@ def restore_project(
     served: ServedDep,
     asked: Annotated[Restoration | None, Body()] = None,
 ) -> ProjectAnswer:
-    """Bring a project back from the trash, and with it what was in it."""
+    """Restores a project from the trash, with everything in it."""
     found = served.store.repository_of_project(project_id)
     unique = asked is not None and asked.ensure_unique_name
     project = found.projects.restore(project_id, ensure_unique_name=unique)
     return ProjectAnswer.of(project, found.info.name)
 
 
-def given_in(asked: Wire) -> dict[str, Any]:  # of the fields' own types
-    """What a request for a change says, by the names of its fields: what it leaves out, it leaves
-    as it is."""
+def given_in(asked: Wire) -> dict[str, Any]:  # values of the fields' types
+    """Returns the fields that a request for a change contains, by name. Fields that it leaves out
+    do not change."""
     return {name: getattr(asked, name) for name in asked.model_fields_set}

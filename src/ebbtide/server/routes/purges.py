@@ -1,7 +1,7 @@
-"""Purges: what is named goes at once, and for good, with a record that can be shown.
+"""Purges: delete the named data at once and for good, with a signed record.
 
-A purge goes on after its answer; how far it is tells the route of the purge. One that the server's
-end stopped can be resumed.
+A purge continues after the answer to its request; `get_purge` returns its progress. If the server
+ends meanwhile, the purge can be resumed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PURGE: Final = _PURGES + "/{purge_id:segment}"
 def start_purge(
     repository: Segment, asked: PurgeCreation, served: ServedDep, after: BackgroundTasks
 ) -> PurgeAnswer:
-    """Begin a purge, or with `dry_run` the plan of one."""
+    """Starts a purge; with `dry_run`, only its plan."""
     purges = Purges(served.store)
     name = served.repository(repository).info.name
     if not asked.dry_run:
@@ -50,7 +50,8 @@ def start_purge(
 
 @routes.add("GET", _PURGES, Role.ADMIN)
 def list_purges(repository: Segment, paging: PagingDep, served: ServedDep) -> PurgeList:
-    """Purges of the repository, and of others that bore its name, the newest first."""
+    """Lists the purges of the repository, and of earlier repositories with the same name, the
+    newest first."""
     found = [row for row in Purges(served.store).list(repository) if row.purge_id > paging.after]
     page, more = paging.cut(found[: paging.amount_and_one])
     last = page[-1].purge_id if more else None
@@ -60,7 +61,7 @@ def list_purges(repository: Segment, paging: PagingDep, served: ServedDep) -> Pu
 
 @routes.add("GET", _PURGE, Role.ADMIN)
 def get_purge(repository: Segment, purge_id: Segment, served: ServedDep) -> PurgeAnswer:
-    """One purge: how far it is, or what it found and did."""
+    """Returns one purge: its progress, or its outcome."""
     row = _find(served, repository, purge_id)
     return PurgeAnswer.of(Purges(served.store).show(row.purge_id))
 
@@ -73,7 +74,7 @@ def resume_purge(
     served: ServedDep,
     after: BackgroundTasks,
 ) -> PurgeAnswer:
-    """Go on with a purge that was stopped, that failed in part, or that was only planned."""
+    """Continues a purge that was stopped, that failed in part, or that was only planned."""
     row = _find(served, repository, purge_id)
     require_confirmed(row.repository_name, asked.confirmation)
     purges = Purges(served.store)
@@ -84,14 +85,15 @@ def resume_purge(
 
 @routes.add("GET", _PURGE + "/verify", Role.ADMIN)
 def verify_purge(repository: Segment, purge_id: Segment, served: ServedDep) -> PurgeVerification:
-    """Compare a purge with its record, the database and the storage."""
+    """Compares a purge with its record, the database and the storage."""
     row = _find(served, repository, purge_id)
     return PurgeVerification.of(verify(served.store, row.purge_id))
 
 
 def _find(served: Served, repository: str, purge_id: str) -> PurgeRow:
-    """Also of a repository that is no more. Raises NotFound `purge_not_found`."""
+    """Returns a purge, also of a repository that does not exist any more. Raises NotFound
+    `purge_not_found`."""
     row = Purges(served.store).find(purge_id)
     if row.repository_name != repository:
-        raise NotFound("purge_not_found", f"{repository!r} has no purge of that id")
+        raise NotFound("purge_not_found", f"{repository!r} has no purge with that id")
     return row

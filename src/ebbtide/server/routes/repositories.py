@@ -1,4 +1,4 @@
-"""Repositories: made, listed, looked at, trashed, brought back."""
+"""Repositories: create, list, read, delete and restore."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _REPOSITORY: Final = "/repositories/{repository:segment}"
 
 @routes.add("POST", "/repositories", Role.ADMIN, status=201)
 def create_repository(asked: RepositoryCreation, served: ServedDep) -> RepositoryAnswer:
-    """Make a repository. Admins alone: its place is one that the server writes to."""
+    """Creates a repository. This needs an admin, because the request chooses where the server
+    writes."""
     if asked.sample_data or asked.read_only:
         raise InvalidInput(
-            "invalid_argument", "repositories with samples, or to read alone, are not made here"
+            "invalid_argument", "sample_data and read_only are not supported: leave them out"
         )
     made = served.store.create_repository(
         asked.name,
@@ -49,7 +50,7 @@ def list_repositories(
     served: ServedDep,
     search: Annotated[Text, Query()] = "",
 ) -> RepositoryList:
-    """Repositories by name; those whose names hold `search`."""
+    """Lists repositories by name; with `search`, those whose names contain this text."""
     page, more = paging.cut(
         served.store.catalog.page(
             prefix=paging.prefix,
@@ -73,14 +74,14 @@ def list_repositories(
 def get_repository(
     repository: Segment, served: ServedDep, include_expired: ExpiredQuery = False
 ) -> RepositoryAnswer:
-    """One repository, by name or id."""
+    """Returns one repository, by name or id."""
     found = served.store.catalog.get(repository, include_expired=include_expired)
     return RepositoryAnswer.of(found)
 
 
 @routes.add("DELETE", _REPOSITORY, Role.ADMIN, status=204)
 def delete_repository(repository: Segment, served: ServedDep) -> Response:
-    """Put a repository in the trash."""
+    """Moves a repository to the trash."""
     served.store.catalog.delete(repository)
     return Response(status_code=204)
 
@@ -89,7 +90,7 @@ def delete_repository(repository: Segment, served: ServedDep) -> Response:
 def change_repository(
     repository: Segment, asked: ExpiryChange, served: ServedDep
 ) -> RepositoryAnswer:
-    """Say when it expires; what is in the trash comes back, unless that is past."""
+    """Sets when a repository expires. One in the trash is restored, unless the date is past."""
     changed = served.store.catalog.set_expiry(
         repository, asked.expires_at, ensure_unique_name=asked.ensure_unique_name
     )
@@ -102,7 +103,7 @@ def restore_repository(
     served: ServedDep,
     asked: Annotated[Restoration | None, Body()] = None,
 ) -> RepositoryAnswer:
-    """Bring a repository back from the trash."""
+    """Restores a repository from the trash."""
     unique = asked is not None and asked.ensure_unique_name
     restored = served.store.catalog.restore(repository, ensure_unique_name=unique)
     return RepositoryAnswer.of(restored)
@@ -110,6 +111,6 @@ def restore_repository(
 
 @routes.add("GET", _REPOSITORY + "/metadata", Role.READER)
 def get_metadata(repository: Segment, served: ServedDep) -> dict[str, str]:
-    """What is attached to a repository: nothing can be."""
+    """Returns the metadata of a repository, which is always empty."""
     served.repository(repository)
     return {}

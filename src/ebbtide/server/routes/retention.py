@@ -1,4 +1,4 @@
-"""Retention: as days for each branch, which lakeFS clients know, and as it is."""
+"""Retention policies: as days for each branch, which lakeFS clients know, and in full."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ _SETTINGS = "/repositories/{repository:segment}/settings"
 
 @routes.add("GET", _SETTINGS + "/gc_rules", Role.READER)
 def get_gc_rules(repository: Segment, served: ServedDep) -> DaysAnswer:
-    """The policy, if days can express it."""
+    """Returns the policy as days; fails if days cannot express it (`policy_not_in_days`)."""
     return DaysAnswer.of(served.repository(repository).retention.get_days())
 
 
 @routes.add("PUT", _SETTINGS + "/gc_rules", Role.ADMIN, status=204)
 def set_gc_rules(repository: Segment, asked: DaysAnswer, served: ServedDep) -> Response:
-    """Set a policy of days, in place of none or of another one of days."""
+    """Sets a policy of days. A policy that days cannot express is not replaced
+    (`policy_not_in_days`)."""
     served.repository(repository).retention.set_days(asked.rules())
     return Response(status_code=204)
 
 
 @routes.add("DELETE", _SETTINGS + "/gc_rules", Role.ADMIN, status=204)
 def delete_gc_rules(repository: Segment, served: ServedDep) -> Response:
-    """Drop a policy of days: nothing expires any more."""
+    """Removes a policy of days. Without a policy no commit expires."""
     served.repository(repository).retention.unset_days()
     return Response(status_code=204)
 
 
 @routes.add("GET", _SETTINGS + "/retention", Role.READER)
 def get_retention(repository: Segment, served: ServedDep) -> PolicyAnswer:
-    """The policy, whatever it says."""
+    """Returns the policy in full."""
     policy = served.repository(repository).retention.get()
     if policy is None:
         raise NotFound("policy_not_found", "the repository has no retention policy")
@@ -47,7 +48,7 @@ def get_retention(repository: Segment, served: ServedDep) -> PolicyAnswer:
 
 @routes.add("PUT", _SETTINGS + "/retention", Role.ADMIN)
 def set_retention(repository: Segment, asked: PolicyDocument, served: ServedDep) -> PolicyAnswer:
-    """Set the policy."""
+    """Sets the policy."""
     retention = served.repository(repository).retention
     unmatched = retention.set(asked.policy)
     policy = retention.get()
@@ -58,6 +59,6 @@ def set_retention(repository: Segment, asked: PolicyDocument, served: ServedDep)
 
 @routes.add("DELETE", _SETTINGS + "/retention", Role.ADMIN, status=204)
 def delete_retention(repository: Segment, served: ServedDep) -> Response:
-    """Drop the policy: nothing expires any more."""
+    """Removes the policy. Without a policy no commit expires."""
     served.repository(repository).retention.unset()
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""The keys that sign locators, upload tokens and places in lists of what is uncommitted."""
+"""The keys that sign locators, upload tokens and the continuation tokens of uncommitted lists."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ routes = Routes("signing")
 def rotate_signing_keys(
     served: ServedDep, asked: Annotated[RotationRequest | None, Body()] = None
 ) -> RotationAnswer:
-    """Sign with a new key from now on, and retire older ones."""
+    """Makes a new key that signs from now on, and retires older keys."""
     at_once = asked is not None and asked.at_once
     return RotationAnswer.of(served.store.signing_keys.rotate(at_once=at_once))

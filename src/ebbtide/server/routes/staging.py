@@ -1,4 +1,5 @@
-"""Uploads past the server: places to upload to, and linking them; objects that stay outside."""
+"""Uploads directly to the storage, linked afterwards; and objects that stay outside the
+repository."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def get_physical_address(
     served: ServedDep,
     presign: Annotated[bool, Query()] = False,
 ) -> StagingLocation:
-    """A place to upload to, for writers: what is uploaded there is garbage until it is linked."""
+    """Returns an address to upload to. An upload that is not linked before its token expires is
+    deleted."""
     given = served.repository(repository).addresses.get(branch, path)
     signed = given.presigned_url if presign else None
     return StagingLocation(
@@ -60,7 +62,7 @@ def link_physical_address(
     if_none_match: ConditionHeader = None,
     if_match: ConditionHeader = None,
 ) -> ObjectStats:
-    """Link what was uploaded to a path."""
+    """Links an upload to a path."""
     found = served.repository(repository)
     if asked.staging.physical_address is None:
         raise InvalidInput("invalid_argument", "staging.physical_address: field required")
@@ -69,7 +71,7 @@ def link_physical_address(
         path,
         found.addresses.token_of(asked.staging.physical_address),
         size_bytes=asked.size_bytes,
-        # What a storage calls the ETag of an upload says nothing that could be compared.
+        # Clients may send a storage's ETag here, which cannot be compared.
         checksum=asked.checksum if _SHA256.fullmatch(asked.checksum) else None,
         content_type=asked.content_type,
         metadata=asked.user_metadata,
@@ -86,14 +88,14 @@ def stage_object(
     asked: ObjectStageCreation,
     served: ServedDep,
 ) -> ObjectStats:
-    """Stage an object that stays where it is, if things there may be imported: whoever reads it
-    later reads it by the server's credentials."""
+    """Stages an object outside the repository, which stays where it is. `EBBTIDE_IMPORT_PREFIXES`
+    must allow its place, because everybody reads it with the server's credentials."""
     url = object_url(asked.physical_address)
     if not url.startswith(tuple(served.settings.import_prefixes.split())):
         raise Denied(
             "import_forbidden",
-            f"{url[:200]!r} may not be imported: EBBTIDE_IMPORT_PREFIXES of the server says what "
-            "may be",
+            f"{url[:200]!r} may not be imported: it begins with none of the prefixes in the "
+            "server's EBBTIDE_IMPORT_PREFIXES",
         )
     found = served.repository(repository)
     entry = found.addresses.stage(

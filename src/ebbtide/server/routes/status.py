@@ -1,4 +1,4 @@
-"""How the server is: for whoever watches it."""
+"""The state of the server, for monitoring."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ routes = Routes("status")
 
 @routes.add("GET", "/healthcheck", None, status=204)
 def health_check(served: ServedDep) -> Response:
-    """204 while the server and its database answer. Open to all: it tells nothing else."""
+    """Answers 204 while the server and its database work. The route is public, and tells nothing
+    else."""
     served.store.catalog.page(amount=1)
     return Response(status_code=204)
 
 
 @routes.add("GET", "/metrics", Role.READER, response_class=Response)
 def get_metrics(request: Request) -> Response:
-    """Figures for Prometheus, which can be given a key."""
+    """Returns the metrics in the format of Prometheus. Prometheus needs an access key to read
+    them."""
     metrics: Metrics = request.app.state.metrics
     metrics.show_backlog(*Reclaimer(request.app.state.store).backlog())
     return Response(metrics.render(), media_type=CONTENT_TYPE)
@@ -33,6 +35,6 @@ def get_metrics(request: Request) -> Response:
 
 @routes.add("GET", "/openapi.json", Role.READER)
 def get_openapi_document(request: Request) -> dict[str, Any]:
-    """The routes, with the role that each needs as `x-role`."""
+    """Returns the OpenAPI document of the routes. `x-role` is the role that a route needs."""
     app = request.app
     return get_openapi(title=app.title, version=app.version, routes=app.routes)

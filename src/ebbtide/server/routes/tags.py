@@ -1,4 +1,4 @@
-"""Tags: made, listed, deleted, brought back."""
+"""Tags: create, list, delete and restore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ add_ref_routes(routes, _TAGS + "/{tag:segment}", "tag", lambda repository: repos
 
 @routes.add("POST", _TAGS, Role.WRITER, status=201)
 def create_tag(repository: Segment, asked: TagCreation, served: ServedDep) -> RefAnswer:
-    """Give a commit a name."""
+    """Creates a tag."""
     made = served.repository(repository).tags.create(
         asked.id, asked.ref, expires_at=asked.expires_at
     )
@@ -30,7 +30,7 @@ def create_tag(repository: Segment, asked: TagCreation, served: ServedDep) -> Re
 def list_tags(
     repository: Segment, paging: PagingDep, listed: ListedDep, served: ServedDep
 ) -> RefList:
-    """Tags by name."""
+    """Lists tags by name."""
     found = served.repository(repository).tags.page(
         prefix=paging.prefix, after=paging.after, amount=paging.amount_and_one, listed=listed
     )

@@ -1,1 +1,1 @@
-"""What requests and answers look like, by topic. Not for: what they do."""
+"""The JSON bodies of requests and answers, by topic. Not for: what the requests do (`routes`)."""

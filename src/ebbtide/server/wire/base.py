@@ -1,4 +1,4 @@
-"""What all requests and answers have in common."""
+"""Types that all requests and answers share."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ SECONDS_MAX = 253_402_300_799
 
 
 def _storable(text: str) -> str:
-    """Databases take neither zero bytes nor halves of characters."""
+    """Returns the text if the databases can store it: they take neither zero bytes nor lone
+    surrogates."""
     if "\0" in text:
         raise ValueError("holds a zero byte")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("is no valid Unicode") from None
+        raise ValueError("is not valid Unicode") from None
     return text
 
 
 def _instant(value: object) -> datetime:
-    """Numbers are no instants: nobody could tell seconds from milliseconds."""
+    """Parses an instant. Numbers are refused: nobody could tell seconds from milliseconds."""
     if not isinstance(value, str):
         raise ValueError("write an instant as 2026-03-01T12:30:00Z, with its zone")
     return datetime.fromisoformat(value)
@@ -35,35 +36,37 @@ def _instant(value: object) -> datetime:
 Text = Annotated[str, AfterValidator(_storable)]
 Metadata = dict[Text, Text]
 Seconds = Annotated[int, Field(ge=0, le=SECONDS_MAX)]
-"""Since 1970."""
+"""Seconds since 1970-01-01, UTC."""
 Instant = Annotated[datetime, BeforeValidator(_instant)]
-"""ISO 8601; the store refuses one without a zone."""
+"""An instant in ISO 8601. The store refuses an instant without a time zone."""
 Segment = Annotated[Text, Path()]
-"""A part of a path."""
+"""A segment of a path."""
 
 
 class Wire(BaseModel):
-    """A request or an answer. What is not known here is passed over, as clients grow."""
+    """The base of requests and answers. Unknown fields are ignored, because newer clients may send
+    more."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class ExpiryChange(Wire):
-    """When something is to expire, null for never. Brought back from the trash into a name that was
-    taken since, it gets another if `ensure_unique_name`."""
+    """When something expires; null means never. A time to come, or null, also restores it from the
+    trash. If its name was taken since, `ensure_unique_name` gives it another name."""
 
     expires_at: Instant | None
     ensure_unique_name: bool = False
 
 
 class Restoration(Wire):
-    """How to bring something back: as with `ExpiryChange`."""
+    """How to restore something. If its name was taken since, `ensure_unique_name` gives it another
+    name."""
 
     ensure_unique_name: bool = False
 
 
 class Pagination(Wire):
-    """Where a list goes on."""
+    """Whether a list continues, and where."""
 
     has_more: bool
     next_offset: str
@@ -72,12 +75,12 @@ class Pagination(Wire):
 
 
 class ErrorAnswer(Wire):
-    """What every error looks like; `kind` is for programs and never changes its meaning."""
+    """The form of every error. `kind` is for programs, and never changes its meaning."""
 
     message: str
     kind: str
 
 
 def seconds_of(instant: datetime) -> int:
-    """Whole seconds since 1970."""
+    """Returns the whole seconds since 1970-01-01, UTC."""
     return int((instant - EPOCH).total_seconds())

@@ -1,4 +1,4 @@
-"""Retention, preparations for other collectors, and runs of our own."""
+"""Retention policies, exports for other collectors, and runs of Ebbtide's collector."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ DAYS_MAX = 36_500
 
 
 class BranchDays(Wire):
-    """For how many days one branch's commits keep their data."""
+    """For how many days the commits of one branch keep their data."""
 
     branch_id: Text
     retention_days: int
 
 
 class DaysAnswer(Wire):
-    """A policy of days."""
+    """A policy in days: a default, and the days of single branches."""
 
     default_retention_days: int
     branches: list[BranchDays]
 
     @classmethod
     def of(cls, rules: DayRules) -> DaysAnswer:
-        """Branches by name."""
+        """Makes the answer for the rules, with the branches sorted by name."""
         branches = [
             BranchDays(branch_id=name, retention_days=days)
             for name, days in sorted(rules.branches.items())
@@ -38,7 +38,7 @@ class DaysAnswer(Wire):
         return cls(default_retention_days=rules.default_days, branches=branches)
 
     def rules(self) -> DayRules:
-        """Returns the rules. Raises InvalidInput `invalid_policy` where a branch has two."""
+        """Returns the rules. Raises InvalidInput `invalid_policy` if a branch has two rules."""
         branches: dict[str, int] = {}
         for rule in self.branches:
             if rule.branch_id in branches:
@@ -50,20 +50,22 @@ class DaysAnswer(Wire):
 
 
 class PolicyDocument(Wire):
-    """A policy as `ebbtide retention` writes it."""
+    """A policy in the JSON form of `ebbtide retention`."""
 
     policy: dict[Text, Any]
 
 
 class PolicyAnswer(Wire):
-    """The policy, and after a change the patterns in it that match no branch."""
+    """The policy. After a change, `unmatched` lists the patterns of the policy that match no
+    branch."""
 
     policy: dict[str, Any]
     unmatched: list[str] | None = None
 
 
 class PreparedCommits(Wire):
-    """Where the commits that keep their data are listed."""
+    """The locations of an export: a CSV file of the commits that keep their data, and a free place
+    for addresses."""
 
     run_id: str
     gc_commits_location: str
@@ -71,7 +73,7 @@ class PreparedCommits(Wire):
 
     @classmethod
     def of(cls, export: CommitsExport) -> PreparedCommits:
-        """One export."""
+        """Makes the answer for an export."""
         return cls(
             run_id=export.export_id,
             gc_commits_location=export.commits_url,
@@ -80,19 +82,19 @@ class PreparedCommits(Wire):
 
 
 class TaskAnswer(Wire):
-    """A task that was begun."""
+    """A task that has begun."""
 
     id: str
 
 
 class TaskError(Wire):
-    """Why a task failed."""
+    """The reason why a task failed."""
 
     message: str
 
 
 class TaskStatus(Wire):
-    """How far a task is."""
+    """The progress of a task."""
 
     task_id: str
     completed: bool
@@ -102,13 +104,14 @@ class TaskStatus(Wire):
 
 
 class UncommittedRequest(Wire):
-    """Without a token, the first part."""
+    """A request for one part of the uncommitted addresses; without a token, the first part."""
 
     continuation_token: Text | None = None
 
 
 class PreparedUncommitted(Wire):
-    """Where one part of what is uncommitted is listed; with a token there are more."""
+    """The location of one part of the uncommitted addresses. A token means that more parts
+    follow."""
 
     run_id: str
     gc_uncommitted_location: str
@@ -116,9 +119,13 @@ class PreparedUncommitted(Wire):
 
 
 class RunCreation(Wire):
-    """What a run is to do: plan and sweep; plan alone; or sweep the plan of an earlier run. With a
-    `quarantine` (a period) a sweep moves aside what goes. Without `sizes`, the setting decides of
-    which files a directory is asked for size and date."""
+    """The options of a run: plan and sweep; with `dry_run`, plan only; with `sweep`, sweep the plan
+    of that earlier run.
+
+    With a `quarantine` (a period) the sweep moves files to quarantine instead of deleting them.
+    `sizes` says of which files a directory is asked for size and date; without it, the setting
+    decides.
+    """
 
     mode: Literal["auto", "clean", "incremental"] = "auto"
     grace: Annotated[str, Field(max_length=64)] | None = None
@@ -131,16 +138,19 @@ class RunCreation(Wire):
 
 
 class UndoRequest(Wire):
-    """With `under`, only the files whose addresses begin so come back. `sweeps_ended` says that no
-    process of any sweep is left, suspended ones among them: then what one was about to take comes
-    back too."""
+    """With `under`, only files whose addresses begin with this prefix are restored.
+
+    `sweeps_ended` states that no process of any sweep exists any more, not even a suspended one.
+    Then files that a sweep was about to delete are restored too.
+    """
 
     under: Text | None = None
     sweeps_ended: bool = False
 
 
 class StepAnswer(Wire):
-    """A step of a run that is under way, or of which this server saw the end."""
+    """A step of a run. Steps are known while the run is in progress, and on the server that saw
+    them end."""
 
     step: str
     seconds: float
@@ -148,7 +158,7 @@ class StepAnswer(Wire):
 
 
 class RunAnswer(Wire):
-    """A run. `report` is what `ebbtide gc show --json` prints of it."""
+    """A run. `report` is the output of `ebbtide gc show --json`."""
 
     run_id: str
     state: Literal["running", "planned", "swept", "incomplete", "refused", "failed", "undone"]

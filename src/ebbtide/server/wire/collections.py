@@ -1,4 +1,4 @@
-"""Collections, their versions and files."""
+"""Collections, their versions and their files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ebbtide.store.metadata.collections import VersionRow
 
 
 class RefSource(Wire):
-    """The files of a commit below `prefix`, with `into` in place of it."""
+    """The files of a commit whose paths begin with `prefix`. In the collection `into` replaces the
+    prefix."""
 
     ref: Text
     prefix: Text = ""
@@ -25,8 +26,8 @@ class RefSource(Wire):
 
 
 class CollectionSource(Wire):
-    """The files of a collection, or of a version of it, below `prefix`, with `into` in place of
-    it."""
+    """The files of a collection, or of one of its versions, whose paths begin with `prefix`. In the
+    new content `into` replaces the prefix."""
 
     collection_id: Text
     version: int | None = None
@@ -35,15 +36,15 @@ class CollectionSource(Wire):
 
 
 class ContentSources(Wire):
-    """Where files come from. Of two with one path that of a collection wins over that of a commit,
-    and that of a locator over both."""
+    """The sources of files. If two sources have the same path, a collection's file replaces a
+    commit's, and a locator's replaces both."""
 
     from_ref: RefSource | None = None
     from_collection: CollectionSource | None = None
     locators: dict[Text, Text] | None = None
 
     def sources(self) -> list[Source]:
-        """All that are given."""
+        """Returns all sources of the request, in the order of the fields."""
         found: list[Source] = []
         if self.from_ref is not None:
             found.append(FromRef(self.from_ref.ref, self.from_ref.prefix, self.from_ref.into))
@@ -58,7 +59,7 @@ class ContentSources(Wire):
 
 
 class CollectionCreation(ContentSources):
-    """A collection in a project; empty, or of what its sources have."""
+    """A new collection in a project: empty, or with the files of its sources."""
 
     project_id: Text
     name: Text
@@ -70,11 +71,13 @@ class CollectionCreation(ContentSources):
 
 
 class CollectionUpdate(ContentSources):
-    """What to change: what is left out stays as it is, and an `expires_at` of null is never.
+    """A change of a collection. A field that is left out stays as it is. An `expires_at` of null
+    means never.
 
-    The files of the sources are put over those that are there, less the `removed` paths, and
-    prefixes that end in a slash; with `replaces` they take the place of all that is there.
-    `keep_version` keeps what the collection is until now as a version.
+    The files of the sources are added, and replace present files with the same path. The paths in
+    `removed` are deleted; a path that ends in a slash is a prefix. With `replaces` the sources'
+    files replace all present files. `keep_version` keeps the present state of the collection as a
+    version.
     """
 
     project_id: Text = ""
@@ -89,7 +92,7 @@ class CollectionUpdate(ContentSources):
     ensure_unique_name: bool = False
 
     def content(self) -> ContentChange | None:
-        """The change of content; None where there is none."""
+        """Returns the change of the content; None if the content does not change."""
         sources = self.sources()
         if not sources and not self.removed and not self.replaces:
             return None
@@ -97,8 +100,8 @@ class CollectionUpdate(ContentSources):
 
 
 class CollectionAnswer(Wire):
-    """A collection. `state` goes by `ends_at`: the first of its own `expires_at` and those of the
-    projects above it. `content_hash` depends on paths, sizes and checksums alone."""
+    """A collection. `state` depends on `ends_at`: the earliest `expires_at` of the collection and
+    of the projects above it. `content_hash` depends only on paths, sizes and checksums."""
 
     id: str
     repository: str
@@ -120,7 +123,7 @@ class CollectionAnswer(Wire):
 
     @classmethod
     def of(cls, found: Collection, repository: str) -> CollectionAnswer:
-        """As it is now; `repository` is the name."""
+        """Makes the answer for a collection; `repository` is the name of its repository."""
         return cls(
             id=found.collection_id,
             repository=repository,
@@ -143,15 +146,18 @@ class CollectionAnswer(Wire):
 
 
 class CollectionList(Wire):
-    """Collections, by name and id."""
+    """Collections, sorted by name and id."""
 
     pagination: Pagination
     results: list[CollectionAnswer]
 
 
 class FileAnswer(ObjectStats):
-    """A file of a collection. Until `expires_at` its bytes are at `url`, without a key, and its
-    `locator` can be made a file of a collection."""
+    """A file of a collection, with a locator if the request asks for one.
+
+    Until `expires_at` its bytes can be read at `url` without an access key, and new content of
+    collections can be made with `locator`.
+    """
 
     locator: str | None = None
     url: str | None = None
@@ -159,7 +165,8 @@ class FileAnswer(ObjectStats):
 
     @classmethod
     def signed(cls, found: Signed, root: str, locators_url: str) -> FileAnswer:
-        """A file with its locator; `locators_url` is where the server reads locators."""
+        """Makes the answer for a file with its locator. `locators_url` is where the server reads
+        locators."""
         return cls.of(found.entry, root).model_copy(
             update={
                 "locator": found.locator,
@@ -170,14 +177,14 @@ class FileAnswer(ObjectStats):
 
 
 class FileList(Wire):
-    """Files and prefixes, by path."""
+    """Files and prefixes, sorted by path."""
 
     pagination: Pagination
     results: list[FileAnswer]
 
 
 class VersionAnswer(Wire):
-    """What a collection was before an update, as far as versions keep it."""
+    """An earlier state of a collection, with the fields that versions keep."""
 
     version: int
     name: str
@@ -190,7 +197,7 @@ class VersionAnswer(Wire):
 
     @classmethod
     def of(cls, row: VersionRow) -> VersionAnswer:
-        """One version."""
+        """Makes the answer for a version."""
         return cls(
             version=row.version,
             name=row.name,

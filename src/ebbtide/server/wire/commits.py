@@ -1,4 +1,4 @@
-"""Commits, and what differs between two."""
+"""Commits, and the differences between two commits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ebbtide.store.metadata.commits import CommitRecord
 
 
 class CommitCreation(Wire):
-    """`date` dates a commit back, as those of an imported history are."""
+    """A new commit. `date` gives it an earlier date, as for the commits of an imported history."""
 
     message: Text
     metadata: Metadata | None = None
@@ -20,7 +20,7 @@ class CommitCreation(Wire):
 
 
 class CommitAnswer(Wire):
-    """A commit. `meta_range_id` is empty once its record was let go."""
+    """A commit. `meta_range_id` is empty if the commit was forgotten."""
 
     id: str
     parents: list[str]
@@ -32,7 +32,7 @@ class CommitAnswer(Wire):
 
     @classmethod
     def of(cls, record: CommitRecord) -> CommitAnswer:
-        """As it is now."""
+        """Makes the answer for a commit's record."""
         return cls(
             id=record.commit_id,
             parents=list(record.parent_ids),
@@ -45,14 +45,14 @@ class CommitAnswer(Wire):
 
 
 class CommitList(Wire):
-    """Commits, the youngest first."""
+    """Commits, the newest first."""
 
     pagination: Pagination
     results: list[CommitAnswer]
 
 
 class RightSide(Wire):
-    """What the right side of a difference has."""
+    """The object on the right side of a difference."""
 
     checksum: str
     mtime: int
@@ -61,7 +61,7 @@ class RightSide(Wire):
 
 
 class DiffAnswer(Wire):
-    """One path that differs, or a prefix below which some do."""
+    """A path that differs, or a prefix of paths that differ."""
 
     type: Literal["added", "removed", "changed", "conflict", "prefix_changed"]
     path: str
@@ -71,9 +71,9 @@ class DiffAnswer(Wire):
 
     @classmethod
     def of(cls, change: Change, *, right_stats: bool = False) -> DiffAnswer:
-        """One change."""
+        """Makes the answer for one change."""
         entry = change.right or change.left
-        assert entry is not None  # a change has a side
+        assert entry is not None  # a change has at least one side
         right = None
         if right_stats and change.right is not None:
             right = RightSide(
@@ -92,12 +92,12 @@ class DiffAnswer(Wire):
 
     @classmethod
     def of_prefix(cls, prefix: str) -> DiffAnswer:
-        """Many changes."""
+        """Makes the answer for all changes with a prefix."""
         return cls(type="prefix_changed", path=prefix, path_type="common_prefix")
 
 
 class DiffList(Wire):
-    """Differences, by path."""
+    """Differences, sorted by path."""
 
     pagination: Pagination
     results: list[DiffAnswer]

@@ -1,4 +1,4 @@
-"""What the server says of itself."""
+"""The server's description of itself for clients."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from ebbtide.server.wire.base import Wire
 
 
 class VersionConfig(Wire):
-    """`version` is that of the wire format, which clients compare; `version_context` names us."""
+    """`version` is the version of the wire format, which clients compare; `version_context` names
+    Ebbtide."""
 
     version: str
     version_context: str
 
 
 class StorageConfig(Wire):
-    """Where repositories may be, and how objects travel."""
+    """Which storage namespaces repositories may have, and how clients can transfer objects."""
 
     blockstore_type: str
     blockstore_namespace_example: str
@@ -28,27 +29,28 @@ class StorageConfig(Wire):
 
 
 class ConfigAnswer(Wire):
-    """All of it."""
+    """The version and the storage configuration together."""
 
     version_config: VersionConfig
     storage_config: StorageConfig
 
 
 class CollectionConfig(Wire):
-    """`grace_period`: seconds; nothing younger is collected."""
+    """`grace_period` is the grace in seconds: no younger file is collected."""
 
     grace_period: int
 
 
 class SetupState(Wire):
-    """There is always a first key: `init` made it."""
+    """The state of the set-up. It is always `initialized`: `ebbtide init` makes the first access
+    key."""
 
     state: str = "initialized"
     comm_prefs_missing: bool = False
 
 
 class UserAnswer(Wire):
-    """Whose key it is."""
+    """The access key of the request, in the place of a user."""
 
     id: str
     creation_date: int
@@ -56,6 +58,6 @@ class UserAnswer(Wire):
 
 
 class CurrentUser(Wire):
-    """Who asks."""
+    """The sender of the request."""
 
     user: UserAnswer

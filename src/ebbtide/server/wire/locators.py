@@ -1,4 +1,4 @@
-"""Locators: of committed objects, and of uploads that nothing refers to yet."""
+"""Locators of committed objects, and of uploads that no commit or collection refers to yet."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ebbtide.store.locators import Signed
 
 
 class LocatorAnswer(Wire):
-    """What a locator is of. Until `expires_at` its bytes are at `url`, without a key, and it can be
-    made a file of a collection."""
+    """A locator and its object. Until `expires_at` the bytes can be read at `url` without an access
+    key, and new content of collections can be made with the locator."""
 
     locator: str
     url: str
@@ -22,7 +22,7 @@ class LocatorAnswer(Wire):
 
     @classmethod
     def of(cls, found: Signed, locators_url: str) -> LocatorAnswer:
-        """One locator; `locators_url` is where the server reads locators."""
+        """Makes the answer for a locator. `locators_url` is where the server reads locators."""
         return cls(
             locator=found.locator,
             url=found.url or f"{locators_url}/{found.locator}",

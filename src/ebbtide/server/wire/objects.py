@@ -1,4 +1,4 @@
-"""Objects, and places to upload them to."""
+"""Objects, and addresses for uploads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ebbtide.server.wire.base import Metadata, Pagination, Seconds, Text, Wire, 
 from ebbtide.store.content.entries import Entry, is_external
 
 OCTETS: Final = "application/octet-stream"
-"""What an object is whose type nobody told."""
+"""The type of an object that was stored without a type."""
 
 
 class ObjectStats(Wire):
-    """What is known of an object, or of a prefix that several have in common."""
+    """The metadata of an object; or a prefix that several paths have in common."""
 
     path: str
     path_type: Literal["object", "common_prefix"]
@@ -25,7 +25,7 @@ class ObjectStats(Wire):
 
     @classmethod
     def of(cls, entry: Entry, root: str, *, user_metadata: bool = True) -> Self:
-        """An object; `root` is the URL of the repository's storage."""
+        """Makes the answer for an object; `root` is the URL of the repository's storage root."""
         address = entry.address
         return cls(
             path=entry.path,
@@ -40,7 +40,7 @@ class ObjectStats(Wire):
 
     @classmethod
     def of_prefix(cls, prefix: str) -> Self:
-        """A prefix."""
+        """Makes the answer for a common prefix."""
         return cls(
             path=prefix,
             path_type="common_prefix",
@@ -52,20 +52,21 @@ class ObjectStats(Wire):
 
 
 class ObjectMove(Wire):
-    """What to move within a branch."""
+    """The source of a move within a branch."""
 
     src_path: Text
 
 
 class ObjectStatsList(Wire):
-    """Objects and prefixes, by path."""
+    """Objects and prefixes, sorted by path."""
 
     pagination: Pagination
     results: list[ObjectStats]
 
 
 class ObjectCopyCreation(Wire):
-    """What to copy; without `src_ref`, from the branch that it is copied to."""
+    """The source of a copy. Without `src_ref` it is the branch that the copy goes to. `shallow` is
+    ignored."""
 
     src_path: Text
     src_ref: Text | None = None
@@ -73,7 +74,7 @@ class ObjectCopyCreation(Wire):
 
 
 class ObjectStageCreation(Wire):
-    """An object that stays where it is, outside the repository."""
+    """An object outside the repository that stays where it is."""
 
     physical_address: Text
     checksum: Text
@@ -84,13 +85,13 @@ class ObjectStageCreation(Wire):
 
 
 class PathList(Wire):
-    """Paths."""
+    """A list of paths."""
 
     paths: list[Text]
 
 
 class ObjectErrorAnswer(Wire):
-    """Why one path of many was not done."""
+    """The error for one path of a request with several paths."""
 
     status_code: int
     message: str
@@ -98,13 +99,13 @@ class ObjectErrorAnswer(Wire):
 
 
 class ObjectErrorList(Wire):
-    """All that was not done."""
+    """The paths of a request that failed."""
 
     errors: list[ObjectErrorAnswer]
 
 
 class StagingLocation(Wire):
-    """A place to upload to; passed back as it came when the upload is linked."""
+    """An address to upload to. To link the upload, the client sends it back unchanged."""
 
     physical_address: Text | None = None
     presigned_url: Text | None = None
@@ -112,7 +113,8 @@ class StagingLocation(Wire):
 
 
 class StagingMetadata(Wire):
-    """What was uploaded. A `checksum` of 64 digits is compared, as SHA-256; others say nothing."""
+    """The description of an upload. A `checksum` of 64 hexadecimal digits is compared as SHA-256;
+    any other checksum is ignored."""
 
     staging: StagingLocation
     checksum: Text

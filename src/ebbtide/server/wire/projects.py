@@ -1,4 +1,4 @@
-"""Projects."""
+"""Projects: requests and answers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ebbtide.server.wire.base import Instant, Pagination, Text, Wire
 from ebbtide.store.projects import Project
 
 Properties = dict[Text, Any]
-"""JSON: what users attach, as they like it."""
+"""JSON values that users attach freely."""
 
 
 class ProjectCreation(Wire):
-    """A project in a repository, or in another project of it."""
+    """A new project in a repository, or within another project."""
 
     repository: Text
     name: Text
@@ -27,8 +27,8 @@ class ProjectCreation(Wire):
 
 
 class ProjectUpdate(Wire):
-    """What to change: what is left out stays as it is. A `parent_id` of null is none, an
-    `expires_at` of null never."""
+    """A change of a project. A field that is left out stays as it is. A `parent_id` of null means
+    no parent, an `expires_at` of null means never."""
 
     name: Text = ""
     parent_id: Text | None = None
@@ -39,7 +39,7 @@ class ProjectUpdate(Wire):
 
 
 class ProjectAnswer(Wire):
-    """A project. `state` goes by `ends_at`: the first of its own `expires_at` and those of the
+    """A project. `state` depends on `ends_at`: the earliest `expires_at` of the project and of the
     projects above it."""
 
     id: str
@@ -57,7 +57,7 @@ class ProjectAnswer(Wire):
 
     @classmethod
     def of(cls, project: Project, repository: str) -> ProjectAnswer:
-        """As it is now; `repository` is the name."""
+        """Makes the answer for a project; `repository` is the name of its repository."""
         return cls(
             id=project.project_id,
             repository=repository,
@@ -75,7 +75,7 @@ class ProjectAnswer(Wire):
 
 
 class ProjectList(Wire):
-    """Projects, by name and id."""
+    """Projects, sorted by name and id."""
 
     pagination: Pagination
     results: list[ProjectAnswer]

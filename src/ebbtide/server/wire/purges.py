@@ -1,4 +1,4 @@
-"""Purges: what is asked for, and what became of it."""
+"""Purges: requests and outcomes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ State = Literal["planning", "planned", "refused", "failed", "deleting", "incompl
 
 
 class PathNamed(Wire):
-    """A path at a branch, tag or commit; at a branch's plain name, what is staged there too."""
+    """A path at a branch, tag or commit. With a branch's plain name, the object that is staged at
+    the path is named too."""
 
     ref: Text
     path: Text
 
 
 class PurgeCreation(Wire):
-    """What is to go, and why. `confirmation` is the name of the repository, once more."""
+    """The reason of a purge and the data that it names. `confirmation` must repeat the name of the
+    repository, unless `dry_run` is set."""
 
     reason: Annotated[Text, Field(max_length=REASON_BYTES_MAX)]
     paths: Annotated[list[PathNamed], Field(max_length=TARGETS_MAX)] = Field(default_factory=list)
@@ -36,7 +38,7 @@ class PurgeCreation(Wire):
     confirmation: Text = ""
 
     def request(self, key: AccessKey) -> Request:
-        """As the request of whoever has the key. Raises InvalidInput."""
+        """Returns the request in the name of the access key. Raises InvalidInput."""
         request = Request(
             reason=self.reason,
             who={"access_key_id": key.access_key_id, "name": key.name},
@@ -51,13 +53,13 @@ class PurgeCreation(Wire):
 
 
 class PurgeResumption(Wire):
-    """`confirmation` is the name of the repository, once more."""
+    """`confirmation` must repeat the name of the repository."""
 
     confirmation: Text = ""
 
 
 class PurgeReference(Wire):
-    """Something that is in the way."""
+    """A reference that blocks the purge: one that the request did not name, or a hold."""
 
     kind: str
     id: str
@@ -67,7 +69,8 @@ class PurgeReference(Wire):
 
 
 class PurgeAnswer(Wire):
-    """A purge. In lists it comes without figures and references."""
+    """A purge. Lists, and the answers to starting and resuming one, leave out counts and
+    references."""
 
     purge_id: str
     repository: str
@@ -90,12 +93,12 @@ class PurgeAnswer(Wire):
 
     @classmethod
     def of(cls, report: PurgeReport) -> PurgeAnswer:
-        """All that is known of one."""
+        """Makes the answer with everything that is known of a purge."""
         return cls.model_validate(report.to_json())
 
     @classmethod
     def short(cls, report: PurgeReport) -> PurgeAnswer:
-        """What the database knows of one."""
+        """Makes the answer from the database alone."""
         return cls.model_validate(report.summary())
 
 
@@ -107,14 +110,14 @@ class PurgeList(Wire):
 
 
 class PurgeDifference(Wire):
-    """Something that is not as the record says."""
+    """A difference between the record and the present state."""
 
     kind: str
     text: str
 
 
 class PurgeVerification(Wire):
-    """What a verification found."""
+    """The result of a verification."""
 
     purge_id: str
     verified: bool
@@ -123,5 +126,5 @@ class PurgeVerification(Wire):
 
     @classmethod
     def of(cls, found: Verification) -> PurgeVerification:
-        """One verification."""
+        """Makes the answer for a verification."""
         return cls.model_validate(found.to_json())

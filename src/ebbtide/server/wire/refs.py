@@ -1,4 +1,4 @@
-"""Branches and tags, and what is done to branches."""
+"""Branches and tags, and the changes of branches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ebbtide.store.refs import NamedCommit
 
 
 class RefAnswer(Wire):
-    """A branch or tag. `id` is its name, as clients call it, and `ref_id` the id."""
+    """A branch or tag. `id` is its name, as lakeFS clients call it; `ref_id` is its id."""
 
     id: str
     commit_id: str
@@ -22,7 +22,7 @@ class RefAnswer(Wire):
 
     @classmethod
     def of(cls, found: NamedCommit) -> RefAnswer:
-        """As it is now."""
+        """Makes the answer for a branch or tag."""
         return cls(
             id=found.name,
             commit_id=found.commit_id,
@@ -33,14 +33,14 @@ class RefAnswer(Wire):
 
 
 class RefList(Wire):
-    """Branches or tags, by name."""
+    """Branches or tags, sorted by name."""
 
     pagination: Pagination
     results: list[RefAnswer]
 
 
 class BranchCreation(Wire):
-    """A hidden branch is left out of lists that do not ask for it."""
+    """A new branch. Lists leave out hidden branches, unless the request asks for them."""
 
     name: Text
     source: Text
@@ -49,7 +49,7 @@ class BranchCreation(Wire):
 
 
 class TagCreation(Wire):
-    """A name for a commit."""
+    """A new tag: a name for a commit."""
 
     id: Text
     ref: Text
@@ -57,21 +57,24 @@ class TagCreation(Wire):
 
 
 class ResetCreation(Wire):
-    """What to drop of what is staged: all, one path, or all paths with a prefix."""
+    """Which staged changes to drop: all changes, the change of one path, or those of all paths with
+    a prefix."""
 
     type: Literal["object", "common_prefix", "reset"]
     path: Text | None = None
 
 
 class CommitOverrides(Wire):
-    """What a commit made from another says in place of that one's."""
+    """Message and metadata for the new commit of a revert or cherry-pick, in place of the
+    defaults."""
 
     message: Text | None = None
     metadata: Metadata | None = None
 
 
 class RevertCreation(Wire):
-    """`parent_number` counts from 1; 0 is for commits that have one parent alone."""
+    """The commit to revert. `parent_number` counts from 1; 0 is for commits that have a single
+    parent."""
 
     ref: Text
     parent_number: int = Field(0, ge=0)
@@ -80,7 +83,7 @@ class RevertCreation(Wire):
 
 
 class CherryPickCreation(Wire):
-    """`parent_number` counts from 1; only merges need one."""
+    """The commit to pick. `parent_number` counts from 1; only merge commits need it."""
 
     ref: Text
     parent_number: int | None = Field(None, ge=1)
@@ -88,7 +91,8 @@ class CherryPickCreation(Wire):
 
 
 class MergeCreation(Wire):
-    """How to merge."""
+    """The options of a merge. `strategy` decides conflicts; without one, a conflict refuses the
+    merge."""
 
     message: Text | None = None
     metadata: Metadata | None = None
@@ -98,13 +102,13 @@ class MergeCreation(Wire):
 
 
 class MergeAnswer(Wire):
-    """The commit that a merge made."""
+    """The id of the commit that a merge made."""
 
     reference: str
 
 
 class MergeBaseAnswer(Wire):
-    """The ids of three commits."""
+    """The ids of the source, the destination and their base commit."""
 
     source_commit_id: str
     destination_commit_id: str

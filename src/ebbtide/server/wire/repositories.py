@@ -1,4 +1,4 @@
-"""Repositories."""
+"""Repositories: requests and answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ebbtide.store.catalog import Catalogued
 
 
 class RepositoryCreation(Wire):
-    """`storage_namespace` is a URL, or `local://NAME` for a place below the store's storage."""
+    """A new repository. `storage_namespace` is a URL, or `local://NAME` for a place below the
+    store's storage."""
 
     name: Text
     storage_namespace: Annotated[Text, Field(min_length=1)]
@@ -23,7 +24,7 @@ class RepositoryCreation(Wire):
 
 
 class RepositoryAnswer(Wire):
-    """A repository. `id` is its name, as clients call it."""
+    """A repository. `id` is its name, as lakeFS clients call it; `repository_id` is its id."""
 
     id: str
     creation_date: int
@@ -37,7 +38,7 @@ class RepositoryAnswer(Wire):
 
     @classmethod
     def of(cls, found: Catalogued) -> RepositoryAnswer:
-        """As it is now."""
+        """Makes the answer for a repository."""
         info = found.info
         return cls(
             id=info.name,
@@ -51,7 +52,7 @@ class RepositoryAnswer(Wire):
 
 
 class RepositoryList(Wire):
-    """Repositories, by name."""
+    """Repositories, sorted by name."""
 
     pagination: Pagination
     results: list[RepositoryAnswer]

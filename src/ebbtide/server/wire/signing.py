@@ -1,4 +1,4 @@
-"""Signing keys."""
+"""Signing keys: requests and answers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from ebbtide.store.signing_keys import Rotation
 
 
 class RotationRequest(Wire):
-    """Without `at_once` older keys verify for as long as anything that they signed lasts."""
+    """A request for a new signing key. Without `at_once`, an older key stays valid for as long as
+    any token that it signed can be used. With `at_once`, all older keys are retired."""
 
     at_once: bool = False
 
 
 class RotationAnswer(Wire):
-    """The key that signs now, those that were retired, and those that still verify, which a
-    rotation after `retirable_at` retires."""
+    """The key that signs now, the keys that were retired, and the older keys that still verify. A
+    rotation after `retirable_at` retires the latter."""
 
     key_id: str
     retired_ids: list[str]
@@ -25,7 +26,7 @@ class RotationAnswer(Wire):
 
     @classmethod
     def of(cls, rotation: Rotation) -> RotationAnswer:
-        """One rotation."""
+        """Makes the answer for a rotation."""
         return cls(
             key_id=rotation.key_id,
             retired_ids=list(rotation.retired_ids),

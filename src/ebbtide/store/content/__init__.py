@@ -1,1 +1,1 @@
-"""What versions consist of: entries in ranges in trees, as files on a storage. No SQL here."""
+"""The content of versions: entries in ranges in trees, as files on a storage. No SQL here."""

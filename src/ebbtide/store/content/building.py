@@ -1,9 +1,10 @@
-"""Building the ranges of a new tree from a parent's and the changes to it.
+"""Builds the ranges of a new tree from the ranges of its parent and the changes.
 
-Boundaries depend on content: a range ends behind a path whose hash is divisible by the target, or
-when it is full. A change therefore rewrites the range that it falls into and, where it moves a
-boundary, its neighbours up to the next one; the others are shared with the parent by id. Nothing
-else is ever shared: what is not the parent's gets a fresh id.
+Boundaries depend on content: a range ends after a path whose hash is divisible by the target, or
+when it is full. A change therefore rewrites the range that contains its path. If it moves a
+boundary, it also rewrites the following ranges, up to the next unchanged boundary. All other ranges
+are shared with the parent, by id. Only ranges of the parent are shared; every other range gets a
+new id.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ebbtide.store.content.ranges import RangeInfo, ReadRange, read_range, write
 from ebbtide.store.content.trees import Tree
 
 PathChange: TypeAlias = tuple[str, Entry | None]
-"""A path with its new entry, or None when it is deleted."""
+"""A path with its new entry, or None if the path is deleted."""
 
 TARGET_ENTRIES: Final = 2_048
-"""Entries of a range on average; the largest holds four times as many."""
+"""The average number of entries in a range. The largest range has four times as many."""
 
 _FULL_FACTOR: Final = 4
 
@@ -37,21 +38,21 @@ def apply_changes(
     target_entries: int = TARGET_ENTRIES,
     read: ReadRange | None = None,
 ) -> tuple[RangeInfo, ...]:
-    """The ranges of `tree` with `changes` made to it; those that are new are written.
+    """Returns the ranges of `tree` after `changes`, and writes the new ones.
 
-    `changes` ascend strictly by path; one that changes nothing (an entry equal in every field,
-    the deletion of a path that is not there) rewrites nothing. `register` is called with the
-    address of each new range before its first byte is written. Memory holds one range of the tree
-    and one new range at a time.
+    `changes` ascend strictly by path. A change without effect (an equal entry, or a delete of a
+    missing path) rewrites nothing. `register` is called with the address of each new range before
+    its first byte is written. Memory holds one range of the tree and one new range at a time.
 
-    Raises ValueError on changes out of order or with an entry of another path, and whatever
-    `read_range` and `Storage.put` raise: the ranges written until then are garbage.
+    Raises ValueError if changes are out of order, or have an entry of another path. Also raises the
+    errors of `read_range` and `Storage.put`; the ranges written until then are garbage.
     """
     read = read or (lambda info: read_range(storage, info))
     pending = _Changes(changes)
     builder = _Builder(storage, register, target_entries)
     for position, info in enumerate(tree.ranges):
-        # The last range ends where the tree ended, not at a boundary: what follows joins it.
+        # The last range may end where the tree ended, and not at a boundary. Later entries then
+        # join it.
         open_ended = position == len(tree.ranges) - 1 and not builder.ends_range(info)
         untouched = pending.exhausted if open_ended else not pending.reaches(info.last_path)
         if builder.at_boundary and untouched:
@@ -60,14 +61,14 @@ def apply_changes(
         for entry, changed in _changed(read(info), pending.until(info.last_path)):
             builder.add(entry, None if changed else info)
     for _, entry in pending.until(None):
-        # The deletion of what is not there changes nothing.
+        # The delete of a missing path changes nothing.
         if entry is not None:
             builder.add(entry, None)
     return builder.finish()
 
 
 class _Changes:
-    """The changes, with a look at the next one."""
+    """The changes in order, with a preview of the next one."""
 
     def __init__(self, changes: Iterable[PathChange]) -> None:
         self._rest = iter(changes)
@@ -75,15 +76,15 @@ class _Changes:
 
     @property
     def exhausted(self) -> bool:
-        """Whether all were handed on."""
+        """Whether all changes were taken."""
         return self._next is None
 
     def reaches(self, path: str) -> bool:
-        """Whether the next one is at `path` or before it."""
+        """Whether the next change is at `path` or before it."""
         return self._next is not None and self._next[0] <= path
 
     def until(self, path: str | None) -> Iterator[PathChange]:
-        """The next ones up to and with `path`; all with None."""
+        """Yields the next changes up to and including `path`; all changes if it is None."""
         while self._next is not None and (path is None or self._next[0] <= path):
             current, entry = self._next
             self._next = next(self._rest, None)
@@ -97,9 +98,9 @@ class _Changes:
 def _changed(
     entries: Sequence[Entry], changes: Iterator[PathChange]
 ) -> Iterator[tuple[Entry | None, bool]]:
-    """The entries with the changes made, each with whether it differs from what was there.
+    """Yields the entries after the changes, each with whether it differs from the old entry.
 
-    A deleted entry is None and has changed; the deletion of nothing is left out.
+    A deleted entry is None, and differs. The delete of a missing path is left out.
     """
     change = next(changes, None)
     for entry in entries:
@@ -112,11 +113,11 @@ def _changed(
             change = next(changes, None)
         else:
             yield entry, False
-    # Every change is at or before the last entry's path, hence none is left.
+    # Every change is at or before the last entry's path, so that no change is left here.
 
 
 class _Builder:
-    """Collects entries in order and writes a range at each boundary."""
+    """Collects entries in order, and writes a range at each boundary."""
 
     def __init__(
         self, storage: Storage, register: Callable[[str], None], target_entries: int
@@ -136,18 +137,19 @@ class _Builder:
         return not self._buffer
 
     def ends_range(self, info: RangeInfo) -> bool:
-        """Whether a range ends where it does by the rule, whatever follows."""
+        """Whether the rule ends this range at its last path, whatever entries follow."""
         return self._ends(info.last_path, info.entry_count)
 
     def share(self, info: RangeInfo) -> None:
-        """Take over a range of the parent as it is; only at a boundary."""
+        """Adds a range of the parent unchanged. Call it at a boundary only."""
         self._ranges.append(info)
 
     def add(self, entry: Entry | None, origin: RangeInfo | None) -> None:
-        """Take the next entry, or None for one that is no more.
+        """Adds the next entry, or None for a deleted entry.
 
-        `origin` is the parent's range that it is an unchanged entry of. A range that is made of
-        all entries of one such, and nothing else, is that one.
+        `origin` is the parent's range, if the entry is an unchanged entry of it. If a range
+        consists of all entries of one parent's range, and of nothing else, the parent's range is
+        used.
         """
         if origin is None:
             self._origin = None
@@ -160,7 +162,7 @@ class _Builder:
             self._flush()
 
     def finish(self) -> tuple[RangeInfo, ...]:
-        """All ranges, the last of which ends where the entries do."""
+        """Returns all ranges. The last one ends with the last entry."""
         if self._buffer:
             self._flush()
         return tuple(self._ranges)

@@ -1,4 +1,4 @@
-"""Ranges and trees that were read lately. They never change, so that nothing here goes stale."""
+"""A cache of recently read ranges and trees. They never change, so that it never holds old data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ENTRIES_MAX: Final = 200_000
 
 
 class ContentCache:
-    """Reads the ranges and trees of one storage and keeps those used last. Thread-safe.
+    """Reads the ranges and trees of one storage, and keeps the last used ones. Thread-safe.
 
-    It holds at most `entries_max` entries of ranges and ranges of trees together, about half a
-    kilobyte each, besides the one read last. What a collector deleted may still be answered:
-    whether something may be read is not for the cache to decide.
+    It holds at most `entries_max` entries of ranges and ranges of trees together, of about half a
+    kilobyte each. It also keeps the item that was read last. A cached file may have been deleted by
+    a run: the caller must decide whether it may still be read.
     """
 
     def __init__(self, storage: Storage, *, entries_max: int = ENTRIES_MAX) -> None:
@@ -31,14 +31,14 @@ class ContentCache:
         self._lock = Lock()
 
     def range(self, info: RangeInfo) -> Sequence[Entry]:
-        """The entries of a range; raises as `read_range`."""
+        """Returns the entries of a range. Raises as `read_range` does."""
         found = self._get(
             (info.address, info.checksum), lambda: tuple(read_range(self._storage, info))
         )
         return cast("Sequence[Entry]", found)
 
     def tree(self, tree_id: str, checksum: str) -> Tree:
-        """A tree; raises as `read_tree`."""
+        """Returns a tree. Raises as `read_tree` does."""
         found = self._get(
             (f"tree {tree_id}", checksum), lambda: read_tree(self._storage, tree_id, checksum)
         )
@@ -51,7 +51,7 @@ class ContentCache:
             if key in self._held:
                 self._held.move_to_end(key)
                 return self._held[key]
-        # Read without the lock: two threads may read the same file, none waits for another.
+        # Read without the lock: two threads may read the same file, but none waits for another.
         loaded = load()
         with self._lock:
             if key not in self._held:

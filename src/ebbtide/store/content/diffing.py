@@ -1,4 +1,4 @@
-"""The difference of two trees, without reading what they share."""
+"""The difference between two trees. Ranges that both trees share are not read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ebbtide.store.content.trees import Tree
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path whose content differs; the entry is None on the side that has none."""
+    """A path whose content differs. The entry is None on a side that does not have the path."""
 
     path: str
     left: Entry | None
@@ -23,7 +23,8 @@ class Change:
 
     @property
     def kind(self) -> Literal["added", "removed", "changed", "conflict"]:
-        """What happened from left to right; a conflict where both changed it since their base."""
+        """The kind of change from left to right. `conflict`: both sides changed the path since
+        their base."""
         if self.conflicts:
             return "conflict"
         if self.left is None:
@@ -40,10 +41,10 @@ def diff_trees(
     after: str = "",
     read: ReadRange | None = None,
 ) -> Iterator[Change]:
-    """The paths whose content differs (see `same_content`), ascending.
+    """Yields the paths whose content differs (`same_content`), ascending.
 
-    Only those that begin with `prefix` and sort behind `after`. Ranges that both trees share are
-    not read. Memory holds one range of each. Raises what `read_range` raises.
+    Only paths that begin with `prefix` and sort after `after` are compared. Ranges that both trees
+    share are not read. Memory holds one range of each tree. Raises the errors of `read_range`.
     """
     read = read or (lambda info: read_range(storage, info))
     ours = _Cursor(left.overlapping(prefix, after=after), read)
@@ -60,7 +61,7 @@ def diff_trees(
 
 
 class _Cursor:
-    """A place in a tree. A range is read when an entry of it is taken, not before."""
+    """A position in a tree. A range is not read before one of its entries is taken."""
 
     def __init__(self, ranges: Sequence[RangeInfo], read: ReadRange) -> None:
         self._ranges = ranges
@@ -71,33 +72,35 @@ class _Cursor:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no entry is left."""
         return self._range_index == len(self._ranges)
 
     @property
     def path(self) -> str:
-        """The path of the next entry; known without reading where it begins a range."""
+        """The path of the next entry. At the start of a range it is known without reading the
+        range."""
         if self._entry_index == 0:
             return self._ranges[self._range_index].first_path
         return self._entries[self._entry_index].path
 
     def shares_range_with(self, other: _Cursor) -> bool:
-        """Whether both are at the start of one and the same range.
+        """Whether both cursors are at the start of the same range.
 
-        Trees whose ranges are in order come to a shared range together; only a cursor inside a
-        range has read it, and what was read is compared, never skipped.
+        Because ranges are in order, both cursors reach a shared range at the same time. A cursor
+        inside a range has read the range: its entries are compared, never skipped.
         """
         if self.ended or other.ended or self._entry_index or other._entry_index:
             return False
         return self._ranges[self._range_index] == other._ranges[other._range_index]
 
     def skip_range(self) -> None:
-        """Go on to the next range without reading this one."""
+        """Moves to the next range without reading this one."""
         self._range_index += 1
         self._entry_index = 0
 
     def take(self, path: str) -> Entry | None:
-        """The next entry if it is that of `path`, which is then behind the cursor."""
+        """Returns the next entry and moves past it, if its path is `path`; otherwise returns
+        None."""
         if self.ended or self.path != path:
             return None
         if self._entry_index == 0:

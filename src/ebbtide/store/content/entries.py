@@ -1,7 +1,7 @@
-"""Entries: what a tree says about one path. As values, and as columns of Arrow tables.
+"""Entries: the record of one path in a tree, as a value and as a row of Arrow tables.
 
-Paths sort by their UTF-8 bytes everywhere. Python compares strings by code point, which is the
-same order, and so do Arrow and Parquet, which compare bytes.
+Paths sort by their UTF-8 bytes everywhere. Python compares strings by code point, which gives the
+same order. Arrow and Parquet compare bytes.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _FIELDS: Final[tuple[pa.Field[Any], ...]] = (
 )
 
 ENTRY_SCHEMA: Final = pa.schema(_FIELDS)
-"""Columns of a range, in the order of `path`."""
+"""The columns of a range, whose rows are in the order of `path`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One path of a tree, and where its bytes are.
+    """One path of a tree, and the address of its bytes.
 
-    `address` is relative to the storage root, or an absolute URL for data imported from outside
-    it. `checksum` is what the writer gave, compared as text; "" where it is not known. `mtime` is
-    UTC, to the microsecond: finer parts are lost when it is written.
+    `address` is relative to the storage root, or an absolute URL for imported data outside it.
+    `checksum` is the writer's, compared as text; it is "" if it is not known. `mtime` is UTC, to
+    the microsecond: finer parts are lost on writing.
     """
 
     path: str
@@ -56,10 +56,10 @@ def is_external(address: str) -> bool:
 
 
 def same_content(left: Entry | None, right: Entry | None) -> bool:
-    """Whether two entries are the same to a user: checksum, size, content type and metadata.
+    """Whether two entries are equal to a user: in checksum, size, content type and metadata.
 
-    Their addresses and dates may differ, since uploading the same bytes again changes nothing
-    that anyone can see. Where a checksum is not known only the address can tell.
+    Addresses and dates may differ: uploading the same bytes again is no visible change. If a
+    checksum is not known, the addresses must be equal too.
     """
     if left is None or right is None:
         return left is right
@@ -74,7 +74,7 @@ def same_content(left: Entry | None, right: Entry | None) -> bool:
 
 
 def to_table(entries: Sequence[Entry]) -> pa.Table:
-    """A table of ENTRY_SCHEMA with a row for each entry, in their order."""
+    """Returns a table (ENTRY_SCHEMA) with one row for each entry, in their order."""
     columns: list[pa.Array[Any]] = [
         pa.array([entry.path for entry in entries], pa.string()),
         pa.array([entry.address for entry in entries], pa.string()),
@@ -90,9 +90,9 @@ def to_table(entries: Sequence[Entry]) -> pa.Table:
 
 
 def from_table(table: pa.Table) -> list[Entry]:
-    """The entries of a table of ENTRY_SCHEMA, in its order."""
+    """Returns the entries of a table (ENTRY_SCHEMA), in its order."""
     table = table.set_column(4, "mtime", table.column("mtime").cast(pa.int64()))
-    # The stubs allow nulls in any column; the schema does not.
+    # The stubs allow nulls in every column; the schema does not.
     columns: list[list[Any]] = [column.to_pylist() for column in table.itercolumns()]
     columns[4] = [EPOCH + timedelta(microseconds=count) for count in columns[4]]
     columns[6] = [dict(pairs) for pairs in columns[6]]

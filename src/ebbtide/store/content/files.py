@@ -1,7 +1,7 @@
-"""The Parquet files of trees and ranges: one schema, one version, one checksum each.
+"""The Parquet files of trees and ranges: one schema, one version, and one checksum each.
 
-A file that is missing, damaged or of a version that this program does not know is an error of its
-own (Refused), never an empty one: whoever reads trees to find out what is live must stop there.
+A missing or damaged file, and a file of an unknown version, raises Refused, and never counts as
+empty. A run that reads trees to find live addresses must stop at such a file.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ FORMAT_VERSION: Final = 1
 _FORMAT_KEY: Final = "ebbtide.format"
 
 Family = Literal["tree", "node"]
-"""What the error kinds call the file: `missing_tree`, `corrupt_node`, … A node is a range."""
+"""The name of the file in error kinds: `missing_tree`, `corrupt_node`, … A node is a range."""
 
 
 def checksum_of(data: bytes) -> str:
-    """SHA-256 of the bytes, in lower-case hexadecimal."""
+    """Returns the SHA-256 of the bytes, in lower-case hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def encode(table: pa.Table) -> bytes:
-    """The bytes of a file of this version with the table's rows.
+    """Returns the bytes of a file of this version with the table's rows.
 
-    What makes it short, and quick to read: nearly every text of a column is another, so that
-    dictionaries save nothing; who reads a file knows its schema, and asks for no statistics.
+    The options keep the file small and quick to read. Dictionaries save nothing, because nearly all
+    texts of a column differ. Readers know the schema, and use no statistics.
     """
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -49,7 +49,7 @@ def encode(table: pa.Table) -> bytes:
 
 
 def fetch(storage: Storage, address: str, checksum: str, *, family: Family) -> bytes:
-    """The bytes of a file, which are those that `checksum` was made of.
+    """Returns the bytes of a file, after comparing them with `checksum`.
 
     Raises Refused (`missing_…`, `corrupt_…`); Failed (`storage_error`) passes through.
     """
@@ -58,7 +58,7 @@ def fetch(storage: Storage, address: str, checksum: str, *, family: Family) -> b
     except NotFound:
         raise Refused(
             f"missing_{family}",
-            f"{address} is needed and not there: restore it, or give up what needs it",
+            f"{address} is missing, but needed: restore it, or give up the commits that need it",
             address=address,
         ) from None
     found = checksum_of(data)
@@ -77,25 +77,26 @@ def decode(
     family: Family,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """The rows of a file, all columns or some.
+    """Returns the rows of a file, with all columns or some.
 
-    Raises Refused: `unknown_format_version`, or `corrupt_…` when it is no Parquet of `schema`.
+    Raises Refused `unknown_format_version`, or `corrupt_…` if the file is no Parquet file of
+    `schema`.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         _check_version(file.metadata.metadata or {}, address=address, family=family)
         if not file.schema_arrow.remove_metadata().equals(schema):
-            raise corrupt(family, address, "its columns are not those of such a file")
+            raise corrupt(family, address, f"its columns are not those of a {family}")
         return file.read(columns=None if columns is None else list(columns), use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise corrupt(family, address, f"it can't be read as Parquet: {error}") from error
 
 
 def corrupt(family: Family, address: str, why: str) -> Refused:
-    """The error for a file that is not as it was written."""
+    """Returns the error for a file that is not as it was written."""
     return Refused(
         f"corrupt_{family}",
-        f"{address} is damaged: {why}; restore it, or give up what needs it",
+        f"{address} is damaged: {why}; restore it, or give up the commits that need it",
         address=address,
     )
 
@@ -103,11 +104,11 @@ def corrupt(family: Family, address: str, why: str) -> Refused:
 def _check_version(metadata: dict[bytes, bytes], *, address: str, family: Family) -> None:
     version: Any = metadata.get(_FORMAT_KEY.encode())
     if version is None:
-        raise corrupt(family, address, "it does not say of which format it is")
+        raise corrupt(family, address, "it has no format version")
     if version != str(FORMAT_VERSION).encode():
         raise Refused(
             "unknown_format_version",
-            f"{address} is of format {version.decode(errors='replace')}, this program knows "
-            f"{FORMAT_VERSION}: use a newer one",
+            f"{address} has format version {version.decode(errors='replace')}, this program knows "
+            f"{FORMAT_VERSION}: use a newer ebbtide",
             address=address,
         )

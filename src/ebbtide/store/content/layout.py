@@ -1,6 +1,7 @@
-"""Where everything of the embedded store lies under its storage root, and what an address is.
+"""The layout of the embedded store under its storage root: addresses and their kinds.
 
-Not for: deciding what may go. Whatever is not clearly ours is `foreign`: reported and kept.
+Not for: deciding which files are deleted. A file with any other name is `foreign`: reported and
+kept.
 """
 
 from __future__ import annotations
@@ -30,37 +31,37 @@ _PATTERNS: Final[tuple[tuple[Kind, str], ...]] = (
     ("object", _OBJECT),
     ("tree", _TREE),
     ("range", _RANGE),
-    # What is under the collector's and the purges' own prefixes is never collected, temporary or
-    # not.
+    # Files under the prefixes of the collector and of purges are never collected, not even
+    # temporary ones.
     ("system", f"{OWNER_ADDRESS}|(?:{COLLECTOR_PREFIX}|{PURGES_PREFIX})(?s:.)+"),
     ("temporary", f"(?:{_OBJECT}|{_TREE}|{_RANGE}|{OWNER_ADDRESS}){TEMPORARY_SUFFIX}"),
 )
 
 
 def tree_address(tree_id: str) -> str:
-    """The address of a tree's file."""
+    """Returns the address of a tree's file."""
     return f"{TREES_PREFIX}{tree_id}{POINTER_SUFFIX}"
 
 
 def range_address(range_id: str) -> str:
-    """The address of a range's file."""
+    """Returns the address of a range's file."""
     return f"{RANGES_PREFIX}{range_id}{POINTER_SUFFIX}"
 
 
 def slice_of(address: str) -> str:
-    """The slice of an object's address."""
+    """Returns the slice of an object's address."""
     return address.removeprefix(DATA_PREFIX).partition("/")[0]
 
 
 def new_object_address(slice_id: str, number: int) -> str:
-    """A fresh address for an object in a slice (a descending id). Numbers that ascend keep rows of
-    what is written one after the other close together in the database."""
+    """Returns a new address for an object in a slice, whose id is a descending id. If the numbers
+    ascend, the database rows of consecutive writes lie close together."""
     return f"{DATA_PREFIX}{slice_id}/{numbered_id(number)}"
 
 
 def classify(addresses: pa.StringArray) -> pa.StringArray:
-    """The Kind of each address, by its shape alone; nulls are `foreign`.
+    """Returns the Kind of each address, by its form alone. Nulls are `foreign`.
 
-    A listing's `regular` has to be looked at beside it: a symbolic link has a shape too.
+    Check the listing's `regular` too: a symbolic link can have the name of an object.
     """
     return first_match(addresses, _PATTERNS, otherwise="foreign")

@@ -1,5 +1,5 @@
-"""Three-way merge of trees, path by path. What both sides changed differently is a conflict,
-which is reported and never guessed at."""
+"""Three-way merge of trees, path by path. If both sides changed a path differently, this is a
+conflict, which is reported and never guessed at."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from ebbtide.store.content.ranges import ReadRange
 from ebbtide.store.content.trees import Tree
 
 Strategy = Literal["source-wins", "dest-wins"]
-"""Whose entry to take where both sides changed a path differently."""
+"""The side whose entry is taken if both sides changed a path differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeChanges:
-    """What a merge changes in the destination, ascending by path; can be iterated repeatedly.
+    """The changes that a merge makes to the destination, ascending by path. Can be iterated
+    repeatedly.
 
-    Each iteration reads the trees anew, so that a merge of any size fits in memory. Paths in
+    Each iteration reads the trees again, so that a merge of any size fits in memory. Paths in
     conflict are left out unless a strategy decides them.
     """
 
@@ -43,9 +44,9 @@ class MergeChanges:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The outcome of a merge: what to apply to the destination, and what stands in the way.
+    """The outcome of a merge: the changes to the destination, and the conflicts.
 
-    `conflicts` are all paths in conflict, ascending; none where a strategy was given.
+    `conflicts` are all paths in conflict, ascending. It is empty if a strategy was given.
     `change_count` is the number of `changes`.
     """
 
@@ -63,14 +64,15 @@ def merge_trees(
     strategy: Strategy | None = None,
     read: ReadRange | None = None,
 ) -> Merged:
-    """Merge what `source` changed since `base` into `destination`.
+    """Merges the changes of `source` since `base` into `destination`.
 
-    A path that only the source changed is taken from it. One that only the destination changed,
-    or that both changed to the same content, keeps the destination's entry, and so its address:
-    bytes that were uploaded again without a difference are no change (see `same_content`). One
-    that both changed differently, or one changed and the other deleted, is a conflict.
+    - If only the source changed a path, its entry is taken.
+    - If only the destination changed a path, or both changed it to the same content, the entry and
+      address of the destination stay. The same bytes uploaded again are no change (`same_content`).
+    - If both changed a path differently, or one changed it and the other deleted it, this is a
+      conflict.
 
-    Raises what `read_range` raises.
+    Raises the errors of `read_range`.
     """
     changes = MergeChanges(storage, base, source, destination, strategy, read)
     conflicts = []
@@ -88,7 +90,7 @@ def _conflicting(theirs: Change, ours: Change) -> bool:
 
 
 def _sides(merge: MergeChanges) -> Iterator[tuple[str, Change | None, Change | None]]:
-    """Each path that the source or the destination changed, with the change of each side."""
+    """Yields each path that the source or the destination changed, with the change of each side."""
     sources = diff_trees(merge.storage, merge.base, merge.source, read=merge.read)
     destinations = diff_trees(merge.storage, merge.base, merge.destination, read=merge.read)
     theirs, ours = next(sources, None), next(destinations, None)

@@ -1,5 +1,5 @@
-"""Ranges: files of sorted entries, which never change once written. No SQL, so that executors
-can read them."""
+"""Ranges: files of sorted entries, which never change. No SQL here, so that executors can read
+them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ebbtide.wording import counted
 
 @dataclass(frozen=True, slots=True)
 class RangeInfo:
-    """What a tree knows of one of its ranges: never empty, both paths inclusive.
+    """A range as its tree describes it. A range is never empty; both paths are inclusive.
 
-    `bytes_total` is the sum of the sizes of the entries. `checksum` is that of the range's file.
+    `bytes_total` is the sum of the sizes of its entries. `checksum` is that of its file.
     """
 
     range_id: str
@@ -33,18 +33,19 @@ class RangeInfo:
 
     @property
     def address(self) -> str:
-        """Where the range's file is."""
+        """The address of the range's file."""
         return range_address(self.range_id)
 
 
 ReadRange: TypeAlias = Callable[[RangeInfo], Sequence[Entry]]
-"""How to read a range: `read_range` on a storage, or a cache's method."""
+"""A function that reads a range: `read_range` on a storage, or the method of a cache."""
 
 
 def write_range(storage: Storage, entries: Sequence[Entry], *, range_id: str) -> RangeInfo:
-    """Write entries, strictly ascending by path, under a fresh id.
+    """Writes entries, strictly ascending by path, under a new id.
 
-    Raises ValueError on entries that are empty or out of order, and what `Storage.put` raises.
+    Raises ValueError if there are no entries or they are out of order, and the errors of
+    `Storage.put`.
     """
     table = to_table(entries)
     if not entries or not _ascending(table.column("path")):
@@ -62,10 +63,10 @@ def write_range(storage: Storage, entries: Sequence[Entry], *, range_id: str) ->
 
 
 def read_range(storage: Storage, info: RangeInfo) -> list[Entry]:
-    """The entries of a range, ascending by path.
+    """Returns the entries of a range, ascending by path.
 
-    Raises Refused: `missing_node`, `corrupt_node` (also when the entries are not those that
-    `info` tells of), `unknown_format_version`; Failed (`storage_error`).
+    Raises Refused `missing_node`, `corrupt_node` (also if the entries differ from `info`) or
+    `unknown_format_version`; Failed `storage_error`.
     """
     data = files.fetch(storage, info.address, info.checksum, family="node")
     table = files.decode(data, ENTRY_SCHEMA, address=info.address, family="node")
@@ -74,16 +75,19 @@ def read_range(storage: Storage, info: RangeInfo) -> list[Entry]:
         raise files.corrupt("node", info.address, "its paths do not ascend")
     entries = from_table(table)
     if (entries[0].path, entries[-1].path) != (info.first_path, info.last_path):
-        raise files.corrupt("node", info.address, "it does not begin and end as its tree says")
+        raise files.corrupt(
+            "node", info.address, "its first and last path differ from those that its tree names"
+        )
     return entries
 
 
 def read_range_addresses(
     storage: Storage, range_id: str, checksum: str, *, entry_count: int
 ) -> pa.StringArray:
-    """The addresses that a range refers to, one for each entry; also those outside the root.
+    """Returns the addresses that a range refers to, one for each entry. This includes addresses
+    outside the storage root.
 
-    Raises as `read_range`.
+    Raises as `read_range` does.
     """
     table = read_range_columns(
         storage, range_id, checksum, entry_count=entry_count, columns=["address"]
@@ -94,9 +98,10 @@ def read_range_addresses(
 def read_range_files(
     storage: Storage, range_id: str, checksum: str, *, entry_count: int
 ) -> pa.Table:
-    """Columns `address` and `size_bytes` of a range's entries; also of those outside the root.
+    """Returns columns `address` and `size_bytes` of a range's entries. This includes addresses
+    outside the storage root.
 
-    Raises as `read_range`.
+    Raises as `read_range` does.
     """
     columns = ["address", "size_bytes"]
     return read_range_columns(storage, range_id, checksum, entry_count=entry_count, columns=columns)
@@ -105,9 +110,11 @@ def read_range_files(
 def read_range_columns(
     storage: Storage, range_id: str, checksum: str, *, entry_count: int, columns: Sequence[str]
 ) -> pa.Table:
-    """Some columns of ENTRY_SCHEMA, a row for each entry of a range, in the order of `path`.
+    """Returns some columns of ENTRY_SCHEMA, one row for each entry of a range, in the order of
+    `path`.
 
-    Reads the whole file, for its checksum, and decodes these columns. Raises as `read_range`.
+    It reads the whole file, to check its checksum, and decodes only these columns. Raises as
+    `read_range` does.
     """
     address = range_address(range_id)
     data = files.fetch(storage, address, checksum, family="node")

@@ -1,4 +1,4 @@
-"""Reading entries of a tree: one path, or all under a prefix."""
+"""Reads entries of a tree: one path, or all paths with a prefix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _path: Final = attrgetter("path")
 def find_entry(
     storage: Storage, tree: Tree, path: str, *, read: ReadRange | None = None
 ) -> Entry | None:
-    """The entry of one path if the tree has it. Raises what `read_range` raises."""
+    """Returns the entry of one path, or None. Raises the errors of `read_range`."""
     info = tree.find(path)
     if info is None:
         return None
@@ -35,9 +35,9 @@ def iterate_entries(
     after: str = "",
     read: ReadRange | None = None,
 ) -> Iterator[Entry]:
-    """The entries whose path begins with `prefix` and sorts behind `after`, ascending.
+    """Yields the entries whose paths begin with `prefix` and sort after `after`, ascending.
 
-    Memory holds one range. Raises what `read_range` raises.
+    Holds one range in memory. Raises the errors of `read_range`.
     """
     read = read or (lambda info: read_range(storage, info))
     for info in tree.overlapping(prefix, after=after):
@@ -45,7 +45,7 @@ def iterate_entries(
         first = bisect_left(entries, max(prefix, after), key=_path)
         for entry in entries[first:]:
             if not entry.path.startswith(prefix):
-                # It is not before the prefix, hence behind all that begins with it.
+                # The path is not before the prefix, so it sorts after all paths with the prefix.
                 return
             if entry.path > after:
                 yield entry

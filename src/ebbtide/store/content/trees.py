@@ -1,4 +1,4 @@
-"""Trees: which ranges, in order, hold the entries of one version."""
+"""Trees: the ranges, in order, that contain the entries of one version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIELDS: Final[tuple[pa.Field[Any], ...]] = (
 )
 
 TREE_SCHEMA: Final = pa.schema(_FIELDS)
-"""Columns of a tree: its ranges, in the order of their paths."""
+"""The columns of a tree: its ranges, in the order of their paths."""
 
 _WHOLE_ID: Final = rf"\A{ID_PATTERN}\z"
 _last_path: Final = attrgetter("last_path")
@@ -42,28 +42,29 @@ class Tree:
 
     @property
     def address(self) -> str:
-        """Where the tree's file is."""
+        """The address of the tree's file."""
         return tree_address(self.tree_id)
 
     @property
     def entry_count(self) -> int:
-        """Number of paths."""
+        """The number of paths."""
         return sum(info.entry_count for info in self.ranges)
 
     @property
     def bytes_total(self) -> int:
-        """Sum of the sizes of all entries; what two paths share counts twice."""
+        """The sum of the sizes of all entries (bytes). An object that two paths share counts
+        twice."""
         return sum(info.bytes_total for info in self.ranges)
 
     def find(self, path: str) -> RangeInfo | None:
-        """The range that holds `path` if any does."""
+        """Returns the only range that can contain `path`, or None."""
         index = bisect_left(self.ranges, path, key=_last_path)
         if index == len(self.ranges) or path < self.ranges[index].first_path:
             return None
         return self.ranges[index]
 
     def overlapping(self, prefix: str = "", *, after: str = "") -> tuple[RangeInfo, ...]:
-        """The ranges that may hold paths which begin with `prefix` and sort behind `after`."""
+        """Returns the ranges that may contain paths with `prefix` that sort after `after`."""
         start = bisect_left(self.ranges, max(prefix, after), key=_last_path)
         return tuple(
             takewhile(
@@ -74,9 +75,9 @@ class Tree:
 
 
 def write_tree(storage: Storage, tree: Tree) -> str:
-    """Write a tree under its fresh id, and return the checksum of its file.
+    """Writes a tree under its new id. Returns the checksum of its file.
 
-    Raises ValueError if its ranges are not in order, and what `Storage.put` raises.
+    Raises ValueError if its ranges are not in order, and the errors of `Storage.put`.
     """
     columns: list[pa.Array[Any]] = [
         pa.array([getattr(info, each.name) for info in tree.ranges], each.type)
@@ -92,10 +93,10 @@ def write_tree(storage: Storage, tree: Tree) -> str:
 
 
 def read_tree(storage: Storage, tree_id: str, checksum: str) -> Tree:
-    """Read a tree whose file has that checksum.
+    """Reads the tree whose file has this checksum.
 
-    Raises Refused: `missing_tree`, `corrupt_tree` (also when its ranges are not in order),
-    `unknown_format_version`; Failed (`storage_error`).
+    Raises Refused `missing_tree`, `corrupt_tree` (also if its ranges are not in order) or
+    `unknown_format_version`; Failed `storage_error`.
     """
     table = read_tree_table(storage, tree_id, checksum)
     columns = (table.column(name).to_pylist() for name in table.column_names)
@@ -103,7 +104,7 @@ def read_tree(storage: Storage, tree_id: str, checksum: str) -> Tree:
 
 
 def read_tree_table(storage: Storage, tree_id: str, checksum: str) -> pa.Table:
-    """The ranges of a tree, as a table of TREE_SCHEMA. Raises as `read_tree`."""
+    """Returns the ranges of a tree as a table (TREE_SCHEMA). Raises as `read_tree` does."""
     address = tree_address(tree_id)
     data = files.fetch(storage, address, checksum, family="tree")
     table = files.decode(data, TREE_SCHEMA, address=address, family="tree")
@@ -114,7 +115,7 @@ def read_tree_table(storage: Storage, tree_id: str, checksum: str) -> pa.Table:
 
 
 def _problem(table: pa.Table) -> str | None:
-    """What is wrong with the ranges (TREE_SCHEMA) of a tree, if anything is."""
+    """Returns the defect of a table of ranges (TREE_SCHEMA), or None."""
     ids, first, last = (table.column(name) for name in ("range_id", "first_path", "last_path"))
     place = _first_false(pc.match_substring_regex(ids, _WHOLE_ID))
     if place is not None:
@@ -130,7 +131,7 @@ def _problem(table: pa.Table) -> str | None:
 
 
 def _first_false(flags: Any) -> int | None:
-    """The place of the first of the flags, a column of booleans, that is false."""
+    """Returns the index of the first false value in a column of booleans, or None."""
     if pc.all(flags, min_count=0).as_py():
         return None
     place: int = pc.index(flags, pa.scalar(False)).as_py()

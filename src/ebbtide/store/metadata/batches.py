@@ -1,4 +1,4 @@
-"""Values in the amounts that one statement takes as parameters."""
+"""Divides values into batches that one statement takes as parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VALUES_PER_STATEMENT: Final = 500
 
 
 def in_batches(values: Iterable[str]) -> Iterator[list[str]]:
-    """The values, in their order, some hundred at a time."""
+    """Yields the values in their order, in batches of at most VALUES_PER_STATEMENT."""
     remaining = iter(values)
     while batch := list(islice(remaining, VALUES_PER_STATEMENT)):
         yield batch

@@ -1,4 +1,4 @@
-"""Queries: branches, and what refs pointed at before."""
+"""Queries: branches, and the earlier commits of refs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ebbtide.store.metadata.schema import branches, reflog
 
 @dataclass(frozen=True, slots=True)
 class BranchRow:
-    """One branch as it is stored. `sealed_tokens` has the newest first."""
+    """One branch as it is stored. `sealed_tokens` begins with the newest."""
 
     branch_id: str
     name: str
@@ -33,7 +33,8 @@ class BranchRow:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Every token that holds staged entries of the branch; a newer one hides older ones."""
+        """All tokens under which entries of the branch are staged. A newer token hides older
+        ones."""
         return (self.staging_token, *self.sealed_tokens)
 
 
@@ -50,8 +51,8 @@ is_branch_on = BRANCHES.is_on
 def insert_reflog(
     tx: Transaction, repository_id: str, *, kind: str, name: str, commit_id: str
 ) -> None:
-    """Remember that a ref pointed at `commit_id` until now: whoever read it there was promised
-    its data for a lease."""
+    """Records that a ref pointed at `commit_id` until now. Readers were promised its data for one
+    lease."""
     tx.execute(
         sa.insert(reflog).values(
             repository_id=repository_id,

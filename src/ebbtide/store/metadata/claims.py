@@ -1,6 +1,6 @@
-"""Queries: released addresses are claimed, deleted by whoever claimed them, and forgotten.
+"""Queries: claims released addresses, and forgets them when their objects are deleted.
 
-Not for: releasing (`released`), or deleting.
+Not for: releasing addresses (`released`), or deleting objects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BACKOFF_MAX: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """An address that is to be deleted. `size_bytes` is None where it is not known."""
+    """A claimed address, to be deleted. `size_bytes` is None if the size is not known."""
 
     repository_id: str
     address: str
@@ -37,8 +37,8 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is released and not deleted yet: how much of it, when the oldest was, and how many
-    tokens were dropped that are not taken apart yet."""
+    """The work that is left to the reclaimer: the number of released addresses, the time of the
+    oldest release, and the number of dropped tokens."""
 
     address_count: int
     oldest_at: datetime | None
@@ -46,7 +46,7 @@ class Backlog:
 
 
 def is_due(tx: Transaction) -> bool:
-    """Whether there is anything to be claimed or taken apart."""
+    """Whether an address is due, or a token was dropped."""
     due = sa.select(released.c.address).where(released.c.due_at <= tx.now())
     return any(
         tx.execute(query.limit(1)).first() is not None
@@ -57,9 +57,11 @@ def is_due(tx: Transaction) -> bool:
 def claim(
     tx: Transaction, claim_id: str, *, lasts: timedelta, amount: int
 ) -> tuple[list[Claimed], int]:
-    """Take at most `amount` due addresses, which nobody else takes until `lasts` is over, and how
-    many were looked at. One that a staged row still has is taken out instead: whoever drops that
-    row releases it again.
+    """Claims at most `amount` due addresses for the time `lasts`. Returns them, and the number of
+    addresses that were looked at.
+
+    If a staged row still has an address, its release is taken back: the transaction that drops the
+    row will release it again.
     """
     now = tx.now()
     rows = tx.execute(
@@ -90,7 +92,7 @@ def claim(
 
 
 def referenced(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> set[str]:
-    """Those of some shared addresses that a staged row has, under whatever token."""
+    """Returns which of these shared addresses a staged row has, under any token."""
     found: set[str] = set()
     for batch in in_batches(addresses):
         rows = tx.execute(
@@ -105,7 +107,7 @@ def referenced(tx: Transaction, repository_id: str, addresses: Iterable[str]) ->
 
 
 def forget(tx: Transaction, claim_id: str, repository_id: str, addresses: Iterable[str]) -> int:
-    """Drop the rows of what was deleted, as far as the claim still holds; their number."""
+    """Deletes the records of deleted addresses, if the claim still holds. Returns their number."""
     count = 0
     for batch in in_batches(sorted(addresses)):
         count += tx.execute(
@@ -115,8 +117,8 @@ def forget(tx: Transaction, claim_id: str, repository_id: str, addresses: Iterab
 
 
 def put_back(tx: Transaction, claim_id: str, failed: Sequence[Claimed]) -> None:
-    """Leave what could not be deleted to be tried again: soon at first, later the more often it
-    failed."""
+    """Makes failed addresses due again, after 1 s at first. The wait doubles with each failure, up
+    to an hour."""
     now = tx.now()
     for each in failed:
         wait = min(_BACKOFF_MIN * 2 ** min(each.attempt_count, 20), _BACKOFF_MAX)
@@ -152,8 +154,8 @@ def _put_off(
 
 
 def take_apart(tx: Transaction, *, lease_ttl: timedelta, amount: int) -> int | None:
-    """Release at most `amount` of what is staged under one dropped token, and forget the token
-    when that was all. The number of rows; None when there is nothing that can be done now."""
+    """Releases the addresses of at most `amount` rows staged under one dropped token. Forgets the
+    token when no row is left. Returns the number of rows, or None if nothing can be done now."""
     token = tx.execute(
         sa.select(dropped_tokens)
         .order_by(dropped_tokens.c.dropped_at)
@@ -163,8 +165,8 @@ def take_apart(tx: Transaction, *, lease_ttl: timedelta, amount: int) -> int | N
     if token is None:
         return None
     under = sa.and_(staged.c.repository_id == token.repository_id, staged.c.token == token.token)
-    # Rows that a commit is marking at this moment wait for the next time: waiting for them while
-    # holding others could be waiting for each other.
+    # Rows that a commit has locked at this moment are left for the next call. Waiting for them
+    # while holding other rows could be a deadlock.
     paths = (
         tx.execute(
             sa.select(staged.c.path)
@@ -199,7 +201,7 @@ def take_apart(tx: Transaction, *, lease_ttl: timedelta, amount: int) -> int | N
 
 
 def read_backlog(tx: Transaction) -> Backlog:
-    """How far the reclaimer is behind."""
+    """Returns how much work is left to the reclaimer."""
     row = tx.execute(
         sa.select(
             sa.func.count().label("address_count"),

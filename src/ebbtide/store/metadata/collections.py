@@ -1,4 +1,4 @@
-"""Queries: collections, and the earlier versions that somebody asked to keep."""
+"""Queries: collections and their kept versions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CollectionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRow:
-    """What a collection was before an update, as far as versions keep it."""
+    """A collection as it was before an update, with the fields that versions keep."""
 
     collection_id: str
     version: int
@@ -62,7 +62,8 @@ _VERSION_COLUMNS: Final = tuple(
 def find_collection(
     tx: Transaction, collection_id: str, *, locked: bool = False
 ) -> CollectionRow | None:
-    """One collection, in whatever state; its row is held until the transaction's end if asked."""
+    """Returns one collection in any state, or None. With `locked` its row is locked until the end
+    of the transaction."""
     query = sa.select(*_COLUMNS).where(collections.c.collection_id == collection_id)
     if locked:
         query = query.with_for_update(key_share=True)
@@ -71,7 +72,7 @@ def find_collection(
 
 
 def collections_named(tx: Transaction, project_id: str, name: str) -> list[CollectionRow]:
-    """All collections of that name in a project, trashed and gone ones too."""
+    """Returns all collections of this name in a project, also trashed and gone ones."""
     rows = tx.execute(
         sa.select(*_COLUMNS)
         .where(collections.c.project_id == project_id, collections.c.name == name)
@@ -83,8 +84,8 @@ def collections_named(tx: Transaction, project_id: str, name: str) -> list[Colle
 def collections_by_hash(
     tx: Transaction, repository_id: str, content_hash: str, *, states: StateFilter
 ) -> Iterator[CollectionRow]:
-    """Collections of that content, by their own `expires_at`: persistent ones first, then those
-    that expire last."""
+    """Yields the collections with this content: first the persistent ones, then by `expires_at`,
+    the latest first. Only their own `expires_at` counts, not their projects'."""
     rows = tx.execute(
         sa.select(*_COLUMNS)
         .where(
@@ -111,8 +112,8 @@ def page_of_collections(
     after: tuple[str, str] = ("", ""),
     amount: int,
 ) -> list[CollectionRow]:
-    """At most `amount` collections of a project behind (name, id), by name and id, of those whose
-    names have the prefix, or are `name`."""
+    """Returns at most `amount` collections of a project, after the pair `after` of name and id, by
+    name and id. Their names have the prefix, and equal `name` if it is given."""
     query = sa.select(*_COLUMNS).where(
         collections.c.project_id == project_id,
         sa.tuple_(collections.c.name, collections.c.collection_id) > sa.tuple_(*after),
@@ -133,15 +134,15 @@ def collections_in_states(
     after: tuple[str, str] = ("", ""),
     amount: int,
 ) -> list[CollectionRow]:
-    """At most `amount` collections of a repository behind (name, id) that are in `states`, wherever
-    they lie, by name and id."""
+    """Returns at most `amount` collections of a repository that are in `states`, in any project,
+    after the pair `after` of name and id, by name and id."""
     key = collections.c.collection_id
     rows = tx.execute(states.page(key, _COLUMNS, repository_id, after=after, amount=amount))
     return [CollectionRow(**row._mapping) for row in rows]
 
 
 def insert_collection(tx: Transaction, row: CollectionRow) -> None:
-    """Record a collection."""
+    """Records a collection."""
     values = {name: getattr(row, name) for name in CollectionRow.__dataclass_fields__}
     tx.execute(sa.insert(collections).values(**values | {"properties": dict(row.properties)}))
 
@@ -151,14 +152,14 @@ def update_collection(
     collection_id: str,
     **values: Any,  # of the columns' own types
 ) -> None:
-    """Change columns of a collection."""
+    """Changes columns of a collection."""
     tx.execute(
         sa.update(collections).where(collections.c.collection_id == collection_id).values(**values)
     )
 
 
 def insert_version(tx: Transaction, row: VersionRow) -> None:
-    """Keep what a collection is until now."""
+    """Records the present version of a collection, to keep it."""
     values = {name: getattr(row, name) for name in VersionRow.__dataclass_fields__}
     tx.execute(
         sa.insert(collection_versions).values(**values | {"properties": dict(row.properties)})
@@ -168,8 +169,8 @@ def insert_version(tx: Transaction, row: VersionRow) -> None:
 def list_versions(
     tx: Transaction, collection_id: str, *, before: int | None = None, amount: int | None = None
 ) -> list[VersionRow]:
-    """The versions of a collection that are kept, the newest first: those before version `before`,
-    and at most `amount`."""
+    """Returns the kept versions of a collection, the newest first: at most `amount`, from the
+    versions before `before`."""
     query = sa.select(*_VERSION_COLUMNS).where(collection_versions.c.collection_id == collection_id)
     if before is not None:
         query = query.where(collection_versions.c.version < before)
@@ -178,7 +179,7 @@ def list_versions(
 
 
 def find_version(tx: Transaction, collection_id: str, version: int) -> VersionRow | None:
-    """One version of a collection, if it is kept."""
+    """Returns one version of a collection, or None if it is not kept."""
     row = tx.execute(
         sa.select(*_VERSION_COLUMNS).where(
             collection_versions.c.collection_id == collection_id,
@@ -189,7 +190,7 @@ def find_version(tx: Transaction, collection_id: str, version: int) -> VersionRo
 
 
 def delete_version(tx: Transaction, collection_id: str, version: int) -> bool:
-    """Drop a version that was kept. Whether there was one."""
+    """Deletes a kept version. Returns whether there was one."""
     dropped = tx.execute(
         sa.delete(collection_versions)
         .where(
@@ -203,7 +204,7 @@ def delete_version(tx: Transaction, collection_id: str, version: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ContentUse:
-    """One content that a collection has, or had in a version that is kept."""
+    """A content that a collection has now, or has in a kept version."""
 
     collection_id: str
     project_id: str
@@ -215,9 +216,9 @@ class ContentUse:
 
 
 def read_content_uses(tx: Transaction, repository_id: str) -> Iterator[ContentUse]:
-    """Every content that a collection of the repository has, in whatever state the collection is;
-    `version` is None for what it has now. Versions end with their collection, and keep their data
-    if it does."""
+    """Yields every content of the repository's collections, in any state. `version` is None for a
+    collection's present content. A kept version ends with its collection, and keeps its data as its
+    collection does."""
     mine = collections.c.repository_id == repository_id
     own = sa.select(
         collections.c.collection_id,
@@ -247,7 +248,7 @@ def read_content_uses(tx: Transaction, repository_id: str) -> Iterator[ContentUs
 
 
 def is_collection_on(tx: Transaction, repository_id: str, content_id: str) -> bool:
-    """Whether a collection, or a kept version of one, has that content."""
+    """Whether a collection, or a kept version of one, has this content."""
     for table in (collections, collection_versions):
         query = sa.select(table.c.collection_id).where(
             table.c.repository_id == repository_id, table.c.content_id == content_id
@@ -258,6 +259,6 @@ def is_collection_on(tx: Transaction, repository_id: str, content_id: str) -> bo
 
 
 def delete_collections(tx: Transaction, collection_ids: list[str]) -> None:
-    """Drop collections with their versions."""
+    """Deletes collections and their versions."""
     for table in (collection_versions, collections):
         tx.execute(sa.delete(table).where(table.c.collection_id.in_(collection_ids)))

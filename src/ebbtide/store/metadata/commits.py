@@ -20,11 +20,12 @@ ID_LENGTH: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
-    """One commit. Of a forgotten one only ids, dates and runs are left; `tree_id` is None.
+    """One commit. Of a forgotten commit only ids, dates and runs are left, and `tree_id` is None.
 
-    `tombstoned_by` and `forgotten_by` name the collector's runs that let its data, and its
-    record, go. `written_at` is the database's time at which it was made, whatever `created_at`
-    was asked for. One with a `collection_id` is content that was made for that collection.
+    `tombstoned_by` names the run that closed the commit, `forgotten_by` the run that forgot its
+    record. `written_at` is the database's time when the commit was made; a client may ask for
+    another `created_at`. A record with a `collection_id` is content that was made for that
+    collection.
     """
 
     commit_id: str
@@ -46,11 +47,12 @@ class CommitRecord:
 
     @property
     def is_intact(self) -> bool:
-        """Whether its data is all there, and may be read and built upon."""
+        """Whether the commit has all its data, so that it can be read and built upon."""
         return self.tombstoned_by is None and self.forgotten_by is None and self.given_up_at is None
 
     def require_intact(self) -> None:
-        """Raises Gone `commit_expired`, naming the run, when its data was let go."""
+        """Raises Gone `commit_expired` if a run closed the commit, with the id of the run, or if
+        the commit was given up."""
         if self.given_up_at is not None:
             raise Gone(
                 "commit_expired",
@@ -62,19 +64,20 @@ class CommitRecord:
         if run_id is not None:
             raise Gone(
                 "commit_expired",
-                f"commit {self.commit_id} has expired: collector run {run_id} let its data go",
+                f"commit {self.commit_id} has expired: collector run {run_id} deleted its data",
                 commit_id=self.commit_id,
                 run_id=run_id,
             )
 
     def require_tree(self) -> tuple[str, str]:
-        """Id and checksum of its tree.
+        """Returns the id and the checksum of the commit's tree.
 
-        Raises Gone `commit_expired` when it was forgotten, or given up: nothing keeps it then.
+        Raises Gone `commit_expired` if the commit was forgotten or given up: nothing keeps the tree
+        then.
         """
         if self.given_up_at is not None or self.tree_id is None or self.tree_checksum is None:
             self.require_intact()
-            raise AssertionError(f"commit {self.commit_id} has no tree and no run let it go")
+            raise AssertionError(f"commit {self.commit_id} has no tree, but it has not expired")
         return self.tree_id, self.tree_checksum
 
 
@@ -82,7 +85,7 @@ _COLUMNS: Final = tuple(commits.c[name] for name in CommitRecord.__dataclass_fie
 
 
 def insert_commit(tx: Transaction, repository_id: str, commit: CommitRecord) -> None:
-    """Record a commit."""
+    """Records a commit."""
     tx.execute(
         sa.insert(commits).values(
             repository_id=repository_id,
@@ -104,13 +107,13 @@ _BY_IDS: Final = sa.select(*_COLUMNS).where(
     commits.c.repository_id == sa.bindparam("repository_id"),
     commits.c.commit_id.in_(sa.bindparam("commit_ids", expanding=True)),
 )
-"""Made once: many requests run it, and making it takes longer than running it."""
+"""Built once: many requests run this statement, and building it takes longer than running it."""
 
 
 def find_commits(
     tx: Transaction, repository_id: str, commit_ids: Collection[str]
 ) -> dict[str, CommitRecord]:
-    """Those of the commits that exist, by id; stubs too."""
+    """Returns the commits that exist, by id, also stubs."""
     found: dict[str, CommitRecord] = {}
     for batch in in_batches(sorted(commit_ids)):
         rows = tx.execute(_BY_IDS, {"repository_id": repository_id, "commit_ids": batch})
@@ -119,7 +122,7 @@ def find_commits(
 
 
 def require_commit(tx: Transaction, repository_id: str, commit_id: str) -> CommitRecord:
-    """One commit, or its stub. Raises NotFound `commit_not_found`."""
+    """Returns one commit, or its stub. Raises NotFound `commit_not_found`."""
     found = find_commits(tx, repository_id, [commit_id]).get(commit_id)
     if found is None:
         raise NotFound("commit_not_found", f"there is no commit {shown(commit_id)}")
@@ -129,7 +132,8 @@ def require_commit(tx: Transaction, repository_id: str, commit_id: str) -> Commi
 def require_intact_commits(
     tx: Transaction, repository_id: str, commit_ids: Collection[str]
 ) -> dict[str, CommitRecord]:
-    """The commits, by id; made in the transaction that makes a result visible, it is final.
+    """Returns the commits, by id, if all have their data. Call this in the transaction that makes a
+    result visible: the answer is then final.
 
     Raises NotFound `commit_not_found`, Gone `commit_expired`.
     """
@@ -143,8 +147,8 @@ def require_intact_commits(
 def require_still_intact(
     tx: Transaction, repository_id: str, records: Sequence[CommitRecord]
 ) -> list[CommitRecord]:
-    """As `require_intact_commits`, of commits and contents that were there a while ago: each as it
-    is now.
+    """Returns the present records of commits and contents that were read earlier, if all still have
+    their data.
 
     Raises Gone `commit_expired`.
     """
@@ -157,24 +161,25 @@ def require_still_intact(
 
 
 def no_content(commit_id: str) -> Gone:
-    """The error for content of a collection that was forgotten: it leaves no stub behind."""
+    """Returns the error for forgotten content of a collection, which leaves no stub."""
     return Gone(
         "commit_expired",
-        f"content {commit_id} has expired: a collector run let it go",
+        f"content {commit_id} has expired: a collector run deleted it",
         commit_id=commit_id,
         run_id=None,
     )
 
 
 def commit_ids_with_prefix(tx: Transaction, repository_id: str, prefix: str) -> list[str]:
-    """At most two ids that begin with `prefix` (hexadecimal digits): enough to see which is it."""
+    """Returns at most two ids that begin with `prefix` (hexadecimal digits). Two are enough to see
+    that the prefix is ambiguous."""
     rows = tx.execute(
         sa.select(commits.c.commit_id)
         .where(
             commits.c.repository_id == repository_id,
             commits.c.collection_id.is_(None),
-            # A range, which the index answers under every collation that has digits before
-            # letters; a LIKE it answers under few.
+            # The index answers a range under every collation that sorts digits before letters. It
+            # answers a LIKE under few.
             commits.c.commit_id >= prefix.ljust(ID_LENGTH, "0"),
             commits.c.commit_id <= prefix.ljust(ID_LENGTH, "f"),
         )
@@ -185,7 +190,7 @@ def commit_ids_with_prefix(tx: Transaction, repository_id: str, prefix: str) -> 
 
 
 def write_given_up(tx: Transaction, repository_id: str, commit_id: str, reason: str) -> None:
-    """Record that an operator gave a damaged commit up."""
+    """Records that an operator gave up a damaged commit."""
     tx.execute(
         sa.update(commits)
         .where(commits.c.repository_id == repository_id, commits.c.commit_id == commit_id)
@@ -196,8 +201,8 @@ def write_given_up(tx: Transaction, repository_id: str, commit_id: str, reason: 
 def raise_lease(
     tx: Transaction, repository_id: str, commit_id: str, *, until: datetime, raised_to: datetime
 ) -> None:
-    """See to it that a commit is leased `until` an instant; one that is not yet, until the later
-    `raised_to`, so that most leases write nothing."""
+    """Makes sure that a commit is leased until `until`. If its lease ends earlier, it becomes
+    `raised_to`, which is later, so that most calls write nothing."""
     tx.execute(
         sa.update(commits)
         .where(
@@ -211,7 +216,7 @@ def raise_lease(
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A commit that is kept whatever the policy says, until the hold is released."""
+    """A hold: the commit is kept until the hold is released, whatever the policy says."""
 
     commit_id: str
     reason: str
@@ -219,7 +224,7 @@ class Hold:
 
 
 def insert_hold(tx: Transaction, repository_id: str, hold: Hold) -> None:
-    """Hold a commit; a hold that is there already gets the new reason."""
+    """Records a hold. An earlier hold on the same commit is replaced."""
     delete_hold(tx, repository_id, hold.commit_id)
     tx.execute(
         sa.insert(holds).values(
@@ -232,7 +237,7 @@ def insert_hold(tx: Transaction, repository_id: str, hold: Hold) -> None:
 
 
 def delete_hold(tx: Transaction, repository_id: str, commit_id: str) -> bool:
-    """Release a hold. Whether there was one."""
+    """Releases a hold. Returns whether there was one."""
     result = tx.execute(
         sa.delete(holds)
         .where(holds.c.repository_id == repository_id, holds.c.commit_id == commit_id)
@@ -252,7 +257,7 @@ def is_held(tx: Transaction, repository_id: str, commit_id: str) -> bool:
 
 
 def list_holds(tx: Transaction, repository_id: str) -> list[Hold]:
-    """All holds, the oldest first."""
+    """Returns all holds, the oldest first."""
     rows = tx.execute(
         sa.select(holds.c.commit_id, holds.c.reason, holds.c.created_at)
         .where(holds.c.repository_id == repository_id)

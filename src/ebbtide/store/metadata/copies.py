@@ -1,8 +1,9 @@
-"""Queries: copies that share the address of a staged entry, and readings that must know of them.
+"""Queries: copies of staged entries that share an address, and the readings that need them.
 
-Whoever reads staged entries in several transactions may have passed the copy's path before it was
-made, and come to the source's after it was dropped. The copy's own record, read last, has the
-address. It matters to readings that had begun before the copy, and to no others.
+A reading goes through the staged entries in several transactions. It may pass the path of a copy
+before the copy is made, and reach the path of the source after that entry was dropped. The copy's
+own record, which is read last, has the address. Only readings that began before the copy need this
+record. A move within a branch is recorded like a copy, for the same reason.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ebbtide.store.metadata.schema import copies, readings
 
 
 def record_copy(tx: Transaction, repository_id: str, address: str) -> None:
-    """Keep the address of a copy, in the transaction that stages it."""
+    """Records the address of a copy or move, in the transaction that stages it."""
     tx.execute(
         sa.insert(copies).values(
             repository_id=repository_id, copy_id=new_id(), address=address, made_at=tx.now()
@@ -28,7 +29,7 @@ def record_copy(tx: Transaction, repository_id: str, address: str) -> None:
 
 
 def drop_copies(tx: Transaction, repository_id: str) -> None:
-    """Drop the records, and readings, that can matter no more."""
+    """Deletes ended readings, and the records of copies that no reading needs."""
     now = tx.now()
     mine = readings.c.repository_id == repository_id
     tx.execute(sa.delete(readings).where(mine, readings.c.ends_at <= now))
@@ -42,9 +43,9 @@ def drop_copies(tx: Transaction, repository_id: str) -> None:
 
 
 def begin_reading(tx: Transaction, repository_id: str, *, lasts: timedelta) -> str:
-    """Register one who reads in several transactions, for as long; its id."""
-    # Serialized with copies, which take the row shared: one that is being made right now is either
-    # seen by this reading or recorded after it began.
+    """Registers a reading in several transactions, which ends after `lasts`. Returns its id."""
+    # Copies take the repository's row shared. With the exclusive lock, a copy that is being made at
+    # this moment is either seen by this reading, or recorded after the reading began.
     tx.lock_repository(repository_id, "exclusive")
     now = tx.now()
     reading_id = new_id()
@@ -60,7 +61,7 @@ def begin_reading(tx: Transaction, repository_id: str, *, lasts: timedelta) -> s
 
 
 def is_reading(tx: Transaction, repository_id: str, reading_id: str) -> bool:
-    """Whether a reading is registered and has not run out of time."""
+    """Whether a reading is registered and has not ended."""
     ends_at: datetime | None = tx.execute(
         sa.select(readings.c.ends_at).where(
             readings.c.repository_id == repository_id, readings.c.reading_id == reading_id
@@ -70,7 +71,7 @@ def is_reading(tx: Transaction, repository_id: str, reading_id: str) -> bool:
 
 
 def end_reading(tx: Transaction, repository_id: str, reading_id: str) -> None:
-    """End a reading, and what was kept for it."""
+    """Ends a reading, and deletes the copies that were recorded for it."""
     tx.execute(
         sa.delete(readings).where(
             readings.c.repository_id == repository_id, readings.c.reading_id == reading_id

@@ -1,10 +1,10 @@
-"""The metadata database: how it is opened, and the two kinds of transaction on it.
+"""The metadata database: opens it, and runs the two kinds of transaction on it.
 
 Not for: tables (`schema`), their versions (`migrate`), or queries (one module per table group).
 
-Transactions are never tried again here: the caller decided on what it read in the one that failed.
-A deadlock or a lock that is not given in time is Failed `database_error`, and the whole operation
-may be asked for again.
+Transactions are never retried here: the caller's decisions rest on the state that the failed
+transaction read. A deadlock, or a lock that is not granted in time, is Failed `database_error`. The
+caller can then try the whole operation again.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from ebbtide.store.metadata.turns import Turns
 
 LOCK_TIMEOUT_SECONDS: Final = 30
 ROOM_BYTES_MIN: Final = 1 << 20
-"""With less on its disk SQLite cannot be sure to work at all."""
+"""With fewer free bytes on its disk, SQLite may fail with an I/O error instead of "disk full"."""
 FILE_MODE: Final = 0o600
 MAPPED_BYTES_MAX: Final = 1 << 40
-"""As much of a file as SQLite was built to map: 2 GB, where nothing else was said."""
+"""More than SQLite ever maps of a file. Its own limit is set when it is built: 2 GB by default."""
 SCATTERED_KIBIBYTES: Final = 256
-"""Of pages that a connection keeps while it reads rows that lie anywhere, not 2,000."""
+"""The page cache of a connection (KiB) while it reads scattered rows. SQLite's default is 2,000."""
 BEGIN_OPTION: Final = "ebbtide_begin"
-"""Execution option of a connection: how a transaction on SQLite begins."""
+"""The execution option of a connection that says how a transaction on SQLite begins."""
 
 _Item = TypeVar("_Item")
 _DISK_FULL: Final = "53100"
-"""Appendix A, "PostgreSQL Error Codes", of PostgreSQL's documentation."""
+"""The SQLSTATE `disk_full`: PostgreSQL's documentation, Appendix A, "PostgreSQL Error Codes"."""
 _READ_ONLY: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 LockMode = Literal["share", "exclusive"]
 
 
 class Transaction:
-    """One transaction. What it did is undone when its block ends with an exception."""
+    """One transaction. If its block ends with an exception, its changes are rolled back."""
 
     def __init__(
         self, connection: sa.Connection, clock: Clock, lanes: tuple[Lane, ...] = ()
@@ -60,12 +60,12 @@ class Transaction:
 
     @property
     def dialect_name(self) -> str:
-        """`sqlite` or `postgresql`."""
+        """The name of the database's dialect: `sqlite` or `postgresql`."""
         return self._connection.dialect.name
 
     @property
     def connection(self) -> sa.Connection:
-        """The connection itself, for what reads in batches through a server-side cursor."""
+        """The connection itself, for callers that read in batches through a server-side cursor."""
         return self._connection
 
     @property
@@ -74,19 +74,20 @@ class Transaction:
         return self._connection.execute
 
     def now(self) -> datetime:
-        """The database's time at this call. What is expired is judged by it, and late."""
+        """Returns the database's time at this call (UTC). Expiry is judged by this time. It moves
+        on within the transaction, so that time spent waiting for a lock counts."""
         return self._clock.database_now(self)
 
     @property
     def reader_count(self) -> int:
-        """How many readings `read` does at a time."""
+        """The number of readings that `read` runs at a time."""
         return max(1, len(self._lanes))
 
     def read(
         self, readings: Sequence[Callable[[sa.Connection], Iterator[_Item]]]
     ) -> Iterator[_Item]:
-        """What all of them yield, of the state that this transaction sees. A reading may run in
-        another thread; none goes on once the transaction ends."""
+        """Yields the items of all `readings`, from the state that this transaction sees. A reading
+        may run in another thread. It stops when the transaction ends."""
         if not self._lanes:
             return itertools.chain.from_iterable(reading(self._connection) for reading in readings)
         lanes = itertools.cycle(self._lanes)
@@ -97,15 +98,17 @@ class Transaction:
     def lock_repository(
         self, repository_id: str, mode: LockMode = "share", *, trashed: bool = False
     ) -> None:
-        """Hold the repository's row until the end.
+        """Locks the repository's row until the end of the transaction.
 
-        Shared by whoever changes a ref, policy or hold or publishes a commit; exclusive for the
-        fence, and for what must be alone among those. On SQLite a write transaction is alone
-        already. NotFound `repository_not_found` when the repository is no more, or is not live,
-        unless `trashed`: for runs, and for what brings it back.
+        Transactions that change a ref, policy or hold, or publish a commit, take the lock shared.
+        The fence takes it exclusively, and so does a transaction that must run alone among these.
+        On SQLite every write transaction runs alone anyway.
+
+        Raises NotFound `repository_not_found` if the repository does not exist. It raises the same
+        if the repository has expired, unless `trashed`: for runs, and for restoring.
         """
-        # The exclusive lock is the weaker one of PostgreSQL's two (NO KEY UPDATE), which the
-        # foreign keys of rows that are inserted meanwhile do not wait for.
+        # "exclusive" is the weaker of PostgreSQL's two exclusive row locks, NO KEY UPDATE. Inserts
+        # of rows with a foreign key to this row do not wait for it.
         shared = mode == "share"
         row = self.execute(
             sa.select(repositories.c.expires_at)
@@ -122,7 +125,7 @@ class Transaction:
 
 
 class Metadata:
-    """The database of one store. Thread-safe; every block has a connection of its own."""
+    """The metadata database of one store. Thread-safe; every block has its own connection."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self.engine = engine
@@ -131,19 +134,21 @@ class Metadata:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """A transaction that writes: `BEGIN IMMEDIATE` on SQLite, READ COMMITTED on PostgreSQL.
+        """Opens a transaction that writes: `BEGIN IMMEDIATE` on SQLite, READ COMMITTED on
+        PostgreSQL.
 
-        Raises Failed `database_error` when the database breaks, or locks out for too long.
+        Raises Failed `database_error` if the database fails, or if it does not grant a lock in
+        time.
         """
         with self._turn(), self._begin("BEGIN IMMEDIATE", None) as tx:
             yield tx
 
     @contextmanager
     def snapshot(self, *, scans: bool = False) -> Iterator[Transaction]:
-        """A transaction that only reads, and sees one state of the database from its first read.
-        One that `scans` goes through whole tables.
+        """Opens a transaction that only reads. It sees one state of the database, from its first
+        read on. With `scans` it is prepared to read whole tables.
 
-        Raises Failed `database_error` when the database breaks.
+        Raises Failed `database_error` if the database fails.
         """
         if scans and database_file(self.engine) is not None:
             with self._scanning() as tx:
@@ -154,19 +159,20 @@ class Metadata:
 
     @contextmanager
     def _scanning(self) -> Iterator[Transaction]:
-        """A transaction with lanes, of a SQLite file that is read as a part of memory."""
+        """Opens a transaction with lanes on a SQLite file, which is mapped into memory."""
         with ExitStack() as readers, ExitStack() as writer:
             count = LANES
             try:
                 writer.enter_context(self._turn())
                 writer.enter_context(self._begin("BEGIN IMMEDIATE", None))
             except Failed:
-                count = 0  # somebody writes for long
+                count = 0  # another process has been writing for too long
             transactions = []
             for _ in range(1 + count):
                 tx = readers.enter_context(self._begin("BEGIN", None))
                 readers.enter_context(_mapped(tx.connection))
-                # With the first read a state is chosen: one for all, since nobody else writes.
+                # The first read fixes the state that a connection sees. All connections see the
+                # same state, because the write lock keeps other writers out.
                 tx.execute(sa.select(store_info.c.store_id)).close()
                 transactions.append(tx)
             writer.close()
@@ -175,18 +181,19 @@ class Metadata:
             yield Transaction(first, self.clock, lanes)
 
     def close(self) -> None:
-        """Close every connection that is idle."""
+        """Closes all idle connections."""
         self.engine.dispose()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Among the threads that write: those of SQLite alone, for PostgreSQL keeps a queue."""
+        """Waits until this thread may write. On PostgreSQL it does not wait: the server has a
+        queue."""
         with ExitStack() as stack:
             if self.engine.dialect.name == "sqlite":
                 try:
                     stack.enter_context(self._writing.turn(LOCK_TIMEOUT_SECONDS))
                 except TimeoutError as error:
-                    raise _failed("others have been writing all the time") from error
+                    raise _failed("other threads were writing all the time") from error
             yield
 
     @contextmanager
@@ -201,10 +208,10 @@ class Metadata:
 
 @contextmanager
 def _mapped(connection: sa.Connection) -> Iterator[None]:  # of SQLite
-    """Read a SQLite file as a part of memory: where it lies in no cache, the system reads around
-    what is asked for. The pages of a table that was not filled in its order lie anywhere, and one
-    by one they take eight times as long. Not for every connection: where the disk fails, a process
-    that has a file mapped is ended by a signal, and gets no error."""
+    """Maps a SQLite file into memory. If the file is in no cache, the system then reads ahead
+    around each page. The pages of a table that was not filled in key order are scattered over the
+    file, and reading them one by one takes eight times as long. Not every connection does this: if
+    the disk fails, a process with a mapped file is ended by a signal, and gets no error."""
     _map(connection, MAPPED_BYTES_MAX)
     try:
         yield
@@ -214,9 +221,9 @@ def _mapped(connection: sa.Connection) -> Iterator[None]:  # of SQLite
 
 @contextmanager
 def unmapped(connection: sa.Connection) -> Iterator[None]:
-    """Read page by page meanwhile, and nothing around a page: for rows that lie anywhere, of which
-    so few are wanted that the system would read the whole file for them. Few pages are kept: but
-    for those at the top of an index hardly one is wanted twice, and the system keeps them too."""
+    """Reads page by page in this block, without reading ahead. Use it for a few scattered rows, for
+    which the system would otherwise read the whole file. The page cache is small meanwhile: except
+    for the top of an index, hardly any page is read twice, and the system caches pages too."""
     if connection.dialect.name != "sqlite":
         yield
         return
@@ -241,12 +248,12 @@ def _keep(connection: sa.Connection, cache_size: int) -> None:  # of SQLite
 
 @contextmanager
 def translated_errors(engine: sa.Engine) -> Iterator[None]:
-    """SQLAlchemy's errors as Failed `database_error`, or `disk_full`: statement, values and URL
-    stay out."""
+    """Raises errors of SQLAlchemy as Failed `database_error` or `disk_full`, without statement,
+    values and URL."""
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
-        # SQLite's own errors: those of the settings that each connection begins with.
+        # SQLite's own errors come from the PRAGMA statements that begin each connection.
         cause = getattr(error, "orig", None) or error
         if _is_full(cause, database_file(engine)):
             raise disk_full("the disk of the metadata database", _first_line(cause)) from error
@@ -254,11 +261,11 @@ def translated_errors(engine: sa.Engine) -> Iterator[None]:
 
 
 def _is_full(error: BaseException, file: Path | None) -> bool:
-    """Whether a database has no room. SQLite says so of its file and its log; of the file of
-    memory that its processes share it says that the disk fails, whatever the reason."""
+    """Whether the database reports a full disk. SQLite says so for its file and its log. For the
+    shared-memory file of its processes it reports an I/O error, whatever the reason."""
     if not isinstance(error, sqlite3.Error):
         return getattr(error, "sqlstate", None) == _DISK_FULL
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest tells what it was doing
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the other bits say what SQLite was doing
     if code != sqlite3.SQLITE_IOERR or file is None:
         return code == sqlite3.SQLITE_FULL
     return shutil.disk_usage(file.parent).free < ROOM_BYTES_MIN
@@ -267,8 +274,8 @@ def _is_full(error: BaseException, file: Path | None) -> bool:
 def _failed(reason: str) -> Failed:
     return Failed(
         "database_error",
-        f"the metadata database answered with an error ({reason}): try again, and look at "
-        "the database if it stays",
+        f"the metadata database answered with an error ({reason}): try again; if the error "
+        "stays, check the database",
     )
 
 
@@ -278,15 +285,15 @@ def _first_line(error: BaseException) -> str:
 
 
 def sqlite_url(path: Path) -> str:
-    """The URL of a SQLite file."""
+    """Returns the URL of a SQLite file."""
     return URL.create("sqlite", database=str(path.absolute())).render_as_string()
 
 
 def open_engine(database_url: str) -> sa.Engine:
-    """An engine for `sqlite:///FILE` or `postgresql://…`. Connects to nothing yet.
+    """Returns an engine for `sqlite:///FILE` or `postgresql://…`. It does not connect yet.
 
-    Raises InvalidInput `invalid_setting` for any other URL, which is not shown: it may hold a
-    password.
+    Raises InvalidInput `invalid_setting` for any other URL. The message does not show the URL: it
+    may contain a password.
     """
     try:
         url = make_url(database_url)
@@ -309,13 +316,14 @@ def _bad_url() -> InvalidInput:
 
 
 def database_file(engine: sa.Engine) -> Path | None:
-    """The file of a SQLite database; None for PostgreSQL."""
+    """Returns the file of a SQLite database, or None for PostgreSQL."""
     is_file = engine.dialect.name == "sqlite" and engine.url.database
     return Path(str(engine.url.database)) if is_file else None
 
 
 def create_database_file(engine: sa.Engine) -> None:
-    """Make a SQLite file that only its owner may read: it will hold secrets. Others: nothing."""
+    """Creates the SQLite file, readable only by its owner, because it will hold secrets. Does
+    nothing if the file exists, or on PostgreSQL."""
     path = database_file(engine)
     if path is not None and not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, FILE_MODE))
@@ -330,12 +338,13 @@ def _open_sqlite(url: URL) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:  # the driver's own type
-        # The driver must not begin transactions by itself: `BEGIN IMMEDIATE` is sent below.
+        # The driver must not begin transactions by itself: the listener below sends `BEGIN
+        # IMMEDIATE`.
         connection.isolation_level = None
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {LOCK_TIMEOUT_SECONDS * 1000}")
         cursor.execute("PRAGMA journal_mode = WAL")
-        # With NORMAL, a power cut may undo commits that were acknowledged: a fence among them.
+        # With NORMAL, a power cut may undo acknowledged commits, among them a fence.
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.close()

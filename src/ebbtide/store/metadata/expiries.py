@@ -1,6 +1,6 @@
-"""Conditions on `expires_at`: which states, and which dates, a list is asked for.
+"""SQL conditions on `expires_at`: filters lists by state and date.
 
-A database sees dates, not states: what has expired by itself changes no row.
+The database stores dates, not states: when something expires by itself, no row changes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ebbtide.retention.lifecycle import LifecycleState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFilter:
-    """What to list at `now`: what is not trashed, with `include_expired` the trash too, and of
-    these only what is in `state` or expires within [`from_date`, `to_date`)."""
+    """Selects the items to list at `now`. Trashed items are selected only with `include_expired`.
+    `state` and the interval [`from_date`, `to_date`) of `expires_at` restrict the list further."""
 
     now: datetime
     trash_time: timedelta
@@ -29,8 +29,8 @@ class StateFilter:
     to_date: datetime | None = None
 
     def conditions(self, expires_at: sa.Column[datetime]) -> list[sa.ColumnElement[bool]]:
-        """The same in SQL, for rows with that column. What is gone never fits. Raises InvalidInput
-        `invalid_date` for a date without a zone."""
+        """Returns this filter as SQL conditions on the column `expires_at`. Gone items never meet
+        them. Raises InvalidInput `invalid_date` for a date without a zone."""
         horizon = self.now - self.trash_time if self.include_expired else self.now
         found = [sa.or_(expires_at.is_(None), expires_at > horizon)]
         if self.state is LifecycleState.PERSISTENT:
@@ -56,8 +56,9 @@ class StateFilter:
         after: tuple[str, str],
         amount: int,
     ) -> sa.Select[Any]:
-        """At most `amount` rows of a repository, of the table of projects or collections whose key
-        that is, behind (name, key), by name and key. Raises as `conditions`."""
+        """Returns a query for at most `amount` rows of a repository, after the pair `after` of name
+        and key, by name and key. `key` is the key column of the table `projects` or `collections`.
+        Raises as `conditions` does."""
         row = key.table.c
         return (
             sa.select(*columns)

@@ -14,7 +14,7 @@ from ebbtide.store.metadata.schema import access_keys
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """One key as it is stored; the secret is encrypted."""
+    """One access key as it is stored. Its secret is encrypted."""
 
     access_key_id: str
     secret: bytes = field(repr=False)
@@ -25,7 +25,7 @@ class KeyRow:
 
 
 def insert_key(tx: Transaction, row: KeyRow) -> None:
-    """Keep a key."""
+    """Records a key."""
     tx.execute(
         sa.insert(access_keys).values(
             access_key_id=row.access_key_id,
@@ -41,17 +41,17 @@ def insert_key(tx: Transaction, row: KeyRow) -> None:
 _BY_ID: Final = sa.select(access_keys).where(
     access_keys.c.access_key_id == sa.bindparam("access_key_id")
 )
-"""Made once: every request runs it, and making it takes longer than running it."""
+"""Built once: every request runs this statement, and building it takes longer than running it."""
 
 
 def find_key(tx: Transaction, access_key_id: str) -> KeyRow | None:
-    """The key of that id, revoked or not."""
+    """Returns the key with this id, also if it was revoked."""
     row = tx.execute(_BY_ID, {"access_key_id": access_key_id}).one_or_none()
     return None if row is None else KeyRow(**row._mapping)
 
 
 def list_keys(tx: Transaction) -> list[KeyRow]:
-    """All keys, the oldest first."""
+    """Returns all keys, the oldest first."""
     rows = tx.execute(
         sa.select(access_keys).order_by(access_keys.c.created_at, access_keys.c.access_key_id)
     )
@@ -59,7 +59,7 @@ def list_keys(tx: Transaction) -> list[KeyRow]:
 
 
 def write_revoked(tx: Transaction, access_key_id: str) -> None:
-    """Revoke a key now, unless it was revoked before."""
+    """Revokes a key now, unless it was revoked before."""
     tx.execute(
         sa.update(access_keys)
         .where(access_keys.c.access_key_id == access_key_id, access_keys.c.revoked_at.is_(None))

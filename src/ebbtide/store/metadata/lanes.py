@@ -1,7 +1,8 @@
-"""Several readers of one state of the database, each with a connection and a thread of its own.
+"""Several readers of one state of the database, each with its own connection and thread.
 
-SQLite works without the interpreter: what one reader asks for comes while another's rows are made
-use of. Not for: PostgreSQL, whose rows are made in Python, by one thread at a time.
+SQLite releases Python's interpreter lock while it reads. One reader can therefore fetch rows while
+the caller processes the rows of another. Not for: PostgreSQL, whose driver builds rows in Python,
+in one thread at a time.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ _Item = TypeVar("_Item")
 
 
 class Lane:
-    """One reader. Whoever opened it closes it: what is under way then is waited for."""
+    """One reader. `open_lanes` closes it, and waits for a read that is under way."""
 
     def __init__(self, connection: sa.Connection, pool: ThreadPoolExecutor) -> None:
         self._connection = connection
         self._pool = pool
 
     def ahead(self, read: Callable[[sa.Connection], Iterator[_Item]]) -> Iterator[_Item]:
-        """What `read` yields, each item read while its caller works on the one before."""
+        """Yields the items of `read`. Each item is fetched while the caller processes the one
+        before."""
         items = read(self._connection)
         coming: Future[_Item | None] = self._pool.submit(next, items, None)
 
@@ -40,14 +42,15 @@ class Lane:
 
 @contextmanager
 def open_lanes(connections: Sequence[sa.Connection]) -> Iterator[tuple[Lane, ...]]:
-    """A lane for each connection, all of which see one state, and nobody else uses."""
+    """Opens a lane for each connection. All connections must see one state, and have no other
+    user."""
     with ExitStack() as stack:
         pools = [stack.enter_context(ThreadPoolExecutor(1, "lane")) for _ in connections]
         yield tuple(map(Lane, connections, pools))
 
 
 def in_turn(streams: Sequence[Iterator[_Item]]) -> Iterator[_Item]:
-    """One item of each stream, until none has any."""
+    """Yields one item of each stream in turn, until all streams have ended."""
     left = list(streams)
     while left:
         for stream in list(left):

@@ -1,7 +1,7 @@
-"""The version of the database's tables: made, checked, upgraded. Alembic's scripts lie beside it.
+"""The version of the database's tables: creates, checks and upgrades them by Alembic's scripts.
 
-Alembic takes a quarter of a second to import, which a program need not wait for that finds the
-version that it knows. Not for: the tables themselves (`schema`).
+Importing Alembic takes a quarter of a second. It is not imported if the tables have the version of
+this program. Not for: the tables themselves (`schema`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
 SCRIPTS: Final = Path(__file__).parent / "migrations"
-"""Scripts are named `v<version>_<what>.py`, in the order of their versions."""
+"""The directory of Alembic. Its scripts are named `v<version>_<what>.py`, in order of their
+versions."""
 
 _VERSION: Final = sa.table("alembic_version", sa.column("version_num", sa.String))
 
 
 def upgrade_schema(engine: sa.Engine) -> None:
-    """Bring the tables to this program's version, from none or any older one.
+    """Upgrades the tables to this program's version, from any older version or from an empty
+    database.
 
-    Raises Refused `unknown_format_version` when they are newer, Failed `database_error`.
+    Raises Refused `unknown_format_version` if the tables are newer, and Failed `database_error`.
     """
     from alembic import command
 
@@ -41,10 +43,10 @@ def upgrade_schema(engine: sa.Engine) -> None:
 
 
 def check_schema(engine: sa.Engine) -> None:
-    """Refuse tables of another version than this program's.
+    """Checks that the tables have this program's version.
 
-    Raises Refused `unknown_format_version` when they are newer, and Failed `schema_outdated`,
-    naming the command that upgrades, when they are older.
+    Raises Refused `unknown_format_version` if they are newer, and Failed `schema_outdated`, which
+    names the command that upgrades them, if they are older.
     """
     with translated_errors(engine), engine.connect() as connection:
         current = _refuse_newer(connection)
@@ -57,7 +59,7 @@ def check_schema(engine: sa.Engine) -> None:
 
 
 def has_schema(engine: sa.Engine) -> bool:
-    """Whether the database holds a version of our tables at all."""
+    """Whether the database has tables of this program, of any version."""
     with translated_errors(engine), engine.connect() as connection:
         return _revision(connection) is not None
 
@@ -81,7 +83,7 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _head() -> str:
-    """The version of the newest script."""
+    """Returns the version of the newest script."""
     newest = max(path.name for path in (SCRIPTS / "versions").glob("v*_*.py"))
     return newest.removeprefix("v").partition("_")[0]
 

@@ -1,4 +1,4 @@
-"""Queries: writes in progress. An address is here before its first byte is written."""
+"""Queries: writes in progress. Each address is registered before its first byte is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ebbtide.store.metadata.batches import in_batches
 from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import pending
 
-# Made once: every upload runs them, and making them takes longer than running them.
+# Built once: every upload runs these statements, and building them takes longer than running them.
 _REGISTER: Final = sa.insert(pending)
 _GIVE_UP: Final = (
     sa.delete(pending)
@@ -29,9 +29,10 @@ _PUBLISH: Final = _GIVE_UP.where(pending.c.ends_at > sa.bindparam("now"))
 def register_writes(
     tx: Transaction, repository_id: str, addresses: Collection[str], *, write_ttl: timedelta
 ) -> None:
-    """Protect what is about to be written at `addresses` for `write_ttl` from the database's now.
+    """Protects `addresses`, which are about to be written, for `write_ttl` from the database's time
+    on.
 
-    The transaction must have ended before the first byte is written.
+    This transaction must have ended before the first byte is written.
     """
     if not addresses:
         return
@@ -51,17 +52,17 @@ def register_writes(
 
 
 def publish_writes(tx: Transaction, repository_id: str, addresses: Collection[str]) -> None:
-    """End the registrations of what this transaction publishes.
+    """Ends the registrations of the addresses that this transaction publishes.
 
-    Raises Conflict `write_expired` when one has ended by the database's clock, or was given up:
-    a sweep may have deleted its file since.
+    Raises Conflict `write_expired` if a registration has ended by the database's clock, or was
+    given up: a sweep may have deleted its file since.
     """
     now = tx.now()
     published = 0
     # Sorted, so that two transactions that end the same registrations do not deadlock.
     for batch in in_batches(sorted(addresses)):
-        # Taken row by row, not counted beforehand: on PostgreSQL another transaction may be
-        # giving one up at this moment.
+        # The rows are deleted, not just counted: on PostgreSQL another transaction may be giving up
+        # a registration at this moment.
         published += len(
             tx.execute(
                 _PUBLISH, {"repository_id": repository_id, "addresses": batch, "now": now}
@@ -76,12 +77,12 @@ def publish_writes(tx: Transaction, repository_id: str, addresses: Collection[st
 
 
 def give_up_writes(tx: Transaction, repository_id: str, addresses: Collection[str]) -> list[str]:
-    """End registrations without publishing. The addresses that were still registered.
+    """Ends registrations without publishing them. Returns the addresses that were still registered.
 
-    What is among them was not published, and cannot be any more: its bytes may be deleted.
+    These addresses were not published, and can no longer be: their bytes may be deleted.
     """
     given_up: list[str] = []
-    # Sorted, as above.
+    # Sorted, so that two transactions that end the same registrations do not deadlock.
     for batch in in_batches(sorted(addresses)):
         given_up += tx.execute(
             _GIVE_UP, {"repository_id": repository_id, "addresses": batch}

@@ -1,4 +1,4 @@
-"""Conditions for texts with a prefix, on columns that sort by their UTF-8 bytes."""
+"""SQL conditions for a prefix, on columns that sort by their UTF-8 bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import sqlalchemy as sa
 
 
 def begins_with(column: sa.ColumnElement[str], prefix: str) -> list[sa.ColumnElement[bool]]:
-    """Conditions as a range of the key: LIKE ignores case on SQLite, and uses no index there."""
+    """Returns the conditions for a prefix, as a range. LIKE ignores case on SQLite, and uses no
+    index there."""
     if not prefix:
         return []
     conditions: list[sa.ColumnElement[bool]] = [column >= prefix]
@@ -15,10 +16,11 @@ def begins_with(column: sa.ColumnElement[str], prefix: str) -> list[sa.ColumnEle
 
 
 def behind(prefix: str) -> str | None:
-    """The first text that sorts behind all that begin with `prefix`; None if there is none."""
+    """Returns the first text that sorts after all texts with the prefix, or None if there is
+    none."""
     kept = prefix.rstrip("\U0010ffff")
     if not kept:
         return None
     code = ord(kept[-1]) + 1
-    # Surrogates are no characters, and cannot be sent to a database.
+    # Surrogates are no characters: a database does not accept them.
     return kept[:-1] + chr(0xE000 if code == 0xD800 else code)

@@ -1,7 +1,7 @@
-"""Queries: projects, which hold collections and further projects.
+"""Queries: projects, which contain collections and other projects.
 
-A thing in a project ends when the first of itself and the projects above it does: `lineage_of` has
-what that takes.
+An item in a project ends at the earliest date of the item and the projects above it. `lineage_of`
+returns these projects.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ebbtide.store.metadata.prefixes import begins_with
 from ebbtide.store.metadata.schema import projects
 
 DEPTH_MAX: Final = 64
-"""How deep projects may nest."""
+"""The maximal depth of nested projects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectRow:
-    """One project as it is stored. `parent_id` is None for one that is in no other."""
+    """One project as it is stored. `parent_id` is None for a project at the top."""
 
     project_id: str
     repository_id: str
@@ -48,7 +48,8 @@ def _lineage() -> sa.Select[Any]:
     )
     above = sa.select(*_COLUMNS, (start.c.depth + 1).label("depth")).where(
         projects.c.project_id == start.c.parent_id,
-        # A project cannot come to lie below itself; a damaged table must not hang a server.
+        # A project cannot be moved below itself. The limit is for a damaged table, which must not
+        # hang a server.
         start.c.depth < 2 * DEPTH_MAX,
     )
     lineage = start.union_all(above)
@@ -60,14 +61,15 @@ _LINEAGE: Final = _lineage()
 
 
 def lineage_of(tx: Transaction, project_id: str) -> list[ProjectRow]:
-    """The project and all those above it, the innermost first; none where there is no such."""
+    """Returns the project and all projects above it, the innermost first. The list is empty if
+    there is no such project."""
     return [_row(row) for row in tx.execute(_LINEAGE, {"project_id": project_id})]
 
 
 def projects_named(
     tx: Transaction, repository_id: str, parent_id: str | None, name: str
 ) -> list[ProjectRow]:
-    """All projects of that name in one place, trashed and gone ones too."""
+    """Returns all projects of this name in one parent, also trashed and gone ones."""
     return [
         _row(row)
         for row in tx.execute(
@@ -92,8 +94,8 @@ def page_of_projects(
     after: tuple[str, str] = ("", ""),
     amount: int,
 ) -> list[ProjectRow]:
-    """At most `amount` projects of one place behind (name, id), by name and id, of those whose
-    names have the prefix."""
+    """Returns at most `amount` projects of one parent whose names have the prefix, after the pair
+    `after` of name and id, by name and id."""
     rows = tx.execute(
         sa.select(*_COLUMNS)
         .where(
@@ -117,8 +119,8 @@ def projects_in_states(
     after: tuple[str, str] = ("", ""),
     amount: int,
 ) -> list[ProjectRow]:
-    """At most `amount` projects of a repository behind (name, id) that are in `states`, wherever
-    they lie, by name and id."""
+    """Returns at most `amount` projects of a repository that are in `states`, at any depth, after
+    the pair `after` of name and id, by name and id."""
     key = projects.c.project_id
     rows = tx.execute(states.page(key, _COLUMNS, repository_id, after=after, amount=amount))
     return [_row(row) for row in rows]
@@ -126,7 +128,7 @@ def projects_in_states(
 
 @dataclass(frozen=True, slots=True)
 class ProjectLink:
-    """What of a project decides where it lies and when it ends."""
+    """The columns of a project that decide its path and its end."""
 
     parent_id: str | None
     name: str
@@ -134,7 +136,7 @@ class ProjectLink:
 
 
 def read_project_tree(tx: Transaction, repository_id: str) -> dict[str, ProjectLink]:
-    """Every project of a repository, in whatever state, by id."""
+    """Returns every project of a repository, in any state, by id."""
     rows = tx.execute(
         sa.select(
             projects.c.project_id, projects.c.parent_id, projects.c.name, projects.c.expires_at
@@ -144,7 +146,7 @@ def read_project_tree(tx: Transaction, repository_id: str) -> dict[str, ProjectL
 
 
 def insert_project(tx: Transaction, row: ProjectRow) -> None:
-    """Record a project."""
+    """Records a project."""
     values = {name: getattr(row, name) for name in ProjectRow.__dataclass_fields__}
     tx.execute(sa.insert(projects).values(**values | {"properties": dict(row.properties)}))
 
@@ -154,12 +156,12 @@ def update_project(
     project_id: str,
     **values: Any,  # of the columns' own types
 ) -> None:
-    """Change columns of a project."""
+    """Changes columns of a project."""
     tx.execute(sa.update(projects).where(projects.c.project_id == project_id).values(**values))
 
 
 def delete_projects(tx: Transaction, project_ids: list[str]) -> None:
-    """Drop projects, of which no other is below them unless it is dropped as well."""
+    """Deletes projects. Projects below them must be deleted in the same call."""
     tx.execute(sa.delete(projects).where(projects.c.project_id.in_(project_ids)))
 
 

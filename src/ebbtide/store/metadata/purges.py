@@ -1,6 +1,6 @@
-"""Queries: purges, the addresses that they deleted for good, and the keys that sign their records.
+"""Queries: purges, the addresses that they purged, and the keys that sign their records.
 
-Not for: what else refers to an address (`references`).
+Not for: other references to an address (`references`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from ebbtide.store.metadata.schema import purge_keys, purged, purges
 ROWS_PER_PAGE: Final = 50_000
 
 CLOSED: Final = ("deleting", "incomplete")
-"""States of a purge behind its transaction whose files may still be there."""
+"""The states of a purge whose addresses are closed, but whose files may still exist."""
 
-# Made once: much that makes references runs them, and making them takes longer than running them.
+# Built once: many transactions run these statements, and building them takes longer than running
+# them.
 _ANY_PURGED: Final = (
     sa.select(purged.c.address)
     .where(purged.c.repository_id == sa.bindparam("repository_id"))
@@ -34,9 +35,9 @@ _PURGED: Final = sa.select(purged.c.address, purged.c.purge_id).where(
 
 
 def find_purged(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> dict[str, str]:
-    """Those of the addresses that were purged, with the id of the purge.
+    """Returns the purged ones among `addresses`, each with the id of its purge.
 
-    Addresses are taken a bounded number at a time, and none are where nothing was ever purged.
+    `addresses` is read in batches, and not at all if the repository has no purged address.
     """
     if tx.execute(_ANY_PURGED, {"repository_id": repository_id}).first() is None:
         return {}
@@ -50,7 +51,7 @@ def find_purged(tx: Transaction, repository_id: str, addresses: Iterable[str]) -
 def insert_purged(
     tx: Transaction, repository_id: str, purge_id: str, addresses: Iterable[str]
 ) -> None:
-    """Close addresses for good. One that an earlier purge closed stays that purge's."""
+    """Records purged addresses. An address that an earlier purge recorded stays that purge's."""
     now = tx.now()
     for batch in in_batches(addresses):
         known = find_purged(tx, repository_id, batch)
@@ -69,7 +70,7 @@ def insert_purged(
 
 
 def pages_of_closed(tx: Transaction, repository_id: str) -> Iterator[list[str]]:
-    """The addresses that purges closed which have not come to their end."""
+    """Yields the addresses of unfinished purges, in lists of at most ROWS_PER_PAGE."""
     result = tx.execute(
         sa.select(purged.c.address)
         .join(purges, purges.c.purge_id == purged.c.purge_id)
@@ -81,7 +82,7 @@ def pages_of_closed(tx: Transaction, repository_id: str) -> Iterator[list[str]]:
 
 
 def count_purged(tx: Transaction, repository_id: str, purge_id: str) -> int:
-    """How many addresses a purge closed."""
+    """Returns the number of addresses that a purge recorded."""
     count: int = tx.execute(
         sa.select(sa.func.count()).where(
             purged.c.repository_id == repository_id, purged.c.purge_id == purge_id
@@ -92,7 +93,7 @@ def count_purged(tx: Transaction, repository_id: str, purge_id: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeRow:
-    """One purge as the database knows it. `request` and `error` are JSON."""
+    """One purge as it is stored. `request` and `error` are JSON."""
 
     purge_id: str
     repository_id: str
@@ -112,7 +113,7 @@ _COLUMNS: Final = tuple(purges.c[name] for name in PurgeRow.__dataclass_fields__
 
 
 def insert_purge(tx: Transaction, row: PurgeRow) -> None:
-    """Record a purge."""
+    """Records a purge."""
     tx.execute(sa.insert(purges).values(**asdict(row)))
 
 
@@ -121,18 +122,18 @@ def update_purge(
     purge_id: str,
     **values: Any,  # of the columns' own types
 ) -> None:
-    """Change columns of a purge."""
+    """Changes columns of a purge."""
     tx.execute(sa.update(purges).where(purges.c.purge_id == purge_id).values(**values))
 
 
 def find_purge(tx: Transaction, purge_id: str) -> PurgeRow | None:
-    """The purge of that id."""
+    """Returns the purge with this id, or None."""
     row = tx.execute(sa.select(*_COLUMNS).where(purges.c.purge_id == purge_id)).one_or_none()
     return None if row is None else PurgeRow(**row._mapping)
 
 
 def list_purges(tx: Transaction, repository_name: str) -> list[PurgeRow]:
-    """The purges of all repositories that bore the name, the newest first."""
+    """Returns the purges of all repositories that had this name, the newest first."""
     rows = tx.execute(
         sa.select(*_COLUMNS)
         .where(purges.c.repository_name == repository_name)
@@ -142,7 +143,7 @@ def list_purges(tx: Transaction, repository_name: str) -> list[PurgeRow]:
 
 
 def move_records(tx: Transaction, repository_id: str, place: Callable[[str], str]) -> None:
-    """Say where the files of all purges of a repository are from now on: `place` of their ids."""
+    """Sets where the files of all purges of a repository are: at `place` of the purge's id."""
     query = sa.select(purges.c.purge_id).where(purges.c.repository_id == repository_id)
     for purge_id in list(tx.execute(query).scalars()):
         update_purge(tx, purge_id, record_url=place(purge_id))
@@ -150,7 +151,7 @@ def move_records(tx: Transaction, repository_id: str, place: Callable[[str], str
 
 @dataclass(frozen=True, slots=True)
 class PurgeKeyRow:
-    """A key that signs records: the public half in hexadecimal, the other encrypted."""
+    """A key that signs records: its public half in hexadecimal, its private half encrypted."""
 
     key_id: str
     public_key: str
@@ -159,12 +160,12 @@ class PurgeKeyRow:
 
 
 def insert_purge_key(tx: Transaction, row: PurgeKeyRow) -> None:
-    """Keep a key."""
+    """Records a key."""
     tx.execute(sa.insert(purge_keys).values(**asdict(row)))
 
 
 def list_purge_keys(tx: Transaction) -> list[PurgeKeyRow]:
-    """All keys, the newest first."""
+    """Returns all keys, the newest first."""
     rows = tx.execute(
         sa.select(purge_keys).order_by(purge_keys.c.created_at.desc(), purge_keys.c.key_id)
     )

@@ -1,6 +1,6 @@
-"""Queries: what a run closes and drops of commits, and how it is put back.
+"""Queries: the commits that a run closed or forgot, and restoring their records.
 
-Not for: closing and dropping (`ebbtide.store.collecting`).
+Not for: closing and forgetting (`ebbtide.store.collecting`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _DROPPED: Final = (
     commits.c.committer,
     commits.c.metadata,
 )
-"""What `forget` empties, and by which id."""
+"""The id of a commit, and the columns that `forget` empties."""
 
 
 def record_rows(
     tx: Transaction, repository_id: str, commit_ids: Collection[str]
 ) -> list[dict[str, Any]]:
-    """What is dropped when the records of commits are, by column; not of content of collections."""
+    """Returns the columns that forgetting these commits would empty, one mapping for each commit.
+    Contents of collections are left out."""
     found: list[dict[str, Any]] = []
     for batch in in_batches(sorted(commit_ids)):
         rows = tx.execute(
@@ -45,8 +46,8 @@ def record_rows(
 
 
 def closed_rows(tx: Transaction, repository_id: str, *, run_id: str) -> list[dict[str, Any]]:
-    """`commit_id`, `tree_id` and `tree_checksum` of the commits that a run closed and that have
-    their records."""
+    """Returns `commit_id`, `tree_id` and `tree_checksum` of the commits that a run closed and whose
+    records still exist."""
     rows = tx.execute(
         sa.select(commits.c.commit_id, commits.c.tree_id, commits.c.tree_checksum).where(
             commits.c.repository_id == repository_id,
@@ -60,7 +61,8 @@ def closed_rows(tx: Transaction, repository_id: str, *, run_id: str) -> list[dic
 def put_back_records(
     tx: Transaction, repository_id: str, records: Sequence[Mapping[str, Any]], *, run_id: str
 ) -> None:
-    """Fill the stubs that a run left with what they had. Stubs of other runs stay."""
+    """Restores the commit records that run `run_id` forgot. Stubs of other runs stay as they
+    are."""
     for record in records:
         values = {name: value for name, value in record.items() if name != "commit_id"}
         tx.execute(
@@ -77,7 +79,7 @@ def put_back_records(
 def lease_commits(
     tx: Transaction, repository_id: str, commit_ids: Collection[str], *, until: datetime
 ) -> None:
-    """Promise the data of commits until then, or for as long as was promised before."""
+    """Leases commits until `until`. A longer lease stays. Tombstoned commits are left out."""
     later = sa.case(
         (commits.c.leased_until > until, commits.c.leased_until),
         else_=sa.literal(until, commits.c.leased_until.type),

@@ -1,7 +1,7 @@
-"""Queries: what refers to addresses, but for the trees of commits: what is staged, writes, copies;
-and the commits and refs by which the trees are found.
+"""Queries: references to addresses outside the trees of commits: staged entries, writes and copies.
+Also the commits and refs that lead to the trees.
 
-Not for: whether a reference is in anybody's way (`ebbtide.purge`).
+Not for: whether a reference prevents a purge (`ebbtide.purge`).
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from ebbtide.store.metadata.schema import (
 )
 
 AMONG_MAX: Final = 500
-"""So many addresses are asked for by name; for more, each table is read once."""
+"""The most addresses that are queried by name. For more, each table is read once."""
 ROWS_PER_BATCH: Final = 50_000
 
 
 class Addresses(Protocol):
-    """The addresses that are asked about."""
+    """A set of addresses, about which the queries ask."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of addresses."""
 
     def __iter__(self) -> Iterator[str]:
-        """Each once."""
+        """Yields each address once."""
 
     def matches(self, addresses: list[str]) -> list[bool]:
-        """For each of the others whether it is one of them."""
+        """Returns for each of `addresses` whether it is in this set."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntactCommit:
-    """A commit, or content of a collection, whose data is there."""
+    """A commit, or content of a collection, that has its data."""
 
     commit_id: str
     tree_id: str
@@ -54,7 +54,7 @@ class IntactCommit:
 
 @dataclass(frozen=True, slots=True)
 class StagedAddress:
-    """A staged entry."""
+    """A staged entry: its token, path and address."""
 
     token: str
     path: str
@@ -62,7 +62,7 @@ class StagedAddress:
 
 
 def list_intact(tx: Transaction, repository_id: str) -> Iterator[IntactCommit]:
-    """All commits and contents whose data nobody let go."""
+    """Yields all commits and contents that have their data: neither closed nor given up."""
     rows = tx.execute(
         sa.select(
             commits.c.commit_id, commits.c.tree_id, commits.c.tree_checksum, commits.c.collection_id
@@ -79,7 +79,8 @@ def list_intact(tx: Transaction, repository_id: str) -> Iterator[IntactCommit]:
 def names_of_commits(
     tx: Transaction, repository_id: str, *, gone_before: datetime
 ) -> dict[str, list[str]]:
-    """The branches and tags, trashed ones too, that point at each commit, sorted."""
+    """Returns the names of the branches and tags that point at each commit: branches first, by
+    name. Trashed refs are included. Refs that expired before `gone_before` are not."""
     found: dict[str, list[str]] = {}
     for table in (branches, tags):
         rows = tx.execute(
@@ -95,7 +96,8 @@ def names_of_commits(
 def names_of_tokens(
     tx: Transaction, repository_id: str, *, gone_before: datetime
 ) -> dict[str, str]:
-    """The branch, perhaps a trashed one, of each staging token, sealed ones too."""
+    """Returns the name of the branch of each staging token, also of sealed tokens and of trashed
+    branches."""
     rows = tx.execute(
         sa.select(branches.c.name, branches.c.staging_token, branches.c.sealed_tokens).where(
             branches.c.repository_id == repository_id, _is_there(branches, gone_before)
@@ -111,7 +113,7 @@ def _is_there(table: sa.Table, gone_before: datetime) -> sa.ColumnElement[bool]:
 def staged_among(
     tx: Transaction, repository_id: str, addresses: Addresses
 ) -> Iterator[StagedAddress]:
-    """What is staged, under whatever token, at one of the addresses."""
+    """Yields the staged entries, under any token, that have one of the addresses."""
     query = sa.select(staged.c.address, staged.c.token, staged.c.path).where(
         staged.c.repository_id == repository_id, staged.c.address.is_not(None)
     )
@@ -121,7 +123,7 @@ def staged_among(
 
 @dataclass(frozen=True, slots=True)
 class StagedPlace:
-    """Where an address is staged: on which branch, at which path, since when."""
+    """A place where an address is staged: the branch, the path, and the date."""
 
     branch: str
     path: str
@@ -132,7 +134,8 @@ class StagedPlace:
 def staged_places(
     tx: Transaction, repository_id: str, address: str, *, gone_before: datetime
 ) -> list[StagedPlace]:
-    """Where an address is staged on branches that are not gone, by branch and path."""
+    """Returns the places where an address is staged on branches that are not gone, by branch and
+    path."""
     rows = tx.execute(
         sa.select(staged.c.token, staged.c.path, staged.c.mtime).where(
             staged.c.repository_id == repository_id, staged.c.address == address
@@ -158,7 +161,7 @@ def staged_places(
 
 
 def writes_among(tx: Transaction, repository_id: str, addresses: Addresses) -> Iterator[str]:
-    """Addresses that are being written."""
+    """Yields which of these addresses are being written."""
     query = sa.select(pending.c.address).where(
         pending.c.repository_id == repository_id, pending.c.ends_at > tx.now()
     )
@@ -166,7 +169,7 @@ def writes_among(tx: Transaction, repository_id: str, addresses: Addresses) -> I
 
 
 def copies_among(tx: Transaction, repository_id: str, addresses: Addresses) -> Iterator[str]:
-    """Addresses of copies that a reading which is under way must know of."""
+    """Yields which of these addresses belong to copies that a current reading needs."""
     oldest = (
         sa.select(sa.func.min(readings.c.started_at))
         .where(readings.c.repository_id == repository_id, readings.c.ends_at > tx.now())
@@ -196,10 +199,11 @@ def _among(
 def drop_staged(
     tx: Transaction, repository_id: str, entries: Collection[StagedAddress], *, oldest_token: str
 ) -> None:
-    """Drop staged entries, each if it still has its address.
+    """Drops staged entries, if they still have their addresses.
 
-    A commit that is being made of one of them must not be published: publishing compares sealed
-    tokens, and `oldest_token`, a fresh and empty one, is put behind those of its branch.
+    A commit that is being made of a dropped entry must not be published. Publishing compares sealed
+    tokens. Therefore `oldest_token`, which is new and empty, is added as the oldest sealed token of
+    each affected branch.
     """
     if not entries:
         return

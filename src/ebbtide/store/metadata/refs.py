@@ -1,6 +1,6 @@
-"""Queries that branches and tags have in common: both are names of commits, with one lifecycle.
+"""Queries that branches and tags share. Both are names of commits, with one lifecycle.
 
-A name belongs to at most one branch or tag that is not trashed; any number of trashed ones may bear
+A name belongs to at most one branch or tag that is not trashed. Any number of trashed ones can have
 it. Not for: staging (`branches`).
 """
 
@@ -21,37 +21,37 @@ from ebbtide.store.metadata.prefixes import begins_with
 
 
 class RefRow(Protocol):
-    """What a row of either table has."""
+    """The fields that a row of `branches` and a row of `tags` share."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def ref_id(self) -> str:
-        """Never changes, and belongs to no other."""
+        """The id of the ref. It is unique, and never changes."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name of the ref, for people."""
 
     @property
     def commit_id(self) -> str:
-        """Where it points."""
+        """The commit that the ref points at."""
 
     @property
     def created_at(self) -> datetime:
-        """When it was made."""
+        """The time when the ref was made."""
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it goes to the trash, or went."""
+        """The time when the ref goes to the trash, or went there."""
 
 
 Row = TypeVar("Row", bound=RefRow)
 
 
 class RefTable(Generic[Row]):
-    """The branches, or the tags, of all repositories. `row` is a dataclass with a field for each
-    column but `repository_id`."""
+    """The table of branches, or of tags, of all repositories. `row` is a dataclass with a field for
+    each column except `repository_id`."""
 
     def __init__(
         self, kind: RefKind, table: sa.Table, ref_id: sa.Column[str], row: type[Row]
@@ -61,7 +61,8 @@ class RefTable(Generic[Row]):
         self._ref_id = ref_id
         self._row = row
         self._columns = [table.c[field.name] for field in fields(row)]
-        # Made once: with each request several of these run, and making one takes longer.
+        # Built once: each request runs several of these queries, and building one takes longer than
+        # running it.
         query = sa.select(*self._columns).where(
             table.c.repository_id == sa.bindparam("repository_id"),
             table.c.name == sa.bindparam("name"),
@@ -76,40 +77,38 @@ class RefTable(Generic[Row]):
     def find(
         self, tx: Transaction, repository_id: str, name: str, *, lock: LockMode | None = None
     ) -> Row | None:
-        """The one of that name that is not trashed, by the database's now.
+        """Returns the ref of this name that is not trashed, by the database's clock, or None.
 
-        With `lock`, its row is held until the transaction's end: shared by whoever stages entries
-        under a branch's token, exclusive by whoever changes it.
+        With `lock`, its row is locked until the end of the transaction: shared by transactions that
+        stage entries under a branch's token, exclusively by transactions that change the branch.
         """
         row = tx.execute(
             self._live_by_name[lock],
             {"repository_id": repository_id, "name": name, "now": tx.now()},
         ).one_or_none()
         if row is None or (row.expires_at is not None and row.expires_at <= tx.now()):
-            # The second look is for one that expired while its lock was waited for.
+            # Checked again: the ref may have expired while this transaction waited for the lock.
             return None
         return self._row(**row._mapping)
 
     def require(
         self, tx: Transaction, repository_id: str, name: str, *, lock: LockMode | None = None
     ) -> Row:
-        """As `find`. Raises NotFound `branch_not_found` or `tag_not_found`, saying so if one is in
-        the trash."""
+        """Returns the ref of this name that is not trashed. `lock` is as in `find`. Raises NotFound
+        `branch_not_found` or `tag_not_found` if there is none; the message says so if one of this
+        name has expired."""
         found = self.find(tx, repository_id, name, lock=lock)
         if found is not None:
             return found
         hint = ""
         if self.expired(tx, repository_id, name):
-            hint = (
-                f": it was deleted or has expired, and 'ebbtide {self.kind} restore' may bring it "
-                "back"
-            )
+            hint = f": it was deleted or has expired; 'ebbtide {self.kind} restore' may restore it"
         raise NotFound(f"{self.kind}_not_found", f"there is no {self.kind} {shown(name)}{hint}")
 
     def by_id(
         self, tx: Transaction, repository_id: str, ref_id: str, *, lock: LockMode | None = None
     ) -> Row | None:
-        """The one of that id, trashed or gone too; with `lock` as `find`."""
+        """Returns the ref with this id, also a trashed or gone one. `lock` is as in `find`."""
         query = self._select(repository_id, self._ref_id == ref_id)
         if lock is not None:
             query = query.with_for_update(read=lock == "share", key_share=lock == "exclusive")
@@ -117,7 +116,7 @@ class RefTable(Generic[Row]):
         return None if row is None else self._row(**row._mapping)
 
     def expired(self, tx: Transaction, repository_id: str, name: str) -> list[Row]:
-        """The expired ones of that name, gone ones too, the last to expire first."""
+        """Returns the expired refs of this name, also gone ones, the last to expire first."""
         query = self._select(
             repository_id, self.table.c.name == name, ~is_live(self.table.c.expires_at, tx.now())
         )
@@ -127,7 +126,7 @@ class RefTable(Generic[Row]):
     def all(
         self, tx: Transaction, repository_id: str, *conditions: sa.ColumnElement[bool]
     ) -> Iterator[Row]:
-        """All by name, trashed and gone ones too, but for what `conditions` leave out."""
+        """Yields all refs that meet `conditions` by name, also trashed and gone ones."""
         rows = tx.execute(
             self._select(repository_id, *conditions).order_by(
                 self.table.c.name, self.table.c.created_at, self._ref_id
@@ -144,7 +143,8 @@ class RefTable(Generic[Row]):
         after: str,
         amount: int,
     ) -> list[Row]:
-        """At most `amount` by name and id. `after` is a name, or a name, a blank and an id."""
+        """Returns at most `amount` refs by name and id. `after` is a name, or a name, a blank and
+        an id."""
         name = self.table.c.name
         after_name, _, after_id = after.partition(" ")
         behind = name > after_name
@@ -155,7 +155,7 @@ class RefTable(Generic[Row]):
         return [self._row(**row._mapping) for row in rows]
 
     def insert(self, tx: Transaction, repository_id: str, row: Row) -> None:
-        """Record one."""
+        """Records a ref."""
         values = {field.name: getattr(row, field.name) for field in fields(row)}
         tx.execute(sa.insert(self.table).values(repository_id=repository_id, **values))
 
@@ -166,7 +166,7 @@ class RefTable(Generic[Row]):
         ref_id: str,
         **values: Any,  # of the columns' own types
     ) -> None:
-        """Change columns of one."""
+        """Changes columns of a ref."""
         tx.execute(
             sa.update(self.table)
             .where(self.table.c.repository_id == repository_id, self._ref_id == ref_id)
@@ -176,7 +176,8 @@ class RefTable(Generic[Row]):
     def is_on(
         self, tx: Transaction, repository_id: str, commit_id: str, *, gone_before: datetime
     ) -> bool:
-        """Whether one points at the commit: a trashed one too, unless it expired that early."""
+        """Whether a ref points at the commit. Trashed refs count, refs that expired before
+        `gone_before` do not."""
         query = self._select(
             repository_id,
             self.table.c.commit_id == commit_id,
@@ -193,5 +194,5 @@ class RefTable(Generic[Row]):
 
 
 def is_live(expires_at: sa.Column[datetime], now: datetime) -> sa.ColumnElement[bool]:
-    """Persistent or expiring."""
+    """Returns the SQL condition for a ref that is persistent or expiring at `now`."""
     return sa.or_(expires_at.is_(None), expires_at > now)

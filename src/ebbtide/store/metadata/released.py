@@ -1,7 +1,7 @@
 """Queries: addresses that lost a reference, and staging tokens that no branch has any more.
 
-Whoever drops a reference to an address that was never committed writes it here, in the transaction
-that drops it. Not for: taking them up again (`claims`).
+A transaction that drops a reference to an uncommitted address also records the address here. Not
+for: claiming the addresses (`claims`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ebbtide.store.metadata.engine import Transaction
 from ebbtide.store.metadata.schema import dropped_tokens, released, staged
 
 Sharing = Literal["staged", "committed"] | None
-"""Who else has a staged row's address: nobody, perhaps another staged row, or a commit."""
+"""Who else has a staged row's address: nobody (None), perhaps another staged row, or a commit."""
 
 STAGED: Final = "staged"
 COMMITTED: Final = "committed"
@@ -29,7 +29,7 @@ COMMITTED: Final = "committed"
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A reference that is there no more. `size_bytes` is None where it is not known."""
+    """A dropped reference to an address. `size_bytes` is None if the size is not known."""
 
     address: str
     size_bytes: int | None = None
@@ -44,9 +44,9 @@ def release(
     lease_ttl: timedelta,
     since: datetime | None = None,
 ) -> None:
-    """Let addresses go a lease after `since`, or after the database's now: so long somebody may be
-    reading them still. What lies outside the storage root, or a commit has, is nobody's to let go.
-    """
+    """Records that addresses were released. They are due one lease after `since`, or after the
+    database's time: until then a reader may still use them. Addresses outside the storage root and
+    committed addresses are left out."""
     found = {
         each.address: each
         for each in dropped
@@ -79,9 +79,10 @@ def release_selected(
     *,
     lease_ttl: timedelta,
 ) -> None:
-    """As `release`, for the addresses of the staged rows that meet the conditions, however many.
+    """Releases the addresses of all staged rows that meet the conditions, as `release` does, in one
+    statement.
 
-    On PostgreSQL they must be locked, or nobody may be able to change them meanwhile.
+    On PostgreSQL the caller must have locked these rows, or must otherwise prevent changes to them.
     """
     now = tx.now()
     values: dict[str, Any] = {
@@ -98,7 +99,7 @@ def release_selected(
         .where(
             staged.c.repository_id == repository_id,
             staged.c.address.is_not(None),
-            # As `is_external`: no address of our own has a colon in it.
+            # The condition of `is_external` in SQL: no address of our own contains a colon.
             ~staged.c.address.contains(":"),
             sa.or_(staged.c.sharing.is_(None), staged.c.sharing == STAGED),
             *conditions,
@@ -109,7 +110,7 @@ def release_selected(
 
 
 def retain(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> None:
-    """Take back the release of addresses that a commit has from now on."""
+    """Deletes the records of addresses that are needed again: a commit or a staged row has them."""
     for batch in in_batches(sorted(addresses)):
         tx.execute(
             sa.delete(released).where(
@@ -119,7 +120,8 @@ def retain(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> Non
 
 
 def drop_tokens(tx: Transaction, repository_id: str, tokens: Iterable[str]) -> None:
-    """Leave what is staged under tokens that no branch has from now on to the reclaimer."""
+    """Records tokens that no branch has from now on. The reclaimer drops the rows staged under
+    them."""
     rows = [
         {"repository_id": repository_id, "token": token, "dropped_at": tx.now()}
         for token in sorted(tokens)
@@ -141,14 +143,15 @@ def _insert(
 
 @cache
 def _insert_values(dialect_name: str) -> sa.Insert:
-    """Made once: making it takes longer than running it."""
+    """Built once: building the statement takes longer than running it."""
     insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
     return _merging(insert(released))
 
 
 def _merging(statement: postgresql.Insert | sqlite.Insert) -> sa.Insert:
-    """Another reference to a shared address was dropped before: the later one counts. Nobody is
-    deleting it, since this one was there when it was looked for."""
+    """Completes an insert into `released` for an address that is there already: another reference
+    to it was dropped before. The later `due_at` counts. A claim on the address can be cleared:
+    while this reference existed, the reclaimer found it and did not delete the address."""
     earlier, later = released.c.due_at, statement.excluded.due_at
     return statement.on_conflict_do_update(
         index_elements=["repository_id", "address"],

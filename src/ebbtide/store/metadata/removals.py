@@ -1,4 +1,4 @@
-"""Queries: the record of gone repositories that a run collected whole, which outlasts them."""
+"""Queries: records of gone repositories that a run collected. They outlast the repositories."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ebbtide.store.metadata.schema import removals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A repository whose storage run `run_id` emptied. `report` is that run's, as its JSON;
-    `finished_at` is None until OWNER and the repository's rows went, too."""
+    """A gone repository whose storage run `run_id` emptied, with the run's `report` as JSON.
+    `finished_at` is None until OWNER is closed and the repository's rows are deleted."""
 
     repository_id: str
     run_id: str
@@ -31,13 +31,13 @@ _COLUMNS: Final = tuple(removals.c[field.name] for field in fields(Removal))
 
 
 def read_removal(tx: Transaction, repository_id: str) -> Removal | None:
-    """The record of one repository."""
+    """Returns the record of one repository, or None."""
     found = _removals(tx, removals.c.repository_id == repository_id)
     return found[0] if found else None
 
 
 def removals_named(tx: Transaction, name: str) -> list[Removal]:
-    """The records of all repositories of that name, the newest first."""
+    """Returns the records of all repositories that had this name, the newest first."""
     return _removals(tx, removals.c.name == name)
 
 
@@ -47,12 +47,12 @@ def _removals(tx: Transaction, condition: sa.ColumnElement[bool]) -> list[Remova
 
 
 def insert_removal(tx: Transaction, removal: Removal) -> None:
-    """Record that a storage was emptied."""
+    """Records that a run emptied a storage."""
     tx.execute(sa.insert(removals).values(asdict(removal)))
 
 
 def finish_removal(tx: Transaction, repository_id: str) -> None:
-    """Record that nothing is left to go."""
+    """Records that the removal is finished."""
     tx.execute(
         sa.update(removals)
         .where(removals.c.repository_id == repository_id)

@@ -1,4 +1,4 @@
-"""Queries: the store's own record, repositories and their policies."""
+"""Queries: the record of the store itself, repositories and their policies."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ebbtide.store.metadata.schema import (
 
 @dataclass(frozen=True, slots=True)
 class RepositoryInfo:
-    """One repository. `storage_url` is its root, normalized. `tombstoned_by` names the run that
-    collects it: it is gone for good then, whatever the time."""
+    """One repository. `storage_url` is its normalized storage root. `tombstoned_by` names the run
+    that collects it: the repository is then gone for good, whatever the time."""
 
     repository_id: str
     name: str
@@ -39,7 +39,7 @@ class RepositoryInfo:
     tombstoned_by: str | None = None
 
     def state_at(self, now: datetime, *, trash_time: timedelta) -> LifecycleState:
-        """Its state at `now`."""
+        """Returns the lifecycle state of the repository at `now`."""
         if self.tombstoned_by is not None:
             return LifecycleState.GONE
         return state_at(self.expires_at, trash_time=trash_time, now=now)
@@ -49,18 +49,18 @@ _COLUMNS: Final = tuple(repositories.c[field.name] for field in fields(Repositor
 
 
 def read_store_id(tx: Transaction) -> str | None:
-    """The store's id; None in a database that holds tables but no store."""
+    """Returns the store's id, or None if the database has tables but no store."""
     store_id: str | None = tx.execute(sa.select(store_info.c.store_id)).scalar_one_or_none()
     return store_id
 
 
 def insert_store(tx: Transaction, store_id: str) -> None:
-    """Record that the database is a store's."""
+    """Records that this database belongs to the store."""
     tx.execute(sa.insert(store_info).values(store_id=store_id, created_at=tx.now()))
 
 
 def insert_repository(tx: Transaction, info: RepositoryInfo) -> None:
-    """Record a repository. Its root is unique."""
+    """Records a repository. Its storage root must be unique."""
     tx.execute(sa.insert(repositories).values(asdict(info)))
 
 
@@ -69,7 +69,7 @@ def update_repository(
     repository_id: str,
     **values: Any,  # of the columns' own types
 ) -> None:
-    """Change columns of a repository."""
+    """Changes columns of a repository."""
     tx.execute(
         sa.update(repositories)
         .where(repositories.c.repository_id == repository_id)
@@ -78,10 +78,11 @@ def update_repository(
 
 
 def delete_new_repository(tx: Transaction, repository_id: str) -> None:
-    """Drop a repository that was just made, if it is there, and has no rows but those of its
-    making."""
+    """Deletes a repository that was just created, if it exists, with the rows of its creation. It
+    must have no other rows."""
     mine = repositories.c.repository_id == repository_id
-    # Whoever is adding to it is waited for: no row of theirs may be left behind.
+    # Waits for transactions that add rows to the repository, so that none of their rows is left
+    # over.
     tx.execute(sa.select(repositories.c.repository_id).where(mine).with_for_update())
     for table in (owner_epochs, branches, commits):
         tx.execute(sa.delete(table).where(table.c.repository_id == repository_id))
@@ -89,9 +90,10 @@ def delete_new_repository(tx: Transaction, repository_id: str) -> None:
 
 
 def lock_all_repositories(tx: Transaction, mode: LockMode = "exclusive") -> None:
-    """Wait for whoever makes a repository, and make them wait: roots are compared with all.
+    """Locks out other transactions that create, delete or restore a repository. Each of them
+    compares a storage root or a name with those of all repositories.
 
-    Shared by whoever only compares with them.
+    A transaction that only compares takes the lock shared.
     """
     tx.execute(sa.select(store_info.c.store_id).with_for_update(read=mode == "share"))
 
@@ -101,27 +103,28 @@ _BY_NAME: Final = (
     .where(repositories.c.name == sa.bindparam("name"))
     .order_by(repositories.c.expires_at.desc(), repositories.c.repository_id)
 )
-"""Made once: every request runs it, and making it takes longer than running it."""
+"""Built once: every request runs this statement, and building it takes longer than running it."""
 
 
 def repositories_named(tx: Transaction, name: str) -> list[RepositoryInfo]:
-    """All repositories of that name, trashed and gone ones too, the last to expire first."""
+    """Returns all repositories of this name, also trashed and gone ones, the last to expire
+    first."""
     return [RepositoryInfo(**row._mapping) for row in tx.execute(_BY_NAME, {"name": name})]
 
 
 def find_repository(tx: Transaction, name: str) -> RepositoryInfo | None:
-    """The repository of that name that is not trashed, by the database's now."""
+    """Returns the repository of this name that is not trashed, by the database's clock."""
     found = repositories_named(tx, name)
     persistent = next((info for info in found if info.expires_at is None), None)
     if persistent is not None or not found:
-        # The usual case asks nobody for the time.
+        # In the usual case nobody needs to ask for the time.
         return persistent
     now = tx.now()
     return next((i for i in found if i.expires_at is not None and i.expires_at > now), None)
 
 
 def repository_by_id(tx: Transaction, repository_id: str) -> RepositoryInfo | None:
-    """The repository of that id, trashed or gone too."""
+    """Returns the repository with this id, also a trashed or gone one."""
     row = tx.execute(
         sa.select(*_COLUMNS).where(repositories.c.repository_id == repository_id)
     ).one_or_none()
@@ -129,7 +132,7 @@ def repository_by_id(tx: Transaction, repository_id: str) -> RepositoryInfo | No
 
 
 def list_repositories(tx: Transaction) -> list[RepositoryInfo]:
-    """All repositories, trashed and gone ones too, by name and id."""
+    """Returns all repositories, also trashed and gone ones, by name and id."""
     rows = tx.execute(
         sa.select(*_COLUMNS).order_by(repositories.c.name, repositories.c.repository_id)
     )
@@ -145,8 +148,9 @@ def page_of_repositories(
     amount: int,
     search: str = "",
 ) -> list[RepositoryInfo]:
-    """At most `amount` repositories by name and id; those whose names hold `search`. `after` is a
-    name, or a name, a blank and an id. None that a run is collecting."""
+    """Returns at most `amount` repositories in `states`, by name and id. Their names have the
+    prefix and contain `search`. `after` is a name, or a name, a blank and an id. Repositories that
+    a run is collecting are left out."""
     name: sa.ColumnElement[str] = repositories.c.name
     if tx.dialect_name == "postgresql":
         name = sa.collate(name, "C")
@@ -172,14 +176,15 @@ def page_of_repositories(
 
 
 def delete_repository(tx: Transaction, repository_id: str) -> None:
-    """Drop every row of a repository. What outlasts one stays: records of purges and removals."""
+    """Deletes all rows of a repository. Records of purges and removals stay, because they outlast
+    it."""
     for table in reversed(metadata.sorted_tables):
         if "repository_id" in table.columns and table not in (purges, removals):
             tx.execute(sa.delete(table).where(table.c.repository_id == repository_id))
 
 
 def read_policy(tx: Transaction, repository_id: str) -> object:
-    """The policy as it was stored; None where none is set."""
+    """Returns the policy as it was stored, or None if no policy is set."""
     return tx.execute(
         sa.select(repositories.c.policy).where(repositories.c.repository_id == repository_id)
     ).scalar_one()
@@ -190,7 +195,7 @@ def write_policy(
     repository_id: str,
     policy: Mapping[str, Any] | None,  # JSON
 ) -> None:
-    """Set or unset the policy."""
+    """Sets the policy, or unsets it if `policy` is None."""
     tx.execute(
         sa.update(repositories)
         .where(repositories.c.repository_id == repository_id)

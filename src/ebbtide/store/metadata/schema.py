@@ -1,7 +1,7 @@
-"""The tables of the metadata database, on SQLite and PostgreSQL alike.
+"""The tables of the metadata database, the same on SQLite and PostgreSQL.
 
-Not for: queries (one module per table group beside this one) or migrations (`migrations/`, which a
-test holds against these definitions).
+Not for: queries (one module per table group beside this one) or migrations (`migrations/`). A test
+compares the migrations with these definitions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from ebbtide.model import EPOCH, ONE_MICROSECOND
 
 
 class Timestamp(sa.types.TypeDecorator[datetime]):
-    """An aware UTC datetime as integer microseconds since 1970, alike on every database."""
+    """An aware UTC datetime, stored as integer microseconds since 1970 on every database."""
 
     impl = sa.BigInteger
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, _dialect: sa.Dialect) -> int | None:
-        """Refuse naive datetimes: a zone that was guessed is a date that is wrong."""
+        """Converts an aware datetime to microseconds. Raises ValueError for a naive one: a guessed
+        zone gives a wrong date."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -30,30 +31,30 @@ class Timestamp(sa.types.TypeDecorator[datetime]):
         return (value - EPOCH) // ONE_MICROSECOND
 
     def process_result_value(self, value: int | None, _dialect: sa.Dialect) -> datetime | None:
-        """An aware datetime, UTC."""
+        """Converts microseconds to an aware UTC datetime."""
         return None if value is None else EPOCH + value * ONE_MICROSECOND
 
 
 class IdList(sa.types.TypeDecorator[tuple[str, ...]]):
-    """A short list of ids (no blanks in them) as text: parents of a commit, sealed tokens."""
+    """A short list of ids without blanks, stored as text: parents of a commit, sealed tokens."""
 
     impl = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: tuple[str, ...] | None, _dialect: sa.Dialect) -> str | None:
-        """Joined by blanks."""
+        """Joins the ids with blanks."""
         return None if value is None else " ".join(value)
 
     def process_result_value(
         self, value: str | None, _dialect: sa.Dialect
     ) -> tuple[str, ...] | None:
-        """Split at blanks; the empty text is the empty list."""
+        """Splits the text at blanks. The empty text is the empty list."""
         return None if value is None else tuple(value.split())
 
 
 Json = sa.JSON
 PathText = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-"""Text that sorts by its UTF-8 bytes on both databases, as Python sorts `str`."""
+"""Text that sorts by its UTF-8 bytes on both databases, as `str` sorts in Python."""
 
 metadata = sa.MetaData(
     naming_convention={
@@ -65,7 +66,7 @@ metadata = sa.MetaData(
 )
 
 
-def _table(name: str, *columns: Any, **options: Any) -> sa.Table:  # SchemaItem of any sort
+def _table(name: str, *columns: Any, **options: Any) -> sa.Table:  # SchemaItem of any kind
     return sa.Table(name, metadata, *columns, **options)
 
 
@@ -92,7 +93,7 @@ promised_times = _table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("microseconds", sa.BigInteger, nullable=False),
 )
-"""How long the store promises things for, by the name of the setting: see `store/promises.py`."""
+"""How long the store's promises last, by the name of the setting (`store/promises.py`)."""
 
 repositories = _table(
     "repositories",
@@ -105,9 +106,10 @@ repositories = _table(
     sa.Column("tombstoned_by", sa.Text, nullable=True),
     sa.Column("policy", Json(none_as_null=True), nullable=True),
 )
-"""Whoever changes a ref, policy or hold takes this row shared; the fence takes it exclusively. A
-name is unique among what is not trashed (checked under the row of `store_info`). `tombstoned_by`
-names the run that collects the gone repository: nothing brings it back from then on."""
+"""A transaction that changes a ref, policy or hold locks this row, at least in share mode. The
+fence locks it exclusively. A name is unique among repositories that are not trashed; this is
+checked under the row of `store_info`. `tombstoned_by` names the run that collects the gone
+repository. Once it is set, the repository cannot be restored."""
 sa.Index(None, repositories.c.name)
 
 owner_epochs = _table(
@@ -118,8 +120,8 @@ owner_epochs = _table(
     sa.Column("seen_epoch", sa.BigInteger, nullable=False),
     sa.Column("recorded_at", Timestamp, nullable=False),
 )
-"""The pairs that this database wrote, or was about to write, to `_ebbtide/OWNER`, and which epoch
-was there when each was drawn."""
+"""The pairs of epoch and nonce that this database wrote to `_ebbtide/OWNER`, or was about to write.
+`seen_epoch` is the epoch in the file when the pair was drawn."""
 
 branches = _table(
     "branches",
@@ -133,9 +135,9 @@ branches = _table(
     sa.Column("expires_at", Timestamp, nullable=True),
     sa.Column("hidden", sa.Boolean, nullable=False),
 )
-"""`sealed_tokens` has the newest first. A `hidden` branch is left out of lists alone. A name is
-unique among what is not trashed (checked in the transaction, under the repository's row taken
-`FOR UPDATE` by whoever makes or restores a ref)."""
+"""`sealed_tokens` begins with the newest. A `hidden` branch is left out of lists, and nowhere else.
+A name is unique among branches and tags that are not trashed. This is checked in the transaction
+that makes or restores one, which locks the repository's row exclusively."""
 sa.Index(None, branches.c.repository_id, branches.c.name)
 
 tags = _table(
@@ -158,7 +160,7 @@ reflog = _table(
     sa.Column("commit_id", sa.Text, nullable=False),
     sa.Column("left_at", Timestamp, nullable=False),
 )
-"""What a ref pointed at until `left_at`: a root for one lease longer."""
+"""The commits that refs pointed at until `left_at`. Such a commit is a root for one more lease."""
 sa.Index(None, reflog.c.repository_id, reflog.c.left_at)
 
 commits = _table(
@@ -181,10 +183,10 @@ commits = _table(
     sa.Column("given_up_at", Timestamp, nullable=True),
     sa.Column("collection_id", sa.Text, nullable=True),
 )
-"""`tombstoned_by` names the run whose fence passed over the commit: its data may be gone.
-`forgotten_by` names the run that dropped the record: parents, date and run stay as a stub; tree,
-message and metadata are emptied. `given_up_*`: an operator gave a damaged commit up. A row with
-`collection_id` is content that was made for a collection, and no part of any history."""
+"""`tombstoned_by` names the run whose fence closed the commit: its data may be deleted.
+`forgotten_by` names the run that forgot the record. Parents, date and run then stay as a stub;
+tree, message and metadata are emptied. `given_up_*`: an operator gave up a damaged commit. A row
+with a `collection_id` is content that was made for a collection. It is no part of any history."""
 
 projects = _table(
     "projects",
@@ -198,7 +200,8 @@ projects = _table(
     sa.Column("modified_at", Timestamp, nullable=False),
     sa.Column("expires_at", Timestamp, nullable=True),
 )
-"""Projects nest. One whose parent is trashed is trashed as well, whatever its own `expires_at`."""
+"""Projects can be in projects. If the parent of a project is trashed, so is the project, whatever
+its own `expires_at` says."""
 sa.Index(None, projects.c.repository_id, projects.c.parent_id, projects.c.name)
 sa.Index(None, projects.c.parent_id)
 
@@ -220,7 +223,8 @@ collections = _table(
     sa.Column("modified_at", Timestamp, nullable=False),
     sa.Column("expires_at", Timestamp, nullable=True),
 )
-"""`content_id` is a row of `commits`. With `replication_desired` 0 it does not keep the data."""
+"""`content_id` is a row of `commits`. If `replication_desired` is 0, the collection does not keep
+its data."""
 sa.Index(None, collections.c.project_id, collections.c.name)
 sa.Index(None, collections.c.repository_id, collections.c.content_hash)
 
@@ -243,7 +247,7 @@ collection_versions = _table(
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
     sa.Column("modified_at", Timestamp, nullable=False),
 )
-"""Earlier versions that somebody asked to keep. They last as long as their collection."""
+"""Kept earlier versions of collections. A version lasts as long as its collection."""
 sa.Index(None, collection_versions.c.repository_id)
 
 removals = _table(
@@ -257,8 +261,9 @@ removals = _table(
     sa.Column("emptied_at", Timestamp, nullable=False),
     sa.Column("finished_at", Timestamp, nullable=True),
 )
-"""A gone repository whose storage a run emptied: from then on only its own files, OWNER and the
-repository's rows are left to go, and once they went `finished_at` says when."""
+"""Gone repositories whose storage a run emptied. From `emptied_at` on only the run's own files,
+OWNER and the repository's rows remain. `finished_at` is the time when OWNER was closed and the rows
+were deleted."""
 
 purges = _table(
     "purges",
@@ -276,8 +281,9 @@ purges = _table(
     sa.Column("closed_at", Timestamp, nullable=True),
     sa.Column("finished_at", Timestamp, nullable=True),
 )
-"""`request` is who asked for what and why; `record_url` the folder of the purge's files. `error` is
-why one was refused, or failed before it had a plan (`kind`, `message`)."""
+"""`request` has the requester, the named things and the reason. `record_url` is the folder of the
+purge's files. `error` (`kind`, `message`) says why a purge was refused, or failed before it had a
+plan."""
 sa.Index(None, purges.c.repository_name)
 
 purge_keys = _table(
@@ -287,7 +293,8 @@ purge_keys = _table(
     sa.Column("secret", sa.LargeBinary, nullable=False),
     sa.Column("created_at", Timestamp, nullable=False),
 )
-"""What signs the records of purges (Ed25519). `secret` is encrypted as those of access keys are."""
+"""The Ed25519 keys that sign the records of purges. `secret` is encrypted like the secrets of
+access keys."""
 
 purged = _table(
     "purged",
@@ -297,8 +304,8 @@ purged = _table(
     sa.Column("purged_at", Timestamp, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Addresses that were deleted for good, ahead of their time. Whoever refers to an address looks
-here in the transaction that makes the reference; no row ever goes while the repository is there."""
+"""Addresses that were purged. A transaction that makes a reference to an existing address looks
+here first. No row is deleted while the repository exists."""
 
 holds = _table(
     "holds",
@@ -325,11 +332,13 @@ staged = _table(
     sa.Column("replaced_sharing", sa.Text, nullable=True),
     sqlite_with_rowid=False,
 )
-"""What a branch holds above its commit. A row without an address hides the path (a delete).
+"""The changes of branches that are not committed yet. A row without an address hides the path (a
+delete).
 
-`sharing` says who else has the address: null is nobody, `staged` perhaps another row, `committed`
-a commit. `replaced_*` is what the last write to the row took the place of; only the statement that
-writes it reads it, which so learns it under the row's own lock."""
+`sharing` says who else has the address: null means nobody, `staged` perhaps another row,
+`committed` a commit. `replaced_*` are the values that the last write to the row replaced. Only the
+statement that writes them reads them, and so reads them under the row's own lock.
+"""
 sa.Index(None, staged.c.address)
 sa.Index(
     "ix_staged_shared_token",
@@ -351,9 +360,10 @@ released = _table(
     sa.Column("attempt_count", sa.Integer, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Addresses that were never committed and that lost a reference, to be deleted from `due_at` on.
-Of one that is `shared`, staged rows are looked for first. `claim_id` is whoever is deleting it:
-until `due_at`, which a claim and a failure put off."""
+"""Addresses that were never committed and that lost a reference. They can be deleted from `due_at`
+on. If an address is `shared`, the reclaimer looks for staged rows with it first. `claim_id` names
+the claim under which it is being deleted. A claim holds until `due_at`; a claim and a failed delete
+both postpone `due_at`."""
 sa.Index(None, released.c.due_at)
 
 dropped_tokens = _table(
@@ -362,7 +372,7 @@ dropped_tokens = _table(
     sa.Column("token", sa.Text, primary_key=True),
     sa.Column("dropped_at", Timestamp, nullable=False),
 )
-"""Staging tokens that no branch has any more; what was staged under them goes step by step."""
+"""Staging tokens that no branch has any more. The rows staged under them are deleted in steps."""
 sa.Index(None, dropped_tokens.c.dropped_at)
 
 pending = _table(
@@ -373,7 +383,8 @@ pending = _table(
     sa.Column("ends_at", Timestamp, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Writes in progress: an address is here before its first byte, until published or ended."""
+"""Writes in progress. An address is here before its first byte is written, until the write is
+published or ends."""
 
 signing_keys = _table(
     "signing_keys",
@@ -382,8 +393,8 @@ signing_keys = _table(
     sa.Column("created_at", Timestamp, nullable=False),
     sa.Column("retired_at", Timestamp, nullable=True),
 )
-"""The newest signs, each that has a secret verifies. A retired one has none any more: its id tells
-what it signed from what nobody signed."""
+"""The newest key signs. Every key that has a secret verifies. The secret of a retired key is
+deleted; its id stays, so that its tokens are told from tokens that no key signed."""
 
 access_keys = _table(
     "access_keys",
@@ -394,7 +405,7 @@ access_keys = _table(
     sa.Column("created_at", Timestamp, nullable=False),
     sa.Column("revoked_at", Timestamp, nullable=True),
 )
-"""Who may use the server. `secret` is encrypted by a key that is not in the database."""
+"""The keys for the server. `secret` is encrypted with a key that is not in the database."""
 
 sessions = _table(
     "sessions",
@@ -404,8 +415,9 @@ sessions = _table(
     sa.Column("created_at", Timestamp, nullable=False),
     sa.Column("expires_at", Timestamp, nullable=False),
 )
-"""Who is logged in to the pages, by the SHA-256 of what their browsers hold. `seal` binds the row's
-values together by the key that encrypts secrets: who can write to the database alone makes none."""
+"""Logins to the web pages, by the SHA-256 of the token in the browser's cookie. `seal`
+authenticates the row's values with the key that encrypts secrets: write access to the database
+alone is not enough to make a session."""
 sa.Index(None, sessions.c.expires_at)
 
 upload_tokens = _table(
@@ -417,8 +429,9 @@ upload_tokens = _table(
     sa.Column("token", sa.Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Addresses that were given out and may be uploaded to, and linked or made content of, until
-`expires_at`; one that was used is not here any more. `token` says what each is for."""
+"""Addresses that were given out for uploads. Until `expires_at`, data can be uploaded there, and be
+linked or made content of a collection. The row of a used address is deleted. `token` is the signed
+token, which names the purpose."""
 sa.Index(None, upload_tokens.c.expires_at)
 
 copies = _table(
@@ -428,7 +441,8 @@ copies = _table(
     sa.Column("address", sa.Text, nullable=False),
     sa.Column("made_at", Timestamp, nullable=False),
 )
-"""Staged copies that share an address, for readings that were under way when they were made."""
+"""Addresses that a copy or move staged at a second path. Readings that began before need the
+row."""
 sa.Index(None, copies.c.repository_id, copies.c.made_at)
 
 readings = _table(
@@ -438,7 +452,8 @@ readings = _table(
     sa.Column("started_at", Timestamp, nullable=False),
     sa.Column("ends_at", Timestamp, nullable=False),
 )
-"""Who reads staged entries in several transactions, and until when at most."""
+"""Readings of staged entries in several transactions, with the time when each ends at the
+latest."""
 
 gc_leases = _table(
     "gc_leases",
@@ -448,8 +463,8 @@ gc_leases = _table(
     sa.Column("holder", sa.Text, nullable=True),
     sa.Column("heartbeat_at", Timestamp, nullable=False),
 )
-"""Which run holds the repository. `run_epoch` only grows; `run_id` is null when nobody does.
-`holder` names the process, so that one that died on this machine need not be waited for."""
+"""The run that holds each repository. `run_epoch` only grows; `run_id` is null if no run holds it.
+`holder` names the process, so that nobody waits for one that died on this machine."""
 
 gc_runs = _table(
     "gc_runs",

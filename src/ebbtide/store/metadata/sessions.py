@@ -23,21 +23,21 @@ class SessionRow:
 
 
 def insert_session(tx: Transaction, row: SessionRow) -> None:
-    """Keep a session."""
+    """Records a session."""
     tx.execute(sa.insert(sessions).values(asdict(row)))
 
 
 def find_session(tx: Transaction, token_hash: str) -> SessionRow | None:
-    """The session of that token, ended or not."""
+    """Returns the session with this token hash, also if it has ended."""
     row = tx.execute(sa.select(sessions).where(sessions.c.token_hash == token_hash)).one_or_none()
     return None if row is None else SessionRow(**row._mapping)
 
 
 def delete_session(tx: Transaction, token_hash: str) -> None:
-    """Drop a session, if it is there."""
+    """Deletes a session, if it exists."""
     tx.execute(sa.delete(sessions).where(sessions.c.token_hash == token_hash))
 
 
 def delete_ended_sessions(tx: Transaction) -> None:
-    """Drop every session whose time is over."""
+    """Deletes all sessions that have ended."""
     tx.execute(sa.delete(sessions).where(sessions.c.expires_at <= tx.now()))

@@ -1,6 +1,6 @@
-"""Queries: what branches hold above their commits. A change is an entry, or None for a delete.
+"""Queries: the staged changes of branches. A change is an entry, or None for a delete.
 
-Whatever drops a row releases its address, in the same transaction.
+A transaction that drops a row also releases its address.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _upsert(dialect_name: str) -> sa.Insert:
     insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
     statement = insert(staged)
     written = (*_COLUMNS[1:], staged.c.sharing)
-    # What is replaced is read by the statement itself, under the row's lock: of two that write to
-    # one path at once, the later finds what the earlier one wrote.
+    # The statement itself reads the values that it replaces, under the row's lock. If two
+    # transactions write to one path at once, the later one finds the values of the earlier one.
     return statement.on_conflict_do_update(
         index_elements=["repository_id", "token", "path"],
         set_={column.name: statement.excluded[column.name] for column in written} | _REPLACED,
@@ -71,12 +71,13 @@ def write_staged(
     lease_ttl: timedelta,
     sharing: Sharing = None,
 ) -> None:
-    """Stage changes under a token; each takes the place of an older one of its path there, whose
-    address is released. `sharing` says who else has the addresses of the new ones."""
+    """Stages changes under a token. Each change replaces an older change of the same path under
+    this token, and releases its address. `sharing` says who else has the addresses of the new
+    changes."""
     if not changes:
         return
     statement = _upsert(tx.dialect_name)
-    # In one order everywhere, so that two transactions that stage the same paths never deadlock.
+    # One order everywhere, so that two transactions that stage the same paths never deadlock.
     values = [
         {
             "repository_id": repository_id,
@@ -86,7 +87,7 @@ def write_staged(
         }
         for path in sorted(changes)
     ]
-    # One alone is not given as a list, for which a statement would be put together anew.
+    # A single row is not passed as a list: for a list the statement would be compiled again.
     rows = tx.execute(statement, values if len(values) > 1 else values[0])
     replaced = [
         Dropped(row.replaced_address, row.replaced_size_bytes, row.replaced_sharing)
@@ -101,13 +102,13 @@ _BY_PATHS: Final = sa.select(staged.c.token, *_COLUMNS).where(
     staged.c.token.in_(sa.bindparam("tokens", expanding=True)),
     staged.c.path.in_(sa.bindparam("paths", expanding=True)),
 )
-"""Made once: many requests run it, and making it takes longer than running it."""
+"""Built once: many requests run this statement, and building it takes longer than running it."""
 
 
 def find_staged(
     tx: Transaction, repository_id: str, tokens: Sequence[str], paths: Sequence[str]
 ) -> dict[str, dict[str, Change]]:
-    """What is staged for the paths under each of the tokens: token → path → change."""
+    """Returns the changes staged for `paths` under each of `tokens`: token → path → change."""
     found: dict[str, dict[str, Change]] = {token: {} for token in tokens}
     if not tokens:
         return found
@@ -129,7 +130,7 @@ def page_of_staged(
     after: str = "",
     amount: int,
 ) -> list[tuple[str, Change]]:
-    """At most `amount` changes under one token, by path, of the paths behind `after`."""
+    """Returns at most `amount` changes under one token, by path, from the paths after `after`."""
     rows = tx.execute(
         sa.select(*_COLUMNS)
         .where(
@@ -168,7 +169,7 @@ def delete_staged(
     *,
     lease_ttl: timedelta,
 ) -> int:
-    """Drop the changes of some paths; their number."""
+    """Drops the changes of some paths. Returns their number."""
     count = 0
     for batch in in_batches(paths):
         rows = tx.execute(
@@ -193,8 +194,8 @@ def delete_staged_prefix(
     *,
     lease_ttl: timedelta,
 ) -> int:
-    """Drop the changes of the paths with a prefix; their number. The branch is locked exclusively,
-    so that nobody changes them meanwhile."""
+    """Drops the changes of all paths with a prefix. Returns their number. The caller holds the
+    branch exclusively, so that nobody changes them meanwhile."""
     those = (staged.c.token.in_(tokens), *begins_with(staged.c.path, prefix))
     release_selected(tx, repository_id, those, lease_ttl=lease_ttl)
     return tx.execute(
@@ -205,10 +206,11 @@ def delete_staged_prefix(
 def take_up_staged(
     tx: Transaction, repository_id: str, tokens: Sequence[str], *, lease_ttl: timedelta
 ) -> None:
-    """Drop the changes under sealed tokens, the newest token first, that a commit has from now on.
+    """Drops the changes under sealed tokens, because a commit has them now. `tokens` begins with
+    the newest.
 
-    What newer ones hide of older ones it does not have: that is released. The branch is locked
-    exclusively.
+    The commit does not have a change that a newer one hides: the address of a hidden change is
+    released. The caller holds the branch exclusively.
     """
     taken: set[str] = set()
     for number, token in enumerate(tokens):
@@ -233,7 +235,7 @@ def take_up_staged(
 
 
 def _is_hidden(newer: Sequence[str]) -> sa.ColumnElement[bool]:
-    """Whether a row under one of the newer tokens has the path too."""
+    """Whether a row under one of the newer tokens has the same path."""
     if not newer:
         return sa.false()
     above = staged.alias()
@@ -245,8 +247,8 @@ def _is_hidden(newer: Sequence[str]) -> sa.ColumnElement[bool]:
 
 
 def _keep_shared(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> None:
-    """Addresses that a commit has from now on, and that other rows may have too: nobody releases
-    them any more."""
+    """Marks addresses as committed, where other staged rows may have them too. Nobody releases them
+    any more."""
     kept = sorted(addresses)
     for batch in in_batches(kept):
         tx.execute(
@@ -258,21 +260,22 @@ def _keep_shared(tx: Transaction, repository_id: str, addresses: Iterable[str]) 
             )
             .values(sharing=COMMITTED)
         )
-    # Last: the update has waited for whoever was dropping such a row, and releasing it.
+    # This comes last: the update has waited for transactions that drop such a row and release its
+    # address.
     retain(tx, repository_id, kept)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRow:
-    """An entry that is staged, and who else has its address."""
+    """A staged entry, with `sharing`: who else has its address."""
 
     entry: Entry
     sharing: Sharing
 
 
 def share_row(tx: Transaction, repository_id: str, token: str, path: str) -> StagedRow | None:
-    """The entry that is staged at a path under a token, whose address another row is to have too;
-    None where there is none. The branch is locked exclusively."""
+    """Marks the address of a staged entry as shared, because another row will have it too. Returns
+    the entry, or None if none is staged there. The caller holds the branch exclusively."""
     row = tx.execute(
         sa.update(staged)
         .where(
@@ -288,8 +291,8 @@ def share_row(tx: Transaction, repository_id: str, token: str, path: str) -> Sta
 
 
 def take_row(tx: Transaction, repository_id: str, token: str, path: str) -> StagedRow | None:
-    """The entry that is staged at a path under a token, whose address another row is to have
-    instead: the row goes, and nothing is released. None where there is none."""
+    """Deletes the row of a staged entry without releasing its address, because another row will
+    have it instead. Returns the entry, or None if none is staged there."""
     row = tx.execute(
         sa.delete(staged)
         .where(
@@ -315,7 +318,7 @@ DROPPED_COLUMNS: Final = (staged.c.address, staged.c.size_bytes, staged.c.sharin
 
 
 def dropped_of(rows: Iterable[Any]) -> list[Dropped]:  # Rows of DROPPED_COLUMNS
-    """The references of rows that were dropped."""
+    """Returns the references of dropped rows. Deletes among the rows have none."""
     return [
         Dropped(row.address, row.size_bytes, row.sharing) for row in rows if row.address is not None
     ]

@@ -13,13 +13,13 @@ from ebbtide.store.metadata.schema import promised_times
 
 
 def read_times(tx: Transaction) -> dict[str, timedelta]:
-    """All that are on record."""
+    """Returns all recorded times, by the name of the setting."""
     rows = tx.execute(sa.select(promised_times.c.name, promised_times.c.microseconds))
     return {row.name: row.microseconds * ONE_MICROSECOND for row in rows}
 
 
 def write_times(tx: Transaction, times: Mapping[str, timedelta]) -> None:
-    """Put these in the place of those of the same names."""
+    """Records these times, in place of earlier ones of the same names."""
     tx.execute(sa.delete(promised_times).where(promised_times.c.name.in_(list(times))))
     tx.execute(
         sa.insert(promised_times),

@@ -17,12 +17,14 @@ from ebbtide.store.metadata.schema import signing_keys, upload_tokens
 from ebbtide.store.signing import SigningKey
 
 UNDATED: Final = datetime(9999, 1, 1, tzinfo=UTC)
-"""The date of a key whose transaction may still be open: nobody knows when others sign with it."""
+"""The date of a key whose transaction may still be open. Nobody knows when other processes begin to
+sign with it."""
 
 
 def insert_signing_key(tx: Transaction, key: SigningKey) -> None:
-    """Keep a key, which signs once the transaction is over. It has no date until a later one calls
-    `date_signing_keys`: the older keys sign for as long as this one is open."""
+    """Records a key, which signs from the end of this transaction on. Until then other processes
+    sign with the older keys. A later transaction gives the key its date, with
+    `date_signing_keys`."""
     date_signing_keys(tx)
     tx.execute(
         sa.insert(signing_keys).values(key_id=key.key_id, secret=key.secret, created_at=UNDATED)
@@ -30,7 +32,8 @@ def insert_signing_key(tx: Transaction, key: SigningKey) -> None:
 
 
 def date_signing_keys(tx: Transaction) -> None:
-    """Date the keys that have no date: behind all others, whatever clocks say."""
+    """Gives a date to keys without one. The date is later than those of all other keys, whatever
+    the clocks say."""
     date = signing_keys.c.created_at
     last: datetime | None = tx.execute(sa.select(sa.func.max(date)).where(date < UNDATED)).scalar()
     now = tx.now()
@@ -39,7 +42,7 @@ def date_signing_keys(tx: Transaction) -> None:
 
 
 def read_signing_keys(tx: Transaction) -> list[SigningKey]:
-    """All keys that are not retired, the newest first."""
+    """Returns all keys that are not retired, the newest first."""
     rows = tx.execute(
         sa.select(signing_keys)
         .where(signing_keys.c.secret.is_not(None))
@@ -49,13 +52,13 @@ def read_signing_keys(tx: Transaction) -> list[SigningKey]:
 
 
 def read_verifying_keys(tx: Transaction) -> dict[str, bytes | None]:
-    """The secret of each key by its id; None for those that are retired."""
+    """Returns the secret of each key by its id, or None for a retired key."""
     return {row.key_id: row.secret for row in tx.execute(sa.select(signing_keys))}
 
 
 def retire_signing_keys(tx: Transaction, *, superseded_before: datetime) -> list[str]:
-    """Drop the secrets of the keys that had a newer one before that instant; their ids. The newest
-    key is never among them."""
+    """Retires each key whose next newer key was made before `superseded_before`: deletes its
+    secret. Returns the ids of these keys. The newest key is never retired."""
     keys = tx.execute(
         sa.select(signing_keys).order_by(signing_keys.c.created_at.desc(), signing_keys.c.key_id)
     ).all()
@@ -75,7 +78,7 @@ def retire_signing_keys(tx: Transaction, *, superseded_before: datetime) -> list
 def insert_token(
     tx: Transaction, repository_id: str, address: str, *, expires_at: datetime, token: str
 ) -> None:
-    """Promise that what is uploaded to `address` stays until `expires_at`."""
+    """Records an upload token: data uploaded to `address` stays until `expires_at`."""
     tx.execute(
         sa.insert(upload_tokens).values(
             repository_id=repository_id,
@@ -88,8 +91,8 @@ def insert_token(
 
 
 def find_token(tx: Transaction, repository_id: str, address: str) -> str | None:
-    """The token that was given out for an address; None once it was used, and some time after its
-    end."""
+    """Returns the token that was given out for an address, or None if it was used. An expired token
+    is found until its record is deleted."""
     token: str | None = tx.execute(
         sa.select(upload_tokens.c.token).where(
             upload_tokens.c.repository_id == repository_id, upload_tokens.c.address == address
@@ -99,7 +102,7 @@ def find_token(tx: Transaction, repository_id: str, address: str) -> str | None:
 
 
 def is_outstanding(tx: Transaction, repository_id: str, address: str) -> bool:
-    """Whether the token of an address was neither used nor has expired."""
+    """Whether the token of an address is neither used nor expired."""
     found = tx.execute(
         sa.select(upload_tokens.c.address).where(*_outstanding(tx, repository_id, address))
     )
@@ -109,9 +112,10 @@ def is_outstanding(tx: Transaction, repository_id: str, address: str) -> bool:
 def consume_token(
     tx: Transaction, repository_id: str, address: str, *, lease_ttl: timedelta
 ) -> bool:
-    """Use the token of an address up, and release the address; False when it was used, or has
-    expired by the database's clock."""
-    # Taken, not looked at: on PostgreSQL another transaction may be using it at this moment.
+    """Uses up the token of an address, and releases the address. Returns false if the token was
+    used before, or has expired by the database's clock."""
+    # The row is deleted, not just read: on PostgreSQL another transaction may be using the token at
+    # this moment.
     expires_at = tx.execute(
         sa.delete(upload_tokens)
         .where(*_outstanding(tx, repository_id, address))
@@ -119,13 +123,15 @@ def consume_token(
     ).scalar_one_or_none()
     if expires_at is None:
         return False
-    # Not before the token's end: until then whoever has it can upload to the address again.
+    # The address is released at the token's end, not earlier: until then its holder can upload to
+    # the address again.
     release(tx, repository_id, [Dropped(address)], lease_ttl=lease_ttl, since=expires_at)
     return True
 
 
 def keep_uploads(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> None:
-    """Use the tokens of addresses up that content has from now on. Some may have none."""
+    """Deletes the upload tokens of addresses that content refers to from now on. Some may have no
+    token."""
     for batch in in_batches(sorted(set(addresses))):
         tx.execute(
             sa.delete(upload_tokens).where(

@@ -1,8 +1,8 @@
 """A lock that threads get in the order in which they asked for it.
 
-SQLite has one writer at a time, and keeps no queue: whoever waits looks again after a while, up to
-a tenth of a second. Beside threads that write without a pause a commit looked at the wrong moments
-for most of a minute. Not for: other processes, which still look again.
+SQLite allows one writer at a time and has no queue: a waiting connection polls, up to a tenth of a
+second apart. Beside threads that write without a pause, one commit polled in vain for most of a
+minute. Not for: other processes, which still poll.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from threading import Lock
 
 
 class Turns:
-    """Turns of threads, first come, first served. Nobody gets a second one within the first."""
+    """A first-come, first-served lock for threads. It is not reentrant."""
 
     def __init__(self) -> None:
         self._guard = Lock()
@@ -23,7 +23,7 @@ class Turns:
 
     @contextmanager
     def turn(self, seconds_max: float) -> Iterator[None]:
-        """Alone, for the block. TimeoutError where the turn does not come in time."""
+        """Holds the lock for the block. Raises TimeoutError if the lock is not free in time."""
         self._take(seconds_max)
         try:
             yield
@@ -40,7 +40,7 @@ class Turns:
             self._waiting.append(called)
         try:
             in_time = called.acquire(timeout=seconds_max)
-        except BaseException:  # an interrupt: what may have come meanwhile is passed on
+        except BaseException:  # an interrupt; if the lock came meanwhile, it is passed on
             if not self._leave(called):
                 self._pass_on()
             raise
@@ -48,7 +48,7 @@ class Turns:
             raise TimeoutError
 
     def _leave(self, called: Lock) -> bool:
-        """Whether the turn had not come yet."""
+        """Leaves the queue. Returns false if the lock had been passed to this thread already."""
         with self._guard:
             if called not in self._waiting:
                 return False

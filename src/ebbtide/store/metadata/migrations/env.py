@@ -1,4 +1,4 @@
-"""Run by Alembic: applies the scripts in `versions/` to the connection that it is handed."""
+"""Run by Alembic: applies the scripts in `versions/` to the connection that `migrate` passes."""
 
 from alembic import context
 

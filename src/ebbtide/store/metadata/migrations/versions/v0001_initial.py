@@ -1,7 +1,7 @@
-"""The first tables.
+"""The first version of the tables.
 
-A migration is never edited once released. It speaks of plain column types, not of `schema`, which
-moves on.
+A migration is never edited after its release. It uses plain column types instead of `schema`,
+because `schema` changes later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PATH = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Make every table."""
+    """Creates all tables."""
 
     op.create_table(
         "repositories",
@@ -483,8 +483,8 @@ def upgrade() -> None:
 
 
 def _describe_staged() -> None:
-    """Tell SQLite that the rows of one repository are many. It takes them for ten, as long as
-    nothing else was said, and goes through all of them rather than use another index."""
+    """Tells SQLite's query planner that a repository has many staged rows. Without statistics
+    SQLite assumes ten, and reads all of them instead of using another index."""
     op.execute("ANALYZE")
     for index, figures in (
         ("staged", "1000000 1000000 1000 1"),

@@ -1,4 +1,4 @@
-"""What runs of one repository have aside: brought back, deleted for good, and told in reports."""
+"""The quarantines of one repository: restores their files, deletes them, and reports on them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from ebbtide.gc.sweeping.undoing import Undo
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
-    """The quarantines of one repository. What changes them is done under a hold."""
+class Quarantines:
+    """The quarantines of one repository. A change of a quarantine needs a hold on the
+    repository."""
 
     engine: Engine
     repository: RepositoryFormat
@@ -38,8 +39,8 @@ class Aside:
         under: str,
         sweeps_ended: bool,
     ) -> tuple[bool, dict[str, Any]]:
-        """Bring back what a run moved aside: whether that is all, and what its report says of it.
-        Raises as `Undo.execute`."""
+        """Restores the files that a run quarantined. Returns whether the run is undone completely,
+        and the field `quarantine` of its report. Raises as `Undo.execute`."""
         undo = Undo(
             self.engine,
             self.repository,
@@ -57,14 +58,16 @@ class Aside:
         return undone.is_whole, known | undone.to_json()
 
     def held(self, run_id: str) -> Quarantine:
-        """The record of a run that has something aside. NotFound `not_quarantined`."""
+        """Returns the record of a run that has files in quarantine. Raises NotFound
+        `not_quarantined`."""
         record = quarantine.read(self.repository.storage, run_id)
         if record is None or record.state != "held":
-            raise NotFound("not_quarantined", f"run {run_id} has nothing aside")
+            raise NotFound("not_quarantined", f"run {run_id} has no files in quarantine")
         return record
 
     def purge(self, record: Quarantine, report: RunReport, steps: Steps) -> RunReport:
-        """Delete for good what a run has aside; its report, changed. Failed `storage_error`."""
+        """Deletes the files that a run has in quarantine. Returns the run's report with the new
+        state of the quarantine. Raises Failed `storage_error`."""
         storage = self.repository.storage
         with steps("purge"):
             told = report.quarantine or {}
@@ -77,8 +80,11 @@ class Aside:
         return replace(report, quarantine=self._told(record.run_id, "purged"))
 
     def over(self, plan: Plan) -> Iterator[Quarantine]:
-        """After a sweep of `plan`, the records of runs whose time is over. Those of what came back
-        are dropped as soon as a clean run has seen it and the next may take it."""
+        """Yields the records of quarantines whose time is over, after a sweep of `plan`.
+
+        Deletes the record of an undone or purged quarantine when its restored files are no longer
+        protected, and a clean run has begun since they were restored.
+        """
         now, storage = self.repository.now(), self.repository.storage
         for record in quarantine.read_all(storage):
             is_seen = record.back_at is None or record.back_at < plan.clean_at
@@ -93,24 +99,25 @@ class Aside:
         return quarantine.read(self.repository.storage, run_id) is not None
 
     def has_any(self) -> bool:
-        """Whether something of any run may still be brought back."""
+        """Whether any run has files in quarantine."""
         records = quarantine.read_all(self.repository.storage)
         return any(record.state == "held" for record in records)
 
     def undone_since(self, instant: datetime) -> str | None:
-        """A run of which something came back since. Where that lies no incremental run looks."""
+        """Returns a run that had files restored after `instant`, or None. An incremental run does
+        not look where restored files lie."""
         for record in quarantine.read_all(self.repository.storage):
             if record.back_at is not None and record.back_at > instant:
                 return record.run_id
         return None
 
     def until(self, run_id: str) -> datetime | None:
-        """Until when is kept what a run moved aside; None where it did not."""
+        """Returns the end of a run's quarantine, or None if the run has no record of one."""
         record = quarantine.read(self.repository.storage, run_id)
         return None if record is None else record.until
 
     def _told(self, run_id: str, state: str) -> dict[str, Any]:
-        """What a report says of what a run has aside now."""
+        """Returns the field `quarantine` of a report, with the files that are in quarantine now."""
         left = quarantine.count(self.repository.storage, run_id)
         until = self.until(run_id) if state == "held" else None
         at = None if state == "held" else self.repository.now()
