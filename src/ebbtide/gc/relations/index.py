@@ -106,9 +106,9 @@ class Index:
         return cls(storage, folder, tuple(pointers), read_at, writable, known)
 
     @property
-    def spread(self) -> int:
-        """The number of tasks among which trees and nodes are divided."""
-        return BUCKETS if sum(part.rows for part in self.pointers) >= MANY_POINTERS else 1
+    def is_divided(self) -> bool:
+        """Whether the storage has so many trees and nodes that they are divided among tasks."""
+        return sum(part.rows for part in self.pointers) >= MANY_POINTERS
 
     def names(self, family: Family, bucket: int) -> list[str]:
         """Returns the names of the parts that may have ids of a bucket, sorted. For LOOSE these are
@@ -199,7 +199,7 @@ class Index:
         """
         loose = [part for part in self.listed if part.bucket == LOOSE]
         is_much = len(loose) > SMALL_MAX or any(part.size_bytes >= SMALL_BYTES for part in loose)
-        divided = self.writable and self.spread > 1 and is_much
+        divided = self.writable and self.is_divided and is_much
         return frozenset(part.name for part in loose) if divided else frozenset()
 
 

@@ -35,9 +35,10 @@ from ebbtide.gc.relations.places import Place
 from ebbtide.gc.relations.trees import (
     FLAGGED,
     TREE_NODES,
+    are_divided,
     by_bucket,
+    by_id,
     each_once,
-    spread_over,
 )
 
 LIVE_SCHEMA: Final = make_schema(("key", pa.int64()), ("required", pa.bool_()))
@@ -63,12 +64,12 @@ def node_addresses(
     be left out. When the frame is computed, it raises Refused for the first node that cannot be
     read. A missing node that is not required is ignored.
     """
-    at_once, spread = engine.fetches_at_once, spread_over(engine, index)
+    at_once, is_divided = engine.fetches_at_once, are_divided(engine, index)
 
     def live(batches: Batches) -> Batches:
         wanted_keys = None if asked is None else KeySet(asked)
         table = pa.Table.from_batches(batches, TREE_NODES)
-        for bucket, rows in by_bucket(table, is_divided=spread > 1):
+        for bucket, rows in by_bucket(table, is_divided=is_divided):
             each = each_once([rows.select(FLAGGED.names)])
             writer = _KeyBatches(wanted_keys)
             yield from writer.add(keys_of(place.layout.node_addresses(each.column("node_id"))))
@@ -76,7 +77,7 @@ def node_addresses(
             yield from _read_bucket(place, wanted, index, bucket, writer, at_once=at_once)
             yield from writer.finish()
 
-    return nodes.gathered(spread, "bucket").map(live, LIVE_SCHEMA)
+    return by_id(engine, nodes, index).map(live, LIVE_SCHEMA)
 
 
 def addresses_among(engine: Engine, place: Place, nodes: Frame, asked: KeyArray) -> Frame:
@@ -100,11 +101,11 @@ def addresses_among(engine: Engine, place: Place, nodes: Frame, asked: KeyArray)
 
 def unknown_nodes(engine: Engine, place: Place, nodes: Frame, index: Index) -> Frame:
     """Returns the rows of `nodes` (TREE_NODES) whose nodes the index does not know."""
-    at_once, spread = engine.fetches_at_once, spread_over(engine, index)
+    at_once, is_divided = engine.fetches_at_once, are_divided(engine, index)
 
     def unknown(batches: Batches) -> Batches:
         table = pa.Table.from_batches(batches, TREE_NODES)
-        for bucket, rows in by_bucket(table, is_divided=spread > 1):
+        for bucket, rows in by_bucket(table, is_divided=is_divided):
             wanted = WantedNodes(rows.select(NODES_SCHEMA.names))
             is_known, unchanged = np.zeros(rows.num_rows, np.bool_), index.unchanged()
             for _, part in index.tables(index.names("nodes", bucket), at_once=at_once):
@@ -112,7 +113,7 @@ def unknown_nodes(engine: Engine, place: Place, nodes: Frame, index: Index) -> F
                 is_known[places.to_numpy()] = True
             yield from rows.filter(pa.array(~is_known)).to_batches()
 
-    return nodes.gathered(spread, "bucket").map(unknown, TREE_NODES)
+    return by_id(engine, nodes, index).map(unknown, TREE_NODES)
 
 
 def _read_bucket(

@@ -79,13 +79,13 @@ class _NeededTree:
 
 def tree_nodes(engine: Engine, place: Place, trees: Sequence[Part], index: Index | None) -> Frame:
     """Returns the nodes of those `trees` (parts of TREES_SCHEMA) that stay, as TREE_NODES. A node
-    comes once for each bucket of trees.
+    comes once for each task that reads trees.
 
     Trees that the `index` lacks are added to it. When the frame is computed, it raises Refused for
     the first tree that cannot be read. A missing tree that is not required is ignored.
     """
     folder, at_once = place.folder, engine.fetches_at_once
-    spread = spread_over(engine, index)
+    is_divided = are_divided(engine, index)
 
     def needed(part: Part) -> Batches:
         assert part.name is not None
@@ -95,19 +95,24 @@ def tree_nodes(engine: Engine, place: Place, trees: Sequence[Part], index: Index
         yield from rows.append_column(_BUCKET, buckets).cast(_NEEDED).to_batches()
 
     def nodes(batches: Batches) -> Batches:
-        table = pa.Table.from_batches(batches, _NEEDED)
-        for bucket, rows in by_bucket(table, is_divided=spread > 1):
-            found = _Found()
+        table, found = pa.Table.from_batches(batches, _NEEDED), _Found()
+        for bucket, rows in by_bucket(table, is_divided=is_divided):
             _read_bucket(place, rows, index, bucket, found, at_once=at_once)
-            yield from found.table().to_batches()
+        yield from found.table().to_batches()
 
     given = engine.frame(list(trees), needed, _NEEDED)
-    return given.gathered(spread, "bucket").map(nodes, TREE_NODES)
+    return by_id(engine, given, index).map(nodes, TREE_NODES)
 
 
-def spread_over(engine: Engine, index: Index | None) -> int:
-    """Returns the number of tasks among which trees and nodes are divided."""
-    return engine.task_count if index is None else index.spread
+def are_divided(engine: Engine, index: Index | None) -> bool:
+    """Returns whether trees and nodes are divided among several tasks, by their buckets."""
+    return engine.task_count > 1 if index is None else index.is_divided
+
+
+def by_id(engine: Engine, frame: Frame, index: Index | None) -> Frame:
+    """Returns the rows of trees or nodes in the tasks that read them, each bucket in one task. A
+    task may have several buckets, because a task for each of them would cost 32 starts."""
+    return frame.gathered(engine.task_count if are_divided(engine, index) else 1, "bucket")
 
 
 def by_bucket(table: pa.Table, *, is_divided: bool) -> Iterator[tuple[int, pa.Table]]:
@@ -170,7 +175,7 @@ def _read_bucket(
 
 
 class _Found:
-    """Collects the nodes that a task found in one bucket of trees."""
+    """Collects the nodes that a task found, each once."""
 
     def __init__(self) -> None:
         self._tables: list[pa.Table] = []
