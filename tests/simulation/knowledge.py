@@ -7,7 +7,7 @@ can be opened has all of its files. Not for: what the store should answer, which
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -239,7 +239,7 @@ class Checker:
         """The keys of all that can be opened, and is staged; of closed commits that the log still
         knows, trees and ranges."""
         found: set[str] = set()
-        for keys in self._open().values():
+        for keys in self._open(with_purged_paths=True).values():
             found |= keys
         for url, tree_id, checksum in self.world.database.plain.execute(
             "SELECT storage_url, tree_id, tree_checksum FROM commits JOIN repositories"
@@ -249,8 +249,9 @@ class Checker:
             found |= content.keys - frozenset(content.by_path.values())
         return found
 
-    def _open(self) -> dict[str, frozenset[str]]:
-        """What the database says can be opened or is staged."""
+    def _open(self, *, with_purged_paths: bool = False) -> dict[str, frozenset[str]]:
+        """Returns the keys that can be opened or are staged according to the database. A staged
+        file at a purged path may be missing, or may have been written after the purge."""
         found: dict[str, frozenset[str]] = {}
         gone = micros(self.world.clock.now - TRASH)
         plain = self.world.database.plain
@@ -267,10 +268,13 @@ class Checker:
             ).fetchall():
                 content = self.content(prefix, tree_id, checksum)
                 found[f"commit {commit_id}"] = content.keys
-            found["what is staged"] = self._staged(repository_id, prefix, gone)
+            purged = frozenset() if with_purged_paths else self.known.purged_paths
+            found["what is staged"] = self._staged(repository_id, prefix, gone, purged)
         return found
 
-    def _staged(self, repository_id: str, prefix: str, gone: int) -> frozenset[str]:
+    def _staged(
+        self, repository_id: str, prefix: str, gone: int, without: Collection[str]
+    ) -> frozenset[str]:
         plain = self.world.database.plain
         tokens = {
             token
@@ -288,7 +292,7 @@ class Checker:
                 " AND address IS NOT NULL",
                 (repository_id,),
             ).fetchall()
-            if token in tokens and path not in self.known.purged_paths
+            if token in tokens and path not in without
         )
 
     def _prefix(self, url: str) -> str:
