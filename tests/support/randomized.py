@@ -70,9 +70,7 @@ class Run:
     sets_end_at: float | None = None
     """When a long run begins no more tests of a set, of which a commit tries some."""
     shares: float = 0.0
-    """The sum of the shares of all tests of a long run."""
-    seconds_per_share: float | None = None
-    """Divided once the first of them begins: others may have gone before."""
+    """The sum of the shares of the tests of a long run that have not begun."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Of tests of this process that nobody has been told of."""
 
@@ -105,7 +103,6 @@ def configure(config: pytest.Config) -> None:
 def share_out(names: Iterable[str]) -> None:
     """The time of a long run is for sets first, then for tests with these volumes, by shares."""
     RUN.shares = sum(VOLUMES[name].share for name in names)
-    RUN.seconds_per_share = None
     if RUN.ends_at is not None:
         now = time.monotonic()
         RUN.sets_end_at = now + SETS_SHARE * (RUN.ends_at - now)
@@ -284,15 +281,24 @@ def _cases(node: str, volume: Volume) -> Iterator[Case]:
         for number in range(volume.cases):
             yield Case(number, seeds.getrandbits(32), volume.seconds)
         return
-    if RUN.seconds_per_share is None:
-        RUN.seconds_per_share = max(RUN.ends_at - time.monotonic(), 0.0) / max(RUN.shares, 1)
-    share = volume.share * RUN.seconds_per_share
-    ends_at = min(time.monotonic() + share, RUN.ends_at)
+    ends_at = time.monotonic() + _time_of(volume, RUN.ends_at)
     number = 0
     while number == 0 or time.monotonic() < ends_at:
         seconds = min(volume.seconds, max(ends_at - time.monotonic(), 1.0))
         yield Case(number, seeds.getrandbits(32), seconds)
         number += 1
+
+
+def _time_of(volume: Volume, run_ends_at: float) -> float:
+    """The seconds of a test that begins now, in a long run.
+
+    They are its share of what is left. So all tests to come pay alike for a case that took longer
+    than its test had time for; those that come last would have none left otherwise.
+    """
+    left = max(run_ends_at - time.monotonic(), 0.0)
+    shares = max(RUN.shares, volume.share)
+    RUN.shares -= volume.share
+    return left * volume.share / shares
 
 
 @contextmanager

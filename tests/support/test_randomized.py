@@ -29,7 +29,6 @@ def volumes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(RUN, name, value)
     monkeypatch.setattr(RUN, "outcomes", {})
     monkeypatch.setattr(RUN, "shares", 0.0)
-    monkeypatch.setattr(RUN, "seconds_per_share", None)
     yield
 
 
@@ -183,6 +182,16 @@ class TestLongRuns:
         self.lasting(time, "drawn", 0.5)()
         assert time.now == pytest.approx(40, abs=1)
         assert [outcome.cases for outcome in RUN.outcomes.values()] == [pytest.approx(60, abs=2)]
+
+    def test_all_that_follow_pay_for_a_case_that_takes_long(self, time: Time) -> None:
+        subject.share_out(["seeded", "seeded", "seeded", "timed"])
+        self.lasting(time, "seeded", 30.0)()
+        assert time.now == 30.0
+        for ends_at in (37.5, 45.0):
+            self.lasting(time, "seeded", 0.5)()
+            assert time.now == pytest.approx(ends_at)
+        self.lasting(time, "timed", 0.5)()
+        assert time.now == pytest.approx(60.0)
 
     def test_no_case_begins_behind_the_end(self, time: Time) -> None:
         subject.share_out(["seeded"])
