@@ -311,14 +311,19 @@ def measure(
         if seconds:
             name = f"bottom-line-{'' if history.has_files else 'inventory-'}{history.scale:g}"
             content = results.read(name) | content
-            incremental = content.get(f"incremental{suffix}")
-            for kind in ("cold", "warm"):
-                clean = content.get(kind + suffix)
-                if incremental and clean:
-                    ratio = incremental["seconds"] / clean["seconds"]
-                    print(f"incremental / {kind}{suffix}: {ratio:.3f}")
-                    content[f"incremental / {kind}{suffix}"] = ratio
+            compare_kinds(content, suffix)
             print(results.write(name, content))
+
+
+def compare_kinds(content: dict[str, Any], suffix: str) -> None:
+    """Adds the ratio of an incremental run to each kind of clean run, and prints it."""
+    incremental = content.get(f"incremental{suffix}")
+    for kind in ("cold", "warm"):
+        clean = content.get(kind + suffix)
+        if incremental and clean:
+            ratio = incremental["seconds"] / clean["seconds"]
+            print(f"incremental / {kind}{suffix}: {ratio:.3f}")
+            content[f"incremental / {kind}{suffix}"] = ratio
 
 
 def collect(

@@ -39,10 +39,10 @@ from ebbtide.store.content.files import checksum_of
 from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.content.ranges import RangeInfo, write_range
 from ebbtide.store.content.trees import Tree, write_tree
+from ebbtide.store.database.commits import CommitRecord, insert_commit
+from ebbtide.store.database.schema import branches
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.branches import BranchRow, insert_branch
-from ebbtide.store.metadata.commits import CommitRecord, insert_commit
-from ebbtide.store.metadata.schema import branches
+from ebbtide.store.refs.queries import BranchRow, insert_branch
 from ebbtide.store.repository import Repository
 
 SEED: Final = 20_240_607

@@ -30,7 +30,7 @@ import psutil
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 
 SEED = 20_240_607
 YEAR = timedelta(days=365)

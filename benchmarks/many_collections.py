@@ -25,13 +25,13 @@ import sqlalchemy as sa
 
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
-from ebbtide.store.contents import ContentChange, Files
+from ebbtide.store.collecting.kept_collections import read_kept
+from ebbtide.store.collections.contents import ContentChange, Files
+from ebbtide.store.collections.queries import CollectionRow, find_collection
+from ebbtide.store.database.schema import collections
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.collections import CollectionRow, find_collection
-from ebbtide.store.metadata.schema import collections
-from ebbtide.store.places import read_kept
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 
 COLLECTIONS = 100_000
 BATCH = 10_000

@@ -46,13 +46,13 @@ from ebbtide.gc.planning.plan import write_plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id, new_id
 from ebbtide.settings import Settings
+from ebbtide.store.access.keys import KeyPair, Role
+from ebbtide.store.database.commits import insert_commit
+from ebbtide.store.database.schema import branches
 from ebbtide.store.embedded import Store
-from ebbtide.store.keys import KeyPair, Role
-from ebbtide.store.metadata.commits import insert_commit
-from ebbtide.store.metadata.schema import branches
 from ebbtide.store.repository import Repository
 
-PROGRAM: Final = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
+PROGRAM: Final = [sys.executable, "-c", "from ebbtide.program import main; main()"]
 NAME: Final = "lake"
 BRANCHES: Final = 20
 PART_ROWS: Final = 50_000

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,14 +107,9 @@ def common(directory: Path) -> dict[str, Any]:
             result = listed.subtract(live).subtract(kept)
             result.write.parquet(str(target))
         with steps("delete"):
-            deleted = 0
-            page: list[str] = []
-            for row in spark.read.parquet(str(target)).toLocalIterator():
-                page.append(row.address)
-                if len(page) == PAGE:
-                    deleted += len(storage.delete(page))
-                    page = []
-            deleted += len(storage.delete(page))
+            rows = spark.read.parquet(str(target)).toLocalIterator()
+            pages = iter(lambda: [row.address for row in islice(rows, PAGE)], [])
+            deleted = sum(len(storage.delete(page)) for page in pages)
         spark.stop()
         shutil.rmtree(target)
         uncommitted.unlink()

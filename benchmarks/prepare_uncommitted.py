@@ -38,9 +38,9 @@ from ebbtide.model import ONE_MICROSECOND
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
 from ebbtide.store.content.layout import new_object_address
+from ebbtide.store.database.engine import Transaction, database_file
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.branches import BranchRow, insert_branch
-from ebbtide.store.metadata.engine import Transaction, database_file
+from ebbtide.store.refs.queries import BranchRow, insert_branch
 from ebbtide.store.repository import Repository
 
 SEED = 20_240_607

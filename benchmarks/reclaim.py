@@ -30,13 +30,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
 from ebbtide.storage import RemoteStorage
-from ebbtide.store import publishing
+from ebbtide.store.commits import publishing
+from ebbtide.store.database.schema import staged as table
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata import staged
-from ebbtide.store.metadata.schema import staged as table
-from ebbtide.store.reclaiming import ReclaimThread
+from ebbtide.store.reclaim.reclaimer import ReclaimThread
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging import queries as staged
+from ebbtide.store.staging.uploads import NewObject
 
 UPLOADS = 40
 COMMIT_ENTRIES = 1000
@@ -157,7 +157,7 @@ def references_not_kept() -> Iterator[None]:
         )
 
     with (
-        patch("ebbtide.store.uploads.write_staged", write),
+        patch("ebbtide.store.staging.uploads.write_staged", write),
         patch.object(publishing, "take_up_staged", take_up),
     ):
         yield

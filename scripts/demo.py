@@ -18,14 +18,14 @@ from io import StringIO
 from itertools import islice
 from pathlib import Path
 
-from ebbtide.cli.app import run
-from ebbtide.cli.text import count_text, short_id, size_text
 from ebbtide.errors import Gone
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.program.app import run
 from ebbtide.retention.decision import decide
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
+from ebbtide.text import count_text, short_id, size_text
 
 NAME = "library"
 FILES = 240

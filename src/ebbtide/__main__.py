@@ -1,6 +1,6 @@
 """The program as `python -m ebbtide`, and the file for `spark-submit`."""
 
-from ebbtide.cli import main
+from ebbtide.program import main
 
 if __name__ == "__main__":
     main()

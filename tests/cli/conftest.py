@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import pytest
 import typer
 
-from ebbtide.cli.app import run
+from ebbtide.program.app import run
 from tests.support.templates import copy_store, old_lake
 
 FIRST_DAY: Final = datetime(2020, 1, 1, tzinfo=UTC)

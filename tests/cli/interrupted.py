@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ebbtide import cli
+from ebbtide import program
 from ebbtide.cli.progress import StepProgress
 from ebbtide.gc.runs import epoch_is_ours
 from ebbtide.gc.sweeping import outcomes
@@ -79,7 +79,7 @@ def main(when: str, number: int, times: str, seconds: float) -> None:
     # What tasks are made of goes with them to worker processes.
     outcomes.epoch_is_ours = slowly  # type: ignore[attr-defined]
     outcomes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
-    cli.main()
+    program.main()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.cli.reference import commands, render
+from ebbtide.program.reference import commands, render
 from tests.cli.conftest import Ebbtide
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The program as a process of its own, with no terminal anywhere."""
     return subprocess.run(
-        [sys.executable, "-c", "from ebbtide.cli import main; main()", *arguments],
+        [sys.executable, "-c", "from ebbtide.program import main; main()", *arguments],
         env={"PATH": "/usr/bin:/bin", **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -33,7 +33,7 @@ def test_help_imports_nothing_slow() -> None:
     """Spark, Arrow, SQLAlchemy and pydantic are imported by the commands that need them."""
     code = """
 import sys
-from ebbtide.cli.app import run
+from ebbtide.program.app import run
 assert run(["--help"]) == 0
 slow = {"pyspark", "pyarrow", "sqlalchemy", "pydantic", "rich"} & set(sys.modules)
 assert not slow, slow
@@ -55,7 +55,7 @@ def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
 
 def test_a_reader_that_has_seen_enough_is_no_error(lake: Ebbtide, tmp_path: Path) -> None:
     """`ebbtide … | head -1` ends without a word on stderr."""
-    script = f"set -o pipefail; {sys.executable} -m ebbtide.cli.reference | head -1"
+    script = f"set -o pipefail; {sys.executable} -m ebbtide.program.reference | head -1"
     shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert shell.stdout == "# The command line\n"
     source = tmp_path / "source"
@@ -64,7 +64,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(lake: Ebbtide, tmp_path: Path
         (source / f"{number:0100}").write_text("")
     lake("fs", "put", "-r", "lake", "main", "x", source)
     one_line = (
-        f"{sys.executable} -c 'from ebbtide.cli import main; main()' "
+        f"{sys.executable} -c 'from ebbtide.program import main; main()' "
         f"--store {tmp_path / 'store'} fs ls lake main -r | true"
     )
     shell = subprocess.run(["bash", "-c", one_line], capture_output=True, text=True, check=False)
@@ -133,8 +133,8 @@ def test_a_defect_shows_no_traceback_unless_asked(
     lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One line, exit code 1, and how to see more."""
-    from ebbtide.cli.app import run
-    from ebbtide.store.catalog import Catalog
+    from ebbtide.program.app import run
+    from ebbtide.store.repositories.catalog import Catalog
 
     def broken(_catalog: Catalog, *, include_expired: bool) -> None:
         raise KeyError(f"left out: {include_expired}")
@@ -161,7 +161,7 @@ def test_no_stdin_at_all(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_ctrl_c(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code that shells expect."""
-    from ebbtide.store.catalog import Catalog
+    from ebbtide.store.repositories.catalog import Catalog
 
     def interrupted(_catalog: Catalog, *, include_expired: bool) -> None:
         del include_expired

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.cli.app import run
+from ebbtide.program.app import run
 from ebbtide.store.completing import known_names
 from tests.cli.conftest import Ebbtide
 from tests.cli.test_gc import SHORT
@@ -149,7 +149,7 @@ def test_nothing_slow_is_imported(store: Path) -> None:
     """A press of a key is answered by the standard library and Typer, which needs pydantic."""
     code = """
 import sys
-from ebbtide.cli.app import run
+from ebbtide.program.app import run
 assert run([]) == 0
 slow = {"pyspark", "pyarrow", "sqlalchemy", "alembic", "rich"} & set(sys.modules)
 assert not slow, slow

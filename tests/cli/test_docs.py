@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.cli.reference import commands
+from ebbtide.program.reference import commands
 from ebbtide.settings import list_settings
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ import typer
 import yaml
 
 from docs.pictures.draw import PICTURES, PLACE
-from ebbtide.cli.reference import Node, commands
+from ebbtide.program.reference import Node, commands
 from tests.cli.test_docs import DOCUMENTS, ROOT
 
 GENERATED = ROOT / "docs" / "cli.md"

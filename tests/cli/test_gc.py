@@ -225,7 +225,7 @@ def test_sizes_of_candidates_alone(
 
 def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install; and without Spark none is needed."""
-    monkeypatch.setattr("ebbtide.gc.spark.java._candidates", list)
+    monkeypatch.setattr("ebbtide.gc.spark.jvm._candidates", list)
     # A test before this one may have left its session.
     monkeypatch.setattr("ebbtide.gc.spark.session._is_active", lambda: False)
     found = lake("gc", "plan", "lake", "--master", "local[1]", "--json", code=1)

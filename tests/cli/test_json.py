@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.cli.reference import commands
+from ebbtide.program.reference import commands
 from tests.cli.conftest import Ebbtide
 from tests.support.program import PROGRAM
 from tests.support.server import new_server
@@ -57,10 +57,21 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
     monkeypatch.setenv("EBBTIDE_TRASH_TIME", "1h")
     told = Told(ebbtide)
-    file = tmp_path / "file"
-    file.write_text("text")
+    (tmp_path / "file").write_text("text")
     told("init", str(tmp_path / "store"))
     told("promises")
+    told_of_repositories_and_objects(told, tmp_path)
+    told_of_refs(told, tmp_path)
+    told_of_projects_and_collections(told, tmp_path)
+    told_of_retention_and_runs(told)
+    told_of_purges_and_keys(told, tmp_path)
+    told("retention unset", "lake")
+    told("gc give-up", "lake", "main~2", "--reason", "x", "--yes")
+    assert names() - told.told - ELSEWHERE.keys() == set()
+
+
+def told_of_repositories_and_objects(told: Told, tmp_path: Path) -> None:
+    file = str(tmp_path / "file")
     told("repo create", "lake")
     told("repo list")
     told("repo show", "lake")
@@ -71,7 +82,7 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     told("repo delete", "pond", "--yes")
     told("repo restore", "pond")
 
-    told("fs put", "lake", "main", "a", str(file))
+    told("fs put", "lake", "main", "a", file)
     told("commit", "lake", "main", "-m", "one", "--date", "2020-01-01T00:00:00Z")
     told("fs ls", "lake", "main")
     told("fs stat", "lake", "main", "a")
@@ -87,10 +98,12 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     told("fs rm", "lake", "main", "c")
     told("reset", "lake", "main", "--yes")
 
+
+def told_of_refs(told: Told, tmp_path: Path) -> None:
     told("branch create", "lake", "dev")
     told("branch list", "lake")
     told("branch expire", "lake", "dev", "--in", "3d")
-    told("fs put", "lake", "dev", "x", str(file))
+    told("fs put", "lake", "dev", "x", str(tmp_path / "file"))
     told("commit", "lake", "dev", "-m", "two", "--date", "2020-01-02T00:00:00Z")
     told("diff", "lake", "main", "dev")
     told("merge", "lake", "dev", "main", "-m", "merged")
@@ -105,6 +118,9 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     told("tag restore", "lake", "v1")
     told("tag delete", "lake", "v1", "--yes")
 
+
+def told_of_projects_and_collections(told: Told, tmp_path: Path) -> None:
+    file = str(tmp_path / "file")
     told("project create", "lake", "p")
     told("project create", "lake", "q")
     told("project list", "lake")
@@ -113,7 +129,7 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     told("project move", "lake", "q", "p")
     told("project delete", "lake", "p/q", "--yes")
     told("project restore", "lake", "p/q")
-    made = told("collection create", "lake", "p/c", str(file))
+    made = told("collection create", "lake", "p/c", file)
     told("collection list", "lake", "p")
     told("collection show", "lake", "p/c")
     told("collection find-hash", "lake", str(made["content_hash"]))
@@ -125,11 +141,13 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     told("collection get", "lake", "p/c", "--to", str(tmp_path / "down"))
     told("collection rm", "lake", "p/c", "a")
     told("collection locators", "lake", "p/c")
-    told("collection create", "lake", "p/d", str(file))
+    told("collection create", "lake", "p/d", file)
     told("collection diff", "lake", "p/c", "p/d")
     told("collection delete", "lake", "p/c", "--yes")
     told("collection restore", "lake", "p/c")
 
+
+def told_of_retention_and_runs(told: Told) -> None:
     told("retention set", "lake", "--default", "keep_last:1")
     told("retention show", "lake", "--commits")
     told("hold add", "lake", "main")
@@ -146,9 +164,12 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     told("gc purge", "lake", str(ran["run_id"]), "--yes")
     told("explain", "lake", "main")
     told("reclaim", "--once")
+
+
+def told_of_purges_and_keys(told: Told, tmp_path: Path) -> None:
     told("purge key")
     told("purge list", "lake")
-    told("fs put", "lake", "main", "z", str(file))
+    told("fs put", "lake", "main", "z", str(tmp_path / "file"))
     purged = told("purge run", "lake", "--reason", "x", "--path", "main:z", "--dry-run")
     told("purge show", str(purged["purge_id"]))
     told("purge resume", str(purged["purge_id"]), "--yes-i-mean", "lake")
@@ -157,9 +178,6 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     key = told("key create")
     told("key list")
     told("key revoke", str(key["access_key_id"]), "--yes")
-    told("retention unset", "lake")
-    told("gc give-up", "lake", "main~2", "--reason", "x", "--yes")
-    assert names() - told.told - ELSEWHERE.keys() == set()
 
 
 def test_bytes_are_no_document(lake: Ebbtide, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from ebbtide.cli import progress
 from ebbtide.cli.progress import StepProgress, reading_text
-from ebbtide.cli.text import time_text
-from ebbtide.gc.meter import Meter, Reading, advance
+from ebbtide.gc.meter import Meter, ProgressReading, advance
+from ebbtide.text import time_text
 from tests.cli.conftest import Ebbtide
 from tests.cli.test_gc import SHORT
 from tests.support.server import eventually
@@ -24,19 +24,19 @@ from tests.support.server import eventually
     ("reading", "ended", "text"),
     [
         (None, False, ""),
-        (Reading("files", 0, 9, False, 3.0), False, ""),
-        (Reading("files", 1_200, None, False, 0.5), False, "1,200 files"),
-        (Reading("files", 1_200, None, False, 4.0), False, "1,200 files, 300 a second"),
+        (ProgressReading("files", 0, 9, False, 3.0), False, ""),
+        (ProgressReading("files", 1_200, None, False, 0.5), False, "1,200 files"),
+        (ProgressReading("files", 1_200, None, False, 4.0), False, "1,200 files, 300 a second"),
         (
-            Reading("files", 1_200, 5_000, True, 4.0),
+            ProgressReading("files", 1_200, 5_000, True, 4.0),
             False,
             "1,200 of about 5,000 files, 300 a second, 0:13 left",
         ),
-        (Reading("nodes", 1_200, 1_000, True, 0.5), False, "1,200 nodes"),
-        (Reading("files", 1_200, 5_000, False, 4.0), True, "1,200 files, 300 a second"),
+        (ProgressReading("nodes", 1_200, 1_000, True, 0.5), False, "1,200 nodes"),
+        (ProgressReading("files", 1_200, 5_000, False, 4.0), True, "1,200 files, 300 a second"),
     ],
 )
-def test_texts(reading: Reading | None, ended: bool, text: str) -> None:
+def test_texts(reading: ProgressReading | None, ended: bool, text: str) -> None:
     """What is not known is left out."""
     assert reading_text(reading, ended=ended) == text
 

@@ -20,8 +20,8 @@ from typing import Final
 import pytest
 import typer
 
-from ebbtide.cli.reference import commands
 from ebbtide.errors import KINDS as ERROR_KINDS
+from ebbtide.program.reference import commands
 from tests.cli.calls import CALLS, Call
 from tests.cli.test_examples import check as check_command_line
 from tests.support.program import Program, Result, in_world, made_world

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ebbtide.store.metadata.commits import find_commits
+from ebbtide.store.database.commits import find_commits
 from tests.gc.lifecycle_model import Bundle, Folder, LifecycleModel
 from tests.gc.lifecycle_users import LifecycleUsers
 from tests.gc.lines import Reader

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import EbbtideError
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.store.content.reading import iterate_entries
-from ebbtide.store.contents import (
+from ebbtide.store.collections.contents import (
     ContentChange,
     Files,
     FromCollection,
@@ -26,10 +25,11 @@ from ebbtide.store.contents import (
     Located,
     Source,
 )
-from ebbtide.store.metadata.collections import find_collection
-from ebbtide.store.metadata.commits import find_commits
+from ebbtide.store.collections.queries import find_collection
+from ebbtide.store.content.reading import iterate_entries
+from ebbtide.store.database.commits import find_commits
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 from tests.gc.lifecycle_model import Bundle, Folder, Given, LifecycleModel, shifted
 from tests.gc.model import Made
 from tests.gc.slow_users import SLOW, Steps

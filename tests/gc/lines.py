@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ebbtide.errors import EbbtideError, Gone
 from ebbtide.gc.steps import Event, Observer
 from ebbtide.store.content.cache import ContentCache
-from ebbtide.store.metadata.commits import CommitRecord
+from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.repository import Repository
 from tests.support.world import World
 

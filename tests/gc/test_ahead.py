@@ -12,8 +12,8 @@ import pytest
 from ebbtide.arrow import texts
 from ebbtide.errors import EbbtideError, Failed, NotFound
 from ebbtide.formats.base import ListingItem
-from ebbtide.gc import ahead
-from ebbtide.gc.ahead import AT_ONCE, TOGETHER, fetched, listed
+from ebbtide.gc import prefetching as ahead
+from ebbtide.gc.prefetching import AT_ONCE, TOGETHER, fetched, listed
 from ebbtide.ids import new_id
 from ebbtide.storage import Storage, base, open_storage
 from tests.support.faulty import FaultyStorage

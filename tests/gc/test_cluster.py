@@ -29,7 +29,7 @@ from ebbtide.retention import Policy
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import wait_for_next_second
 from tests.support.cluster import JAVA_OPTIONS, Cluster, running_cluster
 from tests.support.proxy import Proxy, proxied

@@ -23,7 +23,7 @@ from ebbtide.errors import Failed, Refused
 from ebbtide.gc.frames import Batches
 from ebbtide.gc.spark import connect as module
 from ebbtide.gc.spark.connect import ConnectEngine, connect
-from ebbtide.gc.spark.java import find_java
+from ebbtide.gc.spark.jvm import find_java
 from ebbtide.imports import allow_pandas
 
 ROOT = Path(__file__).parents[2]

@@ -22,9 +22,9 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit, Keeper
 from ebbtide.gc.explaining.explainer import Explainer
+from ebbtide.store.collecting.preparing import Uncommitted
 from ebbtide.store.content.layout import range_address, tree_address
-from ebbtide.store.metadata.schema import pending
-from ebbtide.store.preparing import Uncommitted
+from ebbtide.store.database.schema import pending
 from tests.gc.test_random_stores import EVENTS, PERIODS, Event, History, play
 from tests.support.collections import of, of_files
 from tests.support.engines import INLINE, on_engines

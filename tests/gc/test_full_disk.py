@@ -16,7 +16,7 @@ import pytest
 
 from ebbtide.errors import Failed, disk_full
 from ebbtide.gc.report import RunReport
-from ebbtide.store.metadata.engine import Metadata, Transaction
+from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.repository import Repository
 from tests.support.copies import listing, verify
 from tests.support.faulty import SharedFaultyStorage, with_storage

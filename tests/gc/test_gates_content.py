@@ -15,7 +15,7 @@ from ebbtide.errors import Conflict, Gone
 from ebbtide.store.content import files
 from ebbtide.store.content.layout import tree_address
 from ebbtide.store.content.trees import Tree, read_tree
-from ebbtide.store.metadata.schema import commits
+from ebbtide.store.database.schema import commits
 from tests.support.copies import contents_of
 from tests.support.histories import PlannedWorld
 from tests.support.refusals import check_readable, check_refused, nothing_deleted

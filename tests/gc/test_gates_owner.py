@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide.errors import ExitCode, Refused
 from ebbtide.store.embedded import DATABASE_FILE, Store
-from ebbtide.store.owner import EPOCHS_BEHIND_MAX, OWNER_ADDRESS
+from ebbtide.store.repositories.owner import EPOCHS_BEHIND_MAX, OWNER_ADDRESS
 from tests.support.copies import OpenedWorld, contents_of, listing
 from tests.support.histories import PlannedWorld, Template
 from tests.support.refusals import attempt, check_readable, check_refused, nothing_deleted

@@ -17,7 +17,7 @@ from ebbtide.formats.base import RunHold, unguarded
 from ebbtide.gc.report import EXIT_CODES, RunReport
 from ebbtide.gc.runs import RunFolder, announce_epoch
 from ebbtide.gc.sweeping.outcomes import delete_parts
-from ebbtide.store.leases import beat
+from ebbtide.store.repositories.leases import beat
 from tests.support.copies import listing, tombstoned
 from tests.support.engines import INLINE
 from tests.support.histories import EXPIRED_ONLY, PlannedWorld
@@ -31,7 +31,7 @@ HOLDER = """
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from ebbtide.store.leases import take_lease
+from ebbtide.store.repositories.leases import take_lease
 from tests.support.copies import OpenedWorld
 world = OpenedWorld(Path(sys.argv[1]), now=datetime.fromisoformat(sys.argv[2]))
 context = world.lake.context

@@ -20,7 +20,7 @@ from ebbtide.gc.options import SIZES
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
-from ebbtide.store.metadata.claims import take_apart
+from ebbtide.store.reclaim.claims import take_apart
 from tests.support.dying import Died
 from tests.support.engines import INLINE, on_engines
 from tests.support.randomized import randomized

@@ -17,8 +17,7 @@ import pytest
 from ebbtide.errors import Failed
 from ebbtide.gc.spark.cache import COMMAND_FILE, FOLDERS_MAX, find_cache
 from ebbtide.gc.spark.conf import conf_dir, spark_home
-from ebbtide.gc.spark.java import find_java
-from ebbtide.gc.spark.jvm import SHORT_OPTION, Jvm
+from ebbtide.gc.spark.jvm import SHORT_OPTION, Jvm, find_java
 
 SECONDS_MAX = 30
 JAVA = r"""#!/bin/sh

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from ebbtide.gc.options import Mode
-from ebbtide.store import contents
+from ebbtide.store.collections import contents
 from tests.gc.histories import PlacedMachine, fast_place, run_histories
 from tests.gc.lifecycle_model import LifecycleModel
 from tests.gc.lifecycle_runs import LifecycleRuns

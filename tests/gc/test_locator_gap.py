@@ -16,12 +16,12 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.store.contents import ContentChange, Files, Located
-from ebbtide.store.locators import Signed
-from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.schema import branches, collections, commits, reflog
+from ebbtide.store.collections.contents import ContentChange, Files, Located
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.schema import branches, collections, commits, reflog
+from ebbtide.store.objects.locators import Signed
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 from tests.support.boundaries import HeldMetadata, SteppingMetadata
 from tests.support.world import World
 

@@ -22,9 +22,9 @@ import sqlalchemy as sa
 from ebbtide.errors import Conflict, NotFound
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
-from ebbtide.store.contents import ContentChange, Files, Located
-from ebbtide.store.metadata.schema import collections, commits, pending
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.collections.contents import ContentChange, Files, Located
+from ebbtide.store.database.schema import collections, commits, pending
+from ebbtide.store.staging.uploads import NewObject
 from tests.gc.histories import fast_place
 from tests.support.memory_world import MemoryWorld, Place
 from tests.support.randomized import randomized, sample

@@ -10,8 +10,7 @@ import pytest
 from ebbtide.errors import Refused
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc.relations.mark import Mark, MarkedTrees, write_trees
-from ebbtide.gc.relations.places import Place
-from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.runs import RunFolder, TaskFiles
 from tests.support.engines import INLINE
 from tests.support.world import World
 
@@ -35,7 +34,7 @@ def test_trees_that_may_be_missing(world: World) -> None:
     trees = frozenset(each.tree_id for each in roots.commits)
 
     def live(name: str, *, lenient: frozenset[str]) -> int:
-        place = Place(storage, layout, RunFolder.inside(storage, "0" * 32), name)
+        place = TaskFiles(storage, layout, RunFolder.inside(storage, "0" * 32), name)
         marked = MarkedTrees(recorded=trees, data=trees, lenient=lenient)
         known = write_trees(place.folder, place.prefixed("known"), marked, roots.tree_checksums)
         return Mark.of(INLINE, place, known).live().collect().num_rows

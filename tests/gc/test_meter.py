@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ebbtide.gc.meter import Meter, Reading, advance
+from ebbtide.gc.meter import Meter, ProgressReading, advance
 
 
 def test_counts_from_the_beginning_of_a_step() -> None:
@@ -23,8 +23,8 @@ def test_counts_from_the_beginning_of_a_step() -> None:
 
 def test_what_is_left() -> None:
     """By the rate so far; unknown where nothing is done, and where there was more than expected."""
-    assert Reading("files", 10, 40, False, 5.0).seconds_left == 15.0
-    assert Reading("files", 0, 40, False, 5.0).seconds_left is None
-    assert Reading("files", 50, 40, True, 5.0).seconds_left is None
-    assert Reading("files", 5, None, False, 5.0).seconds_left is None
-    assert Reading("files", 5, 10, False, 0.0).per_second == 0.0
+    assert ProgressReading("files", 10, 40, False, 5.0).seconds_left == 15.0
+    assert ProgressReading("files", 0, 40, False, 5.0).seconds_left is None
+    assert ProgressReading("files", 50, 40, True, 5.0).seconds_left is None
+    assert ProgressReading("files", 5, None, False, 5.0).seconds_left is None
+    assert ProgressReading("files", 5, 10, False, 0.0).per_second == 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import Refused
-from ebbtide.store.owner import OWNER_ADDRESS, Ownership
+from ebbtide.store.repositories.owner import OWNER_ADDRESS, Ownership
 from tests.support.copies import OpenedWorld
 from tests.support.faulty import FaultyStorage, OncePut
 from tests.support.histories import PlannedWorld

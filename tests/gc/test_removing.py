@@ -18,8 +18,8 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.storage import DeleteOutcome
 from ebbtide.storage.local import LocalStorage
+from ebbtide.store.database.schema import commits, pending, purges, readings, upload_tokens
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.schema import commits, pending, purges, readings, upload_tokens
 from tests.gc.killed_removal import LeftWorld
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE

@@ -19,7 +19,7 @@ from ebbtide.settings import Settings
 from ebbtide.storage import clients, open_storage
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.proxy import Proxy, proxied

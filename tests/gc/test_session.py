@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from ebbtide.errors import Failed, InvalidInput
-from ebbtide.gc.spark import java
+from ebbtide.gc.spark import jvm as java
 from ebbtide.gc.spark.conf import (
     check,
     conf_of,
@@ -26,7 +26,7 @@ from ebbtide.gc.spark.conf import (
     read_text,
     resolve,
 )
-from ebbtide.gc.spark.java import find_java
+from ebbtide.gc.spark.jvm import find_java
 from ebbtide.gc.spark.session import launch
 from ebbtide.settings import Settings
 

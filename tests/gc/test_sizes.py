@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.gc.relations import listed
+from ebbtide.gc.relations import listing as listed
 from ebbtide.gc.report import RunReport
 from tests.support.faulty import SharedFaultyStorage, with_storage
 from tests.support.world import World

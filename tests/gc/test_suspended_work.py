@@ -17,10 +17,10 @@ import pytest
 
 from ebbtide.errors import NotFound
 from ebbtide.gc.report import RunReport
-from ebbtide.store import committing, merging
+from ebbtide.store.commits import committing, merging
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import Uploads
+from ebbtide.store.staging.uploads import Uploads
 from tests.gc.lines import (
     AFTER_PLAN,
     POINTS,

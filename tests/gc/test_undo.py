@@ -21,7 +21,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
 from ebbtide.storage import DeleteOutcome, LocalStorage
-from ebbtide.store.metadata.purges import insert_purged
+from ebbtide.store.purges.queries import insert_purged
 from tests.support.dying import Died
 from tests.support.engines import on_engines
 from tests.support.faulty import Hook, SharedFaultyStorage

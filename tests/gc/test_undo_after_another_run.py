@@ -6,7 +6,7 @@ import pytest
 
 from ebbtide.errors import Gone
 from ebbtide.ids import new_id
-from ebbtide.store.collecting import lift_tombstones
+from ebbtide.store.collecting.roots import lift_tombstones
 from tests.support.world import DAY, World
 
 

@@ -22,8 +22,8 @@ from ebbtide.gc.report import RunReport
 from ebbtide.gc.verifying import candidates as candidates_module
 from ebbtide.gc.verifying.findings import DIFFERENCES_FILE, Verification
 from ebbtide.store.content.layout import range_address, tree_address
-from ebbtide.store.metadata.purges import insert_purged
-from ebbtide.store.metadata.schema import repositories
+from ebbtide.store.database.schema import repositories
+from ebbtide.store.purges.queries import insert_purged
 from tests.gc.test_incremental import incremental, make_world
 from tests.gc.test_incremental import run as run_world
 from tests.gc.test_random_stores import EVENTS, PERIODS, Event, History, expected, play

@@ -13,11 +13,16 @@ from typing import Final
 import pytest
 
 from ebbtide.errors import Failed
-from ebbtide.store.contents import ContentChange, Files, FromRef
+from ebbtide.store.collections.contents import ContentChange, Files, FromRef
 from ebbtide.store.embedded import Store
-from ebbtide.store.owner import EPOCHS_BEHIND_MAX, EPOCHS_REMEMBERED, OWNER_ADDRESS, Ownership
+from ebbtide.store.repositories.owner import (
+    EPOCHS_BEHIND_MAX,
+    EPOCHS_REMEMBERED,
+    OWNER_ADDRESS,
+    Ownership,
+)
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 from tests.support.copies import OpenedWorld, listing
 from tests.support.dying import Died
 from tests.support.faulty import FaultyStorage, Hook

@@ -14,7 +14,7 @@ from hypothesis import event, note
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import SIZES, Mode, Sizes
 from ebbtide.gc.steps import Observer
-from ebbtide.store.metadata.commits import find_commits
+from ebbtide.store.database.commits import find_commits
 from tests.gc.lines import Reader
 from tests.gc.slow_users import Witness
 from tests.gc.uncommitted_model import UncommittedModel, is_among

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Conflict
+from ebbtide.store.collecting.preparing import Uncommitted
 from ebbtide.store.content.layout import slice_of
-from ebbtide.store.preparing import Uncommitted
 from tests.gc.committing_users import CommittingUsers
 from tests.gc.slow_users import Steps
 from tests.gc.uncommitted_model import Promise

@@ -9,7 +9,13 @@ import pytest
 from ebbtide.errors import Conflict, Failed, Refused
 from ebbtide.storage import Storage
 from ebbtide.store.embedded import Store
-from ebbtide.store.owner import OWNER_ADDRESS, OwnerFile, Ownership, close_owner, read_owner
+from ebbtide.store.repositories.owner import (
+    OWNER_ADDRESS,
+    OwnerFile,
+    Ownership,
+    close_owner,
+    read_owner,
+)
 from ebbtide.store.repository import Repository
 from tests.support.faulty import FaultyStorage, OncePut
 from tests.support.purging import purge, save

@@ -15,7 +15,7 @@ from ebbtide.ids import new_id
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.verifying import verify
 from ebbtide.settings import Settings
-from ebbtide.store.contents import ContentChange, FromCollection, FromRef, Located
+from ebbtide.store.collections.contents import ContentChange, FromCollection, FromRef, Located
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock

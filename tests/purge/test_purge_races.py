@@ -19,16 +19,17 @@ from ebbtide.purge.purger import Purges
 from ebbtide.purge.scanning import TreeScan
 from ebbtide.purge.verifying import verify
 from ebbtide.storage import DeleteOutcome, LocalStorage
-from ebbtide.store import committing, objects, publishing, sharing
+from ebbtide.store.collections.contents import ContentChange, FromRef
+from ebbtide.store.commits import committing, publishing
+from ebbtide.store.commits.publishing import Publication
 from ebbtide.store.content.layout import OWNER_ADDRESS
-from ebbtide.store.contents import ContentChange, FromRef
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.schema import pending
+from ebbtide.store.database.schema import purges as purges_table
 from ebbtide.store.embedded import Store
-from ebbtide.store.leases import take_lease
-from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.purges import insert_purged
-from ebbtide.store.metadata.schema import pending
-from ebbtide.store.metadata.schema import purges as purges_table
-from ebbtide.store.publishing import Publication
+from ebbtide.store.objects import objects, sharing
+from ebbtide.store.purges.queries import insert_purged
+from ebbtide.store.repositories.leases import take_lease
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE

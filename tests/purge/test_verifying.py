@@ -19,9 +19,9 @@ from ebbtide.purge import verifying
 from ebbtide.purge.purger import PurgeReport, Purges
 from ebbtide.purge.verifying import verify
 from ebbtide.purge.whole import outlast
+from ebbtide.store.database.schema import purged, purges
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.purges import insert_purged
-from ebbtide.store.metadata.schema import purged, purges
+from ebbtide.store.purges.queries import insert_purged
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE

@@ -146,6 +146,11 @@ def test_files(http: httpx.Client) -> None:
     form = {"content": ("name", b"in a form", "text/plain")}
     done(http.put(place, params={"path": "b"}, files=form))
     assert http.get(f"{place}/content", params={"path": "b"}).text == "in a form"
+    versions_of_files(http, made, place)
+
+
+def versions_of_files(http: httpx.Client, made: dict[str, Any], place: str) -> None:
+    """The third version of `made`, which has FILES as its first, and changes of it."""
     changed = done(http.delete(place, params={"path": "a/"}))
     assert (changed["version"], paths(listed(http, place))) == (4, ["b", "big", "c/ü d"])
     done(http.delete(place, params={"path": "big", "keep_version": True}))

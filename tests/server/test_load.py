@@ -22,9 +22,9 @@ import pytest
 from ebbtide.settings import Settings
 from ebbtide.store.content.layout import DATA_PREFIX, range_address
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.branches import require_branch
-from ebbtide.store.metadata.staged import page_of_staged
+from ebbtide.store.refs.queries import require_branch
 from ebbtide.store.repository import Repository
+from ebbtide.store.staging.queries import page_of_staged
 from tests.support.databases import new_database
 from tests.support.load import BRANCHES, KEEP_LAST, PREFIX, Library, Progress, User
 from tests.support.randomized import randomized

@@ -17,8 +17,8 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.settings import Settings
+from ebbtide.store.database.schema import pending, staged
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.schema import pending, staged
 from tests.support.server import WAIT_SECONDS, Server, eventually, new_server
 
 MEGABYTE = 1024 * 1024

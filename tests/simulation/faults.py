@@ -19,11 +19,11 @@ from ebbtide.formats.icechunk.state import read_state
 from ebbtide.gc.sweeping import undoing
 from ebbtide.retention.expiry import Expiry
 from ebbtide.storage import Storage
-from ebbtide.store import owner
-from ebbtide.store.locators import Locators
-from ebbtide.store.metadata.commits import CommitRecord
-from ebbtide.store.metadata.schema import branches
-from ebbtide.store.owner import OWNER_ADDRESS, OwnerFile, Ownership
+from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.database.schema import branches
+from ebbtide.store.objects.locators import Locators
+from ebbtide.store.repositories import owner
+from ebbtide.store.repositories.owner import OWNER_ADDRESS, OwnerFile, Ownership
 from tests.simulation.histories import History
 from tests.simulation.simulation import Simulation, told
 

@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import Final
 
 from ebbtide.errors import EbbtideError
+from ebbtide.store.access.signing import verify
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.reading import iterate_entries
 from ebbtide.store.content.trees import read_tree
-from ebbtide.store.metadata.repositories import repository_by_id
-from ebbtide.store.signing import verify
+from ebbtide.store.repositories.queries import repository_by_id
 from tests.simulation.stage import Violation
 from tests.simulation.world import LEASE, TRASH, Process, World
 

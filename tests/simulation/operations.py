@@ -14,8 +14,8 @@ from ebbtide.errors import NotFound
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.purge.purger import Purges
-from ebbtide.store.contents import ContentChange, FromRef, Located
-from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.collections.contents import ContentChange, FromRef, Located
+from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.simulation.choosing import Chances, Nothing
 from tests.simulation.knowledge import Checker, Given, Known

@@ -27,21 +27,23 @@ import pytest
 from ebbtide.formats import embedded
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.formats.gone import GoneRepository
-from ebbtide.gc import ahead
+from ebbtide.gc import prefetching as ahead
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.relations import protected
 from ebbtide.gc.removing import Remover
 from ebbtide.gc.sweeping import outcomes
 from ebbtide.settings import Settings
-from ebbtide.store import contents, owner, uploads
+from ebbtide.store.access.signing import SigningKey
+from ebbtide.store.access.signing_keys import insert_signing_key
+from ebbtide.store.collections import contents
+from ebbtide.store.database.migrate import upgrade_schema
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.migrate import upgrade_schema
-from ebbtide.store.metadata.repositories import insert_store
-from ebbtide.store.metadata.tokens import insert_signing_key
-from ebbtide.store.promises import promise, times_of
+from ebbtide.store.repositories import owner
+from ebbtide.store.repositories.promises import promise, times_of
+from ebbtide.store.repositories.queries import insert_store
 from ebbtide.store.repository import Repository
-from ebbtide.store.signing import SigningKey
+from ebbtide.store.staging import uploads
 from tests.simulation.bucket import SimulatedBucket
 from tests.simulation.database import Database, SimulatedMetadata
 from tests.simulation.scheduler import Scheduler, Task

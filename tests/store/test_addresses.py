@@ -19,18 +19,18 @@ from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFoun
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
+from ebbtide.store.access.signing import SigningKey, sign, verify
+from ebbtide.store.access.signing_keys import insert_signing_key, read_signing_keys
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import DATA_PREFIX
+from ebbtide.store.database.schema import copies, pending, staged, upload_tokens
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.repositories import (
+from ebbtide.store.repositories.queries import (
     RepositoryInfo,
     insert_repository,
     lock_all_repositories,
 )
-from ebbtide.store.metadata.schema import copies, pending, staged, upload_tokens
-from ebbtide.store.metadata.tokens import insert_signing_key, read_signing_keys
 from ebbtide.store.repository import Repository
-from ebbtide.store.signing import SigningKey, sign, verify
 from tests.support.clock import ManualClock
 from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
 from tests.support.locks import waits_for_a_lock
@@ -645,7 +645,7 @@ def test_a_database_that_fails_while_the_token_is_used_up(
             raise sa.exc.OperationalError("statement", {}, OSError("the disk is full"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"ebbtide.store.uploads.{step}", fail)
+        patch.setattr(f"ebbtide.store.staging.uploads.{step}", fail)
         with raises("database_error"):
             repository.addresses.link("main", "a", token)
     assert everything(repository) == before

@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide.errors import Conflict
 from ebbtide.store.content.layout import TREES_PREFIX
-from ebbtide.store.metadata.branches import require_branch, update_branch
+from ebbtide.store.refs.queries import require_branch, update_branch
 from ebbtide.store.repository import Repository
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
 from tests.support.locks import waits_for_a_lock

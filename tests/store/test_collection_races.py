@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError, Failed
-from ebbtide.store.contents import ContentChange, FromCollection, FromRef, Located
-from ebbtide.store.metadata.collections import find_collection
-from ebbtide.store.metadata.schema import (
+from ebbtide.store.collections.contents import ContentChange, FromCollection, FromRef, Located
+from ebbtide.store.collections.queries import find_collection
+from ebbtide.store.database.schema import (
     collection_versions,
     collections,
     commits,

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Gone, NotFound
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.store.contents import ContentChange, FromCollection, Located
-from ebbtide.store.metadata.collections import find_collection
-from ebbtide.store.metadata.schema import commits, reflog
+from ebbtide.store.collections.contents import ContentChange, FromCollection, Located
+from ebbtide.store.collections.queries import find_collection
+from ebbtide.store.database.schema import commits, reflog
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises

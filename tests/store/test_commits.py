@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict, EbbtideError, InvalidInput
-from ebbtide.store.metadata.schema import pending, reflog, staged
+from ebbtide.store.database.schema import pending, reflog, staged
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict
-from ebbtide.store.metadata.schema import pending, staged
-from ebbtide.store.metadata.staged import Change, write_staged
+from ebbtide.store.database.schema import pending, staged
 from ebbtide.store.repository import Repository
+from ebbtide.store.staging.queries import Change, write_staged
 from tests.support.locks import waits_for_a_lock
 
 pytestmark = pytest.mark.twins

@@ -11,8 +11,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Refused
 from ebbtide.settings import Settings
-from ebbtide.store.content.entries import Entry
-from ebbtide.store.contents import (
+from ebbtide.store.collections.contents import (
     ContentChange,
     FromCollection,
     FromRef,
@@ -20,10 +19,11 @@ from ebbtide.store.contents import (
     Source,
     summary_of,
 )
+from ebbtide.store.collections.queries import find_collection
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.database.commits import CommitRecord, find_commits, require_still_intact
+from ebbtide.store.database.schema import commits
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.collections import find_collection
-from ebbtide.store.metadata.commits import CommitRecord, find_commits, require_still_intact
-from ebbtide.store.metadata.schema import commits
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
-from ebbtide.store import sharing
-from ebbtide.store.collecting import drop_ended
+from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.store.database.schema import branches, copies, pending, readings, staged
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.branches import require_branch
-from ebbtide.store.metadata.copies import begin_reading, end_reading, is_reading, record_copy
-from ebbtide.store.metadata.schema import branches, copies, pending, readings, staged
-from ebbtide.store.metadata.staged import page_of_staged, write_staged
+from ebbtide.store.objects import sharing
+from ebbtide.store.objects.sharing import share_staged
+from ebbtide.store.refs.queries import require_branch
 from ebbtide.store.repository import Repository
-from ebbtide.store.sharing import share_staged
+from ebbtide.store.staging.copies import begin_reading, end_reading, is_reading, record_copy
+from ebbtide.store.staging.queries import Change, page_of_staged, write_staged
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
 from tests.support.locks import waits_for_a_lock
@@ -333,7 +333,7 @@ def test_what_happens_to_the_source_once_it_was_found(
             waiting.pop()(repository)
         return share_staged(*arguments)
 
-    monkeypatch.setattr("ebbtide.store.objects.share_staged", share)
+    monkeypatch.setattr("ebbtide.store.objects.objects.share_staged", share)
     if isinstance(expected, str):
         with raises(expected):
             repository.objects.copy("dev", "b", "dev", "a")
@@ -552,68 +552,17 @@ def test_a_reading_in_pages_misses_nothing_that_was_staged_all_the_time(
         if number < sealed:
             seal(repository, branch)
 
-    def staged_now() -> set[str]:
-        with repository.context.metadata.snapshot() as tx:
-            tokens = require_branch(tx, repository.context.repository_id, branch).tokens
-            found = tx.execute(
-                sa.select(staged.c.address).where(
-                    staged.c.token.in_(tokens), staged.c.address.is_not(None)
-                )
-            )
-            return set(found.scalars())
-
-    def move(kind: str, number: int, to: int) -> None:
-        """Change something; whatever does not work out changes nothing."""
-        clock.advance(MOMENT)
-        visible = [entry.path for entry in repository.objects.walk(branch)]
-        if not visible:
-            return
-        source = visible[number % len(visible)]
-        target = f"{to:02}"
-        try:
-            if kind == "put":
-                repository.objects.put(branch, target, b"")
-            elif kind == "drop":
-                repository.objects.delete(branch, source)
-            elif kind == "seal":
-                repository.commits.commit(branch, "", date=clock.now + DAY)
-            elif kind == "commit":
-                repository.commits.commit(branch, "")
-            else:
-                repository.objects.copy(branch, target, branch, source)
-                if kind == "move" and source != target:
-                    repository.objects.delete(branch, source)
-        except EbbtideError as error:
-            assert error.kind in ("nothing_to_commit", "invalid_date")
-
-    always = staged_now()
+    always = staged_on(repository, branch)
     reading = begin(repository)
     try:
         found: set[str] = set()
-        with repository.context.metadata.snapshot() as tx:
-            tokens = list(require_branch(tx, repository.context.repository_id, branch).tokens)
-        turns = iter(between)
-        seen: set[str] = set()
-        while tokens:
-            token, after = tokens.pop(turn), ""
-            seen.add(token)
-            while True:
-                with repository.context.metadata.snapshot() as tx:
-                    page = page_of_staged(
-                        tx, repository.context.repository_id, token, after=after, amount=2
-                    )
-                found |= {change.address for _, change in page if change is not None}
-                for step in next(turns, []):
-                    move(*step)
-                    committed = {e.address for e in repository.objects.walk(f"{branch}@")}
-                    always &= staged_now() | committed
-                if len(page) < 2:
-                    break
-                after = page[-1][0]
-            if not tokens:
-                with repository.context.metadata.snapshot() as tx:
-                    now = require_branch(tx, repository.context.repository_id, branch).tokens
-                tokens = [each for each in now if each not in seen]
+        steps = iter(between)
+        for page in pages_of(repository, branch, turn):
+            found |= {change.address for _, change in page if change is not None}
+            for step in next(steps, []):
+                change_branch(repository, clock, branch, *step)
+                committed = {e.address for e in repository.objects.walk(f"{branch}@")}
+                always &= staged_on(repository, branch) | committed
         found |= set(recorded(repository))
         found |= {entry.address for entry in repository.objects.walk(f"{branch}@")}
         assert goes_on(repository, reading)
@@ -621,6 +570,69 @@ def test_a_reading_in_pages_misses_nothing_that_was_staged_all_the_time(
     finally:
         end(repository, reading)
         repository.branches.delete(branch)
+
+
+def tokens_of(repository: Repository, branch: str) -> list[str]:
+    with repository.context.metadata.snapshot() as tx:
+        return list(require_branch(tx, repository.context.repository_id, branch).tokens)
+
+
+def staged_on(repository: Repository, branch: str) -> set[str]:
+    """The addresses that are staged on a branch now."""
+    tokens = tokens_of(repository, branch)
+    with repository.context.metadata.snapshot() as tx:
+        found = tx.execute(
+            sa.select(staged.c.address).where(
+                staged.c.token.in_(tokens), staged.c.address.is_not(None)
+            )
+        )
+        return set(found.scalars())
+
+
+def pages_of(repository: Repository, branch: str, turn: int) -> Iterator[list[tuple[str, Change]]]:
+    """Pages of two rows, of one token after the other, until no new token is there."""
+    tokens, seen = tokens_of(repository, branch), set[str]()
+    while tokens:
+        token, after = tokens.pop(turn), ""
+        seen.add(token)
+        while True:
+            with repository.context.metadata.snapshot() as tx:
+                page = page_of_staged(
+                    tx, repository.context.repository_id, token, after=after, amount=2
+                )
+            yield page
+            if len(page) < 2:
+                break
+            after = page[-1][0]
+        if not tokens:
+            tokens = [each for each in tokens_of(repository, branch) if each not in seen]
+
+
+def change_branch(
+    repository: Repository, clock: ManualClock, branch: str, kind: str, number: int, to: int
+) -> None:
+    """Change something; whatever does not work out changes nothing."""
+    clock.advance(MOMENT)
+    visible = [entry.path for entry in repository.objects.walk(branch)]
+    if not visible:
+        return
+    source = visible[number % len(visible)]
+    target = f"{to:02}"
+    try:
+        if kind == "put":
+            repository.objects.put(branch, target, b"")
+        elif kind == "drop":
+            repository.objects.delete(branch, source)
+        elif kind == "seal":
+            repository.commits.commit(branch, "", date=clock.now + DAY)
+        elif kind == "commit":
+            repository.commits.commit(branch, "")
+        else:
+            repository.objects.copy(branch, target, branch, source)
+            if kind == "move" and source != target:
+                repository.objects.delete(branch, source)
+    except EbbtideError as error:
+        assert error.kind in ("nothing_to_commit", "invalid_date")
 
 
 # Runs of the collector

@@ -13,11 +13,13 @@ from typing import Any, Final
 
 import pytest
 
-from ebbtide.store import moving, reclaiming
-from ebbtide.store.collecting import drop_ended
-from ebbtide.store.metadata import claims, staged
-from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.collecting.roots import drop_ended
+from ebbtide.store.objects import moving
+from ebbtide.store.reclaim import claims
+from ebbtide.store.reclaim import reclaimer as reclaiming
+from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
+from ebbtide.store.staging import queries as staged
 from tests.support.exploring import (
     LEASE,
     Actor,

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from ebbtide.errors import Failed, Gone, Refused
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
+from ebbtide.store.database.schema import commits, pending, staged
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.schema import commits, pending, staged
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.faulty import FailNth, FaultyStorage, with_storage
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from ebbtide.errors import EbbtideError, Gone
 from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX
 from ebbtide.store.content.reading import find_entry
-from ebbtide.store.metadata.schema import commits, pending
+from ebbtide.store.database.schema import commits, pending
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
@@ -306,7 +306,7 @@ def test_a_delete_during_which_the_branch_moves(
         looks.append("look")
         return found
 
-    monkeypatch.setattr("ebbtide.store.deleting.find_entry", find_and_commit)
+    monkeypatch.setattr("ebbtide.store.objects.deleting.find_entry", find_and_commit)
     repository.objects.delete("main", "a")
     assert len(looks) == 2
     assert contents(repository, "main") == {}

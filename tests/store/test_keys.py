@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError
 from ebbtide.settings import Settings
+from ebbtide.store.access.keys import Role
+from ebbtide.store.access.secrets import KEY_FILE, SecretBox
+from ebbtide.store.database.schema import access_keys
 from ebbtide.store.embedded import Store
-from ebbtide.store.keys import Role
-from ebbtide.store.metadata.schema import access_keys
-from ebbtide.store.secrets import KEY_FILE, SecretBox
 from tests.support.clock import ManualClock
 
 

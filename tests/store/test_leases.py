@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Refused
-from ebbtide.store.leases import Lease, beat, release_lease, take_lease
-from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.schema import gc_leases
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.schema import gc_leases
+from ebbtide.store.repositories.leases import Lease, beat, release_lease, take_lease
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 

@@ -10,18 +10,18 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.ids import new_id
-from ebbtide.store.contents import ContentChange, Located
-from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.schema import commits, signing_keys, upload_tokens
-from ebbtide.store.metadata.tokens import (
+from ebbtide.store.access.signing import SigningKey, sign
+from ebbtide.store.access.signing_keys import (
     date_signing_keys,
     insert_signing_key,
     read_signing_keys,
     retire_signing_keys,
 )
+from ebbtide.store.collections.contents import ContentChange, Located
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.schema import commits, signing_keys, upload_tokens
+from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-from ebbtide.store.signing import SigningKey, sign
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, put_collection, raises
 from tests.support.dying import Died
@@ -190,7 +190,7 @@ def test_a_rotation_that_takes_long_retires_no_key_early(
         clock.advance(2 * longest)
 
     with monkeypatch.context() as patched:
-        patched.setattr("ebbtide.store.signing_keys.insert_signing_key", insert)
+        patched.setattr("ebbtide.store.access.signing_keys.insert_signing_key", insert)
         first = store.signing_keys.rotate()
     (old,) = first.verifying_ids
     assert first.retirable_at == clock.now + longest
@@ -211,7 +211,7 @@ def test_a_rotation_that_broke_off_retires_no_key(
         raise Died
 
     with monkeypatch.context() as patched, pytest.raises(Died):
-        patched.setattr("ebbtide.store.signing_keys.date_signing_keys", die)
+        patched.setattr("ebbtide.store.access.signing_keys.date_signing_keys", die)
         store.signing_keys.rotate()
     clock.advance(2 * longest)
     assert store.signing_keys.rotate().retired_ids == ()

@@ -19,13 +19,13 @@ from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.storage import Storage
+from ebbtide.store.collections.contents import Located
 from ebbtide.store.content.entries import is_external
 from ebbtide.store.content.layout import range_address
 from ebbtide.store.content.ranges import RangeInfo, read_range
 from ebbtide.store.content.trees import read_tree
-from ebbtide.store.contents import Located
-from ebbtide.store.metadata.commits import find_commits
-from ebbtide.store.metadata.schema import (
+from ebbtide.store.database.commits import find_commits
+from ebbtide.store.database.schema import (
     commits,
     copies,
     dropped_tokens,
@@ -37,9 +37,9 @@ from ebbtide.store.metadata.schema import (
     released,
     upload_tokens,
 )
-from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject, OnlyIf
+from ebbtide.store.staging.uploads import NewObject, OnlyIf
 from tests.support.collections import of, of_files, put_collection
 from tests.support.gone import files, let_go, remover
 from tests.support.lost import Loser, Moment

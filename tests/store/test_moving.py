@@ -11,11 +11,11 @@ import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError, Gone
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.store.database.schema import commits, copies, pending, purged, released
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.copies import begin_reading
-from ebbtide.store.metadata.schema import commits, copies, pending, purged, released
-from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
+from ebbtide.store.staging.copies import begin_reading
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
 

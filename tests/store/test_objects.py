@@ -17,11 +17,11 @@ from ebbtide.errors import EbbtideError, Failed
 from ebbtide.ids import instant_of, new_id
 from ebbtide.settings import Settings
 from ebbtide.storage import Content
+from ebbtide.store.database.conditions import behind
+from ebbtide.store.database.schema import pending, staged
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.prefixes import behind
-from ebbtide.store.metadata.schema import pending, staged
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.randomized import examples, randomized
 
@@ -231,7 +231,7 @@ def test_paths_sort_by_their_bytes_on_every_database(repository: Repository) -> 
 def test_long_walks_page_through_what_is_staged(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.store.views.PAGE_ROWS", 3)
+    monkeypatch.setattr("ebbtide.store.objects.views.PAGE_ROWS", 3)
     for name in "acegikmo":
         repository.objects.put("main", name, b"1")
     repository.commits.commit("main", "first")
@@ -246,7 +246,7 @@ def test_long_walks_page_through_what_is_staged(
 def test_walks_over_what_several_unfinished_commits_sealed(
     repository: Repository, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.store.views.PAGE_ROWS", 2)
+    monkeypatch.setattr("ebbtide.store.objects.views.PAGE_ROWS", 2)
     expected: dict[str, bytes] = {}
     for number, names in enumerate(["abcdefgh", "acegz", "bxyz", "ah", "qrst"]):
         for name in names:
@@ -267,7 +267,7 @@ def test_walks_over_what_several_unfinished_commits_sealed(
 def test_a_commit_during_a_walk_hides_nothing(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.store.views.PAGE_ROWS", 2)
+    monkeypatch.setattr("ebbtide.store.objects.views.PAGE_ROWS", 2)
     names = list("abcdefgh")
     for name in names:
         repository.objects.put("main", name, b"")

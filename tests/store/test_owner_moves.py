@@ -9,9 +9,9 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 
+from ebbtide.store.database.schema import owner_epochs
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.schema import owner_epochs
-from ebbtide.store.owner import Ownership, read_owner
+from ebbtide.store.repositories.owner import Ownership, read_owner
 
 PROCESSES: Final = 4
 MOVES: Final = 10

@@ -25,30 +25,9 @@ from ebbtide.gc.relations import protected
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
-from ebbtide.store import uncommitted as relation
-from ebbtide.store.addresses import UploadAddress
-from ebbtide.store.content.entries import is_external
-from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX, range_address, tree_address
-from ebbtide.store.content.reading import iterate_entries
-from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.branches import list_branches, update_branch
-from ebbtide.store.metadata.claims import referenced, take_apart
-from ebbtide.store.metadata.commits import find_commits
-from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.pending import publish_writes, register_writes
-from ebbtide.store.metadata.schema import (
-    commits,
-    copies,
-    pending,
-    readings,
-    staged,
-    upload_tokens,
-)
-from ebbtide.store.metadata.staged import write_staged
-from ebbtide.store.preparing import Uncommitted
-from ebbtide.store.reclaiming import Reclaimer
-from ebbtide.store.repository import Repository
-from ebbtide.store.uncommitted import (
+from ebbtide.store.collecting import uncommitted as relation
+from ebbtide.store.collecting.preparing import Uncommitted
+from ebbtide.store.collecting.uncommitted import (
     PHASES,
     STAGED,
     UNCOMMITTED_SCHEMA,
@@ -57,7 +36,28 @@ from ebbtide.store.uncommitted import (
     uncommitted_among,
     untraced,
 )
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.content.entries import is_external
+from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX, range_address, tree_address
+from ebbtide.store.content.reading import iterate_entries
+from ebbtide.store.database.commits import find_commits
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.schema import (
+    commits,
+    copies,
+    pending,
+    readings,
+    staged,
+    upload_tokens,
+)
+from ebbtide.store.embedded import Store
+from ebbtide.store.reclaim.claims import referenced, take_apart
+from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.refs.queries import list_branches, update_branch
+from ebbtide.store.repository import Repository
+from ebbtide.store.staging.addresses import UploadAddress
+from ebbtide.store.staging.pending_writes import publish_writes, register_writes
+from ebbtide.store.staging.queries import write_staged
+from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
 from tests.support.locks import waits_for_a_lock
@@ -759,7 +759,11 @@ MOVEMENTS: Mapping[str, Movement] = {
         )
     ),
     "suspended commit, and a reset": Movement(
-        (Scene.pause_commit, lambda scene: scene.lake.commits.reset("dev"), Scene.finish)
+        (
+            Scene.pause_commit,
+            lambda scene: scene.lake.commits.reset("dev"),
+            Scene.finish,
+        )
     ),
     "failed commit": Movement((lambda scene: commit_and_fail(scene.lake, "dev"), recommit)),
     "reset": Movement((lambda scene: scene.lake.commits.reset("dev"),)),

@@ -12,10 +12,15 @@ import sqlalchemy as sa
 from ebbtide.errors import NotFound
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.store.collections.project_queries import (
+    DEPTH_MAX,
+    ProjectRow,
+    insert_project,
+    lineage_of,
+)
+from ebbtide.store.collections.queries import CollectionRow, find_collection, insert_collection
+from ebbtide.store.database.schema import collections, projects
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.collections import CollectionRow, find_collection, insert_collection
-from ebbtide.store.metadata.projects import DEPTH_MAX, ProjectRow, insert_project, lineage_of
-from ebbtide.store.metadata.schema import collections, projects
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import put_collection, raises

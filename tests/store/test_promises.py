@@ -15,11 +15,11 @@ from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
-from ebbtide.store.contents import ContentChange, Files, Located
+from ebbtide.store.collections.contents import ContentChange, Files, Located
 from ebbtide.store.embedded import Store
-from ebbtide.store.promises import PROMISED
-from ebbtide.store.reclaiming import Reclaimer
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.repositories.promises import PROMISED
+from ebbtide.store.staging.uploads import NewObject
 from tests.support.world import DAY, World
 
 HOUR: Final = timedelta(hours=1)

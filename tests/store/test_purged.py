@@ -7,11 +7,10 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Gone
 from ebbtide.ids import new_id
+from ebbtide.store.database import conditions as batches
+from ebbtide.store.database.schema import purged
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata import batches
-from ebbtide.store.metadata.purges import find_purged
-from ebbtide.store.metadata.schema import purged
-from ebbtide.store.purged import SHOWN_MAX, require_not_purged
+from ebbtide.store.purges.queries import SHOWN_MAX, find_purged, require_not_purged
 from ebbtide.store.repository import Repository
 
 

@@ -18,11 +18,11 @@ import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
-from ebbtide.store.collecting import drop_ended
+from ebbtide.store.collecting.roots import drop_ended
+from ebbtide.store.database.schema import released
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.repositories import delete_repository
-from ebbtide.store.metadata.schema import released
-from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.repositories.queries import delete_repository
 from ebbtide.store.repository import Repository
 from tests.support.boundaries import At, stepping
 from tests.support.clock import ManualClock
@@ -225,7 +225,7 @@ def test_race_4_nothing_stays_locked_when_an_operation_dies(
         repository = race.repository(state)
         dying = At(number, die)
         with suppress(EbbtideError, Death), pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ebbtide.store.writes.Writes.abandon", lambda *_: None)
+            patch.setattr("ebbtide.store.staging.pending_writes.Writes.abandon", lambda *_: None)
             operation(stepping(repository, dying))
         if dying.count <= number:
             return

@@ -15,17 +15,17 @@ import sqlalchemy as sa
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.settings import Settings
 from ebbtide.storage import DeleteOutcome
-from ebbtide.store.collecting import drop_ended
+from ebbtide.store.collecting.roots import drop_ended
+from ebbtide.store.collections.contents import ContentChange, Located
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
-from ebbtide.store.contents import ContentChange, Located
+from ebbtide.store.database.schema import dropped_tokens, pending, released, staged, upload_tokens
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.claims import Backlog
-from ebbtide.store.metadata.repositories import delete_repository
-from ebbtide.store.metadata.schema import dropped_tokens, pending, released, staged, upload_tokens
-from ebbtide.store.metadata.staged import find_staged, write_staged
-from ebbtide.store.reclaiming import Reclaimed, Reclaimer, ReclaimThread
+from ebbtide.store.reclaim.claims import Backlog
+from ebbtide.store.reclaim.reclaimer import Reclaimed, Reclaimer, ReclaimThread
+from ebbtide.store.repositories.queries import delete_repository
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.queries import find_staged, write_staged
+from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
 from tests.support.locks import waits_for_a_lock
@@ -244,7 +244,7 @@ def test_a_reset_is_taken_apart_in_parts(
         repository.objects.put("main", f"{number}", b"1")
     repository.commits.reset("main")
     assert contents(repository, "main") == {}
-    monkeypatch.setattr("ebbtide.store.reclaiming.BATCH_ADDRESSES", 3)
+    monkeypatch.setattr("ebbtide.store.reclaim.reclaimer.BATCH_ADDRESSES", 3)
     seen: list[Reclaimed] = []
     stopping = Event()
 
@@ -282,7 +282,7 @@ def test_a_write_that_was_never_finished(
 
     dying = with_storage(repository, FaultyStorage(repository.storage, after=die))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ebbtide.store.writes.Writes.abandon", lambda *_: None)
+        patch.setattr("ebbtide.store.staging.pending_writes.Writes.abandon", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             dying.objects.put("main", "a", b"1")
     ttl = store.settings.write_ttl
@@ -548,7 +548,7 @@ def test_a_storage_of_somebody_else_is_left_alone(
 def test_several_reclaimers_at_once_delete_each_object_once(
     store: Store, repository: Repository, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.store.reclaiming.BATCH_ADDRESSES", 5)
+    monkeypatch.setattr("ebbtide.store.reclaim.reclaimer.BATCH_ADDRESSES", 5)
     for number in range(100):
         repository.objects.put("main", f"{number}", b"1")
     repository.commits.reset("main")

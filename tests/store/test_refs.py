@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.store.branches import Branches
-from ebbtide.store.lifecycle import Listed
-from ebbtide.store.metadata.schema import reflog
+from ebbtide.store.database.schema import reflog
+from ebbtide.store.refs.branches import Branches
+from ebbtide.store.refs.tags import Tags
+from ebbtide.store.repositories.lifecycle import ListFilter
 from ebbtide.store.repository import Repository
-from ebbtide.store.tags import Tags
 from tests.conftest import START
 from tests.support.clock import ManualClock
 
@@ -206,7 +206,7 @@ def test_pages_of_what_is_in_the_trash(repository: Repository, clock: ManualCloc
         made.append(repository.tags.create(name, "main", expires_at=clock.now + hours))
         clock.advance(hours)
     repository.tags.create("dev", "main")
-    shown = Listed(include_expired=True)
+    shown = ListFilter(include_expired=True)
     expected = sorted((tag.name, tag.tag_id) for tag in repository.tags.list(include_expired=True))
     assert len(expected) == 7
     for amount in (1, 2, 3, 10):
@@ -218,7 +218,7 @@ def test_pages_of_what_is_in_the_trash(repository: Repository, clock: ManualCloc
         assert found == expected
 
     def ids(**asked: Any) -> list[str]:
-        return [tag.tag_id for tag in repository.tags.page(listed=Listed(**asked))]
+        return [tag.tag_id for tag in repository.tags.page(listed=ListFilter(**asked))]
 
     assert len(ids()) == 1
     trashed = ids(include_expired=True, state=LifecycleState.TRASHED)
@@ -336,7 +336,7 @@ def test_prefixes(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> No
     # Only the id of the commit is drawn here: an unchanged tree is shared, and has none.
     for commit_id in ("abcdef00" + "0" * 24, "abcdef01" + "0" * 24):
         with monkeypatch.context() as patch:
-            patch.setattr("ebbtide.store.publishing.new_id", lambda drawn=commit_id: drawn)
+            patch.setattr("ebbtide.store.commits.publishing.new_id", lambda drawn=commit_id: drawn)
             repository.commits.commit("main", "", allow_empty=True)
     with raises("ref_ambiguous"):
         repository.commits.resolve("abcdef")

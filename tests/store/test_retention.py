@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError, Gone
 from ebbtide.retention.policy import Policy
-from ebbtide.store.metadata.schema import commits
+from ebbtide.store.database.schema import commits
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 

@@ -12,12 +12,12 @@ import pytest
 from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.ids import descending_id
-from ebbtide.store.days import DayRules
+from ebbtide.store.collecting.exporting import EXPORTS_PREFIX
 from ebbtide.store.embedded import Store
-from ebbtide.store.exporting import EXPORTS_PREFIX
-from ebbtide.store.owner import MOVE_EVERY, OWNER_ADDRESS
+from ebbtide.store.refs.policies import DayRules
+from ebbtide.store.repositories.owner import MOVE_EVERY, OWNER_ADDRESS
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import OnlyIf
+from ebbtide.store.staging.uploads import OnlyIf
 from tests.support.clock import ManualClock
 
 HOUR = timedelta(hours=1)
@@ -344,7 +344,7 @@ def test_exports(repository: Repository, clock: ManualClock) -> None:
 def test_what_is_uncommitted_comes_in_parts(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.store.exporting.ROWS_MAX", 2)
+    monkeypatch.setattr("ebbtide.store.collecting.exporting.ROWS_MAX", 2)
     expected = {repository.objects.put("main", str(number), b"").address for number in range(5)}
     part = repository.exports.uncommitted()
     parts = [part]

@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError
+from ebbtide.store.access.keys import KeyPair, Role
+from ebbtide.store.database.schema import access_keys, sessions
 from ebbtide.store.embedded import Store
-from ebbtide.store.keys import KeyPair, Role
-from ebbtide.store.metadata.schema import access_keys, sessions
 from tests.support.clock import ManualClock
 
 

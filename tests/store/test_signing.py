@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput
-from ebbtide.store.signing import SigningKey, sign, verify
+from ebbtide.store.access.signing import SigningKey, sign, verify
 from tests.support.randomized import examples, randomized
 
 KEY = SigningKey("1" * 32, b"k" * 32)

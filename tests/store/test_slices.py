@@ -11,14 +11,14 @@ import pyarrow as pa
 from ebbtide.ids import instant_of
 from ebbtide.settings import Settings
 from ebbtide.store.content.layout import classify
-from ebbtide.store.slices import Slices
+from ebbtide.store.content.slices import CurrentSlice
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def make(objects_max: int = 1000) -> Slices:
-    return Slices(Settings(slice_objects_max=objects_max, slice_age_max=HOUR))
+def make(objects_max: int = 1000) -> CurrentSlice:
+    return CurrentSlice(Settings(slice_objects_max=objects_max, slice_age_max=HOUR))
 
 
 def slice_of(address: str) -> str:

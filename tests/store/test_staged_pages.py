@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.arrow import texts
-from ebbtide.store import uncommitted as relation
+from ebbtide.store.collecting import uncommitted as relation
+from ebbtide.store.collecting.uncommitted import uncommitted
 from ebbtide.store.repository import Repository
-from ebbtide.store.uncommitted import uncommitted
 
 
 @pytest.mark.twins

@@ -13,7 +13,7 @@ from ebbtide.model import EPOCH
 from ebbtide.settings import Settings
 from ebbtide.storage import Content, LocalStorage
 from ebbtide.store.embedded import Store
-from ebbtide.store.owner import OWNER_ADDRESS
+from ebbtide.store.repositories.owner import OWNER_ADDRESS
 from tests.support.clock import ManualClock
 
 
@@ -110,7 +110,7 @@ def test_a_claim_that_fails_leaves_no_repository(
 
     url = f"memory:{new_id()}"
     with monkeypatch.context() as patch:
-        patch.setattr("ebbtide.store.owner.Ownership.claim", taken)
+        patch.setattr("ebbtide.store.repositories.owner.Ownership.claim", taken)
         with pytest.raises(Conflict, match="faster"):
             store.create_repository("lake", storage_url=url)
     assert store.catalog.list() == []

@@ -6,9 +6,9 @@ import pytest
 
 from ebbtide.formats.base import LetGo, Protector
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.store.collecting.tracing import address_at
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-from ebbtide.store.tracing import address_at
 from tests.support.clock import ManualClock
 from tests.support.collections import of, of_files, raises
 

@@ -11,8 +11,8 @@ from fastapi import FastAPI
 
 from ebbtide.server.app import create_app
 from ebbtide.server.routing import PREFIX
+from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
-from ebbtide.store.keys import Role
 
 
 class InProcess(httpx.BaseTransport):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ebbtide.store.content.cache import ContentCache
-from ebbtide.store.metadata.engine import Metadata, Transaction
+from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.repository import Repository
 from tests.support.faulty import FaultyStorage
 

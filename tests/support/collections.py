@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from ebbtide.errors import EbbtideError
-from ebbtide.store.collection_reading import Collection
-from ebbtide.store.contents import ContentChange, Files, Source
+from ebbtide.store.collections.contents import ContentChange, Files, Source
+from ebbtide.store.collections.reading import Collection
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 
 
 def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:

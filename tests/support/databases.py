@@ -15,9 +15,9 @@ import psycopg
 from sqlalchemy.engine import make_url
 
 from ebbtide.ids import new_id
-from ebbtide.store.metadata.engine import open_engine
-from ebbtide.store.metadata.migrate import upgrade_schema
-from ebbtide.store.metadata.schema import metadata as tables
+from ebbtide.store.database.engine import open_engine
+from ebbtide.store.database.migrate import upgrade_schema
+from ebbtide.store.database.schema import metadata as tables
 
 
 def new_database(server_url: str) -> str:

@@ -31,18 +31,18 @@ from sqlalchemy.pool import StaticPool
 from ebbtide import ids
 from ebbtide.errors import EbbtideError
 from ebbtide.settings import Settings
+from ebbtide.store.access.signing import SigningKey
+from ebbtide.store.access.signing_keys import insert_signing_key
 from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.content.reading import iterate_entries
+from ebbtide.store.database.commits import find_commits
+from ebbtide.store.database.engine import BEGIN_OPTION, Metadata
+from ebbtide.store.database.migrate import upgrade_schema
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.commits import find_commits
-from ebbtide.store.metadata.engine import BEGIN_OPTION, Metadata
-from ebbtide.store.metadata.migrate import upgrade_schema
-from ebbtide.store.metadata.repositories import insert_store
-from ebbtide.store.metadata.tokens import insert_signing_key
-from ebbtide.store.owner import Ownership
-from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.repositories.owner import Ownership
+from ebbtide.store.repositories.queries import insert_store
 from ebbtide.store.repository import Repository
-from ebbtide.store.signing import SigningKey
 from tests.support.boundaries import SteppingMetadata
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage

@@ -8,10 +8,10 @@ import uvicorn.lifespan.on
 import uvicorn.loops.auto
 import uvicorn.protocols.http.h11_impl  # noqa: F401
 
-import ebbtide.cli.app
+import ebbtide.program.app
 import ebbtide.server.app
 import ebbtide.store.embedded  # noqa: F401
-from ebbtide.cli import main as program
+from ebbtide.program import main as program
 
 
 def main(*arguments: str) -> None:

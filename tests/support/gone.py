@@ -11,8 +11,8 @@ from ebbtide.formats.gone import GoneRepository
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.removing import Remover
 from ebbtide.gc.steps import Observer, silent
+from ebbtide.store.database.schema import metadata
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.schema import metadata
 from tests.support.engines import INLINE
 from tests.support.world import DAY, World
 

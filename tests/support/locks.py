@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ebbtide.store.metadata.engine import Metadata
+from ebbtide.store.database.engine import Metadata
 
 SECONDS_MAX: Final = 60
 

@@ -19,8 +19,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from ebbtide.errors import EbbtideError, Failed
+from ebbtide.store.database.engine import Metadata, Transaction, open_engine
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.engine import Metadata, Transaction, open_engine
 from tests.support.locks import SECONDS_MAX, waits_for_a_lock
 
 Moment = Literal["before", "after", "late"]

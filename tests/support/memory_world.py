@@ -21,12 +21,12 @@ from ebbtide import ids
 from ebbtide.settings import Settings
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS, PURGES_PREFIX
+from ebbtide.store.content.slices import CurrentSlice
+from ebbtide.store.database.engine import database_file
+from ebbtide.store.database.schema import metadata as tables
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.engine import database_file
-from ebbtide.store.metadata.schema import metadata as tables
-from ebbtide.store.owner import Ownership
+from ebbtide.store.repositories.owner import Ownership
 from ebbtide.store.repository import Repository
-from ebbtide.store.slices import Slices
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.memory import Bucket, opened_in_memory
@@ -163,7 +163,7 @@ class MemoryWorld(World):
                 context,
                 ownership=ownership,
                 cache=ContentCache(context.storage),
-                slices=Slices(self.settings),
+                slices=CurrentSlice(self.settings),
             )
         )
 

@@ -17,11 +17,11 @@ from typing import Any, Final
 import pytest
 
 from ebbtide import interrupts
-from ebbtide.cli.app import run
+from ebbtide.program.app import run
 from tests.support.small_world import ENVIRONMENT, SmallWorld
 from tests.support.steps import Fault, Stdout, Stepping, Steps
 
-PROGRAM: Final = [sys.executable, "-c", "from ebbtide.cli import main; main()"]
+PROGRAM: Final = [sys.executable, "-c", "from ebbtide.program import main; main()"]
 """What starts it in a process of its own."""
 
 
@@ -98,7 +98,7 @@ def in_world(world: SmallWorld) -> Iterator[Program]:
         for name, value in {**ENVIRONMENT, "EBBTIDE_STORE": str(world.store)}.items():
             patched.setenv(name, value)
         # A server ends when it is interrupted; an archive takes seconds.
-        patched.setattr("ebbtide.cli.serve._run", lambda *_, **__: None)
+        patched.setattr("ebbtide.program.serve._run", lambda *_, **__: None)
         patched.setattr("ebbtide.gc.spark.archive._needed", dict)
         stepping = Stepping(patched, world.directory, world.store, world.directory / "ice")
         yield Program(world, stepping, patched)

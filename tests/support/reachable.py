@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.content.reading import iterate_entries
+from ebbtide.store.database.commits import CommitRecord, find_commits
+from ebbtide.store.database.schema import branches, commits, staged
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.commits import CommitRecord, find_commits
-from ebbtide.store.metadata.schema import branches, commits, staged
-from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 

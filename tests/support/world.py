@@ -18,9 +18,9 @@ from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Observer, silent
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings
+from ebbtide.store.content.slices import CurrentSlice
 from ebbtide.store.embedded import DATABASE_FILE, Store
 from ebbtide.store.repository import Repository
-from ebbtide.store.slices import Slices
 from tests.support.clock import ManualClock
 from tests.support.databases import SqliteDatabases
 from tests.support.engines import INLINE
@@ -36,11 +36,11 @@ SLICES_BEFORE: Final = timedelta(days=401)
 none is older than its slice's name."""
 
 
-class AgedSlices(Slices):
+class AgedSlices(CurrentSlice):
     """Slices that are named for the real time."""
 
     def new_addresses(self, count: int, *, now: datetime) -> list[str]:
-        """See `Slices.new_addresses`."""
+        """See `CurrentSlice.new_addresses`."""
         return super().new_addresses(count, now=now - SLICES_BEFORE)
 
 

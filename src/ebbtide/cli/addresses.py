@@ -10,7 +10,8 @@ from ebbtide.cli import documents
 from ebbtide.cli.command import BranchArgument, Cli, RepositoryArgument, command
 from ebbtide.cli.files import PathArgument, show_staged
 from ebbtide.cli.files import app as app
-from ebbtide.cli.text import date_text, parse_pairs
+from ebbtide.cli.parsing import parse_pairs
+from ebbtide.text import date_text
 
 ContentTypeOption = Annotated[
     str | None,

@@ -27,18 +27,18 @@ from ebbtide.cli.downloading import files_below, save, write_out
 from ebbtide.cli.files import show_listing
 from ebbtide.cli.history import show_changes
 from ebbtide.cli.lifecycle import ExpiredOption
-from ebbtide.cli.progress import Bar
-from ebbtide.cli.text import count_text, size_text
+from ebbtide.cli.progress import ProgressBar
 from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import escaped, shown
+from ebbtide.text import count_text, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.store.collection_reading import Collection
-    from ebbtide.store.collections import Collections
+    from ebbtide.store.collections.collections import Collections
+    from ebbtide.store.collections.reading import Collection
     from ebbtide.store.content.entries import Entry
     from ebbtide.store.listing import Page
-    from ebbtide.store.locators import Signed
+    from ebbtide.store.objects.locators import Signed
 
 PAGE: int = 1000
 STDOUT: str = "-"
@@ -171,7 +171,7 @@ def _get_all(
     # Before the first file is written: a path that cannot be a file stops all.
     targets = files_below(to, [each.entry.path.removeprefix(prefix) for each in readables])
     to.mkdir(parents=True, exist_ok=True)
-    with Bar("downloading", total=len(targets), quiet=cli.output.as_json) as bar:
+    with ProgressBar("downloading", total=len(targets), quiet=cli.output.as_json) as bar:
         for readable, target in zip(readables, targets, strict=True):
             target.parent.mkdir(parents=True, exist_ok=True)
             save(readable.stream(), target)
@@ -205,7 +205,7 @@ def put(
 
     They replace files with the same paths.
     """
-    from ebbtide.store.contents import ContentChange
+    from ebbtide.store.collections.contents import ContentChange
 
     collections = cli.repository(repository).collections
     found = collections.find(collection)
@@ -237,7 +237,7 @@ def remove(
     keep_version: KeepVersionOption = False,
 ) -> None:
     """Remove files from a collection. Kept versions and other collections keep them."""
-    from ebbtide.store.contents import ContentChange
+    from ebbtide.store.collections.contents import ContentChange
 
     collections = cli.repository(repository).collections
     found = collections.find(collection)

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from ebbtide.cli.command import Cli
+from ebbtide.cli.parsing import parse_date
 from ebbtide.cli.progress import StepProgress
-from ebbtide.cli.text import parse_date
 from ebbtide.durations import parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.imports import allow_pandas
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ebbtide.formats.icechunk.repository import IcechunkRepository
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engine import Engine
+    from ebbtide.gc.options import RunOptions
     from ebbtide.gc.spark.session import Launched
     from ebbtide.retention.expiry import Expiry
     from ebbtide.settings import Settings
@@ -84,21 +85,14 @@ def open_collector(
     short = not is_icechunk(repository) and _is_small(cli)
     engine = make_engine(cli.settings, chosen, progress, conf=conf, starting=starting, short=short)
 
-    from ebbtide.formats.gone import GoneRepository
-    from ebbtide.gc.collector import Collector
     from ebbtide.gc.options import RunOptions, parse_mode, parse_sizes
 
     found: RepositoryFormat
     if is_icechunk(repository):
         settings, sessions = cli.settings, cli.settings.icechunk_grace
         found = open_icechunk(repository, settings, run_dir=run_dir, quiet=quiet)
-    elif quiet:
-        raise InvalidInput(
-            "invalid_argument",
-            "--quiet-repository is only for Icechunk repositories: leave it out. Ebbtide knows the "
-            "users of its own repositories",
-        )
     else:
+        _require_not_quiet(quiet=quiet)
         settings, sessions = cli.store.settings, None
         found = cli.collected(repository)
     options = RunOptions.of(
@@ -114,6 +108,24 @@ def open_collector(
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
         quarantine=_period(found, quarantine),
     )
+    return _run_of(cli, found, engine, options)
+
+
+def _require_not_quiet(*, quiet: bool) -> None:
+    if quiet:
+        raise InvalidInput(
+            "invalid_argument",
+            "--quiet-repository is only for Icechunk repositories: leave it out. Ebbtide knows the "
+            "users of its own repositories",
+        )
+
+
+def _run_of(cli: Cli, found: RepositoryFormat, engine: Engine, options: RunOptions) -> Run:
+    """Returns the collector of a repository, or what removes one that is gone."""
+    from ebbtide.formats.gone import GoneRepository
+    from ebbtide.gc.collector import Collector
+
+    progress = cli.progress
     if isinstance(found, GoneRepository):
         from ebbtide.gc.removing import Remover
         from ebbtide.purge.whole import outlast

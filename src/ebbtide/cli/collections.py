@@ -35,6 +35,7 @@ from ebbtide.cli.lifecycle import (
     may_delete,
     warn_of_end,
 )
+from ebbtide.cli.parsing import parse_pairs
 from ebbtide.cli.projects import (
     DescriptionOption,
     NameOption,
@@ -47,15 +48,15 @@ from ebbtide.cli.projects import (
     lifecycle_fields,
     property_fields,
 )
-from ebbtide.cli.text import count_text, date_text, parse_pairs, size_text
 from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import escaped
+from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.store.collection_reading import Collection
-    from ebbtide.store.collections import Collections
-    from ebbtide.store.metadata.collections import VersionRow
+    from ebbtide.store.collections.collections import Collections
+    from ebbtide.store.collections.queries import VersionRow
+    from ebbtide.store.collections.reading import Collection
 
 PAGE: int = 1000
 
@@ -121,7 +122,7 @@ def create(
     several of these. If two files have the same path, a file of this machine wins over a locator's,
     then a collection's, then a commit's.
     """
-    from ebbtide.store.contents import ContentChange
+    from ebbtide.store.collections.contents import ContentChange
 
     found = cli.repository(repository)
     above, _, name = path.rpartition("/")

@@ -15,12 +15,13 @@ from ebbtide.cli.command import (
     YesOption,
     command,
 )
-from ebbtide.cli.text import count_text, one_line, parse_date, parse_pairs, short_id
+from ebbtide.cli.parsing import parse_date, parse_pairs
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import escaped
+from ebbtide.text import count_text, one_line, short_id
 
 if TYPE_CHECKING:
-    from ebbtide.store.metadata.commits import CommitRecord
+    from ebbtide.store.database.commits import CommitRecord
 
 MessageOption = Annotated[
     str | None,

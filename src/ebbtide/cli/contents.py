@@ -13,13 +13,13 @@ import typer
 
 from ebbtide.cli import completing, uploading
 from ebbtide.cli.command import Cli
-from ebbtide.cli.progress import Bar
+from ebbtide.cli.progress import ProgressBar
 from ebbtide.cli.trees import Links, read_tree
 from ebbtide.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ebbtide.store.collections import Collections
-    from ebbtide.store.contents import Source
+    from ebbtide.store.collections.collections import Collections
+    from ebbtide.store.collections.contents import Source
 
 FilesArgument = Annotated[
     list[Path] | None,
@@ -97,7 +97,7 @@ class Sources:
 
         Raises InvalidInput `invalid_argument`, and NotFound if another collection is missing.
         """
-        from ebbtide.store.contents import Files, FromCollection, FromRef, Located
+        from ebbtide.store.collections.contents import Files, FromCollection, FromRef, Located
 
         self._check()
         found: list[Source] = []
@@ -110,7 +110,7 @@ class Sources:
             promised = read_locators(self.locators)
             found.append(Located({self.into + path: token for path, token in promised.items()}))
         tree = read_tree(self.files or [], into=self.into, links=self.links)
-        with Bar("uploading", total=len(tree.files), quiet=cli.output.as_json) as bar:
+        with ProgressBar("uploading", total=len(tree.files), quiet=cli.output.as_json) as bar:
             if self.files:
                 found.append(Files(uploading.new_objects(tree.files, bar)))
             yield found

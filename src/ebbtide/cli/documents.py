@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ebbtide.store.catalog import Catalogued
-    from ebbtide.store.collection_reading import Collection
+    from ebbtide.store.access.keys import AccessKey
+    from ebbtide.store.access.signing_keys import Rotation
+    from ebbtide.store.collections.projects import Project
+    from ebbtide.store.collections.queries import VersionRow
+    from ebbtide.store.collections.reading import Collection
     from ebbtide.store.content.entries import Entry
-    from ebbtide.store.keys import AccessKey
-    from ebbtide.store.metadata.collections import VersionRow
-    from ebbtide.store.metadata.commits import CommitRecord, Hold
-    from ebbtide.store.projects import Project
-    from ebbtide.store.refs import NamedCommit
-    from ebbtide.store.signing_keys import Rotation
+    from ebbtide.store.database.commits import CommitRecord, Hold
+    from ebbtide.store.refs.refs import NamedCommit
+    from ebbtide.store.repositories.catalog import Catalogued
 
 Document = dict[str, Any]  # JSON-ready
 

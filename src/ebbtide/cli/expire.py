@@ -17,15 +17,15 @@ from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.policies import read_policy_file
 from ebbtide.cli.runs import LIMIT, show_candidates
 from ebbtide.cli.summary import show_block
-from ebbtide.cli.text import count_text, date_text, size_text
 from ebbtide.durations import parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.retention.dates import to_utc
+from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
     from ebbtide.formats.icechunk.repository import IcechunkRepository
-    from ebbtide.formats.icechunk.state import History
+    from ebbtide.formats.icechunk.state import SnapshotHistory
     from ebbtide.gc.preview import Preview
     from ebbtide.model import RefKind
     from ebbtide.retention.expiry import Expiry, ExpiryRequest
@@ -43,6 +43,18 @@ def _keep_option(help_text: str) -> Any:  # Typer's type of an option
     return typer.Option(metavar="N", min=1, help=help_text, show_default=False)
 
 
+IcechunkArgument = Annotated[
+    str,
+    typer.Argument(metavar="REPO", help="icechunk:PATH or icechunk:URL.", show_default=False),
+]
+OlderThan = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEN",
+        help="Expire snapshots older than a period (30d) or a date (2026-01-31, UTC).",
+        show_default=False,
+    ),
+]
 KeepLast = Annotated[int | None, _keep_option("Keep the newest N snapshots of each branch.")]
 KeepHourly = Annotated[
     int | None, _keep_option("Keep the newest snapshot of each of the newest N hours.")
@@ -59,72 +71,57 @@ KeepMonthly = Annotated[
 KeepYearly = Annotated[
     int | None, _keep_option("Keep the newest snapshot of each of the newest N years.")
 ]
+PolicyFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="JSON file with a policy that has rules for branches; - for stdin.",
+        show_default=False,
+    ),
+]
+DeleteExpiredBranches = Annotated[
+    bool,
+    typer.Option(
+        "--delete-expired-branches",
+        help="Delete branches whose newest snapshot is older than --older-than, except main.",
+    ),
+]
+DeleteExpiredTags = Annotated[
+    bool,
+    typer.Option("--delete-expired-tags", help="Delete tags on snapshots older than --older-than."),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Only show the changes, and the files that become collectable."),
+]
+Files = Annotated[
+    bool,
+    typer.Option("--files", help="With --dry-run: also list the files that become collectable."),
+]
+FilesLimit = Annotated[int, typer.Option(metavar="N", min=1, help="The most files to list.")]
+Unsafe = Annotated[
+    bool,
+    typer.Option("--unsafe", help="Allow expiring snapshots younger than EBBTIDE_ICECHUNK_GRACE."),
+]
 
 
 def expire(
     cli: Cli,
-    repository: Annotated[
-        str,
-        typer.Argument(
-            metavar="REPO",
-            help="icechunk:PATH or icechunk:URL.",
-            show_default=False,
-        ),
-    ],
-    older_than: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHEN",
-            help="Expire snapshots older than a period (30d) or a date (2026-01-31, UTC).",
-            show_default=False,
-        ),
-    ] = None,
+    repository: IcechunkArgument,
+    older_than: OlderThan = None,
     keep_last: KeepLast = None,
     keep_hourly: KeepHourly = None,
     keep_daily: KeepDaily = None,
     keep_weekly: KeepWeekly = None,
     keep_monthly: KeepMonthly = None,
     keep_yearly: KeepYearly = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="JSON file with a policy that has rules for branches; - for stdin.",
-            show_default=False,
-        ),
-    ] = None,
-    delete_expired_branches: Annotated[
-        bool,
-        typer.Option(
-            "--delete-expired-branches",
-            help="Delete branches whose newest snapshot is older than --older-than, except main.",
-        ),
-    ] = False,
-    delete_expired_tags: Annotated[
-        bool,
-        typer.Option(
-            "--delete-expired-tags", help="Delete tags on snapshots older than --older-than."
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Only show the changes, and the files that become collectable."
-        ),
-    ] = False,
-    files: Annotated[
-        bool,
-        typer.Option(
-            "--files", help="With --dry-run: also list the files that become collectable."
-        ),
-    ] = False,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="The most files to list.")] = LIMIT,
-    unsafe: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe", help="Allow expiring snapshots younger than EBBTIDE_ICECHUNK_GRACE."
-        ),
-    ] = False,
+    policy: PolicyFile = None,
+    delete_expired_branches: DeleteExpiredBranches = False,
+    delete_expired_tags: DeleteExpiredTags = False,
+    dry_run: DryRun = False,
+    files: Files = False,
+    limit: FilesLimit = LIMIT,
+    unsafe: Unsafe = False,
     master: MasterOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -139,17 +136,12 @@ def expire(
     from ebbtide.retention import Policy
     from ebbtide.retention.expiry import ExpiryRequest
 
-    if not is_icechunk(repository):
-        raise InvalidInput(
-            "invalid_argument",
-            f"{repository!r} is not icechunk:PATH or icechunk:URL: for a repository of the store, "
-            "use 'ebbtide retention set'",
-        )
+    _require_icechunk(repository)
     if not dry_run:
         require_answerable(yes=yes)
     found = open_icechunk(repository, cli.settings)
     now = found.now()
-    counts = {
+    rule = {
         "keep_last": keep_last,
         "keep_hourly": keep_hourly,
         "keep_daily": keep_daily,
@@ -157,23 +149,29 @@ def expire(
         "keep_monthly": keep_monthly,
         "keep_yearly": keep_yearly,
     }
-    deleted: list[tuple[bool, RefKind]] = [
-        (delete_expired_branches, "branch"),
-        (delete_expired_tags, "tag"),
-    ]
+    deleted: dict[RefKind, bool] = {"branch": delete_expired_branches, "tag": delete_expired_tags}
     request = ExpiryRequest.of(
         now=now,
         sessions=cli.settings.icechunk_grace,
         older_than=None if older_than is None else _instant(older_than, now),
-        rule={name: count for name, count in counts.items() if count is not None} or None,
+        rule={name: count for name, count in rule.items() if count is not None} or None,
         policy=None if policy is None else Policy.parse(read_policy_file(policy)),
-        delete_refs=[kind for wanted, kind in deleted if wanted],
+        delete_refs=[kind for kind, wanted in deleted.items() if wanted],
         unsafe=unsafe,
     )
     if dry_run:
         _show_dry_run(cli, repository, found, request, files=limit if files else 0, master=master)
     else:
         _expire(cli, repository, found, request, yes=yes)
+
+
+def _require_icechunk(repository: str) -> None:
+    if not is_icechunk(repository):
+        raise InvalidInput(
+            "invalid_argument",
+            f"{repository!r} is not icechunk:PATH or icechunk:URL: for a repository of the store, "
+            "use 'ebbtide retention set'",
+        )
 
 
 def _instant(text: str, now: datetime) -> datetime:
@@ -319,7 +317,9 @@ def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | N
         )
 
 
-def _show_expiry(cli: Cli, history: History, expiry: Expiry, request: ExpiryRequest) -> None:
+def _show_expiry(
+    cli: Cli, history: SnapshotHistory, expiry: Expiry, request: ExpiryRequest
+) -> None:
     for warning in expiry.warnings:
         cli.output.warn(warning)
     if expiry.is_empty:
@@ -345,7 +345,7 @@ def _show_expiry(cli: Cli, history: History, expiry: Expiry, request: ExpiryRequ
         cli.output.line(f"{ref.kind} {ref.name} deleted (it points at {ref.commit_id})")
 
 
-def _why_nothing(history: History, request: ExpiryRequest) -> str:
+def _why_nothing(history: SnapshotHistory, request: ExpiryRequest) -> str:
     bound = request.older_than if request.policy is None else request.younger
     older = sum(commit.created_at < bound for commit in history.commits.values())
     if not older:
@@ -355,7 +355,7 @@ def _why_nothing(history: History, request: ExpiryRequest) -> str:
     return f"{old} old enough, but kept by refs or rules, or already unreachable"
 
 
-def _document(name: str, history: History, expiry: Expiry, *, done: bool) -> dict[str, Any]:
+def _document(name: str, history: SnapshotHistory, expiry: Expiry, *, done: bool) -> dict[str, Any]:
     return {
         "repository": name,
         "done": done,

@@ -11,9 +11,9 @@ from ebbtide.cli.collecting import is_icechunk, open_icechunk
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.gc import GraceOption, RunDirOption
 from ebbtide.cli.policies import rules_of
-from ebbtide.cli.text import count_text, date_text, short_id, size_text
 from ebbtide.durations import parse_duration
 from ebbtide.escaping import escaped
+from ebbtide.text import count_text, date_text, short_id, size_text
 
 if TYPE_CHECKING:
     from ebbtide.formats.base import RepositoryFormat

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide.cli.output import Output
-from ebbtide.cli.text import count_text, date_text, known_size_text
+from ebbtide.text import count_text, date_text, known_size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.counts import Count

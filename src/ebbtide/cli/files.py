@@ -13,15 +13,16 @@ from ebbtide.cli import documents, uploading
 from ebbtide.cli.command import BranchArgument, Cli, RefArgument, RepositoryArgument, command, group
 from ebbtide.cli.downloading import save, write_out
 from ebbtide.cli.lifecycle import warn_of_expiry
-from ebbtide.cli.text import count_text, date_text, parse_pairs, size_text
+from ebbtide.cli.parsing import parse_pairs
 from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import escaped, shown
+from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
     from ebbtide.store.content.entries import Entry
     from ebbtide.store.listing import Page
-    from ebbtide.store.objects import Objects
+    from ebbtide.store.objects.objects import Objects
 
 PAGE: int = 1000
 MISSING_SHOWN: int = 5

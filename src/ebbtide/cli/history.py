@@ -11,8 +11,8 @@ import typer
 from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, command
 from ebbtide.cli.lifecycle import warn_of_expiry
-from ebbtide.cli.text import age_at, count_text, date_text, one_line, short_id, size_text
 from ebbtide.escaping import escaped
+from ebbtide.text import age_at, count_text, date_text, one_line, short_id, size_text
 
 if TYPE_CHECKING:
     from ebbtide.store.content.diffing import Change

@@ -8,7 +8,7 @@ import typer
 
 from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, RefArgument, RepositoryArgument, command, group
-from ebbtide.cli.text import date_text, one_line, short_id
+from ebbtide.text import date_text, one_line, short_id
 
 app = group("Keep commits regardless of the policy.")
 

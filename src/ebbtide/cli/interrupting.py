@@ -9,7 +9,7 @@ from typing import Any, Final
 import typer
 
 from ebbtide.cli.progress import Step, StepProgress
-from ebbtide.cli.text import count_text
+from ebbtide.text import count_text
 
 SWEPT: Final = (
     "Interrupted after the end of the sweep, which is done. The next sweep deletes the files of "

@@ -8,11 +8,11 @@ import typer
 
 from ebbtide.cli import completing, documents
 from ebbtide.cli.command import Cli, YesOption, command, group
-from ebbtide.cli.text import date_text, short_id
+from ebbtide.text import date_text, short_id
 
 if TYPE_CHECKING:
     from ebbtide.cli.documents import Document
-    from ebbtide.store.keys import KeyPair
+    from ebbtide.store.access.keys import KeyPair
 
 app = group("Make, list and revoke access keys; rotate the keys that sign tokens.")
 
@@ -49,7 +49,7 @@ def create(
     ] = "",
 ) -> None:
     """Make an access key. Its secret is printed now, and never again."""
-    from ebbtide.store.keys import Role
+    from ebbtide.store.access.keys import Role
 
     made = cli.store.keys.create(Role.parse(role), name=name)
     cli.output.answer(pair_document(made), lambda: show_pair(cli, made))

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from ebbtide.cli.text import age_text, date_text, parse_date
+from ebbtide.cli.parsing import parse_date
 from ebbtide.durations import parse_duration
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.text import age_text, date_text
 
 if TYPE_CHECKING:
     from ebbtide.cli.command import Cli
-    from ebbtide.store.changes import Keep
+    from ebbtide.store.collections.updates import Keep
 
 ExpiredOption = Annotated[
     bool, typer.Option("--include-expired", help="Also show the content of the trash, with ids.")
@@ -122,7 +123,7 @@ def expiry_updated(
 
     None means never. Without any of them, KEEP: the date stays as it is.
     """
-    from ebbtide.store.changes import KEEP
+    from ebbtide.store.collections.updates import KEEP
 
     options = "--expires-in PERIOD, --expires-at DATE or --never"
     if period is None and date is None:

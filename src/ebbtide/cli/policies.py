@@ -12,9 +12,10 @@ import typer
 from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, RepositoryArgument, command, group
 from ebbtide.cli.figures import refs_table
-from ebbtide.cli.text import age_at, count_text, date_text, one_line, parse_pairs, short_id
+from ebbtide.cli.parsing import parse_pairs
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
+from ebbtide.text import age_at, count_text, date_text, one_line, short_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,53 +23,57 @@ if TYPE_CHECKING:
     from ebbtide.model import Commit
     from ebbtide.retention import Policy
     from ebbtide.retention.decision import Decision, Roots
-    from ebbtide.store.metadata.commits import CommitRecord
+    from ebbtide.store.database.commits import CommitRecord
     from ebbtide.store.repository import Repository
 
 app = group("Show and set the retention policy of a repository.")
 
 EXPIRED = "expired"
 
+DefaultRule = Annotated[
+    str | None,
+    typer.Option(metavar="RULE", help="Rule for branches without their own.", show_default=False),
+]
+BranchRules = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=RULE",
+        help="Rule for a branch, or for all branches that a glob such as 'user-*' matches; "
+        "repeatable.",
+        show_default=False,
+    ),
+]
+TagsRule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE",
+        help="Rule for tags. Without it, all tags keep their commits.",
+        show_default=False,
+    ),
+]
+ModeOption = Annotated[
+    str | None,
+    typer.Option(metavar="MODE", help="age (the default) or rewrite.", show_default=False),
+]
+PolicyFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="JSON file with the whole policy, instead of the options above; - for stdin.",
+        show_default=False,
+    ),
+]
+
 
 @command(app, "set")
 def set_policy(
     cli: Cli,
     repository: RepositoryArgument,
-    default: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RULE", help="Rule for branches without their own.", show_default=False
-        ),
-    ] = None,
-    branch: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=RULE",
-            help="Rule for a branch, or for all branches that a glob such as 'user-*' matches; "
-            "repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    tags: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RULE",
-            help="Rule for tags. Without it, all tags keep their commits.",
-            show_default=False,
-        ),
-    ] = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(metavar="MODE", help="age (the default) or rewrite.", show_default=False),
-    ] = None,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="JSON file with the whole policy, instead of the options above; - for stdin.",
-            show_default=False,
-        ),
-    ] = None,
+    default: DefaultRule = None,
+    branch: BranchRules = None,
+    tags: TagsRule = None,
+    mode: ModeOption = None,
+    file: PolicyFile = None,
 ) -> None:
     """Set the policy. It replaces the present policy as a whole.
 
@@ -199,7 +204,7 @@ def show_policy(
 def _records(repository: Repository, roots: Roots) -> Mapping[str, CommitRecord]:
     """Returns the records of all commits, for their messages. They are read together, because there
     may be many."""
-    from ebbtide.store.metadata.commits import find_commits
+    from ebbtide.store.database.commits import find_commits
 
     context = repository.context
     with context.metadata.snapshot() as tx:

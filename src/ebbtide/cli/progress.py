@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ebbtide import interrupts
-from ebbtide.cli.text import count_text, time_text
+from ebbtide.text import count_text, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    from ebbtide.gc.meter import Meter, Reading
+    from ebbtide.gc.meter import Meter, ProgressReading
 
 STEP_TEXT: Final[Mapping[str, str]] = {
     "start": "starting Spark (a few seconds)",
@@ -66,7 +66,7 @@ class Step:
     name: str
     text: str
     started: float
-    reading: Reading | None = None
+    reading: ProgressReading | None = None
     ended: bool = False
 
     @property
@@ -163,7 +163,7 @@ class StepProgress:
         self.pause()
 
 
-def reading_text(reading: Reading | None, *, ended: bool = False) -> str:
+def reading_text(reading: ProgressReading | None, *, ended: bool = False) -> str:
     """Returns a text such as `1,200 of 5,000 files, 300 a second, 0:12 left`, as far as known."""
     if reading is None or not reading.done:
         return ""
@@ -249,7 +249,7 @@ class _Drawn:
         self._drawn.console.file.close()
 
 
-class Bar:
+class ProgressBar:
     """A progress bar for work on `total` items."""
 
     def __init__(self, text: str, *, total: int, quiet: bool) -> None:

@@ -25,16 +25,17 @@ from ebbtide.cli.lifecycle import (
     may_delete,
     warn_of_end,
 )
-from ebbtide.cli.text import date_text, parse_date, parse_pairs
+from ebbtide.cli.parsing import parse_date, parse_pairs
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import escaped, shown
 from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.text import date_text
 
 if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from ebbtide.store.projects import Project, Projects
+    from ebbtide.store.collections.projects import Project, Projects
 
 PAGE: int = 1000
 

@@ -16,13 +16,13 @@ from ebbtide.cli.command import Cli, RepositoryArgument, command, group
 from ebbtide.cli.gc import ConfOption, MasterOption
 from ebbtide.cli.interrupting import command_line, share_text
 from ebbtide.cli.summary import made_by
-from ebbtide.cli.text import count_text, date_text, one_line, size_text
 from ebbtide.errors import EbbtideError, ExitCode, Failed, Incomplete, InvalidInput, Refused
 from ebbtide.escaping import escaped
+from ebbtide.text import count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:
     from ebbtide.purge.purger import PurgeReport, Purges
-    from ebbtide.store.metadata.purges import PurgeRow
+    from ebbtide.store.purges.queries import PurgeRow
 
 app = group("Delete named data at once and for good; list, show and verify purges.")
 
@@ -49,54 +49,58 @@ MeantOption = Annotated[
 ]
 ObjectsOption = Annotated[bool, typer.Option("--objects", help="List the objects.")]
 LimitOption = Annotated[int, typer.Option(metavar="N", min=1, help="The most objects to list.")]
+ReasonOption = Annotated[
+    str,
+    typer.Option(metavar="TEXT", help="The reason, for the record.", show_default=False),
+]
+PathsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="REF:PATH",
+        help="A path at a branch, tag or commit; at a branch, also the staged object. Repeatable.",
+        show_default=False,
+    ),
+]
+CommitsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="REF", help="All objects of the commit of a ref. Repeatable.", show_default=False
+    ),
+]
+CollectionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ID|PATH",
+        help="A collection, with its kept versions. Repeatable.",
+        show_default=False,
+    ),
+]
+WholeOption = Annotated[
+    bool, typer.Option("--repository", help="The whole repository, with all of its history.")
+]
+AllHistoryOption = Annotated[
+    bool,
+    typer.Option(
+        "--all-history",
+        help="Also name every commit that has one of the objects, under any path.",
+    ),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only show the objects, and the references to them.")
+]
 
 
 @command(app, "run")
 def run(
     cli: Cli,
     repository: RepositoryArgument,
-    reason: Annotated[
-        str,
-        typer.Option(metavar="TEXT", help="The reason, for the record.", show_default=False),
-    ],
-    path: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="REF:PATH",
-            help="A path at a branch, tag or commit; at a branch, also the staged object. "
-            "Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    commit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="REF",
-            help="All objects of the commit of a ref. Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    collection: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ID|PATH",
-            help="A collection, with its kept versions. Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    whole: Annotated[
-        bool, typer.Option("--repository", help="The whole repository, with all of its history.")
-    ] = False,
-    all_history: Annotated[
-        bool,
-        typer.Option(
-            "--all-history",
-            help="Also name every commit that has one of the objects, under any path.",
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show the objects, and the references to them.")
-    ] = False,
+    reason: ReasonOption,
+    path: PathsOption = None,
+    commit: CommitsOption = None,
+    collection: CollectionsOption = None,
+    whole: WholeOption = False,
+    all_history: AllHistoryOption = False,
+    dry_run: DryRunOption = False,
     limit: LimitOption = SHOWN_MAX,
     meant: MeantOption = None,
     master: MasterOption = None,
@@ -171,7 +175,7 @@ def _resumable(cli: Cli, purges: Purges, purge_id: str) -> Iterator[None]:
     """Adds the command that resumes the purge to an error in the block. A new purge would not find
     objects that are closed already."""
     from ebbtide.purge.purger import ENDED
-    from ebbtide.store.metadata.purges import CLOSED
+    from ebbtide.store.purges.queries import CLOSED
 
     try:
         yield

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ebbtide.cli.command import Cli, command
-from ebbtide.cli.text import count_text, size_text
+from ebbtide.text import count_text, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.store.metadata.claims import Backlog
-    from ebbtide.store.reclaiming import Reclaimed
+    from ebbtide.store.reclaim.claims import Backlog
+    from ebbtide.store.reclaim.reclaimer import Reclaimed
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +39,7 @@ def reclaim(
     unless EBBTIDE_RECLAIM is false. Any number of processes may do it at the same time.
     """
     from ebbtide.gc.meter import Meter, advance
-    from ebbtide.store.reclaiming import Reclaimed, Reclaimer
+    from ebbtide.store.reclaim.reclaimer import Reclaimed, Reclaimer
 
     reclaimer = Reclaimer(cli.store)
     total = Reclaimed()

@@ -31,12 +31,12 @@ from ebbtide.cli.lifecycle import (
     expiry_text,
     may_delete,
 )
-from ebbtide.cli.text import age_text, date_text, short_id
+from ebbtide.text import age_text, date_text, short_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ebbtide.store.refs import NamedCommit, Refs
+    from ebbtide.store.refs.refs import NamedCommit, Refs
 
 branch_app = group("Make, list, delete and restore branches.")
 tag_app = group("Make, list, delete and restore tags.")

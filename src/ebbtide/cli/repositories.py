@@ -22,7 +22,7 @@ from ebbtide.cli.lifecycle import (
     expiry_text,
     may_delete,
 )
-from ebbtide.cli.text import count_text, date_text
+from ebbtide.text import count_text, date_text
 
 if TYPE_CHECKING:
     from ebbtide.store.repository import Repository

@@ -15,8 +15,8 @@ from ebbtide.cli.documents import instant
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.gc import RunDirOption
 from ebbtide.cli.summary import show_summary
-from ebbtide.cli.text import age_text, count_text, date_text, size_text
 from ebbtide.ids import instant_of
+from ebbtide.text import age_text, count_text, date_text, size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.planning.plan import Plan

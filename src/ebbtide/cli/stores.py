@@ -42,8 +42,8 @@ def init(
     The directory is made if it is missing. The key has the role admin. Its secret is printed here,
     and never again.
     """
+    from ebbtide.store.access.keys import Role
     from ebbtide.store.embedded import Store
-    from ebbtide.store.keys import Role
 
     pair = None
     with (Store.upgrade if upgrade else Store.init)(directory) as store:
@@ -93,7 +93,7 @@ def promises(
     applies to the present content of the trash. A running server deletes by new times at once, but
     promises the old times until it is restarted.
     """
-    from ebbtide.store.promises import times_of
+    from ebbtide.store.repositories.promises import times_of
 
     asked = {
         name: parse_duration(text)
@@ -106,15 +106,13 @@ def promises(
         if text is not None
     }
     times = times_of(cli.store.settings)
-    shorter = [name for name in asked if asked[name] < times[name]]
+    shorter = [
+        f"{name} {format_duration(times[name])} -> {format_duration(asked[name])}"
+        for name in asked
+        if asked[name] < times[name]
+    ]
     if shorter:
-        cli.output.say(
-            "shorter than the present promises: "
-            + ", ".join(
-                f"{name} {format_duration(times[name])} -> {format_duration(asked[name])}"
-                for name in shorter
-            )
-        )
+        cli.output.say(f"shorter than the present promises: {', '.join(shorter)}")
         if not cli.may("shorten the promises?", yes=yes):
             return
     cli.store.promise(asked)

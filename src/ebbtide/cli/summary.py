@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbtide.cli.collecting import is_icechunk
 from ebbtide.cli.command import Cli
 from ebbtide.cli.interrupting import command_line
-from ebbtide.cli.text import count_text, date_text, size_text, time_text
 from ebbtide.escaping import escaped
 from ebbtide.ids import instant_of
 from ebbtide.processes import NO_SPARK
+from ebbtide.text import count_text, date_text, size_text, time_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.counts import Count

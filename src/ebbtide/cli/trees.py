@@ -16,8 +16,8 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.text import count_text
 from ebbtide.errors import InvalidInput
+from ebbtide.text import count_text
 
 
 class Links(StrEnum):
@@ -39,7 +39,7 @@ LinksOption = Annotated[
 
 
 @dataclass(slots=True)
-class Tree:
+class DirectoryTree:
     """Files with the paths that they will have, and the numbers of symbolic links that were
     followed or skipped."""
 
@@ -57,7 +57,7 @@ class Tree:
         return ", ".join(parts)
 
 
-def read_tree(sources: Iterable[Path], *, into: str, links: Links) -> Tree:
+def read_tree(sources: Iterable[Path], *, into: str, links: Links) -> DirectoryTree:
     """Returns the named files, and the files below named directories.
 
     A path consists of `into` and the file's name, or its path in the directory. Raises InvalidInput
@@ -65,7 +65,7 @@ def read_tree(sources: Iterable[Path], *, into: str, links: Links) -> Tree:
     directory around it. Raises the same for a path that is neither a file nor a directory. Raises
     OSError for a directory or file that cannot be read.
     """
-    tree = Tree()
+    tree = DirectoryTree()
     for source in sources:
         if source.is_dir():
             _add_below(source, into, links, tree)
@@ -76,7 +76,7 @@ def read_tree(sources: Iterable[Path], *, into: str, links: Links) -> Tree:
     return tree
 
 
-def _add_below(source: Path, into: str, links: Links, tree: Tree) -> None:
+def _add_below(source: Path, into: str, links: Links, tree: DirectoryTree) -> None:
     """Adds the files below a directory."""
     # Each entry has the identities of the directory itself and of the directories around it.
     waiting: list[tuple[Path, str, tuple[tuple[int, int], ...]]]
@@ -107,7 +107,7 @@ def _identity(directory: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _follows(link: Path, links: Links, tree: Tree) -> bool:
+def _follows(link: Path, links: Links, tree: DirectoryTree) -> bool:
     """Whether a symbolic link is followed. Raises InvalidInput where links are refused."""
     if links is Links.REFUSE:
         raise InvalidInput(

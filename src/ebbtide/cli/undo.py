@@ -12,7 +12,7 @@ from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, YesOption, 
 from ebbtide.cli.gc import MasterOption, RunDirOption, finish
 from ebbtide.cli.interrupting import purge_told, undo_told
 from ebbtide.cli.summary import show_summary
-from ebbtide.cli.text import count_text, size_text
+from ebbtide.text import count_text, size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.report import RunReport

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ebbtide.cli.command import Cli
-from ebbtide.cli.progress import Bar
-from ebbtide.cli.text import count_text, size_text
+from ebbtide.cli.progress import ProgressBar
 from ebbtide.cli.trees import Links, read_tree
 from ebbtide.errors import InvalidInput
+from ebbtide.text import count_text, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.store.objects import Objects
-    from ebbtide.store.uploads import NewObject
+    from ebbtide.store.objects.objects import Objects
+    from ebbtide.store.staging.uploads import NewObject
 
 IN_ONE_PIECE_BYTES_MAX: Final = 1024 * 1024
 PIECE_BYTES: Final = 8 * 1024 * 1024
@@ -49,7 +49,7 @@ def put_tree(
         raise InvalidInput("invalid_argument", f"{directory} is not a directory")
     prefix = prefix.strip("/")
     tree = read_tree([directory], into=f"{prefix}/" if prefix else "", links=links)
-    with Bar("uploading", total=len(tree.files), quiet=cli.output.as_json) as bar:
+    with ProgressBar("uploading", total=len(tree.files), quiet=cli.output.as_json) as bar:
         items = new_objects(tree.files, bar, content_type=content_type, metadata=metadata)
         totals = objects.put_many(branch, items)
     document = {
@@ -69,13 +69,13 @@ def put_tree(
 
 def new_objects(
     files: Iterable[tuple[str, Path]],
-    bar: Bar,
+    bar: ProgressBar,
     *,
     content_type: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Iterator[NewObject]:
     """Yields files as objects. A large file is read when its data is used."""
-    from ebbtide.store.uploads import NewObject
+    from ebbtide.store.staging.uploads import NewObject
 
     for path, file in files:
         yield NewObject(path, _data(file), content_type, metadata or {})

@@ -12,8 +12,8 @@ from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, command
 from ebbtide.cli.gc import QuietOption, RunDirOption
 from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.summary import place_of, show_block
-from ebbtide.cli.text import count_text, date_text, one_line, size_text
 from ebbtide.errors import ExitCode
+from ebbtide.text import count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.verifying.findings import Finding, Verification

@@ -16,10 +16,10 @@ from ebbtide.cli.gc import (
     RunDirOption,
 )
 from ebbtide.cli.policies import read_policy_file
-from ebbtide.cli.text import count_text, date_text, size_text
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
+from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,13 @@ from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
 from ebbtide.ids import latest_id
 from ebbtide.retention.decision import Roots
-from ebbtide.store.collecting import (
+from ebbtide.store.collecting.records import (
+    closed_rows,
+    lease_commits,
+    put_back_records,
+    record_rows,
+)
+from ebbtide.store.collecting.roots import (
     delete_run,
     drop_ended,
     forget_commits,
@@ -26,23 +32,17 @@ from ebbtide.store.collecting import (
     set_tombstones,
     write_run,
 )
+from ebbtide.store.collecting.tracing import address_at
 from ebbtide.store.content.layout import (
     OWNER_ADDRESS,
 )
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.leases import Lease, beat, release_lease, take_lease
-from ebbtide.store.metadata.commits import find_commits
-from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.purges import find_purged
-from ebbtide.store.metadata.records import (
-    closed_rows,
-    lease_commits,
-    put_back_records,
-    record_rows,
-)
-from ebbtide.store.promises import promised
-from ebbtide.store.revisions import resolve
-from ebbtide.store.tracing import address_at
+from ebbtide.store.database.commits import find_commits
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.purges.queries import find_purged
+from ebbtide.store.refs.revisions import resolve
+from ebbtide.store.repositories.leases import Lease, beat, release_lease, take_lease
+from ebbtide.store.repositories.promises import promised
 
 FORMAT_NAME: Final = "ebbtide"
 

@@ -11,18 +11,18 @@ import pyarrow as pa
 from ebbtide.formats.base import LetGo, Protector, PurgedAddress
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
-from ebbtide.store.collecting import read_roots
-from ebbtide.store.metadata.commits import find_commits
-from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.purges import find_purge, find_purged, pages_of_closed
-from ebbtide.store.metadata.references import staged_places
-from ebbtide.store.uncommitted import (
+from ebbtide.store.collecting.references import staged_places
+from ebbtide.store.collecting.roots import read_roots
+from ebbtide.store.collecting.uncommitted import (
     STAGED,
     dropped,
     uncommitted,
     uncommitted_among,
     untraced,
 )
+from ebbtide.store.database.commits import find_commits
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.purges.queries import find_purge, find_purged, pages_of_closed
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,19 +31,20 @@ from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.ids import ID_PATTERN
 from ebbtide.storage import Storage
 from ebbtide.storage.local import TEMPORARY_SUFFIX
-from ebbtide.store.collecting import write_run
+from ebbtide.store.collecting.roots import write_run
 from ebbtide.store.content.layout import COLLECTOR_PREFIX, PURGES_PREFIX
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.metadata.removals import (
-    Removal,
+from ebbtide.store.repositories.owner import close_owner
+from ebbtide.store.repositories.promises import promised
+from ebbtide.store.repositories.queries import delete_repository
+from ebbtide.store.repositories.removal import (
+    RemovalRow,
+    close_repository,
     finish_removal,
     insert_removal,
     read_removal,
+    require_removable,
 )
-from ebbtide.store.metadata.repositories import delete_repository
-from ebbtide.store.owner import close_owner
-from ebbtide.store.promises import promised
-from ebbtide.store.removal import close_repository, require_removable
 
 _RECORD: Final = (
     rf"^{COLLECTOR_PREFIX}(?:"
@@ -163,7 +164,7 @@ class GoneRepository(EmbeddedRepository):
             return False
         return True
 
-    def emptied(self) -> Removal | None:
+    def emptied(self) -> RemovalRow | None:
         """Returns the record of the run that emptied the storage, or None."""
         with self._metadata.snapshot() as tx:
             return read_removal(tx, self._repository_id)
@@ -173,14 +174,14 @@ class GoneRepository(EmbeddedRepository):
         hold: RunHold,
         run_id: str,
         report: Mapping[str, Any],  # JSON
-    ) -> Removal:
+    ) -> RemovalRow:
         """Records in the database that run `run_id` emptied the storage, with the run's report. The
         run's own files are deleted next. Raises Refused `lease_lost`."""
         with self._metadata.transaction() as tx:
             tx.lock_repository(self._repository_id, "exclusive", trashed=True)
             self._check_held(tx, hold)
             info = self._context.info
-            removal = Removal(
+            removal = RemovalRow(
                 repository_id=info.repository_id,
                 run_id=run_id,
                 name=info.name,

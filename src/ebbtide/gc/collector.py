@@ -24,7 +24,7 @@ from ebbtide.gc.planning.plan import Plan, read_plan, write_plan
 from ebbtide.gc.planning.planned_commits import read_commits
 from ebbtide.gc.planning.whatif import Alternative, WhatIf, what_if
 from ebbtide.gc.quarantines import Quarantines
-from ebbtide.gc.relations.given import GivenInventory, open_inventory
+from ebbtide.gc.relations.inventory_report import InventoryReport, open_inventory
 from ebbtide.gc.report import (
     RunReport,
     planned_report,
@@ -181,7 +181,7 @@ class Collector:
         except Refused as error:
             return self._refused(run_id, folder, error, {})
 
-    def _open_inventory(self, now: datetime) -> GivenInventory | None:
+    def _open_inventory(self, now: datetime) -> InventoryReport | None:
         if self._options.inventory is None:
             return None
         given = open_inventory(self._options.inventory, self._options.inventory_date)
@@ -194,7 +194,7 @@ class Collector:
         return given
 
     def _plan(
-        self, run_id: str, folder: RunFolder, hold: RunHold, *, given: GivenInventory | None
+        self, run_id: str, folder: RunFolder, hold: RunHold, *, given: InventoryReport | None
     ) -> RunReport:
         steps = self._steps(hold, run_id)
         try:
@@ -213,7 +213,7 @@ class Collector:
         return report
 
     def _make_plan(
-        self, run_id: str, folder: RunFolder, steps: Steps, given: GivenInventory | None
+        self, run_id: str, folder: RunFolder, steps: Steps, given: InventoryReport | None
     ) -> Plan:
         return make_plan(
             self._engine,

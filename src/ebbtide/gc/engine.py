@@ -57,8 +57,8 @@ class Engine(ABC):
 
     @property
     def fetches_at_once(self) -> int:
-        """The number of threads with which a task fetches files ahead (`ahead`). With 1, it fetches
-        none ahead."""
+        """The number of threads with which a task fetches files ahead (`prefetching`). With 1, it
+        fetches none ahead."""
         return 1
 
     @abstractmethod

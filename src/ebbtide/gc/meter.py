@@ -13,7 +13,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ProgressReading:
     """The progress at one moment: `done` units out of `total`, in `seconds`. `total` is None if it
     is unknown. With `is_about`, it is an estimate: the number that an earlier run found."""
 
@@ -72,8 +72,8 @@ class Meter:
         self._started = time.monotonic()
         self.begun += 1
 
-    def reading(self) -> Reading:
+    def reading(self) -> ProgressReading:
         """Returns the progress since `begin`."""
         seconds = time.monotonic() - self._started
         done = _own.count - self._before
-        return Reading(self._unit, done, self._total, self._is_about, seconds)
+        return ProgressReading(self._unit, done, self._total, self._is_about, seconds)

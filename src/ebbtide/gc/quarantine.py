@@ -30,7 +30,7 @@ from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, split
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import DeleteOutcome, Storage
-from ebbtide.wording import counted
+from ebbtide.text import count_text
 
 BACK_SCHEMA: Final = make_schema(
     ("address", pa.string()), ("size_bytes", pa.int64()), ("kind", pa.string())
@@ -200,7 +200,7 @@ def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
                 advance(table.num_rows)
                 if failed:
                     reason = f"{failed[0].address}: {failed[0].error}"
-                    message = f"{counted(len(failed), 'file')} could not be deleted: {reason}"
+                    message = f"{count_text(len(failed), 'file')} could not be deleted: {reason}"
                     answer.failed(Failed("storage_error", message))
 
     try:

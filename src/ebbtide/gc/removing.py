@@ -22,18 +22,18 @@ import numpy as np
 
 from ebbtide.arrow import split_by, texts
 from ebbtide.errors import Conflict, Failed, Incomplete, InvalidInput, Refused
-from ebbtide.formats.base import FOREIGN, RECORD, GoneFormat, RunHold, Slices
+from ebbtide.formats.base import FOREIGN, RECORD, GoneFormat, Layout, RunHold, Slices
 from ebbtide.gc.collector import Collector, Confirm, always
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import total_by_group
+from ebbtide.gc.parts import Part, total_by_group
 from ebbtide.gc.planning.making import check_times
 from ebbtide.gc.planning.plan import REMOVAL, Plan
 from ebbtide.gc.planning.subtract import Relations, subtract
 from ebbtide.gc.planning.whatif import Alternative, WhatIf
-from ebbtide.gc.relations.given import GivenInventory
 from ebbtide.gc.relations.inventory import classified, list_inventory
+from ebbtide.gc.relations.inventory_report import InventoryReport
 from ebbtide.gc.report import RunReport, swept_report
 from ebbtide.gc.runs import FENCE_FILE, RunFolder
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
@@ -43,7 +43,7 @@ from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify_removal
 from ebbtide.retention import Policy
 from ebbtide.storage import Storage
-from ebbtide.wording import counted
+from ebbtide.text import count_text
 
 KEPT_SHOWN: Final = 20
 _EVERYTHING: Final = datetime.max.replace(tzinfo=UTC)
@@ -158,7 +158,7 @@ class Remover(Collector):
             )
 
     def _make_plan(
-        self, run_id: str, folder: RunFolder, steps: Steps, given: GivenInventory | None
+        self, run_id: str, folder: RunFolder, steps: Steps, given: InventoryReport | None
     ) -> Plan:
         del given  # there is none
         return make_removal_plan(
@@ -221,12 +221,12 @@ class Remover(Collector):
         if came:
             raise Incomplete(
                 "incomplete",
-                f"{counted(came, 'file was', 'files were')} written to the storage after the plan "
-                "was made: plan and sweep the repository again",
+                f"{count_text(came, 'file was', 'files were')} written to the storage after the "
+                "plan was made: plan and sweep the repository again",
             )
         if not counts[FOREIGN]:
             return ()
-        kept_text = counted(
+        kept_text = count_text(
             counts[FOREIGN],
             "file that is not Ebbtide's is kept",
             "files that are not Ebbtide's are kept",
@@ -303,20 +303,10 @@ def make_removal_plan(
         answers, _ = list_inventory(engine, repository.storage, layout, folder, slices)
         kinds = total_by_group(part for part in answers if part.name is None)
         listed = sum((kinds.get(kind, Count()) for kind in layout.delete_order), Count())
+    inventory = [part for part in answers if part.name is not None]
+    relations = _all_listed(folder, repository.storage, inventory, listed, layout)
     with steps("subtract"):
-        result = subtract(
-            engine,
-            Relations(
-                folder=folder,
-                storage=repository.storage,
-                inventory=[part for part in answers if part.name is not None],
-                listed=listed,
-                live=None,
-                protected=[],
-                kinds=layout.delete_order,
-                cutoff=_EVERYTHING,
-            ),
-        )
+        result = subtract(engine, relations)
     return Plan(
         run_id=run_id,
         identity=repository.identity,
@@ -347,6 +337,22 @@ def make_removal_plan(
         remaining=(),
         whole=listed,
         engine=engine.name,
+    )
+
+
+def _all_listed(
+    folder: RunFolder, storage: Storage, inventory: list[Part], listed: Count, layout: Layout
+) -> Relations:
+    """Returns relations in which nothing is live or protected, and no grace holds."""
+    return Relations(
+        folder=folder,
+        storage=storage,
+        inventory=inventory,
+        listed=listed,
+        live=None,
+        protected=[],
+        kinds=layout.delete_order,
+        cutoff=_EVERYTHING,
     )
 
 

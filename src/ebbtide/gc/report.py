@@ -12,7 +12,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.sweeping.outcomes import OUTCOMES
 from ebbtide.gc.sweeping.sweep import Swept
-from ebbtide.wording import counted
+from ebbtide.text import count_text
 
 RunState = Literal["planned", "swept", "incomplete", "refused", "undone"]
 
@@ -251,7 +251,7 @@ def swept_report(
         if complete
         else error_json(
             "incomplete",
-            f"{counted(failed, 'deletion')} failed, {swept.untried:,} not tried: look at the "
+            f"{count_text(failed, 'deletion')} failed, {swept.untried:,} not tried: look at the "
             "parts under deleted/ for the reasons, then sweep the run again",
         ),
     )

@@ -36,7 +36,7 @@ from urllib.parse import unquote, urlsplit
 
 from ebbtide.arrow import texts
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.base import EPOCH_ADDRESS, RUNS_PREFIX
+from ebbtide.formats.base import EPOCH_ADDRESS, RUNS_PREFIX, Layout
 from ebbtide.storage import Storage, open_storage
 
 PLAN_FILE: Final = "plan.json"
@@ -133,3 +133,21 @@ def epoch_is_ours(storage: Storage, *, run_epoch: int, run_id: str) -> bool:
     """
     found = json.loads(storage.get(EPOCH_ADDRESS))
     return bool(found["run_epoch"] == run_epoch and found["run_id"] == run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """The files of a repository, and the parts `<name>/…` of a run's folder. Picklable."""
+
+    storage: Storage
+    layout: Layout
+    folder: RunFolder
+    name: str
+
+    def named(self, stem: str) -> str:
+        """Returns the name of a part within the folder."""
+        return f"{self.name}/{stem}.parquet"
+
+    def prefixed(self, stem: str) -> str:
+        """Returns a common prefix for the names of parts that are written together."""
+        return f"{self.name}/{stem}-"

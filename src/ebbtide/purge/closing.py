@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from ebbtide.ids import new_id
-from ebbtide.purge.references import Reference, Search, intact_commits, trees_of
-from ebbtide.store.leases import Lease
-from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.purges import insert_purged, update_purge
-from ebbtide.store.metadata.references import drop_staged
+from ebbtide.purge.references import Reference, ReferenceSearch, intact_commits, trees_of
+from ebbtide.store.collecting.references import drop_staged
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.purges.queries import insert_purged, update_purge
+from ebbtide.store.repositories.leases import Lease
 
 ATTEMPTS: Final = 5
 UNSEEN_MAX: Final = 16
@@ -22,7 +22,7 @@ UNSEEN_MAX: Final = 16
 without the lock, and the transaction is tried again, up to the last of ATTEMPTS."""
 
 
-def find_others(search: Search) -> list[Reference]:
+def find_others(search: ReferenceSearch) -> list[Reference]:
     """Returns all references that prevent a purge now. `close` finds references that are made
     later."""
     metadata, repository_id = search.context.metadata, search.context.repository_id
@@ -34,7 +34,7 @@ def find_others(search: Search) -> list[Reference]:
         return search.others(tx, known)
 
 
-def close(search: Search, lease: Lease, purge_id: str) -> list[Reference]:
+def close(search: ReferenceSearch, lease: Lease, purge_id: str) -> list[Reference]:
     """Closes the addresses, and drops the named staged entries. If a reference prevents this,
     changes nothing, and returns all such references.
 
@@ -60,7 +60,7 @@ def close(search: Search, lease: Lease, purge_id: str) -> list[Reference]:
     raise AssertionError("the last attempt ends in one way or the other")
 
 
-def _close(tx: Transaction, search: Search, purge_id: str) -> None:
+def _close(tx: Transaction, search: ReferenceSearch, purge_id: str) -> None:
     repository_id = search.context.repository_id
     insert_purged(tx, repository_id, purge_id, search.addresses)
     drop_staged(tx, repository_id, search.named.staged, oldest_token=new_id())

@@ -13,15 +13,15 @@ from typing import Any
 from ebbtide.errors import NotFound
 from ebbtide.escaping import shown
 from ebbtide.purge.request import PathTarget, Request
+from ebbtide.store.collecting.references import StagedAddress
+from ebbtide.store.collections.queries import read_content_uses
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.metadata.collections import read_content_uses
-from ebbtide.store.metadata.commits import CommitRecord, find_commits
-from ebbtide.store.metadata.references import StagedAddress
-from ebbtide.store.metadata.staged import find_staged
+from ebbtide.store.database.commits import CommitRecord, find_commits
+from ebbtide.store.refs.revisions import Revision, resolve
 from ebbtide.store.repository import Repository
-from ebbtide.store.revisions import Revision, resolve
+from ebbtide.store.staging.queries import find_staged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class NamedObjects:
     """The objects that a request names now: those of whole commits and contents, and those of
     single entries."""
 
@@ -69,7 +69,7 @@ class Resolved:
     entries: tuple[Entry, ...]
 
 
-def resolve_request(repository: Repository, request: Request) -> Resolved:
+def resolve_request(repository: Repository, request: Request) -> NamedObjects:
     """Looks up everything that a request names.
 
     Raises InvalidInput, NotFound (`ref_not_found`, `object_not_found`, `collection_not_found` and
@@ -101,7 +101,7 @@ def resolve_request(repository: Repository, request: Request) -> Resolved:
         all_history=request.all_history,
     )
     records = {record.commit_id: record for record in (*commits, *contents)}
-    return Resolved(named, tuple(records.values()), tuple(entries))
+    return NamedObjects(named, tuple(records.values()), tuple(entries))
 
 
 def _collections(repository: Repository, names: Iterable[str]) -> frozenset[str]:

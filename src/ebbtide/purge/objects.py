@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 from ebbtide.arrow import make_schema
 from ebbtide.errors import Refused
 from ebbtide.gc.relations.keys import keys_of
-from ebbtide.purge.naming import Resolved
+from ebbtide.purge.naming import NamedObjects
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import classify
 from ebbtide.store.content.ranges import RangeInfo, read_range_columns
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.metadata.commits import CommitRecord
+from ebbtide.store.database.commits import CommitRecord
 
 ENTRIES_SCHEMA: Final = make_schema(
     ("path", pa.string()),
@@ -122,7 +122,7 @@ def _sorted_lists(lists: Any) -> pa.Array[Any]:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def gather(context: RepositoryContext, resolved: Resolved) -> Generator[pa.Table, None, None]:
+def gather(context: RepositoryContext, resolved: NamedObjects) -> Generator[pa.Table, None, None]:
     """Yields the objects (OBJECTS_SCHEMA) that a request names, in batches. Objects outside the
     storage root are left out: they are never touched. Close the generator: it has files on the
     local disk.

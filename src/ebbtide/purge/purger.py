@@ -34,9 +34,10 @@ from ebbtide.purge.references import COLLECTION, COMMIT, COPY, HOLD, STAGED, WRI
 from ebbtide.purge.request import Request
 from ebbtide.purge.whole import delete_whole, folder_at, records_storage
 from ebbtide.purge.work import Notice, Work, inside_folder, silent
+from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.embedded import Store
-from ebbtide.store.leases import Lease
-from ebbtide.store.metadata.purges import (
+from ebbtide.store.purges.keys import PurgeKeys
+from ebbtide.store.purges.queries import (
     CLOSED,
     PurgeRow,
     find_purge,
@@ -44,10 +45,9 @@ from ebbtide.store.metadata.purges import (
     list_purges,
     update_purge,
 )
-from ebbtide.store.purge_keys import PurgeKeys
+from ebbtide.store.repositories.leases import Lease
 from ebbtide.store.repository import Repository
-from ebbtide.store.secrets import SecretBox
-from ebbtide.wording import counted
+from ebbtide.text import count_text
 
 logger = logging.getLogger(__name__)
 
@@ -347,7 +347,7 @@ def _refusal(plan: PurgePlan) -> dict[str, str] | None:
             f"commit {first.id} is held ({', '.join(first.names)}), and has objects of this purge"
             f"{_more(plan)}: release the hold first. Nothing was deleted",
         )
-    listed = ", ".join(counted(count, *KINDS[kind]) for kind, count in sorted(counts.items()))
+    listed = ", ".join(count_text(count, *KINDS[kind]) for kind, count in sorted(counts.items()))
     return _error(
         "purge_in_use",
         f"other data refers to the objects of this purge ({listed}): name that data too (the whole "
@@ -358,7 +358,7 @@ def _refusal(plan: PurgePlan) -> dict[str, str] | None:
 
 def _more(plan: PurgePlan) -> str:
     others = plan.reference_count - 1
-    return f" (and {counted(others, 'more hold')})" if others else ""
+    return f" (and {count_text(others, 'more hold')})" if others else ""
 
 
 def _error(kind: str, message: str) -> dict[str, str]:

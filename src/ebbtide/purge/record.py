@@ -20,8 +20,8 @@ from ebbtide.errors import Refused
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.deleting import Deleted
 from ebbtide.purge.plan import PurgePlan
-from ebbtide.store.metadata.purges import PurgeRow
-from ebbtide.store.purge_keys import ALGORITHM, PurgeKeys, is_signed
+from ebbtide.store.purges.keys import ALGORITHM, PurgeKeys, is_signed
+from ebbtide.store.purges.queries import PurgeRow
 
 FORMAT_VERSION: Final = 1
 _NAME: Final = re.compile(r"record-([0-9]+)\.json")

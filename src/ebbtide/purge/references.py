@@ -20,11 +20,8 @@ from ebbtide.purge.addresses import AddressSet
 from ebbtide.purge.naming import Named
 from ebbtide.purge.scanning import EXAMPLES_MAX, Hit, TreeScan
 from ebbtide.retention.lifecycle import earliest
-from ebbtide.store.context import RepositoryContext
-from ebbtide.store.metadata.collections import ContentUse, read_content_uses
-from ebbtide.store.metadata.commits import list_holds
-from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.references import (
+from ebbtide.store.collecting.kept_collections import read_places
+from ebbtide.store.collecting.references import (
     IntactCommit,
     copies_among,
     list_intact,
@@ -33,8 +30,11 @@ from ebbtide.store.metadata.references import (
     staged_among,
     writes_among,
 )
-from ebbtide.store.places import read_places
-from ebbtide.store.promises import promised
+from ebbtide.store.collections.queries import ContentUse, read_content_uses
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.commits import list_holds
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.repositories.promises import promised
 
 COMMIT: Final = "commit"
 COLLECTION: Final = "collection"
@@ -85,7 +85,7 @@ def trees_of(commits: Iterable[IntactCommit]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class ReferenceSearch:
     """Searches for references, in a transaction of the caller's."""
 
     context: RepositoryContext

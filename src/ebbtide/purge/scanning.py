@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, rows_in, texts
 from ebbtide.formats.base import NODES_SCHEMA, Layout
-from ebbtide.gc.ahead import fetched
 from ebbtide.gc.engine import Engine, LocalEngine
 from ebbtide.gc.frames import Batches
+from ebbtide.gc.prefetching import fetched
 from ebbtide.gc.relations.index import LOOSE, Index
-from ebbtide.gc.relations.indexed import Unchanged
+from ebbtide.gc.relations.indexed import UnchangedFiles
 from ebbtide.gc.relations.inventory import latest_micros
 from ebbtide.gc.relations.keys import keys_of
 from ebbtide.gc.runs import RunFolder
@@ -100,7 +100,7 @@ class TreeScan:
             if table is not None:
                 self._clean.update(self._clean_nodes(table, unchanged))
 
-    def _clean_nodes(self, table: pa.Table, unchanged: Unchanged) -> Iterator[_Node]:
+    def _clean_nodes(self, table: pa.Table, unchanged: UnchangedFiles) -> Iterator[_Node]:
         """Yields the rows of an index part (KEYED_SCHEMA) that are up to date, and whose ranges
         have none of the addresses."""
         addresses = self.layout.node_addresses(table.column("node_id"))
@@ -227,7 +227,7 @@ def _hit(paths: list[str], asked: frozenset[str]) -> Hit:
     return Hit(len(paths), tuple(islice(others, EXAMPLES_MAX)), asked.intersection(paths))
 
 
-def _listed(storage: Storage) -> Unchanged:
+def _listed(storage: Storage) -> UnchangedFiles:
     """Lists the files of ranges, with the time when each was written."""
     tables = [
         pa.Table.from_batches([batch]).select(["address", "last_modified"])
@@ -235,8 +235,8 @@ def _listed(storage: Storage) -> Unchanged:
     ]
     if not tables:
         empty = np.empty(0, np.int64)
-        return Unchanged(empty, empty)
+        return UnchangedFiles(empty, empty)
     table = pa.concat_tables(tables)
     keys = keys_of(table.column("address"))
     order = np.argsort(keys)
-    return Unchanged(keys[order], latest_micros(table.column("last_modified"))[order])
+    return UnchangedFiles(keys[order], latest_micros(table.column("last_modified"))[order])

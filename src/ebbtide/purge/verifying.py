@@ -21,9 +21,9 @@ from ebbtide.purge.purger import Purges
 from ebbtide.purge.record import Record, is_genuine, read_record
 from ebbtide.storage import Storage, open_storage
 from ebbtide.store.embedded import Store
-from ebbtide.store.metadata.purges import PurgeRow, count_purged, find_purged
-from ebbtide.store.metadata.repositories import list_repositories
-from ebbtide.wording import counted
+from ebbtide.store.purges.queries import PurgeRow, count_purged, find_purged
+from ebbtide.store.repositories.queries import list_repositories
+from ebbtide.text import count_text
 
 HEADS_MAX: Final = 100
 """The most addresses of one directory that are looked up one by one. For more, it is listed."""
@@ -40,7 +40,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class PurgeFindings:
     """The differences that a verification found."""
 
     purge_id: str
@@ -57,7 +57,7 @@ class Verification:
         }
 
 
-def verify(store: Store, purge_id: str) -> Verification:
+def verify(store: Store, purge_id: str) -> PurgeFindings:
     """Compares a purge with its record, the database and the storage.
 
     Raises NotFound `purge_not_found`, Failed `storage_error`.
@@ -66,7 +66,7 @@ def verify(store: Store, purge_id: str) -> Verification:
     row = purges.find(purge_id)
     work = _Verifying(store, row, purges.folder(row), purges.keys.public_keys())
     work.run()
-    return Verification(purge_id, work.address_count, tuple(work.differences()))
+    return PurgeFindings(purge_id, work.address_count, tuple(work.differences()))
 
 
 class _Verifying:
@@ -192,7 +192,7 @@ class _Verifying:
         with self._store.metadata.snapshot() as tx:
             count = count_purged(tx, self._row.repository_id, self._row.purge_id)
         if count != closed:
-            addresses = counted(count, "address", "addresses")
+            addresses = count_text(count, "address", "addresses")
             self._note("list", f"the purge closed {addresses}, of which the list has {closed:,}")
 
     def _check_gone(self, storage: Storage, addresses: list[str], plan: PurgePlan) -> None:

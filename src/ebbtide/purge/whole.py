@@ -26,20 +26,20 @@ from ebbtide.purge.objects import ENTRIES_SCHEMA, Buckets, distinct_ranges, own_
 from ebbtide.purge.plan import PurgePlan, write_objects
 from ebbtide.purge.references import HOLD, Reference
 from ebbtide.storage import Storage, open_storage
+from ebbtide.store.collecting.references import list_intact
 from ebbtide.store.content.layout import OWNER_ADDRESS, PURGES_PREFIX
 from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.commits import find_commits, list_holds
+from ebbtide.store.database.engine import Transaction
 from ebbtide.store.embedded import Store
-from ebbtide.store.leases import Lease
-from ebbtide.store.metadata.commits import find_commits, list_holds
-from ebbtide.store.metadata.engine import Transaction
-from ebbtide.store.metadata.purges import move_records, update_purge
-from ebbtide.store.metadata.references import list_intact
-from ebbtide.store.metadata.repositories import (
+from ebbtide.store.purges.queries import move_records, update_purge
+from ebbtide.store.repositories.leases import Lease
+from ebbtide.store.repositories.owner import close_owner, read_owner
+from ebbtide.store.repositories.queries import (
     delete_repository,
     list_repositories,
     lock_all_repositories,
 )
-from ebbtide.store.owner import close_owner, read_owner
 
 RECORDS_DIRECTORY: Final = "purges"
 RECORDS_BESIDE: Final = "_ebbtide-purges"

@@ -18,7 +18,7 @@ from ebbtide.purge.closing import close, find_others
 from ebbtide.purge.naming import Named, resolve_request
 from ebbtide.purge.objects import gather
 from ebbtide.purge.plan import PurgePlan, read_objects, write_objects
-from ebbtide.purge.references import Reference, Search
+from ebbtide.purge.references import Reference, ReferenceSearch
 from ebbtide.purge.request import Request
 from ebbtide.purge.scanning import TreeScan
 from ebbtide.purge.whole import (
@@ -30,8 +30,8 @@ from ebbtide.purge.whole import (
 )
 from ebbtide.store.content.layout import PURGES_PREFIX
 from ebbtide.store.embedded import Store
-from ebbtide.store.leases import Lease
-from ebbtide.store.metadata.purges import PurgeRow
+from ebbtide.store.purges.queries import PurgeRow
+from ebbtide.store.repositories.leases import Lease
 from ebbtide.store.repository import Repository
 
 Notice = Callable[[str], None]
@@ -66,7 +66,7 @@ class Work:
         self._context = repository.context
         self._engine = engine
         self._notice = notice
-        self._search: Search | None = None
+        self._search: ReferenceSearch | None = None
 
     def is_whole(self, row: PurgeRow) -> bool:
         """Whether the whole repository is purged."""
@@ -120,7 +120,7 @@ class Work:
                 return holds_in_the_way(tx, self._context.repository_id)
         return find_others(self._searching(plan))
 
-    def _searching(self, plan: PurgePlan) -> Search:
+    def _searching(self, plan: PurgePlan) -> ReferenceSearch:
         """Returns the search of this purge. If this attempt also planned the purge, the results of
         that search are reused."""
         if self._search is None:
@@ -134,5 +134,5 @@ class Work:
                 engine=self._engine,
             )
             scan.recall(self.folder)
-            self._search = Search(self._context, addresses, plan.named, scan)
+            self._search = ReferenceSearch(self._context, addresses, plan.named, scan)
         return self._search

@@ -19,9 +19,9 @@ from ebbtide.durations import format_duration
 from ebbtide.model import Commit
 from ebbtide.retention.dates import instant_text, span_text
 from ebbtide.retention.forest import Forest
+from ebbtide.retention.inputs import BranchHead, SelectionInput
 from ebbtide.retention.periods import period_name
 from ebbtide.retention.rules import PERIODS, Rule
-from ebbtide.retention.scene import BranchHead, Scene
 
 
 class Code(IntEnum):
@@ -41,7 +41,7 @@ class Code(IntEnum):
     EXPIRED = 255
 
 
-class Part(IntEnum):
+class RulePart(IntEnum):
     """The part of a rule that keeps a commit. It is added to `BRANCH_RULE` or `DANGLING_RULE`.
 
     After `PERIOD` one more part follows for each of `PERIODS`.
@@ -74,7 +74,7 @@ class Marks:
         self.sentences: list[str] = []
 
     def mark(self, position: int, code: int, source: int) -> None:
-        """Marks the commit with this reason, unless it is tombstoned or has a stronger one."""
+        """Marks the commit with this reason, unless it is closed or has a stronger one."""
         present = self.code[position]
         if code < present or (code == present and source < self.source[position]):
             self.code[position] = code
@@ -90,46 +90,46 @@ class Reasons(Mapping[str, str]):
 
     __slots__ = ("_active", "_marks", "_scene")
 
-    def __init__(self, marks: Marks, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, marks: Marks, inputs: SelectionInput) -> None:
+        self._inputs = inputs
         self._marks = marks
-        self._active = marks.active()[: len(scene.history.commits)]  # no hypothetical children
+        self._active = marks.active()[: len(inputs.history.commits)]  # no hypothetical children
 
     def __len__(self) -> int:
         return self._active.count(1)
 
     def __iter__(self) -> Iterator[str]:
-        kept = compress(self._scene.history.commits, self._active)
+        kept = compress(self._inputs.history.commits, self._active)
         return map(attrgetter("commit_id"), kept)
 
     def __contains__(self, commit_id: object) -> bool:
-        position = self._scene.history.index.get(commit_id)  # type: ignore[call-overload]
+        position = self._inputs.history.index.get(commit_id)  # type: ignore[call-overload]
         return position is not None and bool(self._active[position])
 
     def __getitem__(self, commit_id: str) -> str:
-        position = self._scene.history.index[commit_id]
+        position = self._inputs.history.index[commit_id]
         if not self._active[position]:
             raise KeyError(commit_id)
-        return _reason_text(self._scene, self._marks, position)
+        return _reason_text(self._inputs, self._marks, position)
 
 
-def _reason_text(scene: Scene, marks: Marks, position: int) -> str:
+def _reason_text(inputs: SelectionInput, marks: Marks, position: int) -> str:
     code, source = marks.code[position], marks.source[position]
-    commit = scene.history.commits[position]
+    commit = inputs.history.commits[position]
     if code >= Code.TAG_RULE:
         return marks.sentences[source]
     if code >= Code.DANGLING_RULE:
-        return _dangling_text(scene, source, code - Code.DANGLING_RULE, commit)
+        return _dangling_text(inputs, source, code - Code.DANGLING_RULE, commit)
     if code >= Code.BRANCH_RULE:
-        return _branch_text(scene.branches[source], code - Code.BRANCH_RULE, commit, scene.now)
+        return _branch_text(inputs.branches[source], code - Code.BRANCH_RULE, commit, inputs.now)
     if code == Code.HELD:
-        reason = scene.policy.holds[commit.commit_id]
+        reason = inputs.policy.holds[commit.commit_id]
         return f"held: {reason}" if reason else "held"
     if code == Code.LEASED and commit.leased_until is not None:
         return f"leased until {instant_text(commit.leased_until)}"
     if code == Code.FUTURE:
         return f"dated {instant_text(commit.created_at)}, which is after now"
-    ref = scene.refs[source]
+    ref = inputs.refs[source]
     lead = {Code.HEAD: "head of ", Code.REACHED: "reached from "}.get(Code(code), "")
     return f"{lead}{ref.kind} {ref.name}"
 
@@ -140,20 +140,20 @@ def _branch_text(head: BranchHead, part: int, commit: Commit, now: datetime) -> 
         return f"on {where}, to which no rule applies, so that everything on it is kept"
     if rule.keep_all:
         return f"on {where}, whose rule keeps everything"
-    if part == Part.WITHIN:
+    if part == RulePart.WITHIN:
         age = span_text(now - commit.created_at)
         return f"on {where}, created {age} before now, within its {_period(rule)}"
-    if part == Part.OPENING:
+    if part == RulePart.OPENING:
         return f"was the head of {where} when its {_period(rule)} window opened"
-    if part == Part.LAST:
+    if part == RulePart.LAST:
         return f"one of the last {rule.keep_last} of {where}"
     newest, count = _newest(rule, part, commit)
     return f"{newest} on {where} ({count})"
 
 
-def _dangling_text(scene: Scene, source: int, part: int, commit: Commit) -> str:
-    rule = scene.policy.default
-    head = scene.history.commits[scene.forest.dangling_heads[source]]
+def _dangling_text(inputs: SelectionInput, source: int, part: int, commit: Commit) -> str:
+    rule = inputs.policy.default
+    head = inputs.history.commits[inputs.forest.dangling_heads[source]]
     lead = "dangling"
     if commit.commit_id != head.commit_id:
         lead = f"in the history of dangling commit {head.commit_id}"
@@ -161,12 +161,12 @@ def _dangling_text(scene: Scene, source: int, part: int, commit: Commit) -> str:
         return f"{lead}, and there is no default rule, so that it is kept"
     if rule.keep_all:
         return f"{lead}, and the default rule keeps everything"
-    if part == Part.WITHIN:
-        age = span_text(scene.now - commit.created_at)
+    if part == RulePart.WITHIN:
+        age = span_text(inputs.now - commit.created_at)
         return f"{lead}, created {age} before now, within the default rule's {_period(rule)}"
-    if part == Part.OPENING:
+    if part == RulePart.OPENING:
         return f"{lead}, was the head when the default rule's {_period(rule)} window opened"
-    if part == Part.LAST:
+    if part == RulePart.LAST:
         return f"{lead}, one of the last {rule.keep_last} (default rule)"
     newest, count = _newest(rule, part, commit)
     return f"{lead}, {newest} (default rule, {count})"
@@ -177,6 +177,6 @@ def _period(rule: Rule) -> str:
 
 
 def _newest(rule: Rule, part: int, commit: Commit) -> tuple[str, str]:
-    period = PERIODS[part - Part.PERIOD]
+    period = PERIODS[part - RulePart.PERIOD]
     name = period_name(period, commit.created_at.astimezone(UTC))
     return f"newest of {name}", f"keep_{period} {rule.period_count(period)}"

@@ -15,7 +15,7 @@ from ebbtide.retention.decision import Roots
 
 CommitRow: TypeAlias = tuple[str, str, int, str, str | None, int | None, int, int, int]
 """The row of a commit. Its columns are id, parents' ids joined by blanks, date, tree id, checksum
-of the tree's file, and end of the lease. Three flags follow: tombstoned, content of a collection,
+of the tree's file, and end of the lease. Three flags follow: closed, content of a collection,
 stub. The checksum is None if the tree was given up; the end is None without a lease. In a stub's
 row only the id counts. Instants are microseconds since EPOCH."""
 

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Final
 
 from ebbtide.model import Commit, Ref
+from ebbtide.retention.inputs import SelectionInput
 from ebbtide.retention.marking import mark_all
 from ebbtide.retention.policy import Policy
 from ebbtide.retention.reasons import Reasons
-from ebbtide.retention.scene import Scene
 from ebbtide.retention.summaries import RefSummary, summaries
 
 __all__ = ["RefSummary", "Selection", "select_commits"]
@@ -28,7 +28,7 @@ NAMED_MAX: Final = 10
 class Selection:
     """Every commit is either in `active`, with its reason, or in `expired`.
 
-    Tombstoned commits are expired. `by_ref` has figures for each branch. `warnings` are sentences
+    Closed commits are expired. `by_ref` has figures for each branch. `warnings` are sentences
     for the operator.
     """
 
@@ -48,36 +48,36 @@ def select_commits(
     (`invalid_date`; `invalid_argument` for a duplicate commit or a cycle), and Refused
     `commit_not_found` if a ref points at a commit that is not given.
     """
-    scene = Scene.of(commits, refs, policy, now)
-    marks = mark_all(scene)
-    active = Reasons(marks, scene)
+    inputs = SelectionInput.of(commits, refs, policy, now)
+    marks = mark_all(inputs)
+    active = Reasons(marks, inputs)
     return Selection(
         active=active,
-        expired=frozenset(scene.history.index).difference(active),
-        warnings=tuple(_warnings(scene)),
-        by_ref=tuple(summaries(scene, marks)),
+        expired=frozenset(inputs.history.index).difference(active),
+        warnings=tuple(_warnings(inputs)),
+        by_ref=tuple(summaries(inputs, marks)),
     )
 
 
-def _warnings(scene: Scene) -> Iterator[str]:
-    dates = scene.forest.created_at
+def _warnings(inputs: SelectionInput) -> Iterator[str]:
+    dates = inputs.forest.created_at
     future = [
         commit.commit_id
-        for commit, created_at in zip(scene.history.commits, dates, strict=False)
-        if created_at > scene.now and not commit.tombstoned
+        for commit, created_at in zip(inputs.history.commits, dates, strict=False)
+        if created_at > inputs.now and not commit.tombstoned
     ]
     if future:
         yield f"dated in the future, and kept until then: {_named('commit', future)}"
-    for pattern in scene.policy.unmatched(head.name for head in scene.branches):
+    for pattern in inputs.policy.unmatched(head.name for head in inputs.branches):
         yield f"the rule for {pattern!r} matches no branch"
-    holds, index = scene.policy.holds, scene.history.index
+    holds, index = inputs.policy.holds, inputs.history.index
     unknown = [commit_id for commit_id in holds if commit_id not in index]
     if unknown:
         yield f"held, but not in this repository: {_named('commit', unknown)}"
     lost = [
         commit_id
         for commit_id in holds
-        if commit_id in index and scene.history.commits[index[commit_id]].tombstoned
+        if commit_id in index and inputs.history.commits[index[commit_id]].tombstoned
     ]
     if lost:
         yield f"held, but expired in an earlier run: {_named('commit', lost)}"

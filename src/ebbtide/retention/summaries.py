@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ebbtide.retention.forest import NO_PARENT, main_ancestries
+from ebbtide.retention.inputs import SelectionInput
 from ebbtide.retention.reasons import Marks
 from ebbtide.retention.rules import Rule
-from ebbtide.retention.scene import Scene
 
 _REWRITTEN: Final = "whole history (mode rewrite)"
 _REWRITTEN_DANGLING: Final = "only commits that refs reach (mode rewrite)"
@@ -38,26 +38,26 @@ class RefSummary:
     expired_count: int
 
 
-def summaries(scene: Scene, marks: Marks) -> Iterator[RefSummary]:
+def summaries(inputs: SelectionInput, marks: Marks) -> Iterator[RefSummary]:
     """Yields the summaries of a selection, branches in the order of their names."""
-    rewritten = scene.policy.mode == "rewrite"
+    rewritten = inputs.policy.mode == "rewrite"
     active = marks.active()
-    totals, kept = _running_totals(scene, active)
-    for head in scene.branches:
+    totals, kept = _running_totals(inputs, active)
+    for head in inputs.branches:
         yield _summary(
             "branch",
             head.name,
             rule=_REWRITTEN if rewritten else _rule_text(head.rule),
             counts=(totals[head.position], kept[head.position]),
-            commit_id=scene.history.commits[head.position].commit_id,
+            commit_id=inputs.history.commits[head.position].commit_id,
         )
-    off_branch = _count(active, _on_no_branch(scene))
+    off_branch = _count(active, _on_no_branch(inputs))
     if off_branch[0]:
-        rule = _REWRITTEN_DANGLING if rewritten else _rule_text(scene.policy.default)
+        rule = _REWRITTEN_DANGLING if rewritten else _rule_text(inputs.policy.default)
         yield _summary("dangling", "(dangling)", rule=rule, counts=off_branch)
-    tagged = {position for _, position in scene.tagged()}
-    if tagged and scene.policy.tags is not None and not rewritten:
-        rule = scene.policy.tags.describe()
+    tagged = {position for _, position in inputs.tagged()}
+    if tagged and inputs.policy.tags is not None and not rewritten:
+        rule = inputs.policy.tags.describe()
         yield _summary("tags", "(tags)", rule=rule, counts=_count(active, tagged))
 
 
@@ -85,21 +85,21 @@ def _rule_text(rule: Rule | None) -> str:
     return "keep (no rule applies)" if rule is None else rule.describe()
 
 
-def _running_totals(scene: Scene, active: bytes) -> tuple[list[int], list[int]]:
+def _running_totals(inputs: SelectionInput, active: bytes) -> tuple[list[int], list[int]]:
     """Returns for each position the length of its main ancestry, and how many commits of it are
     active."""
     totals: list[int] = []
     kept: list[int] = []
-    for above, is_active in zip(scene.forest.parent, active, strict=True):  # parents first
+    for above, is_active in zip(inputs.forest.parent, active, strict=True):  # parents first
         is_root = above == NO_PARENT
         totals.append(1 if is_root else totals[above] + 1)
         kept.append(is_active if is_root else kept[above] + is_active)
     return totals, kept
 
 
-def _on_no_branch(scene: Scene) -> Iterator[int]:
-    heads = (head.position for head in scene.branches)
-    on_branch = main_ancestries(scene.history.parent, heads)
+def _on_no_branch(inputs: SelectionInput) -> Iterator[int]:
+    heads = (head.position for head in inputs.branches)
+    on_branch = main_ancestries(inputs.history.parent, heads)
     return (position for position, found in enumerate(on_branch) if not found)
 
 

@@ -38,7 +38,7 @@ from ebbtide.server.routes import (
 )
 from ebbtide.server.routing import PUBLIC, GuardedRoute, Segments
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaiming import ReclaimThread
+from ebbtide.store.reclaim.reclaimer import ReclaimThread
 
 TOPICS = (
     repositories,

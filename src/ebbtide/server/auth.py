@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Denied, EbbtideError
 from ebbtide.server.errors import answer_of
-from ebbtide.store.keys import AccessKey, AccessKeys
+from ebbtide.store.access.keys import AccessKey, AccessKeys
 
 PRINCIPAL = "ebbtide.principal"
 """The entry of a request's scope that holds its access key."""

@@ -19,7 +19,7 @@ _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _TYPE: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 
 
-class Readable(Protocol):
+class Download(Protocol):
     """An object that can be read: from a branch, a commit or a collection, or with a locator."""
 
     @property
@@ -39,7 +39,7 @@ class RangeBehindEnd(InvalidInput):
         self.headers = {"Content-Range": f"bytes */{size_bytes}"}
 
 
-def answer(found: Readable, range_header: str | None, if_none_match: str | None) -> Response:
+def answer(found: Download, range_header: str | None, if_none_match: str | None) -> Response:
     """Returns the response with the whole object, or with the range that the request names. If
     `if_none_match` names its checksum, the response is 304 without a body."""
     entry = found.entry
@@ -52,7 +52,7 @@ def answer(found: Readable, range_header: str | None, if_none_match: str | None)
     return StreamingResponse(pieces, status, headers, media_type=_media_type(entry))
 
 
-def head(found: Readable, range_header: str | None) -> Response:
+def head(found: Download, range_header: str | None) -> Response:
     """Returns the response to a HEAD request: status and headers of the object or range, no
     bytes."""
     entry = found.entry

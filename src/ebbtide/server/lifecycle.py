@@ -14,9 +14,9 @@ from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.wire.base import ExpiryChange, Instant, Restoration, Segment, Text
 from ebbtide.server.wire.refs import RefAnswer, RefList
-from ebbtide.store.keys import Role
-from ebbtide.store.lifecycle import Listed
-from ebbtide.store.refs import NamedCommit, Refs
+from ebbtide.store.access.keys import Role
+from ebbtide.store.refs.refs import NamedCommit, Refs
+from ebbtide.store.repositories.lifecycle import ListFilter
 from ebbtide.store.repository import Repository
 
 ExpiredQuery = Annotated[bool, Query(description="Includes the trash.")]
@@ -29,8 +29,8 @@ async def _listed(
         Instant | None, Query(description="Expires at this instant or later.")
     ] = None,
     expires_before: Annotated[Instant | None, Query()] = None,
-) -> Listed:
-    return Listed(
+) -> ListFilter:
+    return ListFilter(
         include_expired=include_expired,
         state=None if state is None else LifecycleState(state),
         expires_after=expires_after,
@@ -38,16 +38,16 @@ async def _listed(
     )
 
 
-ListedDep = Annotated[Listed, Depends(_listed)]
+ListedDep = Annotated[ListFilter, Depends(_listed)]
 
 
-def next_after(name: str, thing_id: str, listed: Listed) -> str:
+def next_after(name: str, thing_id: str, listed: ListFilter) -> str:
     """Returns the place where a list by name and id continues. With the trash included, several
     items may have one name, so that the place needs the id."""
     return f"{name} {thing_id}" if listed.include_expired else name
 
 
-def ref_list(paging: Paging, listed: Listed, found: Sequence[NamedCommit]) -> RefList:
+def ref_list(paging: Paging, listed: ListFilter, found: Sequence[NamedCommit]) -> RefList:
     """Returns a page of refs. `found` was read with `amount_and_one`."""
     page, more = paging.cut(found)
     last = next_after(page[-1].name, page[-1].ref_id, listed) if more else None

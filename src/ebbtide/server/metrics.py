@@ -10,8 +10,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ebbtide.store.metadata.claims import Backlog
-from ebbtide.store.reclaiming import Reclaimed
+from ebbtide.store.reclaim.claims import Backlog
+from ebbtide.store.reclaim.reclaimer import Reclaimed
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

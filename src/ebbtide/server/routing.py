@@ -22,7 +22,7 @@ from ebbtide.errors import Denied, EbbtideError
 from ebbtide.server.auth import principal_of
 from ebbtide.server.limits import limited
 from ebbtide.server.wire.base import ErrorAnswer
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 PREFIX: Final = "/api/v1"
 ROLE: Final = "x-role"

@@ -9,8 +9,8 @@ from fastapi import Depends, Request
 from ebbtide.server.auth import principal_of
 from ebbtide.server.jobs import Jobs
 from ebbtide.settings import Settings
+from ebbtide.store.access.keys import AccessKey
 from ebbtide.store.embedded import Store
-from ebbtide.store.keys import AccessKey
 from ebbtide.store.repository import Repository
 
 

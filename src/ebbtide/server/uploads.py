@@ -18,7 +18,7 @@ from ebbtide.storage import Content
 from ebbtide.storage.base import chunks
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.names import check_path
-from ebbtide.store.uploads import OnlyIf
+from ebbtide.store.staging.uploads import OnlyIf
 
 METADATA_PREFIXES: Final = {"x-lakefs-meta-": "", "x-lakefs-internal-": "::lakefs::"}
 """Maps prefixes of headers to the prefixes of the metadata names that are stored. Command-line

@@ -13,12 +13,12 @@ from ebbtide.errors import Refused
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
 from ebbtide.store.content.cache import ContentCache
+from ebbtide.store.content.slices import CurrentSlice
 from ebbtide.store.content.trees import Tree
-from ebbtide.store.metadata.commits import CommitRecord, find_commits, no_content
-from ebbtide.store.metadata.engine import LockMode, Metadata, Transaction
-from ebbtide.store.metadata.repositories import RepositoryInfo
-from ebbtide.store.owner import Ownership
-from ebbtide.store.slices import Slices
+from ebbtide.store.database.commits import CommitRecord, find_commits, no_content
+from ebbtide.store.database.engine import LockMode, Metadata, Transaction
+from ebbtide.store.repositories.owner import Ownership
+from ebbtide.store.repositories.queries import RepositoryInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class RepositoryContext:
     settings: Settings
     ownership: Ownership
     cache: ContentCache
-    slices: Slices
+    slices: CurrentSlice
 
     @property
     def repository_id(self) -> str:
@@ -49,7 +49,7 @@ class RepositoryContext:
         return self.settings.trash_time
 
     def tree_of(self, commit: CommitRecord) -> Tree:
-        """Returns the tree of a commit, tombstoned or not.
+        """Returns the tree of a commit, closed or not.
 
         Raises Gone `commit_expired` if the commit was forgotten or given up, and as `read_tree`
         does.

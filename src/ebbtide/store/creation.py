@@ -20,10 +20,11 @@ from ebbtide.model import EPOCH
 from ebbtide.storage import Storage, contains, normalize_url, open_storage
 from ebbtide.store.content.layout import OWNER_ADDRESS, classify
 from ebbtide.store.content.trees import Tree, write_tree
-from ebbtide.store.metadata.branches import BranchRow, insert_branch
-from ebbtide.store.metadata.commits import CommitRecord, insert_commit
-from ebbtide.store.metadata.engine import Metadata, Transaction
-from ebbtide.store.metadata.repositories import (
+from ebbtide.store.database.commits import CommitRecord, insert_commit
+from ebbtide.store.database.engine import Metadata, Transaction
+from ebbtide.store.refs.queries import BranchRow, insert_branch
+from ebbtide.store.repositories.owner import Ownership, close_owner, read_owner
+from ebbtide.store.repositories.queries import (
     RepositoryInfo,
     delete_new_repository,
     find_repository,
@@ -31,7 +32,6 @@ from ebbtide.store.metadata.repositories import (
     list_repositories,
     lock_all_repositories,
 )
-from ebbtide.store.owner import Ownership, close_owner, read_owner
 
 INITIAL_MESSAGE: Final = "Repository created"
 

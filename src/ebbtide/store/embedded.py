@@ -20,26 +20,35 @@ from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import expiry_asked, state_at
 from ebbtide.settings import Settings
 from ebbtide.storage import contains, open_storage
-from ebbtide.store.catalog import Catalog, no_repository
-from ebbtide.store.collection_reading import no_collection
+from ebbtide.store.access.keys import AccessKeys
+from ebbtide.store.access.secrets import SecretBox, make_key_file
+from ebbtide.store.access.sessions import Sessions
+from ebbtide.store.access.signing import SigningKey
+from ebbtide.store.access.signing_keys import SigningKeys, insert_signing_key
+from ebbtide.store.collections.project_queries import lineage_of
+from ebbtide.store.collections.projects import no_project
+from ebbtide.store.collections.queries import find_collection
+from ebbtide.store.collections.reading import no_collection
 from ebbtide.store.completing import DATABASE_FILE as DATABASE_FILE
 from ebbtide.store.content.cache import ContentCache
+from ebbtide.store.content.slices import CurrentSlice
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.creation import create, default_root
-from ebbtide.store.keys import AccessKeys
-from ebbtide.store.lifecycle import free_name
-from ebbtide.store.locators import parse_locator
-from ebbtide.store.metadata.collections import find_collection
-from ebbtide.store.metadata.engine import (
+from ebbtide.store.database.engine import (
     Metadata,
     create_database_file,
     database_file,
     open_engine,
     sqlite_url,
 )
-from ebbtide.store.metadata.migrate import check_schema, has_schema, upgrade_schema
-from ebbtide.store.metadata.projects import lineage_of
-from ebbtide.store.metadata.repositories import (
+from ebbtide.store.database.migrate import check_schema, has_schema, upgrade_schema
+from ebbtide.store.names import REPOSITORY_LENGTH_MAX, check_ref_name, check_repository_name
+from ebbtide.store.objects.locators import parse_locator
+from ebbtide.store.repositories.catalog import Catalog, no_repository
+from ebbtide.store.repositories.lifecycle import free_name
+from ebbtide.store.repositories.owner import Ownership
+from ebbtide.store.repositories.promises import promise, promised, times_of
+from ebbtide.store.repositories.queries import (
     RepositoryInfo,
     find_repository,
     insert_store,
@@ -47,17 +56,7 @@ from ebbtide.store.metadata.repositories import (
     read_store_id,
     repository_by_id,
 )
-from ebbtide.store.metadata.tokens import insert_signing_key
-from ebbtide.store.names import REPOSITORY_LENGTH_MAX, check_ref_name, check_repository_name
-from ebbtide.store.owner import Ownership
-from ebbtide.store.projects import no_project
-from ebbtide.store.promises import promise, promised, times_of
 from ebbtide.store.repository import Repository
-from ebbtide.store.secrets import SecretBox, make_key_file
-from ebbtide.store.sessions import Sessions
-from ebbtide.store.signing import SigningKey
-from ebbtide.store.signing_keys import SigningKeys
-from ebbtide.store.slices import Slices
 
 STORAGE_DIRECTORY: Final = "storage"
 
@@ -313,7 +312,7 @@ class Store:
                 host_now=self.clock.host_now,
             ),
             cache=ContentCache(storage),
-            slices=Slices(self.settings),
+            slices=CurrentSlice(self.settings),
         )
 
 

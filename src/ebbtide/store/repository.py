@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from ebbtide.storage import Storage
-from ebbtide.store.addresses import PhysicalAddresses
-from ebbtide.store.branches import Branches
-from ebbtide.store.collections import Collections
-from ebbtide.store.commits import Commits
+from ebbtide.store.collecting.exporting import Exports
+from ebbtide.store.collecting.giving_up import give_up
+from ebbtide.store.collections.collections import Collections
+from ebbtide.store.collections.projects import Projects
+from ebbtide.store.commits.commits import Commits
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.damage import give_up
-from ebbtide.store.exporting import Exports
-from ebbtide.store.leases import running
-from ebbtide.store.locators import Locators
-from ebbtide.store.metadata.commits import CommitRecord
-from ebbtide.store.metadata.repositories import RepositoryInfo
-from ebbtide.store.objects import Objects
-from ebbtide.store.policies import Retention
-from ebbtide.store.projects import Projects
-from ebbtide.store.tags import Tags
-from ebbtide.store.uploads import Uploads
+from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.objects.locators import Locators
+from ebbtide.store.objects.objects import Objects
+from ebbtide.store.refs.branches import Branches
+from ebbtide.store.refs.policies import Retention
+from ebbtide.store.refs.tags import Tags
+from ebbtide.store.repositories.leases import running
+from ebbtide.store.repositories.queries import RepositoryInfo
+from ebbtide.store.staging.addresses import PhysicalAddresses
+from ebbtide.store.staging.uploads import Uploads
 
 
 class Repository:

@@ -16,7 +16,7 @@ from ebbtide.formats.icechunk.ids import ROOT_ID
 from ebbtide.formats.icechunk.layout import LOGS_PREFIX
 from ebbtide.formats.icechunk.logs import companions, loose_logs
 from ebbtide.formats.icechunk.reading import IcechunkReading
-from ebbtide.formats.icechunk.state import History, State, load_repo, read_state
+from ebbtide.formats.icechunk.state import SnapshotHistory, State, load_repo, read_state
 from ebbtide.model import Commit
 from ebbtide.storage import open_storage
 from tests.support.clock import ManualClock
@@ -177,7 +177,9 @@ def made_state(
         name: Commit(name, () if parent is None else (parent,), DAY, name)
         for name, parent in parents.items()
     }
-    return State(History((), commits, inherited), {}, {}, frozenset(), set(), {}, logs, inherits)
+    return State(
+        SnapshotHistory((), commits, inherited), {}, {}, frozenset(), set(), {}, logs, inherits
+    )
 
 
 class TestMissing:

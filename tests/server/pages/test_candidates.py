@@ -17,7 +17,7 @@ from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id, new_id
 from ebbtide.server.pages import candidate_reading
-from ebbtide.server.pages.candidate_reading import AGES, Candidate, Search, draw, find
+from ebbtide.server.pages.candidate_reading import AGES, CandidateFilter, CandidateRow, draw, find
 from ebbtide.storage import open_storage
 from tests.support.randomized import examples, randomized
 
@@ -25,7 +25,7 @@ NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 KINDS = ("object", "range", "tree")
 
 candidates = st.builds(
-    Candidate,
+    CandidateRow,
     address=st.builds(
         lambda folder, name: f"{folder}{name}",
         st.sampled_from(["data/x/", "data/y/", "_ebbtide/trees/", ""]),
@@ -37,14 +37,14 @@ candidates = st.builds(
 )
 groups = st.lists(st.tuples(st.sampled_from(KINDS), st.lists(candidates, min_size=1)), max_size=5)
 searches = st.builds(
-    Search,
+    CandidateFilter,
     text=st.text("ab.%é", max_size=2),
     kind=st.sampled_from(["", *KINDS]),
     bytes_min=st.sampled_from([0, 1, 1000]),
 )
 
 
-def write(groups: list[tuple[str, list[Candidate]]]) -> tuple[RunFolder, list[Part]]:
+def write(groups: list[tuple[str, list[CandidateRow]]]) -> tuple[RunFolder, list[Part]]:
     folder, answer = RunFolder(open_storage(f"memory:{new_id()}"), "run/"), PartRows()
     for number, (kind, rows) in enumerate(groups):
         table = table_of(
@@ -55,7 +55,9 @@ def write(groups: list[tuple[str, list[Candidate]]]) -> tuple[RunFolder, list[Pa
     return folder, sorted(checked(answer.rows), key=lambda part: str(part.name))
 
 
-def pages(folder: RunFolder, parts: list[Part], search: Search, amount: int) -> Iterator[Candidate]:
+def pages(
+    folder: RunFolder, parts: list[Part], search: CandidateFilter, amount: int
+) -> Iterator[CandidateRow]:
     position: int | None = 0
     while position is not None:
         found = find(folder, parts, search, position=position, amount=amount)
@@ -69,7 +71,10 @@ def pages(folder: RunFolder, parts: list[Part], search: Search, amount: int) -> 
 @examples("pages of candidates")
 @given(groups, searches, st.integers(1, 7), st.sampled_from([1, 10, 10**6]))
 def test_pages_find_what_a_filter_finds(
-    groups: list[tuple[str, list[Candidate]]], search: Search, amount: int, scanned_max: int
+    groups: list[tuple[str, list[CandidateRow]]],
+    search: CandidateFilter,
+    amount: int,
+    scanned_max: int,
 ) -> None:
     folder, parts = write(groups)
     expected = [
@@ -89,7 +94,7 @@ def test_pages_find_what_a_filter_finds(
 @randomized("pages of candidates")
 @examples("pages of candidates")
 @given(groups)
-def test_charts_add_up(groups: list[tuple[str, list[Candidate]]]) -> None:
+def test_charts_add_up(groups: list[tuple[str, list[CandidateRow]]]) -> None:
     charts = draw(*write(groups), now=NOW)
     rows = [row for _, rows in groups for row in rows]
     for number, (label, age_max) in enumerate(AGES):
@@ -107,7 +112,9 @@ def test_charts_add_up(groups: list[tuple[str, list[Candidate]]]) -> None:
 
 def test_many_places_are_gathered() -> None:
     rows = [
-        Candidate(f"data/{descending_id(NOW - timedelta(hours=number))}/f", number, NOW, "object")
+        CandidateRow(
+            f"data/{descending_id(NOW - timedelta(hours=number))}/f", number, NOW, "object"
+        )
         for number in range(1, 41)
     ]
     charts = draw(*write([("object", rows)]), now=NOW)
@@ -118,11 +125,11 @@ def test_many_places_are_gathered() -> None:
 
 def test_only_what_a_page_needs_is_read() -> None:
     """A part that nobody needs may be damaged; one that is needed may not."""
-    row = Candidate("data/x/a", 1, NOW, "object")
+    row = CandidateRow("data/x/a", 1, NOW, "object")
     folder, parts = write([("object", [row] * 3), ("range", [row]), ("object", [row] * 3)])
     folder.storage.put(folder.address(str(parts[1].name)), b"damaged")
-    assert len(find(folder, parts, Search(), position=0, amount=2).rows) == 2
-    assert len(find(folder, parts, Search(kind="object"), position=0, amount=9).rows) == 6
-    assert len(find(folder, parts, Search(), position=5, amount=9).rows) == 2
+    assert len(find(folder, parts, CandidateFilter(), position=0, amount=2).rows) == 2
+    assert len(find(folder, parts, CandidateFilter(kind="object"), position=0, amount=9).rows) == 6
+    assert len(find(folder, parts, CandidateFilter(), position=5, amount=9).rows) == 2
     with pytest.raises(Refused):
-        find(folder, parts, Search(), position=2, amount=9)
+        find(folder, parts, CandidateFilter(), position=2, amount=9)

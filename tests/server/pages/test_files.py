@@ -11,8 +11,8 @@ import pytest
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.forms import FIELD_BYTES_MAX
+from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
-from ebbtide.store.keys import Role
 from ebbtide.store.repository import Repository
 from tests.server.pages.conftest import ORIGIN, Browser, Browsers
 from tests.server.pages.test_pages import rows_of, text_of

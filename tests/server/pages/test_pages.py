@@ -17,8 +17,8 @@ from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.jobs import Job, StepState
 from ebbtide.server.pages.runs import MEANINGS, SWEPT
 from ebbtide.settings import Settings
+from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
-from ebbtide.store.keys import Role
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
 from tests.support.clock import ManualClock
 from tests.support.lake import HOSTILE, NAME, collector_of, fill_lake

@@ -11,8 +11,8 @@ import pytest
 
 from ebbtide.server.pages.app import page_routes
 from ebbtide.server.pages.guarding import COOKIE, POLICY
+from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
-from ebbtide.store.keys import Role
 from tests.server.pages.conftest import ORIGIN, Browsers
 from tests.support.clock import ManualClock
 

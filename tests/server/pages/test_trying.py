@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from ebbtide.cli.text import count_text, size_text
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.whatif import WhatIf
 from ebbtide.retention import Policy
 from ebbtide.server.jobs import Jobs, Order
+from ebbtide.text import count_text, size_text
 from tests.server.pages.conftest import PLACE, Browser, Lake
 from tests.server.pages.test_pages import rows_of, text_of
 from tests.support.engines import INLINE

@@ -18,7 +18,7 @@ from ebbtide.formats.icechunk import refs as v1_refs
 from ebbtide.formats.icechunk.layout import SNAPSHOTS_PREFIX, refusing
 from ebbtide.formats.icechunk.repo import Edit, RepoFile, write_repo
 from ebbtide.formats.icechunk.snapshots import with_parent
-from ebbtide.formats.icechunk.state import History
+from ebbtide.formats.icechunk.state import SnapshotHistory
 from ebbtide.retention.expiry import Expiry
 from ebbtide.storage import Storage
 
@@ -26,7 +26,7 @@ RECORDS_PREFIX: Final = "_ebbtide/expire/"
 
 
 def write_record(
-    storage: Storage, expire_id: str, history: History, expiry: Expiry, now: datetime
+    storage: Storage, expire_id: str, history: SnapshotHistory, expiry: Expiry, now: datetime
 ) -> str:
     """Records the changes of an expiry with the old values, before they are made. Returns the
     address of the record."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ebbtide.errors import Refused
 from ebbtide.formats.icechunk.layout import load_snapshot
 from ebbtide.formats.icechunk.refs import read_refs
-from ebbtide.formats.icechunk.state import History, history_of, load_repo
+from ebbtide.formats.icechunk.state import SnapshotHistory, history_of, load_repo
 from ebbtide.storage import Storage
 
 
@@ -47,7 +47,7 @@ class RepoGuard:
         check_unreached(history_of(load_repo(self.storage)), self.going)
 
 
-def check_unreached(history: History, going: frozenset[str]) -> None:
+def check_unreached(history: SnapshotHistory, going: frozenset[str]) -> None:
     """Raises Refused `repository_changed` if a ref reaches a snapshot of `going`."""
     needed = history.reached() & going
     if needed:

@@ -28,7 +28,7 @@ _LOOSE: Final = (
 class IcechunkReading:
     """The relations of one state of the repository.
 
-    `closed` are the snapshots that a sweep has tombstoned. `back` maps the snapshots that are held,
+    `closed` are the snapshots that a sweep has closed. `back` maps the snapshots that are held,
     for instance because an undo restored them, to the ends of their holds.
     """
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from ebbtide.errors import Conflict, NotFound, Refused
 from ebbtide.formats.icechunk.ids import id_bytes
 from ebbtide.formats.icechunk.layout import load_snapshot
-from ebbtide.formats.icechunk.repo import NO_PARENT, Listed, RepoFile
+from ebbtide.formats.icechunk.repo import NO_PARENT, ListedSnapshot, RepoFile
 from ebbtide.formats.icechunk.repo_schema import SNAPSHOT_INFO
 from ebbtide.formats.icechunk.tables import decode, encode
 from ebbtide.model import EPOCH
@@ -39,7 +39,7 @@ def records_of(file: RepoFile | None, snapshot_ids: Collection[str]) -> list[dic
     `file` is None for version 1. In version 2, only listed snapshots have a record. A snapshot is
     its own tree, and its checksum is not known.
     """
-    entries: Iterable[tuple[str, Listed | None]]
+    entries: Iterable[tuple[str, ListedSnapshot | None]]
     if file is None:
         entries = [(name, None) for name in sorted(snapshot_ids)]
     else:
@@ -58,7 +58,7 @@ def records_of(file: RepoFile | None, snapshot_ids: Collection[str]) -> list[dic
 
 def listable(
     storage: Storage, file: RepoFile, records: Sequence[Mapping[str, Any]]
-) -> dict[str, Listed]:
+) -> dict[str, ListedSnapshot]:
     """Returns those of `records` that can be listed in `file` again, by id.
 
     The parent of each of them is listed there, or is one of them. Raises Refused `missing_tree` or
@@ -127,15 +127,17 @@ def write_holds(
                 raise
 
 
-def _packed(found: Listed) -> str:
+def _packed(found: ListedSnapshot) -> str:
     return b64encode(encode(found.row, SNAPSHOT_INFO)).decode()
 
 
-def _unpacked(record: Mapping[str, Any]) -> Listed:
-    return Listed(decode(b64decode(record["entry"]), SNAPSHOT_INFO), parent_id=record["parent_id"])
+def _unpacked(record: Mapping[str, Any]) -> ListedSnapshot:
+    return ListedSnapshot(
+        decode(b64decode(record["entry"]), SNAPSHOT_INFO), parent_id=record["parent_id"]
+    )
 
 
-def _made(storage: Storage, snapshot_id: str) -> Listed:
+def _made(storage: Storage, snapshot_id: str) -> ListedSnapshot:
     """Returns the entry of a snapshot of version 1. Its metadata is left out: only the snapshot's
     file has it."""
     found = load_snapshot(storage, snapshot_id)
@@ -146,4 +148,4 @@ def _made(storage: Storage, snapshot_id: str) -> Listed:
         "message": found.message,
         "metadata": [],
     }
-    return Listed(row, found.parent_id)
+    return ListedSnapshot(row, found.parent_id)

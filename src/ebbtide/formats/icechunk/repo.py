@@ -57,7 +57,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedSnapshot:
     """A snapshot's entry in the list, and its parent."""
 
     row: Row
@@ -74,11 +74,11 @@ class RepoFile:
     ids: tuple[str, ...]
 
     @property
-    def listed(self) -> dict[str, Listed]:
+    def listed(self) -> dict[str, ListedSnapshot]:
         """The file's snapshots by id, in the order of the list."""
         ids = self.ids
         return {
-            name: Listed(
+            name: ListedSnapshot(
                 info, None if (place := info["parent_offset"]) == NO_PARENT else ids[place]
             )
             for name, info in zip(ids, self.row["snapshots"], strict=True)
@@ -156,7 +156,7 @@ class Edit:
     kind: str  # of an entry of the operations log
     new_parents: Mapping[str, str] = field(default_factory=dict)
     drop: Collection[str] = ()
-    add: Mapping[str, Listed] = field(default_factory=dict)
+    add: Mapping[str, ListedSnapshot] = field(default_factory=dict)
     drop_branches: Collection[str] = ()
     drop_tags: Collection[str] = ()
     forget_backups: bool = False

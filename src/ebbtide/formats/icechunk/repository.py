@@ -35,7 +35,7 @@ from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, check_spelling
 from ebbtide.formats.icechunk.reopening import listable, read_holds, records_of, write_holds
 from ebbtide.formats.icechunk.repo import REPO_ADDRESS, Edit, RepoFile, write_repo
 from ebbtide.formats.icechunk.state import (
-    History,
+    SnapshotHistory,
     history_of,
     history_v1,
     load_repo,
@@ -43,7 +43,7 @@ from ebbtide.formats.icechunk.state import (
     snapshot_files,
     spec_version,
 )
-from ebbtide.formats.icechunk.unreachable import Seen, read_seen, remember
+from ebbtide.formats.icechunk.unreachable import FirstSeen, read_seen, remember
 from ebbtide.formats.icechunk.walk import IcechunkWalk
 from ebbtide.ids import descending_id
 from ebbtide.retention.decision import Roots
@@ -92,11 +92,11 @@ class IcechunkRepository:
         self._run_dir = run_dir
         self._expiry = expiry
         self._closed: frozenset[str] = frozenset()
-        self._known: History | None = None
+        self._known: SnapshotHistory | None = None
         self._backups: frozenset[str] = frozenset()
         self._old_backups = False
         self._unreachable: Mapping[str, datetime] = {}
-        self._seen = Seen({}, None)
+        self._seen = FirstSeen({}, None)
 
     def now(self) -> datetime:
         """Returns this machine's time: there is no database."""
@@ -233,7 +233,7 @@ class IcechunkRepository:
             f"the address of a file, such as chunks/ID, or only the snapshot or ref ({shown(ref)})",
         )
 
-    def plan_expiry(self, request: ExpiryRequest) -> tuple[History, Expiry]:
+    def plan_expiry(self, request: ExpiryRequest) -> tuple[SnapshotHistory, Expiry]:
         """Returns the present history, and the expiry that a request leads to.
 
         Raises InvalidInput `invalid_policy` if a rule spells a branch by the name of its folder,
@@ -243,7 +243,7 @@ class IcechunkRepository:
         file = None if self.spec_version == 1 else load_repo(self.storage)
         return self._plan_expiry(request, file)
 
-    def expire(self, request: ExpiryRequest) -> tuple[History, Expiry]:
+    def expire(self, request: ExpiryRequest) -> tuple[SnapshotHistory, Expiry]:
         """Carries out a request. Returns the history before it, and the expiry.
 
         Raises Refused `run_in_progress` during a collection or another expiry,
@@ -308,7 +308,9 @@ class IcechunkRepository:
         _check_writable(file, self.storage)
         return file
 
-    def _plan_expiry(self, request: ExpiryRequest, file: RepoFile | None) -> tuple[History, Expiry]:
+    def _plan_expiry(
+        self, request: ExpiryRequest, file: RepoFile | None
+    ) -> tuple[SnapshotHistory, Expiry]:
         if file is None:
             history = history_v1(self.storage, snapshot_files(self.storage))
             if request.policy is not None:
@@ -466,7 +468,7 @@ class IcechunkRepository:
                     f"the parent of the new snapshot {commit.commit_id} was about to be deleted"
                 )
 
-    def _read_seen(self) -> Seen:
+    def _read_seen(self) -> FirstSeen:
         """Reads which snapshots were seen unreachable in version 1. Called before the present refs
         are read."""
         self._seen = read_seen(self._runs()[0])

@@ -9,7 +9,7 @@ upgrade, because the backups of version 2 begin with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ NEWLY_SEEN: Final = "seen unreachable for less than the grace"
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class SnapshotHistory:
     """Refs and snapshots.
 
     `commits` has all snapshots that a ref reaches, with their parents, and the other snapshots that
@@ -88,7 +88,7 @@ class State:
     inherits the logs of ancestors that are deleted.
     """
 
-    history: History
+    history: SnapshotHistory
     held: Mapping[str, str]
     held_since: Mapping[str, datetime | None]
     backups: frozenset[str]
@@ -142,14 +142,7 @@ def read_state(
     if expiry is not None:
         history = expired_history(history, expiry, inherits=repo is not None)
     reached = history.reached()
-    unreachable = {name: date for name, date in files.items() if name not in reached}
-    # Snapshots on the list without a file. A collection leaves them if a client has overwritten the
-    # collection's change of `repo`.
-    unreachable |= {
-        name: commit.created_at
-        for name, commit in history.commits.items()
-        if name not in reached and name not in files and commit.created_at < cutoff
-    }
+    unreachable = _unreachable(history, files, reached, cutoff)
     held: dict[str, str] = {}
     since: dict[str, datetime | None] = {}
     copy_dates = copies(storage)
@@ -164,7 +157,7 @@ def read_state(
         since |= {name: recent.upgraded_at for name in held if name not in since}
         held |= {name: RECENT for name in recent.reached if name in unreachable}
         since |= {name: None for name in recent.reached if name in unreachable}
-        history = History(history.refs, history.commits, {**recent.logs, **history.logs})
+        history = SnapshotHistory(history.refs, history.commits, {**recent.logs, **history.logs})
     unseen = held.keys() - since.keys()
     young = {name: date for name, date in unreachable.items() if may_be_since(date, cutoff)}
     held |= dict.fromkeys(young, YOUNG)
@@ -186,6 +179,25 @@ def read_state(
     )
 
 
+def _unreachable(
+    history: SnapshotHistory,
+    files: Mapping[str, datetime],
+    reached: Collection[str],
+    cutoff: datetime,
+) -> dict[str, datetime]:
+    """Returns the snapshots that no ref reaches, each with the date of its file.
+
+    Some snapshots on the list have no file. A collection leaves them if a client has overwritten
+    the collection's change of `repo`.
+    """
+    without_file = {
+        name: commit.created_at
+        for name, commit in history.commits.items()
+        if name not in reached and name not in files and commit.created_at < cutoff
+    }
+    return {name: date for name, date in files.items() if name not in reached} | without_file
+
+
 def load_repo(storage: Storage, address: str = REPO_ADDRESS) -> RepoFile:
     """Reads `repo`, or a copy of it. Raises NotFound (`object_not_found`), and Refused
     `corrupt_repo` or `unknown_format_version`."""
@@ -201,12 +213,12 @@ def load_repo(storage: Storage, address: str = REPO_ADDRESS) -> RepoFile:
         raise Refused("corrupt_repo", f"{where} is damaged: {error}") from error
 
 
-def history_of(repo: RepoFile) -> History:
+def history_of(repo: RepoFile) -> SnapshotHistory:
     """Returns the history in the file `repo`."""
-    return History(repo.refs, {c.commit_id: c for c in repo.commits}, repo.inherited_logs)
+    return SnapshotHistory(repo.refs, {c.commit_id: c for c in repo.commits}, repo.inherited_logs)
 
 
-def expired_history(history: History, expiry: Expiry, *, inherits: bool) -> History:
+def expired_history(history: SnapshotHistory, expiry: Expiry, *, inherits: bool) -> SnapshotHistory:
     """Returns the history as it would be after an expiry. In version 2, a snapshot inherits the
     transaction logs of the snapshots that are cut off between it and its new parent."""
     gone = {(ref.kind, ref.name) for ref in expiry.deleted_refs}
@@ -219,7 +231,7 @@ def expired_history(history: History, expiry: Expiry, *, inherits: bool) -> Hist
             inherited = logs_between(parents, history.logs, parents[name], parent_id)
             logs[name] = (*inherited, *history.logs.get(name, ()))
     kept = tuple(ref for ref in history.refs if (ref.kind, ref.name) not in gone)
-    return History(kept, commits, logs)
+    return SnapshotHistory(kept, commits, logs)
 
 
 def may_be_since(date: datetime, cutoff: datetime) -> bool:
@@ -249,7 +261,7 @@ def _files(storage: Storage, prefix: str) -> dict[str, datetime]:
     return found
 
 
-def history_v1(storage: Storage, files: Iterable[str]) -> History:
+def history_v1(storage: Storage, files: Iterable[str]) -> SnapshotHistory:
     """Reads refs, the snapshots `files`, and all other snapshots that refs reach. Only the
     snapshots have their parents.
 
@@ -287,7 +299,7 @@ def history_v1(storage: Storage, files: Iterable[str]) -> History:
             f"snapshots {roots[0]} and {roots[1]} at {storage.url} both have no parent, but only "
             "the first snapshot of a repository has none: one of them is damaged",
         )
-    return History(refs, known, {})
+    return SnapshotHistory(refs, known, {})
 
 
 @dataclass(frozen=True, slots=True)

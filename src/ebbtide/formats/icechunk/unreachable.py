@@ -20,7 +20,7 @@ UNREACHABLE_ADDRESS: Final = "_ebbtide/gc/unreachable.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FirstSeen:
     """Since when each snapshot was seen unreachable, and the version of the file that says so.
     `version` is None if there is no file."""
 
@@ -28,7 +28,7 @@ class Seen:
     version: str | None
 
 
-def read_seen(storage: Storage) -> Seen:
+def read_seen(storage: Storage) -> FirstSeen:
     """Reads the present file. A damaged file counts as empty: the grace then begins anew."""
     version: str | None = None
     since: dict[str, datetime] = {}
@@ -36,12 +36,12 @@ def read_seen(storage: Storage) -> Seen:
         data, version = storage.get_versioned(UNREACHABLE_ADDRESS)
         found = json.loads(data)
         since = {name: datetime.fromisoformat(date) for name, date in found.items()}
-    return Seen(since, version)
+    return FirstSeen(since, version)
 
 
 def remember(
     storage: Storage,
-    seen: Seen,
+    seen: FirstSeen,
     names: Iterable[str],
     *,
     kept: Mapping[str, datetime],

@@ -25,13 +25,12 @@ from ebbtide.gc.explaining.answers import (
     Went,
 )
 from ebbtide.gc.explaining.history import Surroundings
-from ebbtide.gc.explaining.holders import NOTHING, Holders, Recollection, Search
-from ebbtide.gc.explaining.keepers import Found
+from ebbtide.gc.explaining.holders import NOTHING, Holders, Recollection, TreeSearch
+from ebbtide.gc.explaining.keepers import AddressKeepers
 from ebbtide.gc.explaining.past import brought_back, describe, find_forgotten, find_outcome
 from ebbtide.gc.planning.deciding import trees_of
 from ebbtide.gc.relations.inventory import latest_micros
-from ebbtide.gc.relations.places import Place
-from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.model import EPOCH, Commit
 from ebbtide.retention.decision import Decision, decide
 from ebbtide.retention.outlook import outlook
@@ -149,7 +148,7 @@ class Explainer:
             protectors += brought_back(self._repository, target or address, roots.now)
             purged = reading.purged_at(address)
         held = NOTHING if target else self._search(around, address)
-        found = Found(around, protectors, held, address)
+        found = AddressKeepers(around, protectors, held, address)
         info = self._repository.storage.head(address)
         went = None if info or purged else self._went(found)
         ends_at, kept_by = (None, None) if info is None or purged else self._outlook(found, info)
@@ -177,9 +176,9 @@ class Explainer:
         with tempfile.TemporaryDirectory(prefix="ebbtide-explain-") as directory:
             scratch = open_storage(directory)
             folder = RunFolder(scratch, "work/")
-            search = Search(
+            search = TreeSearch(
                 engine=self._engine,
-                place=Place(repository.storage, repository.layout, folder, "live"),
+                place=TaskFiles(repository.storage, repository.layout, folder, "live"),
                 index=Recollection(
                     storage=repository.storage,
                     folder=folder,
@@ -194,7 +193,7 @@ class Explainer:
             trees = trees_of(around.roots, around.decision)
             return search.find(trees, around.roots.tree_checksums)
 
-    def _went(self, found: Found) -> Went | None:
+    def _went(self, found: AddressKeepers) -> Went | None:
         """Returns the run that deleted a file, or None if no run has recorded it. Raises NotFound
         `object_not_found` in place of None if nothing keeps the address."""
         address, repository = found.address, self._repository
@@ -211,7 +210,9 @@ class Explainer:
             "that were never committed can be deleted without a record",
         )
 
-    def _outlook(self, found: Found, info: ObjectInfo) -> tuple[datetime | None, str | None]:
+    def _outlook(
+        self, found: AddressKeepers, info: ObjectInfo
+    ) -> tuple[datetime | None, str | None]:
         ends_at, kept_by = found.ends_at()
         if ends_at is None:
             return None, kept_by
@@ -257,7 +258,7 @@ class Explainer:
             return False
 
 
-def _state(found: Found, *, is_there: bool, is_purged: bool) -> AddressState:
+def _state(found: AddressKeepers, *, is_there: bool, is_purged: bool) -> AddressState:
     if is_purged:
         return "purged"
     if found.keeper_count:

@@ -23,12 +23,12 @@ from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import Part, PartRows, read_rows, split
 from ebbtide.gc.relations.index import LOOSE, Family, Index, parts_in
-from ebbtide.gc.relations.indexed import IndexedTrees, Unchanged
+from ebbtide.gc.relations.indexed import IndexedTrees, UnchangedFiles
 from ebbtide.gc.relations.keys import KeyArray, keys_of
 from ebbtide.gc.relations.mark import Mark, MarkedTrees, write_trees
 from ebbtide.gc.relations.nodes import node_addresses, unknown_nodes
-from ebbtide.gc.relations.places import Place
 from ebbtide.gc.relations.trees import KnownTrees
+from ebbtide.gc.runs import TaskFiles
 from ebbtide.storage import Storage
 
 UNKEPT_NODES_MAX: Final = 1_000
@@ -66,7 +66,7 @@ NOTHING: Final = Holders(frozenset(), frozenset(), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _AsEver(Unchanged):
+class _AsEver(UnchangedFiles):
     """Treats all entries of the index as valid. An entry has the references of the file with its
     checksum, even if that file was changed or deleted since."""
 
@@ -97,7 +97,7 @@ class Recollection(Index):
         beside = Index.read(self._beside, name)
         return Index.read(self, name) if beside is None and self.known else beside
 
-    def unchanged(self) -> Unchanged:
+    def unchanged(self) -> UnchangedFiles:
         """Returns an object that treats all entries as valid."""
         none = np.empty(0, np.int64)
         return _AsEver(none, none)
@@ -113,12 +113,12 @@ class Recollection(Index):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class TreeSearch:
     """Searches trees for one address. `place` has the temporary folder that the search may write
     to."""
 
     engine: Engine
-    place: Place
+    place: TaskFiles
     index: Recollection
     address: str
 
@@ -143,7 +143,7 @@ class Search:
         files.update(t for t in checksums if layout.tree_address(t) == self.address)
         return Holders(frozenset(texts(of_node.column("tree_id"))), frozenset(files), unread)
 
-    def _mark(self, place: Place, trees: KnownTrees) -> Mark:
+    def _mark(self, place: TaskFiles, trees: KnownTrees) -> Mark:
         return Mark.of(self.engine, place, trees, index=self.index.now())
 
     def _read_unkept(

@@ -16,7 +16,7 @@ from ebbtide.retention.outlook import outlook
 
 
 @dataclass(frozen=True)
-class Found:
+class AddressKeepers:
     """The protections of an address, and the trees that hold it."""
 
     around: Surroundings

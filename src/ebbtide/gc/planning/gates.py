@@ -1,19 +1,28 @@
-"""Gates: checks that can refuse a run before anything is deleted. Pure functions.
+"""Gates: checks that can refuse a run before anything is deleted.
 
 A refusal is the error Refused (exit code 3). Its message names the finding and the remedy.
-`check_grace` is not a gate but a check of options.
+`check_grace` is not a gate but a check of options. All are pure functions but the gate of presence,
+which looks for the files of kept commits on the storage.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
 
+import pyarrow as pa
+
+from ebbtide.arrow import texts
 from ebbtide.durations import format_duration
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
+from ebbtide.gc.frames import Batches
+from ebbtide.gc.parts import ADDRESS_SCHEMA
+from ebbtide.gc.relations.keys import KeyArray
+from ebbtide.gc.relations.mark import Mark
 from ebbtide.retention.decision import Roots
-from ebbtide.wording import counted
+from ebbtide.text import count_text
 
 
 def check_grace(grace: timedelta, *, grace_min: timedelta, reason: str, unsafe: bool) -> None:
@@ -38,14 +47,15 @@ def check_not_empty(roots: Roots, *, listed_count: int) -> None:
     if not roots.commits:
         raise Refused(
             "zero_commits",
-            f"the database has no commits, but the storage holds {counted(listed_count, 'file')}: "
-            "it is the wrong database or an emptied one; nothing is collected",
+            "the database has no commits, but the storage holds "
+            f"{count_text(listed_count, 'file')}: it is the wrong database or an emptied one; "
+            "nothing is collected",
         )
     if not roots.refs:
         raise Refused(
             "zero_refs",
             "the repository has no branches or tags, but the storage holds "
-            f"{counted(listed_count, 'file')}: create or restore a branch first; nothing is "
+            f"{count_text(listed_count, 'file')}: create or restore a branch first; nothing is "
             "collected",
         )
 
@@ -77,4 +87,41 @@ def check_identity(planned: Identity, actual: Identity) -> None:
             f"the plan was made for repository {planned.repository_name} "
             f"({planned.store_id}/{planned.repository_id}), this is {actual.repository_name} "
             f"({actual.store_id}/{actual.repository_id}): sweep a plan of this repository",
+        )
+
+
+SHOWN_MAX: Final = 20
+
+
+def check_presence(mark: Mark, missing: KeyArray) -> None:
+    """Raises Refused `missing_object` if a required file is not on the storage.
+
+    `missing` are the keys of the required addresses that were not listed. Each of these files is
+    looked up, because it may have been written after the listing.
+
+    This is for formats whose nodes have no checksums. A damaged node may name a wrong address, so
+    that the right one seems not to be live. No file exists at the wrong address, which shows the
+    damage.
+    """
+    if not len(missing):
+        return
+    storage = mark.place.storage
+
+    def lost(batches: Batches) -> Batches:
+        for batch in batches:
+            addresses = [
+                each for each in texts(batch.column("address")) if storage.head(each) is None
+            ]
+            yield pa.record_batch([pa.array(addresses, pa.string())], schema=ADDRESS_SCHEMA)
+
+    found = sorted(
+        set(texts(mark.addresses(missing).map(lost, ADDRESS_SCHEMA).collect().column(0)))
+    )
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise Refused(
+            "missing_object",
+            f"a kept commit refers to {found[0]}, which is not at {storage.url}: either it was "
+            f"lost, or the file that refers to it is damaged{more}",
+            errors=found[:SHOWN_MAX],
         )

@@ -44,7 +44,7 @@ from ebbtide.gc.parts import (
 )
 from ebbtide.gc.planning.candidates import ROWS_PER_PART, SETTLED
 from ebbtide.gc.planning.deciding import released_since
-from ebbtide.gc.planning.plan import Plan, Settled
+from ebbtide.gc.planning.plan import Plan, SettledPart
 from ebbtide.gc.relations.index import Index
 from ebbtide.gc.relations.inventory import (
     INVENTORY_SCHEMA,
@@ -68,10 +68,9 @@ from ebbtide.gc.relations.keys import (
     with_keys,
 )
 from ebbtide.gc.relations.mark import MarkedTrees, write_trees
-from ebbtide.gc.relations.places import Place
 from ebbtide.gc.relations.trees import FLAGGED, KnownTrees, each_once, tree_nodes
-from ebbtide.gc.runs import RunFolder
-from ebbtide.wording import counted
+from ebbtide.gc.runs import RunFolder, TaskFiles
+from ebbtide.text import count_text
 
 REVIVED: Final = "-revived-"
 """A part of the name of each record part that lists revived files."""
@@ -127,7 +126,7 @@ class Chosen:
 class Now:
     """The data of the run that is being planned."""
 
-    place: Place
+    place: TaskFiles
     trees: KnownTrees
     nodes: Frame  # TREE_NODES of the trees that stay
     dropped: list[Part]  # with the keys of addresses that the format reports as dropped
@@ -150,7 +149,7 @@ class Recalled:
     """
 
     parts: list[Part]
-    settled: tuple[Settled, ...]
+    settled: tuple[SettledPart, ...]
     unsettled: list[Part]
 
 
@@ -174,7 +173,7 @@ def recall(engine: Engine, earlier: EarlierRun, now: Now) -> Recalled:
         large = [each for each in earlier.plan.settled if each not in small]
         return Recalled(
             parts=remembered + [part for part in written if part.relation != SETTLED],
-            settled=(*large, *(Settled(now.folder.path, part) for part in together)),
+            settled=(*large, *(SettledPart(now.folder.path, part) for part in together)),
             unsettled=unsettled,
         )
     except Refused as error:
@@ -234,7 +233,7 @@ def _doubted(
     doubts = keys_in_parts(folder, [*now.dropped, *expired])
     settled_no_more = keys_in_parts(before, unsettled)
 
-    def work(number: int, task: Sequence[Settled], answer: PartRows) -> None:
+    def work(number: int, task: Sequence[SettledPart], answer: PartRows) -> None:
         doubted, known = KeySet(doubts), KeySet(settled_no_more)
         tables = [_DOUBTED_SCHEMA.empty_table()]
         for settled in task:
@@ -257,7 +256,7 @@ def _doubted(
     return found, answer.parts()
 
 
-def _small(settled: Sequence[Settled]) -> list[Settled]:
+def _small(settled: Sequence[SettledPart]) -> list[SettledPart]:
     """Returns the small parts of settled files if there are more than SMALL_MAX, otherwise none.
     Each run adds some small parts."""
     small = [each for each in settled if each.part.rows < ROWS_PER_PART // 2]
@@ -265,12 +264,12 @@ def _small(settled: Sequence[Settled]) -> list[Settled]:
 
 
 def _put_together(
-    engine: Engine, small: Sequence[Settled], unsettled: Sequence[Part], folder: RunFolder
+    engine: Engine, small: Sequence[SettledPart], unsettled: Sequence[Part], folder: RunFolder
 ) -> _Step:
     """Returns a step that merges these small parts into fewer ones (relation SETTLED), without the
     files that are settled no more."""
 
-    def work(number: int, task: Sequence[Settled], answer: PartRows) -> None:
+    def work(number: int, task: Sequence[SettledPart], answer: PartRows) -> None:
         known = KeySet.read(folder, unsettled)
         tables = [_DOUBTED_SCHEMA.empty_table()]
         for each in task:
@@ -305,7 +304,7 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     released = released_since(now.folder, now.trees, earlier=before)
     if unknown := released.unknown_count:
         raise NeedsCleanRunError(
-            f"the checksums of {counted(unknown, 'tree')} are not known any more"
+            f"the checksums of {count_text(unknown, 'tree')} are not known any more"
         )
     if not released.trees:
         return []

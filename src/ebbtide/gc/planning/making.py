@@ -22,7 +22,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_group
 from ebbtide.gc.planning.candidates import Subtracted
 from ebbtide.gc.planning.deciding import Basis, Decided, write_decision
-from ebbtide.gc.planning.gates import check_not_empty, check_share
+from ebbtide.gc.planning.gates import check_not_empty, check_presence, check_share
 from ebbtide.gc.planning.incremental import (
     Chosen,
     EarlierRun,
@@ -31,8 +31,7 @@ from ebbtide.gc.planning.incremental import (
     Recalled,
     recall,
 )
-from ebbtide.gc.planning.plan import Plan, Settled
-from ebbtide.gc.planning.presence import check_presence
+from ebbtide.gc.planning.plan import Plan, SettledPart
 from ebbtide.gc.planning.subtract import (
     Relations,
     addresses_left,
@@ -41,14 +40,13 @@ from ebbtide.gc.planning.subtract import (
     unlisted,
 )
 from ebbtide.gc.quarantine import held_back
-from ebbtide.gc.relations.given import GivenInventory
 from ebbtide.gc.relations.index import Index
 from ebbtide.gc.relations.inventory import POINTERS
-from ebbtide.gc.relations.listed import Listed, Listing
+from ebbtide.gc.relations.inventory_report import InventoryReport
+from ebbtide.gc.relations.listing import InventoryListing, ListedFiles
 from ebbtide.gc.relations.mark import Mark, required_of
-from ebbtide.gc.relations.places import Place
 from ebbtide.gc.relations.protected import protected_of, write_protected
-from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.gc.steps import Steps
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
@@ -73,7 +71,7 @@ class _Read:
     """
 
     roots: _Roots
-    listed: Listed
+    listed: ListedFiles
     mark: Mark
     protected: list[Part]
     back: list[Part]
@@ -82,7 +80,7 @@ class _Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class UnwrittenPlan:
     """The result of a plan that is not written: the counts by class, and the candidates by kind
     (`kinds`)."""
 
@@ -100,7 +98,7 @@ def make_plan(
     options: RunOptions,
     steps: Steps,
     chosen: Chosen,
-    given: GivenInventory | None = None,
+    given: InventoryReport | None = None,
     expected: int | None = None,
 ) -> Plan:
     """Makes the plan of a run. The caller writes the plan. Raises Refused if a gate refuses.
@@ -125,8 +123,8 @@ def look_ahead(
     folder: RunFolder,
     options: RunOptions,
     steps: Steps,
-    given: GivenInventory | None = None,
-) -> Iterator[Outlook]:
+    given: InventoryReport | None = None,
+) -> Iterator[UnwrittenPlan]:
     """Yields the result of a clean plan with the repository's policy, then with each of `policies`.
 
     All results are from one listing and one reading of the metadata. At the end `folder` has the
@@ -147,7 +145,7 @@ class _Planning:
     folder: RunFolder
     options: RunOptions
     steps: Steps
-    given: GivenInventory | None
+    given: InventoryReport | None
     expected: int | None = None
 
     def make(self, chosen: Chosen) -> Plan:
@@ -168,7 +166,7 @@ class _Planning:
             whole = whole.or_more(earlier.left)
         return self._plan(read, result, chosen, started_at=started_at, whole=whole)
 
-    def look_ahead(self, policies: Iterable[Policy]) -> Iterator[Outlook]:
+    def look_ahead(self, policies: Iterable[Policy]) -> Iterator[UnwrittenPlan]:
         """Yields the results of the function `look_ahead`."""
         started_at = self.repository.now()
         with self.steps("list"):
@@ -183,7 +181,7 @@ class _Planning:
             roots = replace(basis.roots, policy=policy.with_holds(basis.roots.holds))
             yield self._under(roots, present, index)
 
-    def _under(self, roots: Roots, present: _Read, index: Index | None) -> Outlook:
+    def _under(self, roots: Roots, present: _Read, index: Index | None) -> UnwrittenPlan:
         """Returns the result of the same plan with other roots."""
         with self.steps("reach"):
             other = write_decision(self.folder, roots, keeps_basis=True)
@@ -192,20 +190,20 @@ class _Planning:
         assert other.basis is not None
         return self._outlook(read, other.basis)
 
-    def _outlook(self, read: _Read, basis: Basis) -> Outlook:
+    def _outlook(self, read: _Read, basis: Basis) -> UnwrittenPlan:
         try:
             result = self._subtract(read)
         finally:
             self.engine.forget()
-        return Outlook(basis, result.counts, total_by_group(result.candidates))
+        return UnwrittenPlan(basis, result.counts, total_by_group(result.candidates))
 
-    def _list(self, started_at: datetime, settled_after: str | None = None) -> Listed:
-        listing = Listing(self.engine, self.repository, self.folder, self.options)
+    def _list(self, started_at: datetime, settled_after: str | None = None) -> ListedFiles:
+        listing = InventoryListing(self.engine, self.repository, self.folder, self.options)
         if self.given is not None:
             return listing.read(self.given, started_at)
         return listing.make(started_at, settled_after=settled_after, expected=self.expected)
 
-    def _index(self, listed: Listed, started_at: datetime) -> Index | None:
+    def _index(self, listed: ListedFiles, started_at: datetime) -> Index | None:
         """Opens the index, or returns None if trees and nodes have no checksums. The index is not
         writable if the run's files go to another place (`run_dir`)."""
         if not self.repository.layout.checked_kinds:
@@ -219,10 +217,12 @@ class _Planning:
         )
 
     @property
-    def _place(self) -> Place:
-        return Place(self.repository.storage, self.repository.layout, self.folder, "live")
+    def _place(self) -> TaskFiles:
+        return TaskFiles(self.repository.storage, self.repository.layout, self.folder, "live")
 
-    def _read_all(self, listed: Listed, index: Index | None, *, keeps_basis: bool = False) -> _Read:
+    def _read_all(
+        self, listed: ListedFiles, index: Index | None, *, keeps_basis: bool = False
+    ) -> _Read:
         """Reads everything, in one snapshot of the metadata."""
         with self.steps("read"), self.repository.reading(listed.cutoff) as reading:
             roots = self._read_roots(reading, listed, keeps_basis=keeps_basis)
@@ -230,7 +230,7 @@ class _Planning:
             protected = write_protected(self.folder, reading.protected(), name="uncommitted")
         return _Read(roots, listed, self._mark(roots.decided, index), protected + back, back)
 
-    def _read_changes(self, listed: Listed, index: Index | None, earlier: EarlierRun) -> _Read:
+    def _read_changes(self, listed: ListedFiles, index: Index | None, earlier: EarlierRun) -> _Read:
         """Reads the changes since an earlier run, in one snapshot of the metadata.
 
         If the run looks at few files, only their protections are read, after these files are known:
@@ -277,7 +277,9 @@ class _Planning:
         storage, now = self.repository.storage, roots.decided.now
         return held_back(storage, self.folder, now=now, name="uncommitted")
 
-    def _read_roots(self, reading: Reading, listed: Listed, *, keeps_basis: bool = False) -> _Roots:
+    def _read_roots(
+        self, reading: Reading, listed: ListedFiles, *, keeps_basis: bool = False
+    ) -> _Roots:
         count, roots = listed.total.objects, reading.roots()
         check_not_empty(roots, listed_count=count)
         known = write_decision(self.folder, roots, keeps_basis=keeps_basis)
@@ -327,7 +329,7 @@ class _Planning:
         known, listed = read.roots.decided, read.listed
         earlier = None if chosen.earlier is None else chosen.earlier.run.plan
         over = check_share(result.counts["candidate"], whole, share_max=self.options.share_max)
-        settled = tuple(Settled(self.folder.path, part) for part in result.settled)
+        settled = tuple(SettledPart(self.folder.path, part) for part in result.settled)
         return Plan(
             run_id=self.run_id,
             identity=self.repository.identity,

@@ -25,7 +25,7 @@ REMOVAL: Final = "removal"
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledPart:
     """A part of settled files, in the folder of the run that wrote it. Later plans refer to it."""
 
     run_path: str
@@ -36,7 +36,7 @@ class Settled:
         return {"run_path": self.run_path, **self.part.to_json()}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Settled:
+    def from_json(cls, content: dict[str, Any]) -> SettledPart:
         """Returns the part that `to_json` wrote. Raises KeyError or TypeError for other
         content."""
         return cls(str(content["run_path"]), Part.from_json(content))
@@ -94,7 +94,7 @@ class Plan:
     young_slices: int
     remaining: tuple[Part, ...]
     whole: Count
-    settled: tuple[Settled, ...] = ()
+    settled: tuple[SettledPart, ...] = ()
     unsettled: tuple[Part, ...] = ()
     inventory_url: str | None = None
     engine: str | None = None
@@ -178,7 +178,7 @@ class Plan:
             closed_after=content["closed_after"],
             young_slices=content["young_slices"],
             remaining=tuple(Part.from_json(part) for part in content["remaining"]),
-            settled=tuple(Settled.from_json(each) for each in content["settled"]),
+            settled=tuple(SettledPart.from_json(each) for each in content["settled"]),
             unsettled=tuple(Part.from_json(part) for part in content["unsettled"]),
             whole=Count.from_json(content["whole"]),
             inventory_url=content.get("inventory_url"),

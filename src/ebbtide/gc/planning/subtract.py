@@ -44,7 +44,7 @@ from ebbtide.gc.relations.inventory import (
     micros_of,
 )
 from ebbtide.gc.relations.keys import KeyArray, keys_of, once, read_keys_in_order, rows_of
-from ebbtide.gc.relations.sizing import sized
+from ebbtide.gc.relations.listing import sized
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
 

@@ -21,8 +21,8 @@ from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.planning.making import Outlook, look_ahead
-from ebbtide.gc.relations.given import GivenInventory
+from ebbtide.gc.planning.making import UnwrittenPlan, look_ahead
+from ebbtide.gc.relations.inventory_report import InventoryReport
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
 from ebbtide.ids import descending_id
@@ -145,7 +145,7 @@ def what_if(
     *,
     engine: Engine,
     options: RunOptions,
-    given: GivenInventory | None = None,
+    given: InventoryReport | None = None,
     observer: Observer = silent,
     found: Callable[[Alternative], None] = lambda _each: None,
 ) -> WhatIf:
@@ -199,7 +199,7 @@ def _temporary_folder(run_dir: str | None, now: datetime) -> Iterator[RunFolder]
         folder.delete()
 
 
-def _alternative(found: Outlook, present: Outlook) -> Alternative:
+def _alternative(found: UnwrittenPlan, present: UnwrittenPlan) -> Alternative:
     return alternative_of(
         found.basis.roots,
         found.basis.decision,

@@ -36,9 +36,9 @@ import xxhash
 from ebbtide.arrow import Column, counts, texts
 from ebbtide.errors import NotFound
 from ebbtide.formats.base import INDEX_PREFIX
-from ebbtide.gc.ahead import ahead
 from ebbtide.gc.parts import Part
-from ebbtide.gc.relations.indexed import KEYED_SCHEMA, TREES_SCHEMA, Unchanged
+from ebbtide.gc.prefetching import ahead
+from ebbtide.gc.relations.indexed import KEYED_SCHEMA, TREES_SCHEMA, UnchangedFiles
 from ebbtide.gc.relations.keys import keys_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
@@ -142,7 +142,7 @@ class Index:
             if table is not None:
                 yield name, table
 
-    def unchanged(self) -> Unchanged:
+    def unchanged(self) -> UnchangedFiles:
         """Returns the listed trees and nodes, with the times when they were last written."""
         return _unchanged(self.folder, self.pointers)
 
@@ -216,6 +216,6 @@ def parts_in(storage: Storage) -> Iterable[IndexPart]:
 
 
 @lru_cache(maxsize=1)
-def _unchanged(folder: RunFolder, pointers: tuple[Part, ...]) -> Unchanged:
+def _unchanged(folder: RunFolder, pointers: tuple[Part, ...]) -> UnchangedFiles:
     """Reads the listed trees and nodes. The result is cached, since all tasks of a run use it."""
-    return Unchanged.read(folder, pointers)
+    return UnchangedFiles.read(folder, pointers)

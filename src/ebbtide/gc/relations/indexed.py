@@ -56,7 +56,7 @@ _POINTERS_SCHEMA: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Unchanged:
+class UnchangedFiles:
     """The listed files. `keys` are those of their addresses, ascending. `written` is the latest
     instant at which each file can have been written, in microseconds since 1970."""
 
@@ -64,7 +64,7 @@ class Unchanged:
     written: np.ndarray[Any, np.dtype[np.int64]]
 
     @classmethod
-    def read(cls, folder: RunFolder, pointers: Sequence[Part]) -> Unchanged:
+    def read(cls, folder: RunFolder, pointers: Sequence[Part]) -> UnchangedFiles:
         """Reads parts of INVENTORY_SCHEMA."""
         table = read_rows(folder, pointers, _POINTERS_SCHEMA)
         keys = keys_of(table.column("address"))
@@ -192,7 +192,9 @@ class IndexedTrees:
             read_at=trees.column("read_at").to_numpy(),
         )
 
-    def matching(self, needed: pa.Table, layout: Layout, unchanged: Unchanged) -> pa.Array[Any]:
+    def matching(
+        self, needed: pa.Table, layout: Layout, unchanged: UnchangedFiles
+    ) -> pa.Array[Any]:
         """Returns for each tree the row of `needed` (columns `tree_id` and `checksum`) with its id
         and checksum. Null if there is no such row, or if the tree's file may have changed."""
         sound = unchanged.since(layout.tree_addresses(self.ids), self.read_at)
@@ -237,7 +239,7 @@ def _only(places: Column, wanted: Column) -> pa.Array[Any]:
 
 
 def known_nodes(
-    table: pa.Table, wanted: WantedNodes, layout: Layout, unchanged: Unchanged
+    table: pa.Table, wanted: WantedNodes, layout: Layout, unchanged: UnchangedFiles
 ) -> pa.Array[Any]:
     """Returns for each row of `table` (KEYED_SCHEMA) the row of the wanted node that it is. Null if
     it is none of them, or if the node's file may have changed."""

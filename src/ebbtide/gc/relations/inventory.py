@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from ebbtide.arrow import make_schema
 from ebbtide.errors import Refused
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
-from ebbtide.gc.ahead import listed
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.prefetching import listed
 from ebbtide.gc.relations.keys import KEYS_SCHEMA, KeyArray, keys_of, with_keys
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH

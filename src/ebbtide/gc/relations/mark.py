@@ -19,9 +19,8 @@ from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.relations.index import Index
 from ebbtide.gc.relations.keys import KeyArray, keys_of
 from ebbtide.gc.relations.nodes import LIVE_SCHEMA, addresses_among, node_addresses
-from ebbtide.gc.relations.places import Place
 from ebbtide.gc.relations.trees import TREES_SCHEMA, KnownTrees, tree_nodes
-from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.runs import RunFolder, TaskFiles
 
 REQUIRED: Final = "required"
 """The group of parts with companions that must be on the storage."""
@@ -95,14 +94,14 @@ class Mark:
     kept."""
 
     engine: Engine
-    place: Place
+    place: TaskFiles
     trees: KnownTrees
     nodes: Frame
     index: Index | None = None
 
     @classmethod
     def of(
-        cls, engine: Engine, place: Place, trees: KnownTrees, *, index: Index | None = None
+        cls, engine: Engine, place: TaskFiles, trees: KnownTrees, *, index: Index | None = None
     ) -> Mark:
         """Returns the mark of trees that were written. Trees and nodes that the `index` lacks are
         added to it."""

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from ebbtide.arrow import make_schema
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA
-from ebbtide.gc.ahead import fetched
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Batches, Frame
 from ebbtide.gc.parts import ADDRESS_SCHEMA
+from ebbtide.gc.prefetching import fetched
 from ebbtide.gc.relations.index import KEYS_PER_PART, Index
 from ebbtide.gc.relations.indexed import (
     KEYED_SCHEMA,
@@ -31,7 +31,6 @@ from ebbtide.gc.relations.indexed import (
 )
 from ebbtide.gc.relations.inventory import micros_of
 from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of, once
-from ebbtide.gc.relations.places import Place
 from ebbtide.gc.relations.trees import (
     FLAGGED,
     TREE_NODES,
@@ -40,6 +39,7 @@ from ebbtide.gc.relations.trees import (
     by_id,
     each_once,
 )
+from ebbtide.gc.runs import TaskFiles
 
 LIVE_SCHEMA: Final = make_schema(("key", pa.int64()), ("required", pa.bool_()))
 """The key of an address that stays, and whether its file must be on the storage."""
@@ -52,7 +52,7 @@ _Node = tuple[str, str, int, bool]
 
 def node_addresses(
     engine: Engine,
-    place: Place,
+    place: TaskFiles,
     nodes: Frame,
     index: Index | None,
     asked: KeyArray | None = None,
@@ -80,7 +80,7 @@ def node_addresses(
     return by_id(engine, nodes, index).map(live, LIVE_SCHEMA)
 
 
-def addresses_among(engine: Engine, place: Place, nodes: Frame, asked: KeyArray) -> Frame:
+def addresses_among(engine: Engine, place: TaskFiles, nodes: Frame, asked: KeyArray) -> Frame:
     """Returns the addresses (ADDRESS_SCHEMA) in required nodes of `nodes` (TREE_NODES) that have
     one of the keys in `asked`. Reads the files of the nodes. An address comes once in a
     partition."""
@@ -99,7 +99,7 @@ def addresses_among(engine: Engine, place: Place, nodes: Frame, asked: KeyArray)
     return nodes.gathered(engine.task_count, "bucket").map(addresses, ADDRESS_SCHEMA)
 
 
-def unknown_nodes(engine: Engine, place: Place, nodes: Frame, index: Index) -> Frame:
+def unknown_nodes(engine: Engine, place: TaskFiles, nodes: Frame, index: Index) -> Frame:
     """Returns the rows of `nodes` (TREE_NODES) whose nodes the index does not know."""
     at_once, is_divided = engine.fetches_at_once, are_divided(engine, index)
 
@@ -117,7 +117,7 @@ def unknown_nodes(engine: Engine, place: Place, nodes: Frame, index: Index) -> F
 
 
 def _read_bucket(
-    place: Place,
+    place: TaskFiles,
     wanted: pa.Table,
     index: Index | None,
     bucket: int,
@@ -156,7 +156,7 @@ def _read_bucket(
 
 
 def _read(
-    place: Place, wanted: pa.Table, *, at_once: int
+    place: TaskFiles, wanted: pa.Table, *, at_once: int
 ) -> Iterator[tuple[_Node, pa.StringArray]]:
     """Reads the files of the wanted nodes, and yields each node with its addresses. Raises as
     `node_addresses` does."""

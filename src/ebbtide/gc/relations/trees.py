@@ -17,15 +17,15 @@ import pyarrow.compute as pc
 from ebbtide.arrow import Column, first_of_each, make_schema, rows_in, without
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA
-from ebbtide.gc.ahead import fetched
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Batches, Frame
 from ebbtide.gc.parts import Part, read_part
+from ebbtide.gc.prefetching import fetched
 from ebbtide.gc.relations.index import LOOSE, Index, bucket_of
 from ebbtide.gc.relations.indexed import IndexedTrees, TreeRows, numbered_nodes
 from ebbtide.gc.relations.inventory import micros_of
 from ebbtide.gc.relations.keys import keys_of
-from ebbtide.gc.relations.places import Place
+from ebbtide.gc.runs import TaskFiles
 
 MISSING_TREE: Final = "missing_tree"
 NODE_ROWS_HELD_MAX: Final = 1_000_000
@@ -77,7 +77,9 @@ class _NeededTree:
     bucket: int
 
 
-def tree_nodes(engine: Engine, place: Place, trees: Sequence[Part], index: Index | None) -> Frame:
+def tree_nodes(
+    engine: Engine, place: TaskFiles, trees: Sequence[Part], index: Index | None
+) -> Frame:
     """Returns the nodes of those `trees` (parts of TREES_SCHEMA) that stay, as TREE_NODES. A node
     comes once for each task that reads trees.
 
@@ -127,7 +129,7 @@ def by_bucket(table: pa.Table, *, is_divided: bool) -> Iterator[tuple[int, pa.Ta
 
 
 def _read_bucket(
-    place: Place,
+    place: TaskFiles,
     needed: pa.Table,
     index: Index | None,
     bucket: int,

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from ebbtide.errors import Failed
-from ebbtide.gc.meter import Meter, Reading
+from ebbtide.gc.meter import Meter, ProgressReading
 from ebbtide.gc.spark.engine import NOT_ASKED, SparkEngine
 from ebbtide.imports import allow_pandas
 
@@ -88,10 +88,10 @@ class _ConnectMeter(Meter):
         self._done = sum(stage.num_completed_tasks for stage in stages or ())
         self._total = sum(stage.num_tasks for stage in stages or ())
 
-    def reading(self) -> Reading:
+    def reading(self) -> ProgressReading:
         """Returns the number of finished tasks."""
         seconds = super().reading().seconds
-        return Reading("tasks", self._done, self._total or None, False, seconds)
+        return ProgressReading("tasks", self._done, self._total or None, False, seconds)
 
 
 class ConnectEngine(SparkEngine):

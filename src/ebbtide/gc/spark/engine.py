@@ -18,10 +18,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ebbtide.arrow import counts
 from ebbtide.errors import EbbtideError, Failed
-from ebbtide.gc.ahead import AT_ONCE
 from ebbtide.gc.engine import ADDRESSES_HELD_MAX, Engine
 from ebbtide.gc.frames import Batches, Frame, How, Step
-from ebbtide.gc.meter import Meter, Reading
+from ebbtide.gc.meter import Meter, ProgressReading
+from ebbtide.gc.prefetching import AT_ONCE
 from ebbtide.gc.spark.watch import EXECUTORS_WAIT, watched
 from ebbtide.imports import allow_pandas
 
@@ -130,7 +130,7 @@ class TaskMeter(Meter):
         super().__init__()
         self.context: SparkContext | None = None
 
-    def reading(self) -> Reading:
+    def reading(self) -> ProgressReading:
         """Returns the number of finished tasks in the running stages."""
         known, done, total = super().reading(), 0, 0
         if self.context is None:
@@ -140,7 +140,7 @@ class TaskMeter(Meter):
             stage = tracker.getStageInfo(stage_id)
             if stage is not None:
                 done, total = done + stage.numCompletedTasks, total + stage.numTasks
-        return Reading("tasks", done, total or None, False, known.seconds)
+        return ProgressReading("tasks", done, total or None, False, known.seconds)
 
 
 class SparkEngine(Engine):

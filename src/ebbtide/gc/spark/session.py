@@ -34,8 +34,7 @@ from ebbtide.gc.spark.conf import (
     resolve,
     spark_home,
 )
-from ebbtide.gc.spark.java import find_java
-from ebbtide.gc.spark.jvm import Jvm
+from ebbtide.gc.spark.jvm import Jvm, find_java
 from ebbtide.processes import was_submitted
 
 if TYPE_CHECKING:

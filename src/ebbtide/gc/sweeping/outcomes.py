@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -58,8 +59,8 @@ _DATE_PRECISION: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """The outcome of a candidate that `remove_unchanged` does not delete."""
+class NotDeleted:
+    """The outcome of a candidate that is not deleted."""
 
     outcome: str
     error: str | None = None
@@ -93,10 +94,7 @@ def delete_parts(
     `guard`, which is called before each batch.
     """
 
-    def remove(addresses: list[str]) -> list[DeleteOutcome]:
-        if quarantined:
-            return quarantine.move_in(storage, run_id, addresses)
-        return storage.delete(addresses)
+    remove = partial(quarantine.move_in, storage, run_id) if quarantined else storage.delete
 
     def work(_number: int, task: Part, answer: PartRows) -> None:
         assert task.name is not None
@@ -113,11 +111,7 @@ def delete_parts(
                     with declared(folder, intent):
                         # After the intent: in the other order an undo could miss the batch.
                         if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
-                            raise Refused(
-                                "lease_lost",
-                                f"run {run_id} lost the repository to another run: it deletes "
-                                "nothing more",
-                            )
+                            raise _lease_lost(run_id)
                         guard()
                         with held():  # an interrupt waits until the outcomes are recorded
                             outcomes = (
@@ -127,14 +121,9 @@ def delete_parts(
                             )
                             if written is not None:
                                 written.result()
+                            name = f"deleted/{intent.name}"
                             written = recorder.submit(
-                                _record,
-                                folder,
-                                answer,
-                                f"deleted/{intent.name}",
-                                batch,
-                                outcomes=[_MOVED.get(o.outcome, o.outcome) for o in outcomes],
-                                errors=[each.error for each in outcomes],
+                                _record, folder, answer, name, batch, outcomes
                             )
                             advance(batch.num_rows)
             except EbbtideError as error:
@@ -145,9 +134,16 @@ def delete_parts(
     return engine.run(list(parts), work)
 
 
+def _lease_lost(run_id: str) -> Refused:
+    return Refused(
+        "lease_lost",
+        f"run {run_id} lost the repository to another run: it deletes nothing more",
+    )
+
+
 def remove_unchanged(
     storage: Storage, batch: pa.Table, remove: Callable[[list[str]], list[DeleteOutcome]]
-) -> Sequence[DeleteOutcome | Settled]:
+) -> Sequence[DeleteOutcome | NotDeleted]:
     """Removes the files of rows of CANDIDATE_SCHEMA whose size and date are still the same.
 
     Returns an outcome for each row. A missing file is `missing`, and a changed one `revived`.
@@ -155,16 +151,16 @@ def remove_unchanged(
     columns = ("address", "size_bytes", "last_modified")
     rows = list(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
 
-    def look(row: tuple[str, int, datetime]) -> Settled | None:
+    def look(row: tuple[str, int, datetime]) -> NotDeleted | None:
         address, size_bytes, last_modified = row
         found = storage.head(address)
         if found is None:
-            return Settled("missing")
+            return NotDeleted("missing")
         # The dates of an inventory can be more precise than those of `Storage.head`.
         is_same = abs(found.last_modified - last_modified) < _DATE_PRECISION
         if found.size_bytes == size_bytes and is_same:
             return None
-        return Settled("revived", "another object is at this address now")
+        return NotDeleted("revived", "another object is at this address now")
 
     with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
         settled = list(pool.map(look, rows))
@@ -178,17 +174,16 @@ def _record(
     answer: PartRows,
     name: str,
     batch: pa.Table,
-    *,
-    outcomes: list[str],
-    errors: list[str | None],
+    outcomes: Sequence[DeleteOutcome | NotDeleted],
 ) -> None:
+    """Writes a part of the record: the rows of `batch` with their outcomes."""
     table = pa.table(
         [
             batch.column("address"),
             batch.column("size_bytes"),
             batch.column("kind"),
-            pa.array(outcomes, pa.string()),
-            pa.array(errors, pa.string()),
+            pa.array([_MOVED.get(o.outcome, o.outcome) for o in outcomes], pa.string()),
+            pa.array([each.error for each in outcomes], pa.string()),
         ],
         schema=OUTCOME_SCHEMA,
     )
@@ -239,14 +234,8 @@ def write_todo(
         revived = pa.array(needed.has(keys))
         kept, table = table.filter(revived), table.filter(pc.invert(revived))
         if kept.num_rows:
-            _record(
-                folder,
-                answer,
-                f"deleted/{stem}/{epoch:06d}-revived-{secrets.token_hex(4)}",
-                kept,
-                outcomes=["revived"] * kept.num_rows,
-                errors=[None] * kept.num_rows,
-            )
+            name = f"deleted/{stem}/{epoch:06d}-revived-{secrets.token_hex(4)}"
+            _record(folder, answer, name, kept, [NotDeleted("revived")] * kept.num_rows)
         answer.wrote(
             folder, f"todo/{epoch:06d}/{stem}.parquet", table, relation=TODO, group=part.group
         )

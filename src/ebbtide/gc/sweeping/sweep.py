@@ -32,9 +32,8 @@ from ebbtide.gc.planning.subtract import flagged, placed
 from ebbtide.gc.quarantine import Quarantine, keep_records
 from ebbtide.gc.relations.keys import KeyArray, rows_of
 from ebbtide.gc.relations.mark import Mark, write_trees
-from ebbtide.gc.relations.places import Place
 from ebbtide.gc.relations.protected import protected_among, write_protected
-from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
+from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder, TaskFiles
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.sweeping.outcomes import Outcomes, delete_parts, tally, write_todo
 from ebbtide.retention.decision import Roots
@@ -208,7 +207,7 @@ class Sweep:
         if protected:
             found = flagged(self.engine, self.folder, protected, "needed").select("judged")
         if unread.trees.recorded or unread.trees.companions:
-            place = Place(self.repository.storage, self.repository.layout, self.folder, name)
+            place = TaskFiles(self.repository.storage, self.repository.layout, self.folder, name)
             prefix = place.prefixed("known")
             known = write_trees(self.folder, prefix, unread.trees, unread.checksums)
             live = Mark.of(self.engine, place, known).live().select("key").named("judged")

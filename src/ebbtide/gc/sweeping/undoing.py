@@ -34,7 +34,7 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.sweeping.intents import told, unsettled
 from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA
-from ebbtide.wording import counted
+from ebbtide.text import count_text
 
 ROWS_PER_PART: Final = 50_000
 PAUSE_SECONDS: Final = 1.0
@@ -319,7 +319,7 @@ class Undo:
                 advance(len(moves))
                 if failed:
                     reason = f"{failed[0].address}: {failed[0].error}"
-                    message = f"{counted(len(failed), 'file')} could not be restored: {reason}"
+                    message = f"{count_text(len(failed), 'file')} could not be restored: {reason}"
                     answer.failed(Failed("storage_error", message))
 
         self.engine.meter.begin("files", rows_of(parts))

@@ -24,7 +24,7 @@ from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA, OUTCOMES
 from ebbtide.gc.verifying.findings import Finding, Findings
 from ebbtide.storage import Storage
 from ebbtide.storage.base import ObjectInfo, split_address
-from ebbtide.wording import counted
+from ebbtide.text import count_text
 
 CANDIDATES_HELD: Final = 1_000_000
 """The number of candidates that are held in memory together. For each further group of candidates,
@@ -204,7 +204,7 @@ def _is_inside(address: str) -> bool:
 
 
 def _figure(count: Count) -> str:
-    return f"{counted(count.objects, 'file')} of {counted(count.bytes_total, 'byte')}"
+    return f"{count_text(count.objects, 'file')} of {count_text(count.bytes_total, 'byte')}"
 
 
 def look_at_files(
@@ -231,7 +231,8 @@ def look_at_files(
                 # later than the file's own.
                 is_later = there.last_modified >= each.last_modified + _SECOND
                 if there.size_bytes != each.size_bytes or is_later:
-                    size, date = counted(there.size_bytes, "byte"), there.last_modified.isoformat()
+                    size = count_text(there.size_bytes, "byte")
+                    date = there.last_modified.isoformat()
                     text = f"the file has {size}, and is dated {date}"
                     findings.add(each.finding("changed", text))
     return young

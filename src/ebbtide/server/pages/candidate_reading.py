@@ -26,7 +26,7 @@ from ebbtide.model import EPOCH
 from ebbtide.server.pages.charts import Bar, bars
 from ebbtide.server.pages.last_holders import LastHolders, find_last_holders
 from ebbtide.store.repository import Repository
-from ebbtide.wording import counted
+from ebbtide.text import count_text
 
 SCANNED_MAX: Final = 2_000_000
 """How many rows one search reads before it stops and says where it continues."""
@@ -44,7 +44,7 @@ _COLUMNS: Final = ("address", "size_bytes", "last_modified", "kind")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CandidateRow:
     """One candidate: a file that the plan may delete."""
 
     address: str
@@ -54,7 +54,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class CandidateFilter:
     """The filter of a list: addresses that contain `text`, files of one kind, files of at least
     `bytes_min` bytes."""
 
@@ -77,11 +77,11 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CandidatePage:
     """A page of candidates. If the list continues, it does so at position `next_position`.
     `scanned` is the number of rows that were read for the page."""
 
-    rows: Sequence[Candidate]
+    rows: Sequence[CandidateRow]
     next_position: int | None
     scanned: int
 
@@ -124,14 +124,14 @@ class ChartsKept:
 
 
 def find(
-    folder: RunFolder, parts: Sequence[Part], search: Search, *, position: int, amount: int
-) -> Found:
+    folder: RunFolder, parts: Sequence[Part], search: CandidateFilter, *, position: int, amount: int
+) -> CandidatePage:
     """Returns at most `amount` matching candidates, from a position among all candidates on.
 
     Parts before the position, and parts of another kind, are not read. Raises Refused
     `plan_corrupt`.
     """
-    rows: list[Candidate] = []
+    rows: list[CandidateRow] = []
     begin, scanned = 0, 0
     for part in parts:
         end = begin + part.rows
@@ -139,7 +139,7 @@ def find(
             begin = end
             continue
         if scanned >= SCANNED_MAX:
-            return Found(rows, max(begin, position), scanned)
+            return CandidatePage(rows, max(begin, position), scanned)
         table = _read(folder, part)
         places = search.of(table)
         places = places[places >= position - begin]
@@ -149,9 +149,9 @@ def find(
         if len(rows) == amount:
             last = begin + int(taken[-1]) + 1
             is_end = len(taken) == len(places) and part is parts[-1]
-            return Found(rows, None if is_end else last, scanned)
+            return CandidatePage(rows, None if is_end else last, scanned)
         begin = end
-    return Found(rows, None, scanned)
+    return CandidatePage(rows, None, scanned)
 
 
 def draw(folder: RunFolder, parts: Sequence[Part], *, now: datetime) -> Charts:
@@ -210,7 +210,8 @@ def _largest(places: Counter[str], sizes: Counter[str]) -> list[tuple[str, int, 
     others = [place for place in sizes if place not in shown]
     if others:
         total = sum(sizes[place] for place in others)
-        rows.append((counted(len(others), "other"), sum(places[place] for place in others), total))
+        count = sum(places[place] for place in others)
+        rows.append((count_text(len(others), "other"), count, total))
     return rows
 
 
@@ -228,7 +229,7 @@ def _read(folder: RunFolder, part: Part) -> pa.Table:
     return read_part(folder, part.name, part.checksum, columns=_COLUMNS)
 
 
-def _candidates(table: pa.Table) -> list[Candidate]:
+def _candidates(table: pa.Table) -> list[CandidateRow]:
     rows = zip(
         texts(table.column("address")),
         counts(table.column("size_bytes")),
@@ -236,4 +237,4 @@ def _candidates(table: pa.Table) -> list[Candidate]:
         texts(table.column("kind")),
         strict=True,
     )
-    return [Candidate(*row) for row in rows]
+    return [CandidateRow(*row) for row in rows]

@@ -6,17 +6,17 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ebbtide.cli.text import size_text
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.server import runs
-from ebbtide.server.pages.candidate_reading import Search, find
+from ebbtide.server.pages.candidate_reading import CandidateFilter, find
 from ebbtide.server.pages.figures import folder_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
+from ebbtide.text import size_text
 
 pages = Pages()
 
@@ -31,7 +31,7 @@ def list_candidates(visit: Visit) -> Response:
     """Shows a page of the candidates that match a search."""
     repository = visit.repository()
     plan, folder = _plan(visit)
-    search = Search(
+    search = CandidateFilter(
         visit.query("search"), visit.query("kind"), _parse_size(visit.query("bytes_min"))
     )
     position = visit.number("position", 0, most=POSITION_MAX)

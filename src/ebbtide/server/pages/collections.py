@@ -8,8 +8,8 @@ from ebbtide.server.pages.refs import parse_state
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
 from ebbtide.server.paging import item_place
-from ebbtide.store.keys import Role
-from ebbtide.store.projects import Project
+from ebbtide.store.access.keys import Role
+from ebbtide.store.collections.projects import Project
 from ebbtide.store.repository import Repository
 
 pages = Pages()

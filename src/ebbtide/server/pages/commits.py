@@ -20,8 +20,8 @@ from ebbtide.retention.lifecycle import LifecycleState, state_at
 from ebbtide.server.pages.graph import Row, newest_first, rows
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.keys import Role
-from ebbtide.store.metadata.commits import CommitRecord, find_commits
+from ebbtide.store.access.keys import Role
+from ebbtide.store.database.commits import CommitRecord, find_commits
 from ebbtide.store.repository import Repository
 
 pages = Pages()
@@ -58,7 +58,7 @@ class ShownCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class TimeColumn:
     """A column of the time axis. All columns have the same length in time. Heights are in percent
     of the highest column."""
 
@@ -201,7 +201,7 @@ def _oldest(history: Sequence[Commit]) -> datetime | None:
     return dated[-1] if dated else None
 
 
-def _buckets(history: Sequence[Commit], decision: Decision, start: int) -> list[Bucket]:
+def _buckets(history: Sequence[Commit], decision: Decision, start: int) -> list[TimeColumn]:
     """Returns the time axis of the whole history, the oldest column first."""
     oldest = _oldest(history)
     if oldest is None or history[0].created_at == oldest:
@@ -221,7 +221,7 @@ def _buckets(history: Sequence[Commit], decision: Decision, start: int) -> list[
             shown.add(place)
     highest = max(k + n for k, n in zip(kept, lost, strict=True))
     return [
-        Bucket(
+        TimeColumn(
             begins_at=oldest + place * length,
             kept=kept[place],
             lost=lost[place],

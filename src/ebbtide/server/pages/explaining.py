@@ -17,7 +17,7 @@ from ebbtide.server.errors import STATUS
 from ebbtide.server.explaining import explainer_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 pages = Pages()
 

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
+from ebbtide.store.access.keys import Role
 from ebbtide.store.content.diffing import Change
-from ebbtide.store.keys import Role
 from ebbtide.store.listing import Page
 from ebbtide.store.repository import Repository
 

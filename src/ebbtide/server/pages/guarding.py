@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ebbtide.errors import Denied
-from ebbtide.store.sessions import Session
+from ebbtide.store.access.sessions import Session
 
 ROOT: Final = "/ui"
 COOKIE: Final = "ebbtide_session"

@@ -26,9 +26,9 @@ from ebbtide.server.pages.charts import Bar, bars
 from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.content.ranges import RangeInfo, read_range_columns
 from ebbtide.store.content.trees import Tree, read_tree
-from ebbtide.store.metadata.commits import find_commits
+from ebbtide.store.database.commits import find_commits
 from ebbtide.store.repository import Repository
-from ebbtide.wording import counted
+from ebbtide.text import count_text
 
 OBJECTS_MAX: Final = 1_000_000
 """The most candidates for which trees are read: all candidates are held in memory."""
@@ -158,7 +158,7 @@ class _Held:
         if others:
             total = sum(size for _, _, size in others)
             shown.append(
-                (counted(len(others), "other"), sum(count for _, count, _ in others), total)
+                (count_text(len(others), "other"), sum(count for _, count, _ in others), total)
             )
         if files[0]:
             shown.append((rest, int(files[0]), int(sizes[0])))

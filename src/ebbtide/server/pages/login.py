@@ -9,7 +9,7 @@ from ebbtide.server.pages.assets import assets
 from ebbtide.server.pages.guarding import ROOT, drop_cookie, set_cookie
 from ebbtide.server.pages.routing import LOGIN, Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 pages = Pages()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ebbtide.server.pages.rendering import link
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 
 @dataclass(frozen=True, slots=True)

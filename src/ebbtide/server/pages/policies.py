@@ -18,7 +18,7 @@ from ebbtide.server.pages.comparing import NAMES, Comparison, compare, looked_ro
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.server.runs import steps_of
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 from ebbtide.store.repository import Repository
 
 pages = Pages()

@@ -13,8 +13,8 @@ from ebbtide.purge.purger import ENDED, PurgeReport, Purges
 from ebbtide.purge.request import PathTarget, Request, require_confirmed
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
-from ebbtide.store.keys import Role
-from ebbtide.store.metadata.purges import PurgeRow
+from ebbtide.store.access.keys import Role
+from ebbtide.store.purges.queries import PurgeRow
 
 pages = Pages()
 

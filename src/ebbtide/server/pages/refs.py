@@ -11,8 +11,8 @@ from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
-from ebbtide.store.keys import Role
-from ebbtide.store.lifecycle import Listed
+from ebbtide.store.access.keys import Role
+from ebbtide.store.repositories.lifecycle import ListFilter
 
 pages = Pages()
 
@@ -76,7 +76,7 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         prefix=prefix,
         after=visit.query("after"),
         amount=PAGE_ROWS + 1,
-        listed=Listed(include_expired=True, state=parse_state(state)),
+        listed=ListFilter(include_expired=True, state=parse_state(state)),
     )
     page = found[:PAGE_ROWS]
     more = f"{page[-1].name} {page[-1].ref_id}" if len(found) > PAGE_ROWS else None

@@ -20,15 +20,15 @@ from ebbtide.server.pages.figures import RunFigures
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
 from ebbtide.server.placing import storage_url_of
-from ebbtide.store.catalog import Catalogued
-from ebbtide.store.keys import Role
-from ebbtide.store.lifecycle import Listed
+from ebbtide.store.access.keys import Role
+from ebbtide.store.repositories.catalog import Catalogued
+from ebbtide.store.repositories.lifecycle import ListFilter
 
 pages = Pages()
 
 RUNS_LISTED: Final = 5
 BRANCHES_CHARTED: Final = 12
-_TRASHED: Final = Listed(include_expired=True, state=LifecycleState.TRASHED)
+_TRASHED: Final = ListFilter(include_expired=True, state=LifecycleState.TRASHED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from ebbtide.server.pages.charts import Bar, bars, shares
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.server.wire.collecting import RunAnswer, RunCreation, UndoRequest
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 pages = Pages()
 

@@ -15,15 +15,15 @@ from ebbtide.server.pages.collections import place_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
 from ebbtide.server.paging import item_place
-from ebbtide.store.keys import Role
-from ebbtide.store.lifecycle import Listed
-from ebbtide.store.refs import NamedCommit
+from ebbtide.store.access.keys import Role
+from ebbtide.store.refs.refs import NamedCommit
+from ebbtide.store.repositories.lifecycle import ListFilter
 from ebbtide.store.repository import Repository
 
 pages = Pages()
 
 _PATH: Final = "/repositories/{repository:segment}/trash"
-_TRASHED: Final = Listed(include_expired=True, state=LifecycleState.TRASHED)
+_TRASHED: Final = ListFilter(include_expired=True, state=LifecycleState.TRASHED)
 
 
 @dataclass(frozen=True, slots=True)

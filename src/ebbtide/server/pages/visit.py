@@ -23,10 +23,10 @@ from ebbtide.server.pages.notices import NOTICES
 from ebbtide.server.pages.rendering import link, render
 from ebbtide.server.serving import Served
 from ebbtide.storage import Content
+from ebbtide.store.access.keys import AccessKey, Role
+from ebbtide.store.access.sessions import Session
 from ebbtide.store.embedded import Store
-from ebbtide.store.keys import AccessKey, Role
 from ebbtide.store.repository import Repository
-from ebbtide.store.sessions import Session
 
 FIELDS_MAX: Final = 200
 FORM_TYPE: Final = "application/x-www-form-urlencoded"

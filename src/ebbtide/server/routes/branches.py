@@ -22,7 +22,7 @@ from ebbtide.server.wire.refs import (
     ResetCreation,
     RevertCreation,
 )
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("branches")
 

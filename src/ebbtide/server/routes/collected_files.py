@@ -22,10 +22,10 @@ from ebbtide.server.wire.base import Segment, Text
 from ebbtide.server.wire.collections import CollectionAnswer, FileAnswer, FileList
 from ebbtide.server.wire.commits import DiffList
 from ebbtide.storage import Content
-from ebbtide.store.contents import ContentChange, Files
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
+from ebbtide.store.collections.contents import ContentChange, Files
 from ebbtide.store.repository import Repository
-from ebbtide.store.uploads import NewObject
+from ebbtide.store.staging.uploads import NewObject
 
 routes = Routes("collections")
 

@@ -25,7 +25,7 @@ from ebbtide.server.wire.collecting import (
     UncommittedRequest,
     UndoRequest,
 )
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("gc")
 

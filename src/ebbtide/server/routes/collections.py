@@ -25,9 +25,9 @@ from ebbtide.server.wire.collections import (
     VersionAnswer,
     VersionList,
 )
-from ebbtide.store.contents import ContentChange
-from ebbtide.store.keys import Role
-from ebbtide.store.lifecycle import Listed
+from ebbtide.store.access.keys import Role
+from ebbtide.store.collections.contents import ContentChange
+from ebbtide.store.repositories.lifecycle import ListFilter
 
 routes = Routes("collections")
 
@@ -89,7 +89,7 @@ def list_collections(
 
 
 def _in_project(
-    project_id: str, name: str | None, paging: Paging, listed: Listed, served: Served
+    project_id: str, name: str | None, paging: Paging, listed: ListFilter, served: Served
 ) -> CollectionList:
     found = served.store.repository_of_project(project_id)
     page, more = paging.cut(

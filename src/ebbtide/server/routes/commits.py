@@ -14,7 +14,7 @@ from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.wire.base import Segment, Text
 from ebbtide.server.wire.commits import CommitAnswer, CommitCreation, CommitList
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("commits")
 

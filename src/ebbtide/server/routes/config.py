@@ -17,7 +17,7 @@ from ebbtide.server.wire.config import (
     UserAnswer,
     VersionConfig,
 )
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("config")
 

@@ -12,7 +12,7 @@ from ebbtide.server.explaining import explainer_of
 from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.wire.base import Segment, Text
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("explaining")
 

@@ -18,9 +18,9 @@ from ebbtide.server.uploads import receive_body
 from ebbtide.server.wire.base import Segment, Text
 from ebbtide.server.wire.locators import LocatorAnswer
 from ebbtide.storage import Content
+from ebbtide.store.access.keys import Role
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.keys import Role
-from ebbtide.store.locators import Locators
+from ebbtide.store.objects.locators import Locators
 
 routes = Routes("locators")
 

@@ -14,8 +14,8 @@ from ebbtide.server.serving import ServedDep
 from ebbtide.server.wire.base import Segment, Text
 from ebbtide.server.wire.commits import DiffAnswer, DiffList
 from ebbtide.server.wire.refs import MergeAnswer, MergeBaseAnswer, MergeCreation
+from ebbtide.store.access.keys import Role
 from ebbtide.store.content.diffing import Change
-from ebbtide.store.keys import Role
 from ebbtide.store.listing import Page
 
 routes = Routes("refs")

@@ -26,7 +26,7 @@ from ebbtide.server.wire.objects import (
     ObjectStatsList,
     PathList,
 )
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("objects")
 

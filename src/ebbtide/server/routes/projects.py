@@ -18,8 +18,8 @@ from ebbtide.server.wire.projects import (
     ProjectList,
     ProjectUpdate,
 )
-from ebbtide.store.keys import Role
-from ebbtide.store.projects import Project
+from ebbtide.store.access.keys import Role
+from ebbtide.store.collections.projects import Project
 
 routes = Routes("projects")
 

@@ -25,8 +25,8 @@ from ebbtide.server.wire.purges import (
     PurgeResumption,
     PurgeVerification,
 )
-from ebbtide.store.keys import Role
-from ebbtide.store.metadata.purges import PurgeRow
+from ebbtide.store.access.keys import Role
+from ebbtide.store.purges.queries import PurgeRow
 
 routes = Routes("purges")
 

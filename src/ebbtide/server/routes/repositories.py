@@ -18,7 +18,7 @@ from ebbtide.server.wire.repositories import (
     RepositoryCreation,
     RepositoryList,
 )
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("repositories")
 

@@ -9,7 +9,7 @@ from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.wire.base import Segment
 from ebbtide.server.wire.collecting import DaysAnswer, PolicyAnswer, PolicyDocument
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("retention")
 

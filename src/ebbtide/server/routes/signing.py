@@ -9,7 +9,7 @@ from fastapi import Body
 from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.wire.signing import RotationAnswer, RotationRequest
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("signing")
 

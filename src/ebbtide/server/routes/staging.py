@@ -22,7 +22,7 @@ from ebbtide.server.wire.objects import (
     StagingMetadata,
 )
 from ebbtide.storage.urls import object_url
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("staging")
 

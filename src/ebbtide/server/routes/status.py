@@ -10,8 +10,8 @@ from fastapi.openapi.utils import get_openapi
 from ebbtide.server.metrics import CONTENT_TYPE, Metrics
 from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.keys import Role
-from ebbtide.store.reclaiming import Reclaimer
+from ebbtide.store.access.keys import Role
+from ebbtide.store.reclaim.reclaimer import Reclaimer
 
 routes = Routes("status")
 

@@ -8,7 +8,7 @@ from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.wire.base import Segment
 from ebbtide.server.wire.refs import RefAnswer, RefList, TagCreation
-from ebbtide.store.keys import Role
+from ebbtide.store.access.keys import Role
 
 routes = Routes("tags")
 

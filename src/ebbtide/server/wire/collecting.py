@@ -9,8 +9,8 @@ from pydantic import Field
 
 from ebbtide.errors import InvalidInput
 from ebbtide.server.wire.base import Pagination, Text, Wire
-from ebbtide.store.days import DayRules
-from ebbtide.store.exporting import CommitsExport
+from ebbtide.store.collecting.exporting import CommitsExport
+from ebbtide.store.refs.policies import DayRules
 
 DAYS_MAX = 36_500
 

@@ -10,10 +10,16 @@ from pydantic import Field
 from ebbtide.server.wire.base import Instant, Pagination, Text, Wire
 from ebbtide.server.wire.objects import ObjectStats
 from ebbtide.server.wire.projects import Properties
-from ebbtide.store.collection_reading import Collection
-from ebbtide.store.contents import ContentChange, FromCollection, FromRef, Located, Source
-from ebbtide.store.locators import Signed
-from ebbtide.store.metadata.collections import VersionRow
+from ebbtide.store.collections.contents import (
+    ContentChange,
+    FromCollection,
+    FromRef,
+    Located,
+    Source,
+)
+from ebbtide.store.collections.queries import VersionRow
+from ebbtide.store.collections.reading import Collection
+from ebbtide.store.objects.locators import Signed
 
 
 class RefSource(Wire):

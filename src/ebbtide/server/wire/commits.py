@@ -7,7 +7,7 @@ from typing import Literal
 from ebbtide.server.wire.base import Metadata, Pagination, Seconds, Text, Wire, seconds_of
 from ebbtide.server.wire.objects import OCTETS
 from ebbtide.store.content.diffing import Change
-from ebbtide.store.metadata.commits import CommitRecord
+from ebbtide.store.database.commits import CommitRecord
 
 
 class CommitCreation(Wire):

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from ebbtide.server.wire.base import Wire
 from ebbtide.server.wire.objects import OCTETS
-from ebbtide.store.locators import Signed
+from ebbtide.store.objects.locators import Signed
 
 
 class LocatorAnswer(Wire):

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from ebbtide.server.wire.base import Instant, Pagination, Text, Wire
-from ebbtide.store.projects import Project
+from ebbtide.store.collections.projects import Project
 
 Properties = dict[Text, Any]
 """JSON values that users attach freely."""

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from ebbtide.purge.purger import PurgeReport
 from ebbtide.purge.request import REASON_BYTES_MAX, TARGETS_MAX, PathTarget, Request
-from ebbtide.purge.verifying import Verification
+from ebbtide.purge.verifying import PurgeFindings
 from ebbtide.server.wire.base import Pagination, Text, Wire
-from ebbtide.store.keys import AccessKey
+from ebbtide.store.access.keys import AccessKey
 
 State = Literal["planning", "planned", "refused", "failed", "deleting", "incomplete", "done"]
 
@@ -125,6 +125,6 @@ class PurgeVerification(Wire):
     differences: list[PurgeDifference]
 
     @classmethod
-    def of(cls, found: Verification) -> PurgeVerification:
+    def of(cls, found: PurgeFindings) -> PurgeVerification:
         """Makes the answer for a verification."""
         return cls.model_validate(found.to_json())

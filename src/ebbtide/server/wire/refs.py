@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from ebbtide.server.wire.base import Instant, Metadata, Pagination, Text, Wire
-from ebbtide.store.refs import NamedCommit
+from ebbtide.store.refs.refs import NamedCommit
 
 
 class RefAnswer(Wire):

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ebbtide.server.wire.base import Instant, Pagination, Text, Wire, seconds_of
-from ebbtide.store.catalog import Catalogued
+from ebbtide.store.repositories.catalog import Catalogued
 
 
 class RepositoryCreation(Wire):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from ebbtide.server.wire.base import Wire
-from ebbtide.store.signing_keys import Rotation
+from ebbtide.store.access.signing_keys import Rotation
 
 
 class RotationRequest(Wire):

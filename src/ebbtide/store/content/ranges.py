@@ -14,7 +14,7 @@ from ebbtide.storage import Storage
 from ebbtide.store.content import files
 from ebbtide.store.content.entries import ENTRY_SCHEMA, Entry, from_table, to_table
 from ebbtide.store.content.layout import range_address
-from ebbtide.wording import counted
+from ebbtide.text import count_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,8 @@ def _check_count(table: pa.Table, address: str, entry_count: int) -> None:
         raise files.corrupt(
             "node",
             address,
-            f"it holds {counted(table.num_rows, 'entry', 'entries')}, its tree says {entry_count}",
+            f"it holds {count_text(table.num_rows, 'entry', 'entries')}, "
+            f"its tree says {entry_count}",
         )
 
 

@@ -1,0 +1,17 @@
+"""The program `ebbtide`: its commands put together, the command `serve`, exit codes and errors.
+
+`main` imports the rest itself, because each worker process imports the module of its parent. Not
+for: what a command does (`ebbtide.cli`).
+"""
+
+
+def main() -> None:
+    """The program `ebbtide`."""
+    from ebbtide.imports import leave_algebra_alone, leave_pandas_alone
+
+    leave_algebra_alone()
+    leave_pandas_alone()
+
+    from ebbtide.program import app
+
+    app.main()

@@ -1,0 +1,134 @@
+"""Sessions: the logins to the server's pages, and their ends.
+
+They are in the database, so that every server of the store knows them. Not for: cookies and forms
+(the server's pages), or the keys (`keys`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+import sqlalchemy as sa
+
+from ebbtide.errors import Failed
+from ebbtide.store.access.keys import AccessKey, AccessKeys
+from ebbtide.store.access.secrets import SecretBox
+from ebbtide.store.database.engine import Metadata, Transaction
+from ebbtide.store.database.schema import sessions
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One session as it is stored."""
+
+    token_hash: str
+    access_key_id: str
+    seal: bytes = field(repr=False)
+    created_at: datetime
+    expires_at: datetime
+
+
+def insert_session(tx: Transaction, row: SessionRow) -> None:
+    """Records a session."""
+    tx.execute(sa.insert(sessions).values(asdict(row)))
+
+
+def find_session(tx: Transaction, token_hash: str) -> SessionRow | None:
+    """Returns the session with this token hash, also if it has ended."""
+    row = tx.execute(sa.select(sessions).where(sessions.c.token_hash == token_hash)).one_or_none()
+    return None if row is None else SessionRow(**row._mapping)
+
+
+def delete_session(tx: Transaction, token_hash: str) -> None:
+    """Deletes a session, if it exists."""
+    tx.execute(sa.delete(sessions).where(sessions.c.token_hash == token_hash))
+
+
+def delete_ended_sessions(tx: Transaction) -> None:
+    """Deletes all sessions that have ended."""
+    tx.execute(sa.delete(sessions).where(sessions.c.expires_at <= tx.now()))
+
+
+TOKEN_BYTES: Final = 32
+_FORMS: Final = b"ebbtide forms"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A login. `token` is known to the browser alone."""
+
+    key: AccessKey
+    token: str = field(repr=False)
+    expires_at: datetime
+
+    @property
+    def form_token(self) -> str:
+        """The text in every form of the session, so that forms of other sites are refused.
+
+        It is computed from the token, and does not reveal it.
+        """
+        return hmac.new(self.token.encode(), _FORMS, hashlib.sha256).hexdigest()
+
+
+class Sessions:
+    """The sessions of a store."""
+
+    def __init__(
+        self, metadata: Metadata, keys: AccessKeys, box: SecretBox, *, ttl: timedelta
+    ) -> None:
+        self._metadata = metadata
+        self._keys = keys
+        self._box = box
+        self._ttl = ttl
+
+    def start(self, access_key_id: str, secret: str) -> Session:
+        """Starts a session. Raises as `AccessKeys.authenticate` does."""
+        key = self._keys.authenticate(access_key_id, secret)
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        with self._metadata.transaction() as tx:
+            delete_ended_sessions(tx)
+            now = tx.now()
+            expires_at = now + self._ttl
+            token_hash = _hash(token)
+            seal = self._box.seal(b"", bound_to=_binding(token_hash, access_key_id, expires_at))
+            insert_session(tx, SessionRow(token_hash, access_key_id, seal, now, expires_at))
+        return Session(key, token, expires_at)
+
+    def find(self, token: str) -> Session | None:
+        """Returns the session of a token, or None.
+
+        None means that the token is unknown, its session has ended, or its key was revoked. Raises
+        Failed `secret_key_missing`.
+        """
+        with self._metadata.snapshot() as tx:
+            row = find_session(tx, _hash(token))
+            if row is None or row.expires_at <= tx.now():
+                return None
+        try:
+            bound_to = _binding(row.token_hash, row.access_key_id, row.expires_at)
+            self._box.open(row.seal, bound_to=bound_to)
+            key = self._keys.find(row.access_key_id)
+        except Failed as error:
+            if error.kind != "secret_key_wrong":
+                raise
+            # The row was forged, or is older than a change of the key, which ends all sessions.
+            return None
+        return None if key is None else Session(key, token, row.expires_at)
+
+    def end(self, token: str) -> None:
+        """Ends a session."""
+        with self._metadata.transaction() as tx:
+            delete_session(tx, _hash(token))
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _binding(token_hash: str, access_key_id: str, expires_at: datetime) -> str:
+    return f"session {token_hash} {access_key_id} {expires_at.isoformat()}"

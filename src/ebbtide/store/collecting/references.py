@@ -1,0 +1,234 @@
+"""Queries: references to addresses outside the trees of commits: staged entries, writes and copies.
+Also the commits and refs that lead to the trees.
+
+Not for: whether a reference prevents a purge (`ebbtide.purge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+import sqlalchemy as sa
+
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.schema import (
+    branches,
+    commits,
+    copies,
+    pending,
+    readings,
+    staged,
+    tags,
+)
+
+AMONG_MAX: Final = 500
+"""The most addresses that are queried by name. For more, each table is read once."""
+ROWS_PER_BATCH: Final = 50_000
+
+
+class Addresses(Protocol):
+    """A set of addresses, about which the queries ask."""
+
+    def __len__(self) -> int:
+        """The number of addresses."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields each address once."""
+
+    def matches(self, addresses: list[str]) -> list[bool]:
+        """Returns for each of `addresses` whether it is in this set."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntactCommit:
+    """A commit, or content of a collection, that has its data."""
+
+    commit_id: str
+    tree_id: str
+    tree_checksum: str
+    collection_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedAddress:
+    """A staged entry: its token, path and address."""
+
+    token: str
+    path: str
+    address: str
+
+
+def list_intact(tx: Transaction, repository_id: str) -> Iterator[IntactCommit]:
+    """Yields all commits and contents that have their data: neither closed nor given up."""
+    rows = tx.execute(
+        sa.select(
+            commits.c.commit_id, commits.c.tree_id, commits.c.tree_checksum, commits.c.collection_id
+        ).where(
+            commits.c.repository_id == repository_id,
+            commits.c.tombstoned_by.is_(None),
+            commits.c.forgotten_by.is_(None),
+            commits.c.given_up_at.is_(None),
+        )
+    )
+    return (IntactCommit(**row._mapping) for row in rows)
+
+
+def names_of_commits(
+    tx: Transaction, repository_id: str, *, gone_before: datetime
+) -> dict[str, list[str]]:
+    """Returns the names of the branches and tags that point at each commit: branches first, by
+    name. Trashed refs are included. Refs that expired before `gone_before` are not."""
+    found: dict[str, list[str]] = {}
+    for table in (branches, tags):
+        rows = tx.execute(
+            sa.select(table.c.commit_id, table.c.name)
+            .where(table.c.repository_id == repository_id, _is_there(table, gone_before))
+            .order_by(table.c.name)
+        )
+        for row in rows:
+            found.setdefault(row.commit_id, []).append(row.name)
+    return found
+
+
+def names_of_tokens(
+    tx: Transaction, repository_id: str, *, gone_before: datetime
+) -> dict[str, str]:
+    """Returns the name of the branch of each staging token, also of sealed tokens and of trashed
+    branches."""
+    rows = tx.execute(
+        sa.select(branches.c.name, branches.c.staging_token, branches.c.sealed_tokens).where(
+            branches.c.repository_id == repository_id, _is_there(branches, gone_before)
+        )
+    )
+    return {token: row.name for row in rows for token in (row.staging_token, *row.sealed_tokens)}
+
+
+def _is_there(table: sa.Table, gone_before: datetime) -> sa.ColumnElement[bool]:
+    return sa.or_(table.c.expires_at.is_(None), table.c.expires_at > gone_before)
+
+
+def staged_among(
+    tx: Transaction, repository_id: str, addresses: Addresses
+) -> Iterator[StagedAddress]:
+    """Yields the staged entries, under any token, that have one of the addresses."""
+    query = sa.select(staged.c.address, staged.c.token, staged.c.path).where(
+        staged.c.repository_id == repository_id, staged.c.address.is_not(None)
+    )
+    for row in _among(tx, query, staged.c.address, addresses):
+        yield StagedAddress(row.token, row.path, row.address)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPlace:
+    """A place where an address is staged: the branch, the path, and the date."""
+
+    branch: str
+    path: str
+    staged_at: datetime
+    branch_expires_at: datetime | None
+
+
+def staged_places(
+    tx: Transaction, repository_id: str, address: str, *, gone_before: datetime
+) -> list[StagedPlace]:
+    """Returns the places where an address is staged on branches that are not gone, by branch and
+    path."""
+    rows = tx.execute(
+        sa.select(staged.c.token, staged.c.path, staged.c.mtime).where(
+            staged.c.repository_id == repository_id, staged.c.address == address
+        )
+    ).all()
+    here = sa.select(
+        branches.c.name,
+        branches.c.staging_token,
+        branches.c.sealed_tokens,
+        branches.c.expires_at,
+    ).where(branches.c.repository_id == repository_id, _is_there(branches, gone_before))
+    of_token = {
+        token: branch
+        for branch in tx.execute(here)
+        for token in (branch.staging_token, *branch.sealed_tokens)
+    }
+    found = [
+        StagedPlace(of_token[row.token].name, row.path, row.mtime, of_token[row.token].expires_at)
+        for row in rows
+        if row.token in of_token
+    ]
+    return sorted(found, key=lambda place: (place.branch, place.path))
+
+
+def writes_among(tx: Transaction, repository_id: str, addresses: Addresses) -> Iterator[str]:
+    """Yields which of these addresses are being written."""
+    query = sa.select(pending.c.address).where(
+        pending.c.repository_id == repository_id, pending.c.ends_at > tx.now()
+    )
+    return (row.address for row in _among(tx, query, pending.c.address, addresses))
+
+
+def copies_among(tx: Transaction, repository_id: str, addresses: Addresses) -> Iterator[str]:
+    """Yields which of these addresses belong to copies that a current reading needs."""
+    oldest = (
+        sa.select(sa.func.min(readings.c.started_at))
+        .where(readings.c.repository_id == repository_id, readings.c.ends_at > tx.now())
+        .scalar_subquery()
+    )
+    query = sa.select(copies.c.address).where(
+        copies.c.repository_id == repository_id, copies.c.made_at >= oldest
+    )
+    return (row.address for row in _among(tx, query, copies.c.address, addresses))
+
+
+def _among(
+    tx: Transaction,
+    query: sa.Select[Any],  # of columns, `address` first
+    column: sa.Column[str],
+    addresses: Addresses,
+) -> Iterator[Any]:  # rows of the query
+    if len(addresses) <= AMONG_MAX:
+        yield from tx.execute(query.where(column.in_(list(addresses))))
+        return
+    result = tx.execute(query, execution_options={"yield_per": ROWS_PER_BATCH})
+    for rows in result.partitions():
+        found = addresses.matches([row[0] for row in rows])
+        yield from (row for row, is_one in zip(rows, found, strict=True) if is_one)
+
+
+def drop_staged(
+    tx: Transaction, repository_id: str, entries: Collection[StagedAddress], *, oldest_token: str
+) -> None:
+    """Drops staged entries, if they still have their addresses.
+
+    A commit that is being made of a dropped entry must not be published. Publishing compares sealed
+    tokens. Therefore `oldest_token`, which is new and empty, is added as the oldest sealed token of
+    each affected branch.
+    """
+    if not entries:
+        return
+    for entry in entries:
+        tx.execute(
+            sa.delete(staged).where(
+                staged.c.repository_id == repository_id,
+                staged.c.token == entry.token,
+                staged.c.path == entry.path,
+                staged.c.address == entry.address,
+            )
+        )
+    tokens = {entry.token for entry in entries}
+    rows = tx.execute(
+        sa.select(branches.c.branch_id, branches.c.sealed_tokens)
+        .where(branches.c.repository_id == repository_id)
+        .with_for_update(key_share=True)
+    ).all()
+    for row in rows:
+        if tokens.intersection(row.sealed_tokens):
+            tx.execute(
+                sa.update(branches)
+                .where(
+                    branches.c.repository_id == repository_id,
+                    branches.c.branch_id == row.branch_id,
+                )
+                .values(sealed_tokens=(*row.sealed_tokens, oldest_token))
+            )

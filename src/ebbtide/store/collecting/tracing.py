@@ -1,0 +1,70 @@
+"""Finds the address behind a ref and a path, to explain what happens to the file.
+
+Not for: reading objects, or finding what keeps them.
+"""
+
+from __future__ import annotations
+
+from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.escaping import shown
+from ebbtide.store.collecting.kept_collections import read_kept
+from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.content.reading import find_entry
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.commits import find_commits
+from ebbtide.store.names import check_path
+from ebbtide.store.objects import views
+from ebbtide.store.refs.queries import find_branch, find_tag
+
+
+def address_at(context: RepositoryContext, ref: str, path: str) -> str:
+    """Returns the address of the object at a path of a revision, or of a collection.
+
+    `ref` is the revision, or the path of the collection. Raises NotFound `ref_not_found`,
+    `object_not_found`; InvalidInput `invalid_path`; Gone `commit_expired`. Raises InvalidInput
+    `invalid_argument` if the object lies outside the storage root.
+    """
+    check_path(path)
+    content_id = _content_of(context, ref)
+    if content_id is None:
+        found = views.find(context, ref, path)
+        entry = None if found is None else found.entry
+    else:
+        entry = _entry_of_content(context, content_id, path)
+    if entry is None:
+        raise NotFound("object_not_found", f"{shown(ref)} has nothing at {shown(path)}")
+    if is_external(entry.address):
+        raise InvalidInput(
+            "invalid_argument",
+            f"{shown(path)} of {shown(ref)} was imported from {entry.address}: files outside "
+            "the storage root are never collected",
+        )
+    return entry.address
+
+
+def _content_of(context: RepositoryContext, name: str) -> str | None:
+    """Returns the content of the collection with that path, or None.
+
+    An earlier version has its number behind an @. The collection must not be gone. None also if a
+    branch or tag has the name.
+    """
+    with context.metadata.snapshot() as tx:
+        kept = read_kept(
+            tx,
+            context.repository_id,
+            now=tx.now(),
+            lease_ttl=context.settings.lease_ttl,
+            trash_time=context.trash_time,
+        )
+        found = next((ref.commit_id for ref in kept.refs if ref.name == name), None)
+        if found is None or find_branch(tx, context.repository_id, name) is not None:
+            return None
+        return found if find_tag(tx, context.repository_id, name) is None else None
+
+
+def _entry_of_content(context: RepositoryContext, content_id: str, path: str) -> Entry | None:
+    with context.metadata.snapshot() as tx:
+        content = find_commits(tx, context.repository_id, [content_id])[content_id]
+    with context.reading(content):
+        tree = context.tree_of(content)
+        return find_entry(context.storage, tree, path, read=context.cache.range)

@@ -1,0 +1,1 @@
+"""Projects, the collections in them, and the contents of collections."""

@@ -1,0 +1,520 @@
+"""Reading collections: finding and listing them, and reading their files.
+
+Not for: changing them (`collections`).
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from ebbtide.errors import Gone, NotFound
+from ebbtide.escaping import shown
+from ebbtide.retention.lifecycle import LifecycleState, earliest, state_at
+from ebbtide.store.collections.contents import (
+    Contents,
+)
+from ebbtide.store.collections.projects import (
+    Lineage,
+    Projects,
+    one_of,
+    trashed_now,
+)
+from ebbtide.store.collections.queries import (
+    CollectionRow,
+    VersionRow,
+    collections_by_hash,
+    collections_in_states,
+    collections_named,
+    find_collection,
+    find_version,
+    list_versions,
+    page_of_collections,
+)
+from ebbtide.store.content.diffing import Change, diff_trees
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.reading import find_entry, iterate_entries
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.commits import CommitRecord, require_commit, require_intact_commits
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.expiries import StateFilter
+from ebbtide.store.listing import Page, check_amount, page_of
+from ebbtide.store.objects.locators import Locators, Signed
+from ebbtide.store.objects.objects import Objects, Readable
+from ebbtide.store.objects.views import FoundEntry
+
+REPLICATION_MAX: Final = 100
+MISSING_SHOWN_MAX: Final = 100
+LOOKED_FOR_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """A collection as it was when it was read.
+
+    `expires_at` is its own date. `ends_at` is the earliest of this date and those of the projects
+    above it, and decides `state`. `content_hash` depends on the files alone. If
+    `replication_desired` is 0, the data is not kept, and the record is.
+    """
+
+    collection_id: str
+    project_id: str
+    name: str
+    path: str
+    description: str
+    properties: Mapping[str, Any]
+    version: int
+    content_hash: str
+    file_count: int
+    size_bytes: int
+    replication_desired: int
+    created_at: datetime
+    modified_at: datetime
+    expires_at: datetime | None
+    ends_at: datetime | None
+    state: LifecycleState
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleCollection:
+    """A collection and the projects above it, read in one transaction."""
+
+    row: CollectionRow
+    lineage: Lineage
+
+    @property
+    def ends_at(self) -> datetime | None:
+        return earliest(self.row.expires_at, self.lineage.ends_at)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedPage:
+    """A page of files with their locators, and of common prefixes, with the fields of `Page`."""
+
+    entries: tuple[Signed, ...]
+    common_prefixes: tuple[str, ...]
+    next_after: str | None
+
+
+class CollectionReader:
+    """Reads the collections of one repository."""
+
+    def __init__(
+        self,
+        context: RepositoryContext,
+        projects: Projects,
+        objects: Objects,
+        locators: Locators,
+    ) -> None:
+        self._context = context
+        self._metadata = context.metadata
+        self._repository_id = context.repository_id
+        self._projects = projects
+        self._objects = objects
+        self._locators = locators
+        self._contents = Contents(context, locators)
+
+    def get(self, collection_id: str, *, include_expired: bool = False) -> Collection:
+        """Returns a collection; with `include_expired`, also one in the trash.
+
+        Raises NotFound `collection_not_found`.
+        """
+        with self._metadata.snapshot() as tx:
+            seen = self._require_visible(tx, collection_id, include_expired=include_expired)
+            return self._collection(tx, seen.row)
+
+    def find(self, path: str, *, include_expired: bool = False) -> Collection:
+        """Returns a collection by its id, or by a path such as `genomes/2026/reference`.
+
+        A trashed collection is found by its path if no live one has the path, and no other trashed
+        one. Raises NotFound `collection_not_found` or `project_not_found`, Conflict
+        `ref_ambiguous`.
+        """
+        with self._metadata.snapshot() as tx:
+            row = find_collection(tx, path)
+        project_path, _, name = path.rpartition("/")
+        if row is not None or not project_path:
+            return self.get(path, include_expired=include_expired)
+        project = self._projects.find(project_path, include_expired=include_expired)
+        with self._metadata.snapshot() as tx:
+            named = collections_named(tx, project.project_id, name)
+            found = one_of(
+                [(row.collection_id, self._state(tx, row.expires_at)) for row in named],
+                include_expired=include_expired,
+                what=f"collection {shown(path)}",
+                missing=lambda is_trashed: no_collection(path, is_trashed=is_trashed),
+            )
+        return self.get(found, include_expired=include_expired)
+
+    def by_hash(self, content_hash: str, *, include_expired: bool = False) -> Collection:
+        """Returns a collection with that content hash.
+
+        A persistent collection is preferred to an expiring one. With `include_expired`, both are
+        preferred to one in the trash. Raises NotFound `collection_not_found`.
+        """
+        trashed: CollectionRow | None = None
+        with self._metadata.snapshot() as tx:
+            expiring: CollectionRow | None = None
+            for row in collections_by_hash(
+                tx, self._repository_id, content_hash, states=self._states(tx, include_expired=True)
+            ):
+                state = self._state_of(tx, row)
+                if state is LifecycleState.PERSISTENT:
+                    return self._collection(tx, row)
+                if state is LifecycleState.EXPIRING:
+                    expiring = expiring or row
+                elif state is LifecycleState.TRASHED:
+                    trashed = trashed or row
+            found = expiring or (trashed if include_expired else None)
+            if found is None:
+                raise no_collection(content_hash, is_trashed=trashed is not None)
+            return self._collection(tx, found)
+
+    def page(
+        self,
+        project_id: str,
+        *,
+        include_expired: bool = False,
+        state: LifecycleState | None = None,
+        from_date: datetime | None = None,
+        to_date: datetime | None = None,
+        prefix: str = "",
+        name: str | None = None,
+        after: tuple[str, str] = ("", ""),
+        amount: int = 1000,
+    ) -> builtins.list[Collection]:
+        """Returns at most `amount` collections of a project, sorted by name and id.
+
+        They sort behind `after`. Their names begin with `prefix`, or are `name`. With
+        `include_expired` the trash is listed too. `state`, `from_date` (inclusive) and `to_date`
+        (exclusive) restrict the list by the collections' own `expires_at`.
+
+        Raises InvalidInput `invalid_argument` or `invalid_date`, NotFound `project_not_found`.
+        """
+        check_amount(amount)
+        project = self._projects.get(project_id, include_expired=include_expired)
+        with self._metadata.snapshot() as tx:
+            lineage = self._projects.lineage_in(tx, project.project_id)
+            rows = page_of_collections(
+                tx,
+                project_id,
+                states=self._states(
+                    tx,
+                    include_expired=include_expired,
+                    state=state,
+                    from_date=from_date,
+                    to_date=to_date,
+                ),
+                prefix=prefix,
+                name=name,
+                after=after,
+                amount=amount,
+            )
+            return [self._shown(tx, VisibleCollection(row, lineage)) for row in rows]
+
+    def trash(
+        self, *, after: tuple[str, str] = ("", ""), amount: int = 1000
+    ) -> builtins.list[Collection]:
+        """Returns at most `amount` trashed collections of all projects, sorted by name and id.
+
+        They sort behind `after`. Only the collections' own `expires_at` counts. Raises InvalidInput
+        `invalid_argument`.
+        """
+        check_amount(amount)
+        with self._metadata.snapshot() as tx:
+            rows = collections_in_states(
+                tx,
+                self._repository_id,
+                states=trashed_now(tx, self._context),
+                after=after,
+                amount=amount,
+            )
+            return [self._collection(tx, row) for row in rows]
+
+    def files(
+        self,
+        collection_id: str,
+        *,
+        version: int | None = None,
+        include_expired: bool = False,
+        prefix: str = "",
+        delimiter: str = "",
+        after: str = "",
+        amount: int = 1000,
+    ) -> Page[Entry]:
+        """Returns at most `amount` files and common prefixes by path, as `Objects.list` does.
+
+        This works without the data, too. Raises NotFound, InvalidInput `invalid_argument`.
+        """
+        record = self._record(collection_id, version, include_expired=include_expired)
+        return page_of(
+            lambda place: self._walk(record, prefix=prefix, after=place),
+            prefix=prefix,
+            delimiter=delimiter,
+            after=after,
+            amount=amount,
+        )
+
+    def walk(
+        self, collection_id: str, *, version: int | None = None, include_expired: bool = False
+    ) -> Iterator[Entry]:
+        """Yields all files, sorted by path. Raises NotFound."""
+        return self._walk(self._record(collection_id, version, include_expired=include_expired))
+
+    def locators(
+        self,
+        collection_id: str,
+        *,
+        version: int | None = None,
+        prefix: str = "",
+        delimiter: str = "",
+        after: str = "",
+        amount: int = 1000,
+    ) -> SignedPage:
+        """Returns a page as `files` does, with a locator for each file.
+
+        The locators last for EBBTIDE_LEASE_TTL, or until the collection ends if that is earlier.
+        Raises NotFound; Gone `data_released` or `commit_expired`.
+        """
+        with self._metadata.snapshot() as tx:
+            seen = self._require_visible(tx, collection_id, include_expired=False)
+            record = self._readable(tx, seen.row, version)
+        ends_at = self._locators.lease(record, ends_at_most=seen.ends_at)
+        page = page_of(
+            lambda place: self._walk(record, prefix=prefix, after=place),
+            prefix=prefix,
+            delimiter=delimiter,
+            after=after,
+            amount=amount,
+        )
+        with self._metadata.snapshot() as tx:
+            signer = self._locators.signer(tx, ends_at=ends_at)
+            signed = tuple(signer.sign(entry) for entry in page.entries)
+        return SignedPage(signed, page.common_prefixes, page.next_after)
+
+    def open(self, collection_id: str, path: str, *, version: int | None = None) -> Readable:
+        """Returns a file as a Readable.
+
+        Raises NotFound `collection_not_found`, `version_not_found` or `object_not_found`; Gone
+        `data_released` or `commit_expired`; and as `Objects.stream` does.
+        """
+        with self._metadata.snapshot() as tx:
+            seen = self._require_visible(tx, collection_id, include_expired=False)
+            record = self._readable(tx, seen.row, version)
+        context = self._context
+        with context.reading(record):
+            tree = context.tree_of(record)
+            entry = find_entry(context.storage, tree, path, read=context.cache.range)
+        if entry is None:
+            raise NotFound(
+                "object_not_found",
+                f"there is no {shown(path)} in collection {shown(collection_id)}",
+            )
+        return Readable(self._objects, FoundEntry(entry, record))
+
+    def open_all(
+        self, collection_id: str, *, version: int | None = None, prefix: str = ""
+    ) -> Iterator[Readable]:
+        """Yields every file with the prefix as a Readable, sorted by path.
+
+        All are files of one content, even if the collection changes meanwhile. Raises as `open`
+        does.
+        """
+        with self._metadata.snapshot() as tx:
+            seen = self._require_visible(tx, collection_id, include_expired=False)
+            record = self._readable(tx, seen.row, version)
+        for entry in self._walk(record, prefix=prefix):
+            yield Readable(self._objects, FoundEntry(entry, record))
+
+    def diff(
+        self,
+        left_id: str,
+        right_id: str,
+        *,
+        left_version: int | None = None,
+        right_version: int | None = None,
+        prefix: str = "",
+        after: str = "",
+    ) -> Iterator[Change]:
+        """Yields the differences between two collections, or versions of them, sorted by path.
+
+        This works without the data, too. Raises NotFound.
+        """
+        left, right = self._record(left_id, left_version), self._record(right_id, right_version)
+        context = self._context
+        with context.reading(left, right):
+            yield from diff_trees(
+                context.storage,
+                context.tree_of(left),
+                context.tree_of(right),
+                prefix=prefix,
+                after=after,
+                read=context.cache.range,
+            )
+
+    def page_of_diff(
+        self,
+        left_id: str,
+        right_id: str,
+        *,
+        left_version: int | None = None,
+        right_version: int | None = None,
+        prefix: str = "",
+        delimiter: str = "",
+        after: str = "",
+        amount: int = 1000,
+    ) -> Page[Change]:
+        """Returns a page of `diff`. Raises as `diff` does, and InvalidInput `invalid_argument`."""
+        return page_of(
+            lambda place: self.diff(
+                left_id,
+                right_id,
+                left_version=left_version,
+                right_version=right_version,
+                prefix=prefix,
+                after=place,
+            ),
+            prefix=prefix,
+            delimiter=delimiter,
+            after=after,
+            amount=amount,
+        )
+
+    def versions(
+        self, collection_id: str, *, before: int | None = None, amount: int = 1000
+    ) -> builtins.list[VersionRow]:
+        """Returns at most `amount` earlier versions that are kept, the newest first.
+
+        `before` restricts them to versions before that number. Raises NotFound, InvalidInput
+        `invalid_argument`.
+        """
+        check_amount(amount)
+        with self._metadata.snapshot() as tx:
+            self._require_visible(tx, collection_id, include_expired=False)
+            return list_versions(tx, collection_id, before=before, amount=amount)
+
+    def _readable(self, tx: Transaction, row: CollectionRow, version: int | None) -> CommitRecord:
+        """Returns the content of a collection whose data can be read. Raises Gone, NotFound."""
+        if row.replication_desired == 0:
+            raise Gone(
+                "data_released",
+                f"the data of collection {shown(row.name)} is not kept (its replication_desired is "
+                "0): only names, sizes and checksums can be read",
+            )
+        content_id = row.content_id if version is None else _content_of(tx, row, version)
+        return require_intact_commits(tx, self._repository_id, [content_id])[content_id]
+
+    def _record(
+        self, collection_id: str, version: int | None, *, include_expired: bool = False
+    ) -> CommitRecord:
+        """Returns the content of a collection, with or without its data. Raises NotFound."""
+        with self._metadata.snapshot() as tx:
+            row = self._require_visible(tx, collection_id, include_expired=include_expired).row
+            content_id = row.content_id if version is None else _content_of(tx, row, version)
+            return require_commit(tx, self._repository_id, content_id)
+
+    def _walk(self, record: CommitRecord, *, prefix: str = "", after: str = "") -> Iterator[Entry]:
+        context = self._context
+        with context.reading(record):
+            yield from iterate_entries(
+                context.storage,
+                context.tree_of(record),
+                prefix=prefix,
+                after=after,
+                read=context.cache.range,
+            )
+
+    def _require_visible(
+        self, tx: Transaction, collection_id: str, *, include_expired: bool
+    ) -> VisibleCollection:
+        row = find_collection(tx, collection_id)
+        if row is None or row.repository_id != self._repository_id:
+            raise no_collection(collection_id)
+        seen = VisibleCollection(row, self._projects.lineage_in(tx, row.project_id))
+        state = self._state(tx, seen.ends_at)
+        if not state.is_visible(include_expired=include_expired):
+            raise no_collection(collection_id, is_trashed=state is LifecycleState.TRASHED)
+        return seen
+
+    def _is_over(self, tx: Transaction, ends_at: datetime | None) -> bool:
+        return ends_at is not None and ends_at <= tx.now()
+
+    def _state(self, tx: Transaction, ends_at: datetime | None) -> LifecycleState:
+        return state_at(ends_at, trash_time=self._context.trash_time, now=tx.now())
+
+    def _state_of(self, tx: Transaction, row: CollectionRow) -> LifecycleState:
+        return self._state(
+            tx, VisibleCollection(row, self._projects.lineage_in(tx, row.project_id)).ends_at
+        )
+
+    def _states(
+        self,
+        tx: Transaction,
+        *,
+        include_expired: bool,
+        state: LifecycleState | None = None,
+        from_date: datetime | None = None,
+        to_date: datetime | None = None,
+    ) -> StateFilter:
+        return StateFilter(
+            now=tx.now(),
+            trash_time=self._context.trash_time,
+            include_expired=include_expired,
+            state=state,
+            from_date=from_date,
+            to_date=to_date,
+        )
+
+    def _collection(self, tx: Transaction, row: CollectionRow) -> Collection:
+        return self._shown(
+            tx, VisibleCollection(row, self._projects.lineage_in(tx, row.project_id))
+        )
+
+    def _shown(self, tx: Transaction, seen: VisibleCollection) -> Collection:
+        row = seen.row
+        return Collection(
+            collection_id=row.collection_id,
+            project_id=row.project_id,
+            name=row.name,
+            path=f"{seen.lineage.path}/{row.name}",
+            description=row.description,
+            properties=row.properties,
+            version=row.version,
+            content_hash=row.content_hash,
+            file_count=row.file_count,
+            size_bytes=row.size_bytes,
+            replication_desired=row.replication_desired,
+            created_at=row.created_at,
+            modified_at=row.modified_at,
+            expires_at=row.expires_at,
+            ends_at=seen.ends_at,
+            state=self._state(tx, seen.ends_at),
+        )
+
+
+def version_of(tx: Transaction, row: CollectionRow, version: int) -> VersionRow:
+    """Returns an earlier version that is kept. Raises NotFound `version_not_found`."""
+    # Greater numbers name no version, and may not fit into the database's type.
+    found = None
+    if 0 < version < row.version:
+        found = find_version(tx, row.collection_id, version)
+    if found is None:
+        raise NotFound(
+            "version_not_found", f"no version {version} of collection {shown(row.name)} is kept"
+        )
+    return found
+
+
+def _content_of(tx: Transaction, row: CollectionRow, version: int) -> str:
+    return row.content_id if version == row.version else version_of(tx, row, version).content_id
+
+
+def no_collection(name: str, *, is_trashed: bool = False) -> NotFound:
+    """The error for a collection that does not exist, or is in the trash."""
+    hint = ""
+    if is_trashed:
+        hint = ": it was deleted or has expired; 'ebbtide collection restore' may restore it"
+    return NotFound("collection_not_found", f"there is no collection {shown(name)}{hint}")

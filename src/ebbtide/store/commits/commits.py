@@ -1,0 +1,272 @@
+"""The commits of a repository: making, merging, reverting, comparing and listing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from ebbtide.escaping import shown
+from ebbtide.store.commits import comparing, history
+from ebbtide.store.commits.committing import commit_staged
+from ebbtide.store.commits.merging import merge_into, pick_onto, revert_on
+from ebbtide.store.commits.publishing import CommitDetails
+from ebbtide.store.commits.resetting import reset_all, reset_paths
+from ebbtide.store.content.diffing import Change
+from ebbtide.store.content.merging import Strategy
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.listing import Page, page_of
+from ebbtide.store.refs.revisions import resolve
+
+
+class Commits:
+    """The commits of one repository."""
+
+    def __init__(self, context: RepositoryContext) -> None:
+        self._context = context
+
+    def commit(
+        self,
+        branch: str,
+        message: str,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        date: datetime | None = None,
+        date_precision: timedelta = timedelta(0),
+        committer: str = "",
+        allow_empty: bool = False,
+    ) -> CommitRecord:
+        """Commits what is staged on a branch.
+
+        `date` stands for any instant between it and `date_precision` later. A date in whole seconds
+        can therefore be in the same second as the date of its parent.
+
+        Raises Conflict `nothing_to_commit`, `write_expired`, or `branch_moved`: the staged changes
+        are still there. Raises InvalidInput `invalid_date` or `invalid_argument`; Refused
+        `clock_skew` or `storage_foreign`; NotFound `branch_not_found`; Failed.
+        """
+        details = CommitDetails(message, committer, date, metadata or {}, date_precision)
+        return commit_staged(self._context, branch, details, allow_empty=allow_empty)
+
+    def merge(
+        self,
+        source_ref: str,
+        destination_branch: str,
+        *,
+        message: str | None = None,
+        strategy: Strategy | None = None,
+        date: datetime | None = None,
+        committer: str = "",
+        metadata: Mapping[str, str] | None = None,
+        squash: bool = False,
+        allow_empty: bool = False,
+    ) -> CommitRecord:
+        """Merges into a branch the changes of `source_ref` since the youngest common commit.
+
+        The result is always a new commit. Its first parent is the branch's commit, and its second
+        one the source, unless `squash`. Paths that both sides changed differently are refused,
+        unless a `strategy` (`source-wins`, `dest-wins`) decides them.
+
+        Raises Conflict `nothing_to_merge`, `branch_dirty`, `branch_moved`, `merge_conflict`
+        (details: `paths`, `conflict_count`). Raises Gone `commit_expired` for the source or a
+        forgotten common commit, and as `commit` does.
+        """
+        if message is None:
+            message = f"Merge {shown(source_ref)} into {shown(destination_branch)}"
+        details = CommitDetails(message, committer, date, metadata or {})
+        return merge_into(
+            self._context,
+            source_ref,
+            destination_branch,
+            details,
+            strategy,
+            squash=squash,
+            allow_empty=allow_empty,
+        )
+
+    def merge_base(self, left_ref: str, right_ref: str) -> tuple[str, str, str]:
+        """Returns three commit ids: of both refs, and of their youngest common commit.
+
+        Raises as `get` does, and Conflict `nothing_to_merge` if there is no common commit.
+        """
+        return comparing.merge_base_ids(self._context, left_ref, right_ref)
+
+    def revert(
+        self,
+        branch: str,
+        ref: str,
+        *,
+        parent_number: int | None = 1,
+        message: str | None = None,
+        date: datetime | None = None,
+        committer: str = "",
+        metadata: Mapping[str, str] | None = None,
+        allow_empty: bool = False,
+    ) -> CommitRecord:
+        """Reverts on a branch the changes of a commit against one of its parents.
+
+        `parent_number` counts from 1; None is the only parent.
+
+        Raises Conflict `merge_conflict` if the branch changed the same paths since,
+        `nothing_to_commit`, `branch_dirty`, `branch_moved`. Raises Gone `commit_expired` for the
+        commit or that parent; InvalidInput `invalid_argument` for a parent that does not exist; and
+        as `commit` does.
+        """
+        details = CommitDetails(message or f"Revert {shown(ref)}", committer, date, metadata or {})
+        return revert_on(
+            self._context,
+            branch,
+            ref,
+            details,
+            parent_number=parent_number,
+            allow_empty=allow_empty,
+        )
+
+    def cherry_pick(
+        self,
+        branch: str,
+        ref: str,
+        *,
+        parent_number: int | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        committer: str = "",
+    ) -> CommitRecord:
+        """Repeats on a branch the changes of a commit against one of its parents.
+
+        The new commit has the message and metadata of the picked one, where none are given.
+
+        Raises Conflict `merge_conflict`, `nothing_to_commit`, `branch_dirty`, `branch_moved`.
+        Raises Gone `commit_expired` for the commit, or for a forgotten parent. Raises InvalidInput
+        `invalid_argument` for a merge without `parent_number`, or a parent that does not exist; and
+        as `commit` does.
+        """
+        return pick_onto(
+            self._context,
+            branch,
+            ref,
+            message=message,
+            metadata=metadata,
+            committer=committer,
+            parent_number=parent_number,
+        )
+
+    def reset(self, branch: str) -> None:
+        """Drops all staged changes of a branch. It takes the same time for any number of changes.
+
+        A commit that is under way fails with Conflict `branch_moved`. Raises NotFound
+        `branch_not_found`.
+        """
+        reset_all(self._context, branch)
+
+    def reset_prefix(self, branch: str, prefix: str) -> int:
+        """Drops the staged changes at paths with a prefix. Returns their number. Raises as `reset`
+        does."""
+        return reset_paths(self._context, branch, prefix=prefix)
+
+    def reset_path(self, branch: str, path: str) -> int:
+        """Drops the staged change at one path. Returns the number of changes. Raises as `reset`
+        does."""
+        return reset_paths(self._context, branch, path=path)
+
+    def get(self, ref: str) -> CommitRecord:
+        """Returns the record, or the stub, of the commit that `ref` names.
+
+        Raises InvalidInput `invalid_argument`, NotFound, Conflict `ref_ambiguous`.
+        """
+        with self._context.metadata.snapshot() as tx:
+            return resolve(tx, self._context.repository_id, ref).commit
+
+    def resolve(self, ref: str) -> str:
+        """Returns the id of the commit that `ref` names. Raises as `get` does."""
+        return self.get(ref).commit_id
+
+    def log(
+        self,
+        ref: str,
+        *,
+        first_parent: bool = False,
+        after: str | None = None,
+        amount: int = 100,
+        since: datetime | None = None,
+        stop_at: str | None = None,
+        paths: Sequence[str] = (),
+        prefixes: Sequence[str] = (),
+    ) -> list[CommitRecord]:
+        """Returns the commit that `ref` names and its ancestors, the youngest first.
+
+        `first_parent` follows first parents only. `after` is the last commit of the previous page.
+        `since` leaves out older commits. `stop_at` names the last commit to return.
+
+        With `paths` or `prefixes`, only commits are returned that changed such a path against their
+        first parent. A forgotten commit cannot be compared, and is left out then. Expired commits
+        are in the log.
+
+        Raises as `get` does, and InvalidInput `invalid_argument` if `after` is not in this log.
+        """
+        wanted = history.Wanted(first_parent, since, stop_at, tuple(paths), tuple(prefixes))
+        return history.log(self._context, ref, wanted, after=after, amount=amount)
+
+    def diff(
+        self, left_ref: str, right_ref: str, *, prefix: str = "", after: str = ""
+    ) -> Iterator[Change]:
+        """Yields the paths that differ between two commits, ascending. Staged changes are ignored.
+
+        This works for expired commits, too. Raises as `get` does, and Gone `commit_expired` for a
+        forgotten commit.
+        """
+        return comparing.diff_commits(
+            self._context, left_ref, right_ref, prefix=prefix, after=after
+        )
+
+    def page_of_diff(
+        self,
+        left_ref: str,
+        right_ref: str,
+        *,
+        three_dot: bool = False,
+        prefix: str = "",
+        delimiter: str = "",
+        after: str = "",
+        amount: int = 1000,
+    ) -> Page[Change]:
+        """Returns a page of the paths that differ between two commits.
+
+        With `three_dot`, these are only the paths that the right side changed since the youngest
+        common commit. Paths that both sides changed differently are marked as conflicts.
+
+        Raises as `diff` does, InvalidInput `invalid_argument`, Conflict `nothing_to_merge`.
+        """
+        compare = comparing.compare_commits if three_dot else comparing.diff_commits
+        return page_of(
+            lambda place: compare(self._context, left_ref, right_ref, prefix=prefix, after=place),
+            prefix=prefix,
+            delimiter=delimiter,
+            after=after,
+            amount=amount,
+        )
+
+    def page_of_staged(
+        self,
+        branch: str,
+        *,
+        prefix: str = "",
+        delimiter: str = "",
+        after: str = "",
+        amount: int = 1000,
+    ) -> Page[Change]:
+        """Returns a page of `diff_staged`. Raises as it does; InvalidInput `invalid_argument`."""
+        return page_of(
+            lambda place: self.diff_staged(branch, prefix=prefix, after=place),
+            prefix=prefix,
+            delimiter=delimiter,
+            after=after,
+            amount=amount,
+        )
+
+    def diff_staged(self, branch: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
+        """Yields the paths where the staged changes differ from the branch's commit, ascending.
+
+        Raises NotFound `branch_not_found`.
+        """
+        return comparing.diff_staged(self._context, branch, prefix=prefix, after=after)

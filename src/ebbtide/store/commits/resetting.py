@@ -1,0 +1,51 @@
+"""Resets: staged changes are dropped. A reset never moves a branch to another commit.
+
+A commit that is being made from dropped changes must not be published. A reset therefore changes
+the sealed tokens of the branch, and publishing compares them with those that the commit began with.
+"""
+
+from __future__ import annotations
+
+from ebbtide.ids import new_id
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.refs.queries import require_branch, update_branch
+from ebbtide.store.staging.queries import delete_staged, delete_staged_prefix
+from ebbtide.store.staging.released import drop_tokens
+
+
+def reset_all(context: RepositoryContext, branch_name: str) -> None:
+    """Drops all staged changes of a branch, however many. The branch gets a new token.
+
+    The rows under the old tokens are left to the reclaimer.
+    """
+    repository_id = context.repository_id
+    with context.metadata.transaction() as tx:
+        branch = require_branch(tx, repository_id, branch_name, lock="exclusive")
+        update_branch(
+            tx,
+            repository_id,
+            branch.branch_id,
+            staging_token=new_id(),
+            sealed_tokens=(),
+        )
+        drop_tokens(tx, repository_id, branch.tokens)
+
+
+def reset_paths(
+    context: RepositoryContext, branch_name: str, *, path: str | None = None, prefix: str = ""
+) -> int:
+    """Drops the staged changes at a path, or at all paths with a prefix. Returns their number."""
+    repository_id, lease_ttl = context.repository_id, context.settings.lease_ttl
+    with context.metadata.transaction() as tx:
+        branch = require_branch(tx, repository_id, branch_name, lock="exclusive")
+        if branch.sealed_tokens:
+            # An empty token at the end changes the list. The rows under the sealed tokens stay.
+            update_branch(
+                tx,
+                repository_id,
+                branch.branch_id,
+                sealed_tokens=(*branch.sealed_tokens, new_id()),
+            )
+        if path is not None:
+            return delete_staged(tx, repository_id, branch.tokens, [path], lease_ttl=lease_ttl)
+        return delete_staged_prefix(tx, repository_id, branch.tokens, prefix, lease_ttl=lease_ttl)

@@ -1,0 +1,202 @@
+"""Moves within a branch: in one transaction, an object gets another path.
+
+The row of a staged object gets the new path, and no bytes are copied. The bytes of a committed
+object are copied: its address belongs to a commit, and a branch must not release it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
+from ebbtide.escaping import shown
+from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.content.reading import find_entry
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.commits import CommitRecord, require_commit, require_intact_commits
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.names import check_path
+from ebbtide.store.objects.deleting import same_base
+from ebbtide.store.objects.views import FoundEntry
+from ebbtide.store.purges.queries import require_not_purged
+from ebbtide.store.refs.queries import BranchRow, require_branch
+from ebbtide.store.staging.copies import record_copy
+from ebbtide.store.staging.pending_writes import Writes, publish_writes
+from ebbtide.store.staging.queries import Change, find_staged, share_row, take_row, write_staged
+from ebbtide.store.staging.uploads import NewObject, write_object
+
+ATTEMPTS_MAX: Final = 10
+
+Stream = Callable[[FoundEntry], Iterator[bytes]]
+"""Reads a whole object, and checks its bytes."""
+
+
+class _Changed(Exception):
+    """The branch has changed since it was read. The caller reads it again."""
+
+
+def move_path(
+    context: RepositoryContext, branch_name: str, source: str, destination: str, stream: Stream
+) -> Entry:
+    """Moves an object to another path of its branch, as `Objects.move` describes."""
+    check_path(destination)
+    if destination == source:
+        raise InvalidInput("invalid_argument", f"{shown(source)} cannot be moved onto itself")
+    context.touch_owner()
+    for _ in range(ATTEMPTS_MAX):
+        seen = _look(context, branch_name, source)
+        with suppress(_Changed):
+            if seen.is_staged:
+                return _move_staged(context, seen, source, destination)
+            return _move_committed(context, seen, source, destination, stream)
+    raise Conflict("branch_moved", f"branch {branch_name!r} moves too often: try again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The entries of a branch at a path: in its commit, and staged by token."""
+
+    branch: BranchRow
+    commit: CommitRecord
+    committed: Entry | None
+    staged: Mapping[str, Change]
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the visible entry at the path is staged."""
+        return _newest(self.branch, self.staged) is not None
+
+    @property
+    def shows_below(self) -> bool:
+        """Whether an entry is visible without the staging token's row at the path."""
+        for token in self.branch.sealed_tokens:
+            if token in self.staged:
+                return self.staged[token] is not None
+        return self.committed is not None
+
+
+def _newest(branch: BranchRow, staged: Mapping[str, Change]) -> str | None:
+    return next((token for token in branch.tokens if token in staged), None)
+
+
+def _look(context: RepositoryContext, branch_name: str, path: str) -> _Seen:
+    """Reads the entries of a branch at a path. Raises NotFound."""
+    with context.metadata.snapshot() as tx:
+        branch = require_branch(tx, context.repository_id, branch_name)
+        commit = require_commit(tx, context.repository_id, branch.commit_id)
+        staged = _staged_at(tx, context, branch, path)
+    with context.reading(commit):
+        tree = context.tree_of(commit)
+        committed = find_entry(context.storage, tree, path, read=context.cache.range)
+    seen = _Seen(branch, commit, committed, staged)
+    token = _newest(branch, staged)
+    if (committed if token is None else staged[token]) is None:
+        raise NotFound("object_not_found", f"there is no object {shown(path)} on {branch_name!r}")
+    return seen
+
+
+def _staged_at(
+    tx: Transaction, context: RepositoryContext, branch: BranchRow, path: str
+) -> dict[str, Change]:
+    found = find_staged(tx, context.repository_id, branch.tokens, [path])
+    return {token: found[token][path] for token in branch.tokens if path in found[token]}
+
+
+def _locked(tx: Transaction, context: RepositoryContext, seen: _Seen) -> BranchRow:
+    """Locks the branch exclusively, and returns it. Raises _Changed.
+
+    The repository's row is locked before anything is read. A reading or a fence therefore sees the
+    old path, or finds the record of the move.
+    """
+    tx.lock_repository(context.repository_id)
+    branch = require_branch(tx, context.repository_id, seen.branch.name, lock="exclusive")
+    if not same_base(seen.branch, branch):
+        raise _Changed
+    return branch
+
+
+def _move_staged(context: RepositoryContext, seen: _Seen, source: str, destination: str) -> Entry:
+    repository_id, lease_ttl = context.repository_id, context.settings.lease_ttl
+    with context.metadata.transaction() as tx:
+        branch = _locked(tx, context, seen)
+        token = _newest(branch, _staged_at(tx, context, branch, source))
+        if token is None:
+            raise _Changed
+        # A commit may be making an entry of a sealed row. Then the address gets a second row, and
+        # both are marked as shared.
+        is_sealed = token != branch.staging_token
+        take = share_row if is_sealed else take_row
+        row = take(tx, repository_id, token, source)
+        if row is None:
+            raise _Changed
+        require_not_purged(tx, repository_id, [row.entry.address])
+        if is_sealed or seen.shows_below:
+            write_staged(
+                tx, repository_id, branch.staging_token, {source: None}, lease_ttl=lease_ttl
+            )
+        moved = replace(row.entry, path=destination)
+        write_staged(
+            tx,
+            repository_id,
+            branch.staging_token,
+            {destination: moved},
+            lease_ttl=lease_ttl,
+            sharing=row.sharing,
+        )
+        if not is_external(moved.address):
+            record_copy(tx, repository_id, moved.address)
+    return moved
+
+
+def _move_committed(
+    context: RepositoryContext, seen: _Seen, source: str, destination: str, stream: Stream
+) -> Entry:
+    assert seen.committed is not None  # checked by `_look`
+    seen.commit.require_intact()
+    if is_external(seen.committed.address):
+        # Nobody deletes an object outside the storage root, so that its bytes need not be copied.
+        moved = replace(seen.committed, path=destination)
+        with context.metadata.transaction() as tx:
+            _stage_moved(tx, context, seen, source, moved)
+        return moved
+    writes = Writes(context)
+    with context.metadata.transaction() as tx:
+        now = tx.now()
+        (address,) = context.slices.new_addresses(1, now=now)
+        writes.register_in(tx, [address])
+    try:
+        entry = seen.committed
+        data = stream(FoundEntry(entry, seen.commit))
+        new = NewObject(destination, data, entry.content_type, entry.metadata)
+        moved = replace(write_object(context, new, address, now), mtime=entry.mtime)
+        with context.metadata.transaction() as tx:
+            _stage_moved(tx, context, seen, source, moved)
+            publish_writes(tx, context.repository_id, [address])
+    except BaseException:
+        # The first error is reported. Files that cannot be deleted here are reclaimed later.
+        with suppress(EbbtideError):
+            writes.abandon([address])
+        raise
+    return moved
+
+
+def _stage_moved(
+    tx: Transaction, context: RepositoryContext, seen: _Seen, source: str, moved: Entry
+) -> None:
+    """Stages the entry at its new path, and hides the committed one at the old path."""
+    branch = _locked(tx, context, seen)
+    require_intact_commits(tx, context.repository_id, [seen.commit.commit_id])
+    if _staged_at(tx, context, branch, source):
+        raise _Changed
+    if seen.committed is not None:
+        require_not_purged(tx, context.repository_id, [seen.committed.address])
+    write_staged(
+        tx,
+        context.repository_id,
+        branch.staging_token,
+        {source: None, moved.path: moved},
+        lease_ttl=context.settings.lease_ttl,
+    )

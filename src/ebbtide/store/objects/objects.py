@@ -1,0 +1,269 @@
+"""The objects of a repository: writing them to branches, and reading them through any revision.
+
+A revision that is a branch's plain name shows staged changes over the committed entries.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from ebbtide.errors import Failed, NotFound
+from ebbtide.escaping import shown
+from ebbtide.storage import Content, stream_external
+from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.commits import require_intact_commits
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.listing import Page, page_of
+from ebbtide.store.names import check_path
+from ebbtide.store.objects import views
+from ebbtide.store.objects.deleting import delete_paths
+from ebbtide.store.objects.moving import move_path
+from ebbtide.store.objects.sharing import share_staged
+from ebbtide.store.purges.queries import require_not_purged
+from ebbtide.store.staging.uploads import NewObject, OnlyIf, Uploads, UploadTotals
+
+FIRST_ROWS: Final = 16
+"""The number of rows that are read first if a directory may be skipped at once."""
+ATTEMPTS_MAX: Final = 10
+"""After this many attempts a copy gets its own bytes, although its source is staged."""
+
+
+class Readable:
+    """An object as it was when it was found: its entry, and its bytes."""
+
+    def __init__(self, objects: Objects, found: views.FoundEntry) -> None:
+        self._objects = objects
+        self._found = found
+        self.entry = found.entry
+
+    def stream(self, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yields the bytes, as `Objects.stream` does."""
+        return self._objects._stream(self._found, start=start, end=end)
+
+
+class Objects:
+    """The objects of one repository."""
+
+    def __init__(self, context: RepositoryContext, uploads: Uploads) -> None:
+        self._context = context
+        self._uploads = uploads
+
+    def put(
+        self,
+        branch: str,
+        path: str,
+        data: Content,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        only_if: OnlyIf | None = None,
+    ) -> Entry:
+        """Writes an object and stages it. Memory is bounded unless `data` is `bytes`.
+
+        After an error nothing is staged. Raises InvalidInput `invalid_path` or `invalid_argument`,
+        NotFound `branch_not_found`, Conflict `write_expired`, Refused `storage_foreign`, Failed
+        `storage_error`. Raises Conflict `precondition_failed` or `branch_moved` with `only_if`.
+        """
+        new = NewObject(path, data, content_type, metadata or {})
+        return self._uploads.put(branch, new, only_if=only_if)
+
+    def put_many(self, branch: str, items: Iterable[NewObject]) -> UploadTotals:
+        """Writes and stages objects in batches. Of one path, the last object is used.
+
+        Raises as `put` does. The batches before the error stay staged.
+        """
+        return self._uploads.put_many(branch, items)
+
+    def stat(self, ref: str, path: str) -> Entry:
+        """Returns the entry of an object, also of an expired commit.
+
+        Raises NotFound `object_not_found`, and as `ref` is resolved; Gone `commit_expired` for a
+        forgotten commit.
+        """
+        return self._find(ref, path).entry
+
+    def open(self, ref: str, path: str) -> Readable:
+        """Returns an object as a Readable. Later writes to the path do not change it.
+
+        Raises as `stream` does, except for errors that only the bytes show.
+        """
+        return Readable(self, self._find_intact(ref, path))
+
+    def get(self, ref: str, path: str) -> bytes:
+        """Returns an object's bytes, checked against its checksum. Raises as `stream` does."""
+        return b"".join(self.stream(ref, path))
+
+    def stream(
+        self, ref: str, path: str, *, start: int = 0, end: int | None = None
+    ) -> Iterator[bytes]:
+        """Returns the bytes from `start` to before `end`, in pieces. A whole object is checked.
+
+        Raises NotFound `object_not_found`, and as `ref` is resolved; Gone `commit_expired` or
+        `purged`; Failed `storage_error`. Raises Failed `corrupt_object` if the file is missing, or
+        at the last piece if the checksum differs.
+        """
+        return self._stream(self._find_intact(ref, path), start=start, end=end)
+
+    def list(
+        self,
+        ref: str,
+        *,
+        prefix: str = "",
+        delimiter: str = "",
+        after: str = "",
+        amount: int = 1000,
+    ) -> Page[Entry]:
+        """Returns at most `amount` entries and common prefixes that begin with `prefix`, by path.
+
+        With a delimiter, paths that contain it behind the prefix are shown once: as the common
+        prefix that ends with the delimiter. Raises InvalidInput `invalid_argument`, and as `stat`
+        does.
+        """
+        return page_of(
+            # One more row shows whether there are more. With a delimiter, directories are skipped,
+            # and each step may need only one entry.
+            lambda place: views.walk(
+                self._context,
+                ref,
+                prefix=prefix,
+                after=place,
+                wanted=FIRST_ROWS if delimiter else amount + 1,
+            ),
+            prefix=prefix,
+            delimiter=delimiter,
+            after=after,
+            amount=amount,
+        )
+
+    def walk(self, ref: str, *, prefix: str = "", after: str = "") -> Iterator[Entry]:
+        """Yields all entries with `prefix` behind `after`, sorted by path. Raises as `stat`
+        does."""
+        return views.walk(self._context, ref, prefix=prefix, after=after)
+
+    def delete(self, branch: str, path: str) -> None:
+        """Stages the deletion of an object, or drops it if it is only staged.
+
+        Raises NotFound `object_not_found` or `branch_not_found`.
+        """
+        if delete_paths(self._context, branch, [path]):
+            raise NotFound("object_not_found", f"there is no object {shown(path)} on {branch!r}")
+
+    def delete_many(self, branch: str, paths: Iterable[str]) -> builtins.list[str]:
+        """Deletes many objects. Returns the paths that had none, sorted."""
+        return delete_paths(self._context, branch, paths)
+
+    def copy(self, branch: str, destination_path: str, source_ref: str, source_path: str) -> Entry:
+        """Copies an object, with type and metadata, and stages the copy.
+
+        A copy of an object that is staged on the same branch shares its bytes. Any other copy has
+        its own. Raises as `put` and `stream` do. Raises Gone `commit_expired` or `purged` also if
+        the source expires or is purged during the copy.
+        """
+        check_path(destination_path)
+        source = self._find_intact(source_ref, source_path)
+        for _ in range(ATTEMPTS_MAX):
+            if source.commit is not None or source_ref != branch:
+                break
+            self._context.touch_owner()
+            shared = share_staged(self._context, branch, destination_path, source_path)
+            if shared is not None:
+                return shared
+            # The source was committed or dropped meanwhile.
+            source = self._find_intact(source_ref, source_path)
+        new = NewObject(
+            destination_path,
+            self._stream(source, start=0, end=None),
+            source.entry.content_type,
+            source.entry.metadata,
+        )
+
+        def check(tx: Transaction) -> None:
+            if source.commit is not None:
+                require_intact_commits(tx, self._context.repository_id, [source.commit.commit_id])
+            # The bytes may have been read before a purge deleted them.
+            require_not_purged(tx, self._context.repository_id, [source.entry.address])
+
+        return self._uploads.put(branch, new, check=check)
+
+    def move(self, branch: str, destination_path: str, source_path: str) -> Entry:
+        """Moves an object within a branch, with type, metadata and date, in one transaction.
+
+        An object at the destination is replaced. If the source is only staged, no bytes are copied.
+
+        Raises as `put` and `stream` do. Raises InvalidInput `invalid_argument` for a move onto
+        itself; Gone `commit_expired` or `purged`; Conflict `branch_moved` if commits keep moving
+        the branch.
+        """
+        return move_path(
+            self._context,
+            branch,
+            source_path,
+            destination_path,
+            lambda found: self._stream(found, start=0, end=None),
+        )
+
+    def is_missing(self, entry: Entry) -> bool:
+        """Whether an entry's bytes are missing on the storage. False for objects outside the
+        storage root."""
+        return not is_external(entry.address) and self._context.storage.head(entry.address) is None
+
+    def _find(self, ref: str, path: str) -> views.FoundEntry:
+        found = views.find(self._context, ref, path)
+        if found is None:
+            raise NotFound("object_not_found", f"there is no object {shown(path)} on {shown(ref)}")
+        return found
+
+    def _find_intact(self, ref: str, path: str) -> views.FoundEntry:
+        found = self._find(ref, path)
+        if found.commit is not None:
+            found.commit.require_intact()
+        return found
+
+    def _stream(self, found: views.FoundEntry, *, start: int, end: int | None) -> Iterator[bytes]:
+        address = found.entry.address
+        try:
+            if is_external(address):
+                pieces = stream_external(address, start=start, end=end)
+            else:
+                pieces = self._context.storage.stream(address, start=start, end=end)
+        except NotFound:
+            raise self._lost(found) from None
+        return pieces if start or end is not None else checked(pieces, found.entry)
+
+    def _lost(self, found: views.FoundEntry) -> Exception:
+        """Returns the error for an object that is lost. Raises Gone if it was purged, or has just
+        expired."""
+        with self._context.metadata.snapshot() as tx:
+            require_not_purged(tx, self._context.repository_id, [found.entry.address])
+            if found.commit is not None:
+                require_intact_commits(tx, self._context.repository_id, [found.commit.commit_id])
+        return Failed(
+            "corrupt_object",
+            f"the bytes of {shown(found.entry.path)} are missing at {found.entry.address}: "
+            "restore them from a backup",
+        )
+
+
+def checked(pieces: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
+    """Yields the pieces of a whole object, and checks them.
+
+    Raises Failed `corrupt_object` at the end if they are not the bytes that were stored.
+    """
+    if is_external(entry.address):
+        # The importer gave the checksum: of any kind, or none.
+        yield from pieces
+        return
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+    if digest.hexdigest() != entry.checksum:
+        raise Failed(
+            "corrupt_object",
+            f"the bytes of {shown(entry.path)} at {entry.address} are not those that were stored: "
+            "restore them from a backup",
+        )

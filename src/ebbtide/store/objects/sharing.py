@@ -1,0 +1,50 @@
+"""Copies of staged objects within a branch: a second path for the same bytes.
+
+Not for: copies with bytes of their own (`objects`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.purges.queries import require_not_purged
+from ebbtide.store.refs.queries import require_branch
+from ebbtide.store.staging.copies import record_copy
+from ebbtide.store.staging.queries import find_staged, share_row, write_staged
+
+
+def share_staged(
+    context: RepositoryContext, branch: str, destination_path: str, source_path: str
+) -> Entry | None:
+    """Stages the object at a staged path of a branch at another path, too.
+
+    Returns None if nothing is staged at the source. Raises NotFound `branch_not_found`, Gone
+    `purged`.
+    """
+    repository_id = context.repository_id
+    with context.metadata.transaction() as tx:
+        # Locked before the source is read. The source may be dropped before this transaction ends,
+        # and a reading or a fence in between must find the copy.
+        tx.lock_repository(repository_id)
+        # Alone on the branch: two copies in opposite directions would wait for each other's rows.
+        row = require_branch(tx, repository_id, branch, lock="exclusive")
+        staged = find_staged(tx, repository_id, row.tokens, [source_path])
+        token = next((token for token in row.tokens if source_path in staged[token]), None)
+        source = None if token is None else share_row(tx, repository_id, token, source_path)
+        if source is None:
+            return None
+        require_not_purged(tx, repository_id, [source.entry.address])
+        copy = replace(source.entry, path=destination_path, mtime=tx.now())
+        write_staged(
+            tx,
+            repository_id,
+            row.staging_token,
+            {destination_path: copy},
+            lease_ttl=context.settings.lease_ttl,
+            sharing=source.sharing,
+        )
+        if not is_external(copy.address):
+            record_copy(tx, repository_id, copy.address)
+    return copy

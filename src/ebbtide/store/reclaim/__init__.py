@@ -1,0 +1,1 @@
+"""The reclaimer: deletes released addresses beside writers, without a run."""

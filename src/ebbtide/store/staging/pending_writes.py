@@ -1,0 +1,135 @@
+"""Writes in progress: registered before the first byte, and ended when published or given up.
+
+Not for: the meaning of the bytes (`uploads`, `commits.committing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Final
+
+import sqlalchemy as sa
+
+from ebbtide.errors import Conflict
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.conditions import in_batches
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.schema import pending
+from ebbtide.store.staging.released import Dropped, release
+
+# Built once: every upload runs these statements, and building them takes longer than running them.
+_REGISTER: Final = sa.insert(pending)
+_GIVE_UP: Final = (
+    sa.delete(pending)
+    .where(
+        pending.c.repository_id == sa.bindparam("repository_id"),
+        pending.c.address.in_(sa.bindparam("addresses", expanding=True)),
+    )
+    .returning(pending.c.address)
+)
+_PUBLISH: Final = _GIVE_UP.where(pending.c.ends_at > sa.bindparam("now"))
+
+
+def register_writes(
+    tx: Transaction, repository_id: str, addresses: Collection[str], *, write_ttl: timedelta
+) -> None:
+    """Protects `addresses`, which are about to be written, for `write_ttl` from the database's time
+    on.
+
+    This transaction must have ended before the first byte is written.
+    """
+    if not addresses:
+        return
+    now = tx.now()
+    tx.execute(
+        _REGISTER,
+        [
+            {
+                "repository_id": repository_id,
+                "address": address,
+                "started_at": now,
+                "ends_at": now + write_ttl,
+            }
+            for address in addresses
+        ],
+    )
+
+
+def publish_writes(tx: Transaction, repository_id: str, addresses: Collection[str]) -> None:
+    """Ends the registrations of the addresses that this transaction publishes.
+
+    Raises Conflict `write_expired` if a registration has ended by the database's clock, or was
+    given up: a sweep may have deleted its file since.
+    """
+    now = tx.now()
+    published = 0
+    # Sorted, so that two transactions that end the same registrations do not deadlock.
+    for batch in in_batches(sorted(addresses)):
+        # The rows are deleted, not just counted: on PostgreSQL another transaction may be giving up
+        # a registration at this moment.
+        published += len(
+            tx.execute(
+                _PUBLISH, {"repository_id": repository_id, "addresses": batch, "now": now}
+            ).all()
+        )
+    if published != len(addresses):
+        raise Conflict(
+            "write_expired",
+            "the write took longer than its registration lasts, so that its files may have been "
+            "collected: write it again, in smaller parts, or raise EBBTIDE_WRITE_TTL",
+        )
+
+
+def give_up_writes(tx: Transaction, repository_id: str, addresses: Collection[str]) -> list[str]:
+    """Ends registrations without publishing them. Returns the addresses that were still registered.
+
+    These addresses were not published, and can no longer be: their bytes may be deleted.
+    """
+    given_up: list[str] = []
+    # Sorted, so that two transactions that end the same registrations do not deadlock.
+    for batch in in_batches(sorted(addresses)):
+        given_up += tx.execute(
+            _GIVE_UP, {"repository_id": repository_id, "addresses": batch}
+        ).scalars()
+    return given_up
+
+
+class Writes:
+    """The registrations of writes in one repository."""
+
+    def __init__(self, context: RepositoryContext) -> None:
+        self._context = context
+
+    def register(self, addresses: Collection[str]) -> None:
+        """Registers writes. Their first byte may be written once this has returned."""
+        with self._context.metadata.transaction() as tx:
+            self.register_in(tx, addresses)
+
+    def register_in(self, tx: Transaction, addresses: Collection[str]) -> None:
+        """Registers writes. The first byte may be written once the transaction has ended."""
+        register_writes(
+            tx,
+            self._context.repository_id,
+            addresses,
+            write_ttl=self._context.settings.write_ttl,
+        )
+
+    def abandon(self, addresses: Collection[str]) -> None:
+        """Deletes, after a failure, the files at addresses that were not published.
+
+        The registrations are ended first. Only the transaction that ended a registration knows that
+        its address was not published, and cannot be any more. This is true even if the answer to a
+        COMMIT was lost. Nothing is tried again, because another error is being handled. The
+        reclaimer deletes files that stay behind or arrive late.
+        """
+        context = self._context
+        with context.metadata.transaction() as tx:
+            unpublished = give_up_writes(tx, context.repository_id, addresses)
+            release(
+                tx,
+                context.repository_id,
+                map(Dropped, unpublished),
+                lease_ttl=context.settings.lease_ttl,
+            )
+        context.storage.delete(unpublished)

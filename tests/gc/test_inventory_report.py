@@ -1,0 +1,378 @@
+"""Inventories that were made elsewhere, in place of a listing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ebbtide.arrow import texts
+from ebbtide.errors import InvalidInput, Refused
+from ebbtide.gc.parts import Part, read_rows
+from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.relations.inventory_report import (
+    InventoryFile,
+    InventoryReport,
+    open_inventory,
+    read_inventory,
+)
+from ebbtide.gc.report import RunReport
+from ebbtide.gc.runs import RunFolder
+from ebbtide.ids import new_id
+from ebbtide.storage import LISTING_SCHEMA, LocalStorage, Storage, open_storage
+from tests.support.engines import INLINE
+from tests.support.histories import PlannedWorld, kept_contents
+from tests.support.refusals import check_refused, nothing_deleted
+from tests.support.world import START, World
+
+DATE = START - timedelta(hours=2)
+
+
+def listed(storage: Storage) -> pa.Table:
+    """All that is there."""
+    return pa.Table.from_batches(list(storage.list()), schema=LISTING_SCHEMA)
+
+
+def own_form(table: pa.Table) -> pa.Table:
+    """Rows of a listing as our own form of inventories has them."""
+    return table.drop_columns(["regular"])
+
+
+def s3_form(table: pa.Table, *, bucket: str = "lake", prefix: str = "") -> pa.Table:
+    """The same as S3's form has them."""
+    rows = table.num_rows
+    return pa.table(
+        {
+            "bucket": pa.repeat(pa.scalar(bucket), rows),
+            "key": pa.array([prefix + address for address in texts(table.column("address"))]),
+            "size": table.column("size_bytes"),
+            "last_modified_date": table.column("last_modified").cast(
+                pa.timestamp("ms", "UTC"), safe=False
+            ),
+            "storage_class": pa.repeat(pa.scalar("STANDARD"), rows),
+        }
+    )
+
+
+def write(table: pa.Table, *places: Path) -> None:
+    """Divide rows among Parquet files."""
+    size = -(-table.num_rows // len(places))
+    for number, place in enumerate(places):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table.slice(number * size, size), place)
+
+
+def manifest(place: Path, files: Iterable[Path], **more: Any) -> Path:
+    """Write a manifest as S3 does."""
+    content = {
+        "sourceBucket": "lake",
+        "destinationBucket": "arn:aws:s3:::inventories",
+        "version": "2016-11-30",
+        "creationTimestamp": str(int(DATE.timestamp() * 1000)),
+        "fileFormat": "Parquet",
+        "fileSchema": "message s3.inventory { … }",
+        "files": [
+            {
+                "key": f"some/prefix/lake/daily/data/{file.name}",
+                "size": file.stat().st_size,
+                "MD5checksum": hashlib.md5(file.read_bytes()).hexdigest(),
+            }
+            for file in files
+        ],
+    } | more
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(content))
+    return place
+
+
+def rows_of(planned: World, report: RunReport) -> set[tuple[str, str]]:
+    """The candidates of a plan: address and kind."""
+    plan = planned.collector().plan_of(report.run_id)
+    found = read_rows(RunFolder.at(report.run_path), plan.candidates, INVENTORY_SCHEMA)
+    return set(zip(texts(found.column("address")), texts(found.column("kind")), strict=True))
+
+
+@pytest.fixture
+def inventory(planned: PlannedWorld, tmp_path: Path) -> Path:
+    """An inventory of the planned world, in three files."""
+    place = tmp_path / "inventory"
+    files = [place / f"{number}.parquet" for number in range(3)]
+    write(s3_form(listed(LocalStorage(str(planned.root)))), *files)
+    return place
+
+
+def by(planned: World, place: Path | str, date: datetime | None = DATE, **more: Any) -> Any:
+    """A collector that goes by an inventory."""
+    return planned.collector(inventory=str(place), inventory_date=date, **more)
+
+
+@pytest.mark.parametrize("form", [own_form, s3_form])
+@pytest.mark.parametrize("files", [1, 4])
+def test_plan_is_that_of_a_listing(
+    planned: PlannedWorld, tmp_path: Path, form: Any, files: int
+) -> None:
+    places = [tmp_path / "inventory" / f"deep/{number}.parquet" for number in range(files)]
+    write(form(listed(LocalStorage(str(planned.root)))), *places)
+    report = by(planned, places[0] if files == 1 else tmp_path / "inventory").plan()
+    assert report.state == "planned"
+    assert report.inventory_url is not None
+    assert rows_of(planned, report) == rows_of(planned, planned.collector().plan())
+
+
+def test_sweep(planned: PlannedWorld, inventory: Path) -> None:
+    report = by(planned, inventory).run()
+    assert report.state == "swept"
+    assert report.counts["deleted"] == report.counts["candidate"]
+    assert report.counts["candidate"].objects > 5
+    assert kept_contents(planned, planned.history) == planned.template.contents
+    # All that a listing would have found went.
+    assert planned.collector().run().counts["candidate"].objects == 0
+
+
+def test_what_came_later_is_unknown_and_stays(planned: PlannedWorld, inventory: Path) -> None:
+    planned.lake.objects.put("main", "later", b"later")
+    planned.lake.commits.reset("main")
+    report = by(planned, inventory).run()
+    assert report.state == "swept"
+    assert b"later" in {(planned.root / each).read_bytes() for each in planned.files()}
+    assert planned.collector().run().counts["deleted"].objects == 1
+
+
+def test_what_is_listed_and_newer_than_the_inventory_stays(
+    planned: PlannedWorld, tmp_path: Path
+) -> None:
+    """S3 writes down what comes while it looks."""
+    table = listed(LocalStorage(str(planned.root)))
+    dates = pa.array([DATE + timedelta(minutes=5)] * table.num_rows, pa.timestamp("us", "UTC"))
+    place = tmp_path / "inventory.parquet"
+    write(own_form(table).set_column(2, "last_modified", dates), place)
+    report = by(planned, place).plan()
+    assert report.counts["candidate"].objects == 0
+    assert report.counts["young"].objects > 5
+
+
+def test_what_went_or_changed_since(planned: PlannedWorld, inventory: Path) -> None:
+    names = sorted(address for address, kind in rows_of(planned, planned.collector().plan()))
+    objects = [each for each in names if each.startswith("data/") and "#" not in each]
+    gone, changed, resized = objects[:3]
+    (planned.root / gone).unlink()
+    file = planned.root / changed
+    os.utime(file, (0, file.stat().st_mtime + 5))
+    file = planned.root / resized
+    times = file.stat().st_mtime
+    file.write_bytes(b"another object")
+    os.utime(file, (0, times))
+    report = by(planned, inventory).run()
+    assert report.state == "swept"
+    assert report.counts["missing"].objects == 1
+    assert report.counts["revived"].objects == 2
+    left = {changed, resized}
+    assert {each for each in names if (planned.root / each).exists()} == left
+    assert report.counts["deleted"].objects == len(names) - 3
+
+
+def test_no_incremental_run_goes_on_from_one(planned: PlannedWorld, inventory: Path) -> None:
+    assert by(planned, inventory, mode="auto").run().mode == "clean"
+    report = planned.collector(mode="auto").run()
+    assert (report.state, report.mode) == ("swept", "clean")
+    assert "used an inventory" in str(report.mode_reason)
+
+
+def test_manifest(planned: PlannedWorld, inventory: Path, tmp_path: Path) -> None:
+    """As `aws s3 sync` leaves it on a disk; an older inventory's files lie beside."""
+    data = tmp_path / "daily" / "data"
+    data.mkdir(parents=True)
+    files = [file.rename(data / file.name) for file in inventory.iterdir()]
+    write(s3_form(listed(LocalStorage(str(planned.root))).slice(0, 1)), data / "older.parquet")
+    place = manifest(tmp_path / "daily" / "2027-01-01T01-00Z" / "manifest.json", files)
+    given = open_inventory(str(place), None)
+    assert given.date == DATE
+    folder = RunFolder(LocalStorage(str(tmp_path)), "run/")
+    anywhere = replace(given, bucket=None)
+    found = read_inventory(INLINE, planned.format(), folder, anywhere)
+    assert (
+        sum(part.rows for part in found if part.name is None)
+        == listed(LocalStorage(str(planned.root))).num_rows
+    )
+    files[0].write_bytes(files[0].read_bytes()[:-1] + b"\0")
+    with pytest.raises(Refused, match="checksum is not the one in the manifest"):
+        read_inventory(INLINE, planned.format(), folder, anywhere)
+    # A directory is no bucket.
+    with nothing_deleted(planned):
+        check_refused(by(planned, place, None).plan(), "inventory_foreign", "bucket lake")
+
+
+class _Bucketed:
+    """The planned world's repository as if it lay in a bucket."""
+
+    def __init__(self, planned: PlannedWorld, prefix: str) -> None:
+        self.storage = open_storage(f"s3://lake/{prefix}")
+        self.layout = planned.format().layout
+        self.landmark = planned.format().landmark
+
+
+def _read(
+    planned: PlannedWorld, table: pa.Table, tmp_path: Path, *, prefix: str = "deep/root"
+) -> list[Part]:
+    write(table, tmp_path / "bucket.parquet")
+    given = InventoryReport(
+        "inventory", DATE, LocalStorage(str(tmp_path)), (InventoryFile("bucket.parquet"),)
+    )
+    repository: Any = _Bucketed(planned, prefix)
+    return read_inventory(INLINE, repository, RunFolder(LocalStorage(str(tmp_path)), "run/"), given)
+
+
+@pytest.mark.parametrize("prefix", ["deep%20root", "deep root", "50%/é"])
+def test_a_prefix_is_taken_as_it_is_spelled(
+    planned: PlannedWorld, tmp_path: Path, prefix: str
+) -> None:
+    table = listed(LocalStorage(str(planned.root)))
+    parts = _read(planned, s3_form(table, prefix=f"{prefix}/"), tmp_path, prefix=prefix)
+    assert sum(part.rows for part in parts if part.name is None) == table.num_rows
+
+
+def test_the_name_of_an_inventory_in_a_bucket_is_taken_as_it_is_spelled(s3_url: str) -> None:
+    storage = open_storage(f"{s3_url}/{new_id()}%20x")
+    for name in ("a%20b.parquet", "a%20b.json"):
+        storage.put(name, b"no inventory")
+    given = open_inventory(f"{storage.url}/a%20b.parquet", DATE)
+    assert given.storage.get(given.files[0].name) == b"no inventory"
+    with pytest.raises(InvalidInput, match="no manifest"):
+        open_inventory(f"{storage.url}/a%20b.json", None)
+
+
+def test_bucket_with_versions_and_other_prefixes(planned: PlannedWorld, tmp_path: Path) -> None:
+    table = listed(LocalStorage(str(planned.root)))
+    inside = s3_form(table, prefix="deep/root/")
+    outside = s3_form(table, prefix="deep/rooted/")
+    older = s3_form(table, prefix="deep/root/")
+    marked = s3_form(table, prefix="deep/root/").set_column(
+        2, "size", pa.nulls(table.num_rows, pa.int64())
+    )
+
+    def flagged(rows: pa.Table, latest: bool | None, marker: bool | None) -> pa.Table:
+        for name, value in (("is_latest", latest), ("is_delete_marker", marker)):
+            flags = pa.array([value] * rows.num_rows, pa.bool_())
+            rows = rows.append_column(name, flags)
+        return rows
+
+    both = pa.concat_tables(
+        [
+            flagged(inside, True, False),
+            flagged(outside, None, None),
+            flagged(older, False, False),
+            flagged(marked, True, True),
+        ]
+    )
+    parts = _read(planned, both, tmp_path)
+    found = read_rows(
+        RunFolder(LocalStorage(str(tmp_path)), "run/"),
+        [part for part in parts if part.name is not None],
+        INVENTORY_SCHEMA,
+    )
+    expected = {
+        each for each in texts(table.column("address")) if not each.startswith("_ebbtide/gc")
+    }
+    system = {planned.format().landmark}
+    assert set(texts(found.column("address"))) >= expected - system
+    assert sum(part.rows for part in parts if part.name is None) == table.num_rows
+
+
+def test_other_buckets(planned: PlannedWorld, tmp_path: Path) -> None:
+    table = s3_form(listed(LocalStorage(str(planned.root))), bucket="other", prefix="deep/root/")
+    with pytest.raises(Refused) as caught:
+        _read(planned, table, tmp_path)
+    assert caught.value.kind == "inventory_foreign"
+    assert "other" in caught.value.message
+
+
+@pytest.mark.parametrize("what", ["part", "twice", "empty"])
+def test_inventory_of_something_else(planned: PlannedWorld, tmp_path: Path, what: str) -> None:
+    table = own_form(listed(LocalStorage(str(planned.root))))
+    if what == "twice":
+        table = pa.concat_tables([table, table])
+    elif what == "part":
+        table = table.filter(
+            pa.array([each.startswith("data/") for each in texts(table.column("address"))])
+        )
+    else:
+        table = table.slice(0, 0)
+    write(table, tmp_path / "inventory.parquet")
+    with nothing_deleted(planned):
+        report = by(planned, tmp_path / "inventory.parquet").run()
+    check_refused(report, "inventory_foreign", "more than once" if what == "twice" else "nowhere")
+
+
+def _spoil(place: Path, how: str) -> None:
+    (file, *_) = sorted(place.iterdir())
+    table = pq.read_table(file)
+    if how == "truncated":
+        file.write_bytes(file.read_bytes()[:-100])
+    elif how == "no dates":
+        write(table.drop_columns(["last_modified_date"]), file)
+    elif how == "dates as text":
+        dates = table.column("last_modified_date").cast(pa.string())
+        write(table.set_column(3, "last_modified_date", dates), file)
+    else:
+        sizes = pa.nulls(table.num_rows, pa.int64())
+        write(table.set_column(2, "size", sizes), file)
+
+
+@pytest.mark.parametrize("how", ["truncated", "no dates", "dates as text", "no sizes"])
+def test_files_that_cannot_be_read(planned: PlannedWorld, inventory: Path, how: str) -> None:
+    _spoil(inventory, how)
+    with nothing_deleted(planned):
+        check_refused(by(planned, inventory).run(), "inventory_corrupt", "0.parquet")
+
+
+@pytest.mark.parametrize(
+    ("place", "date", "says"),
+    [
+        ("nowhere.parquet", DATE, "no file"),
+        ("nowhere/manifest.json", None, "no file"),
+        ("inventory", None, "give its date"),
+        ("inventory", DATE.replace(tzinfo=None), "no zone"),
+        ("inventory", START + timedelta(minutes=1), "in the future"),
+        ("store", DATE, "no Parquet file"),
+        ("text.json", None, "no manifest"),
+        ("csv.json", None, "configure S3 to write it in Parquet"),
+        ("good.json", DATE + timedelta(1), "leave out the date"),
+        ("good.json", datetime.max.replace(tzinfo=timezone(-timedelta(hours=12))), "years 1 to"),
+        ("late.json", None, "no manifest"),
+    ],
+)
+def test_places_and_dates(
+    planned: PlannedWorld,
+    inventory: Path,
+    tmp_path: Path,
+    place: str,
+    date: datetime | None,
+    says: str,
+) -> None:
+    del inventory
+    (tmp_path / "text.json").write_text("[]")
+    (tmp_path / "store").mkdir(exist_ok=True)
+    manifest(tmp_path / "csv.json", [], fileFormat="CSV")
+    manifest(tmp_path / "good.json", [])
+    manifest(tmp_path / "late.json", [], creationTimestamp="9" * 20)
+    target = tmp_path / "empty" if place == "store" else tmp_path / place
+    (tmp_path / "empty").mkdir(exist_ok=True)
+    with nothing_deleted(planned), pytest.raises(InvalidInput, match=says) as caught:
+        by(planned, target, date).run()
+    assert caught.value.kind == "invalid_inventory"
+
+
+def test_options_that_exclude_each_other(planned: PlannedWorld, inventory: Path) -> None:
+    with pytest.raises(InvalidInput, match="leave out"):
+        by(planned, inventory, mode="incremental").plan()
+    with pytest.raises(InvalidInput, match="needs an inventory"):
+        planned.collector(inventory_date=datetime.now(UTC)).plan()

@@ -1,0 +1,151 @@
+"""Transactions, locks, errors and clocks, on both databases."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.clock import SystemClock
+from ebbtide.errors import Failed, InvalidInput, NotFound
+from ebbtide.store.database.engine import LockMode, Metadata, open_engine
+from ebbtide.store.database.schema import store_info
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from tests.support.locks import waits_for_a_lock
+
+
+def _stores(tx_or_metadata: Metadata) -> int:
+    with tx_or_metadata.snapshot() as tx:
+        return len(tx.execute(sa.select(store_info)).all())
+
+
+@pytest.mark.twins
+def test_a_transaction_is_undone_by_an_exception(store: Store) -> None:
+    with pytest.raises(ZeroDivisionError), store.metadata.transaction() as tx:
+        tx.execute(sa.insert(store_info).values(store_id="x", created_at=tx.now()))
+        raise ZeroDivisionError
+    assert _stores(store.metadata) == 1
+
+
+@pytest.mark.twins
+def test_a_snapshot_sees_one_state(store: Store) -> None:
+    with store.metadata.snapshot() as tx:
+        before = len(tx.execute(sa.select(store_info)).all())
+        with store.metadata.transaction() as writer:
+            writer.execute(sa.insert(store_info).values(store_id="x", created_at=writer.now()))
+        assert len(tx.execute(sa.select(store_info)).all()) == before
+    assert _stores(store.metadata) == before + 1
+
+
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
+def test_a_snapshot_cannot_write_on_postgresql(store: Store) -> None:
+    """SQLite has no transactions that may only read."""
+    with pytest.raises(Failed, match="read-only"), store.metadata.snapshot() as tx:
+        tx.execute(sa.insert(store_info).values(store_id="x", created_at=tx.now()))
+
+
+@pytest.mark.twins
+def test_database_errors_show_neither_values_nor_statement(store: Store) -> None:
+    with store.metadata.snapshot() as tx:
+        store_id = tx.execute(sa.select(store_info.c.store_id)).scalar_one()
+    with pytest.raises(Failed) as caught, store.metadata.transaction() as tx:
+        tx.execute(sa.insert(store_info).values(store_id=store_id, created_at=tx.now()))
+    assert caught.value.kind == "database_error"
+    assert store_id not in caught.value.message
+    assert "INSERT" not in caught.value.message
+
+
+def test_a_server_that_is_not_there_leaks_no_password() -> None:
+    metadata = Metadata(
+        open_engine("postgresql://u:hunter2@127.0.0.1:1/db?connect_timeout=2"), SystemClock()
+    )
+    with pytest.raises(Failed) as caught, metadata.transaction():
+        pass
+    assert caught.value.kind == "database_error"
+    assert "hunter2" not in caught.value.message
+    metadata.close()
+
+
+@pytest.mark.parametrize("url", ["mysql://u:hunter2@host/db", "hunter2", "sqlite://", ""])
+def test_other_databases_are_refused(url: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        open_engine(url)
+    assert caught.value.kind == "invalid_setting"
+    assert "hunter2" not in caught.value.message
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "metadata.db").write_bytes(b"something else " * 100)
+    with pytest.raises(Failed, match="file is not a database") as caught:
+        Store.open(tmp_path)
+    assert caught.value.kind == "database_error"
+
+
+def test_sqlite_settings(tmp_path: Path) -> None:
+    with Store.init(tmp_path / "store") as store, store.metadata.snapshot() as tx:
+        pragmas = {
+            name: tx.execute(sa.text(f"PRAGMA {name}")).scalar_one()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    assert pragmas == {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "busy_timeout": 30_000,
+    }
+    file = tmp_path / "store" / "metadata.db"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.twins
+def test_real_clocks_agree_and_count_microseconds(database_url: str) -> None:
+    clock = SystemClock()
+    engine = open_engine(database_url)
+    metadata = Metadata(engine, clock)
+    with metadata.snapshot() as tx:
+        seen = [tx.now() for _ in range(20)]
+    engine.dispose()
+    assert all(each.tzinfo is UTC for each in seen)
+    assert abs(seen[0] - clock.host_now()) < timedelta(minutes=1)
+    assert seen == sorted(seen)
+    assert any(each.microsecond % 1000 for each in seen), "finer than milliseconds"
+    assert clock.storage_time(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.twins
+def test_an_unknown_repository_cannot_be_locked(store: Store) -> None:
+    with pytest.raises(NotFound), store.metadata.transaction() as tx:
+        tx.lock_repository("nobody")
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize(
+    ("held", "wanted", "waits"),
+    [
+        ("share", "share", False),
+        ("share", "exclusive", True),
+        ("exclusive", "share", True),
+        ("exclusive", "exclusive", True),
+    ],
+)
+def test_locks_of_a_repository(
+    repository: Repository, held: LockMode, wanted: LockMode, waits: bool
+) -> None:
+    metadata = repository.context.metadata
+    if metadata.engine.dialect.name == "sqlite":
+        waits = True  # whoever writes is alone
+
+    def lock(mode: LockMode) -> None:
+        with metadata.transaction() as tx:
+            tx.lock_repository(repository.info.repository_id, mode)
+
+    with ThreadPoolExecutor(1) as pool:
+        with metadata.transaction() as tx:
+            tx.lock_repository(repository.info.repository_id, held)
+            locked = pool.submit(lock, wanted)
+            assert waits_for_a_lock(metadata, locked) is waits
+        locked.result(10)

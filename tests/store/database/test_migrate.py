@@ -1,0 +1,130 @@
+"""Migrations make exactly the tables of `schema`, and other versions are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from ebbtide.errors import Failed, NotFound, Refused
+from ebbtide.settings import Settings
+from ebbtide.store.database import schema
+from ebbtide.store.database.engine import open_engine
+from ebbtide.store.database.migrate import (
+    SCRIPTS,
+    check_schema,
+    has_schema,
+    upgrade_schema,
+)
+from ebbtide.store.embedded import Store
+
+
+@pytest.fixture
+def engine(empty_database_url: str) -> Iterator[sa.Engine]:
+    engine = open_engine(empty_database_url)
+    yield engine
+    engine.dispose()
+
+
+def _set_revision(engine: sa.Engine, revision: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :r"), {"r": revision})
+
+
+@pytest.mark.twins
+def test_migrations_make_the_tables_of_the_schema(engine: sa.Engine) -> None:
+    assert not has_schema(engine)
+    upgrade_schema(engine)
+    assert has_schema(engine)
+    check_schema(engine)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, schema.metadata) == []
+
+
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
+def test_paths_and_names_sort_by_bytes_on_postgresql(engine: sa.Engine) -> None:
+    """The comparison above leaves collations out. SQLite sorts by bytes unless told otherwise."""
+    upgrade_schema(engine)
+    expected = {
+        (table.name, column.name)
+        for table in schema.metadata.tables.values()
+        for column in table.columns
+        if column.type is schema.PathText
+    }
+    with engine.connect() as connection:
+        found = connection.execute(
+            sa.text(
+                "SELECT table_name, column_name FROM information_schema.columns "
+                "WHERE table_schema = 'public' AND collation_name = 'C'"
+            )
+        )
+        assert {tuple(row) for row in found} == expected
+    assert ("staged", "path") in expected
+
+
+@pytest.mark.twins
+def test_upgrading_twice_changes_nothing(engine: sa.Engine) -> None:
+    upgrade_schema(engine)
+    upgrade_schema(engine)
+    check_schema(engine)
+
+
+@pytest.mark.twins
+def test_a_newer_database_is_refused(engine: sa.Engine) -> None:
+    upgrade_schema(engine)
+    _set_revision(engine, "9999")
+    for operation in (check_schema, upgrade_schema):
+        with pytest.raises(Refused, match="use a newer ebbtide") as caught:
+            operation(engine)
+        assert caught.value.kind == "unknown_format_version"
+
+
+@pytest.mark.twins
+def test_an_older_database_says_how_to_upgrade(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    upgrade_schema(engine)
+    newer = tmp_path / "migrations"
+    (newer / "versions").mkdir(parents=True)
+    (newer / "env.py").write_text((SCRIPTS / "env.py").read_text())
+    first = (SCRIPTS / "versions" / "v0001_initial.py").read_text()
+    (newer / "versions" / "v0001_initial.py").write_text(first)
+    (newer / "versions" / "v0002_more.py").write_text(
+        "import sqlalchemy as sa\nfrom alembic import op\n"
+        "revision = '0002'\ndown_revision = '0001'\n"
+        "def upgrade():\n"
+        "    op.add_column('holds', sa.Column('colour', sa.Text(), nullable=True))\n"
+    )
+    monkeypatch.setattr("ebbtide.store.database.migrate.SCRIPTS", newer)
+    with pytest.raises(Failed, match="ebbtide init --upgrade") as caught:
+        check_schema(engine)
+    assert caught.value.kind == "schema_outdated"
+    upgrade_schema(engine)
+    check_schema(engine)
+
+
+@pytest.mark.twins
+def test_a_store_is_refused_or_upgraded_by_its_version(empty_database_url: str) -> None:
+    settings = Settings(database_url=empty_database_url)
+    with pytest.raises(NotFound) as missing:
+        Store.open(None, settings=settings)
+    assert missing.value.kind == "store_not_found"
+    with Store.init(None, settings=settings) as store:
+        store_id = store.store_id
+        _set_revision(store.metadata.engine, "9999")
+        with pytest.raises(Refused):
+            Store.open(None, settings=settings)
+        _set_revision(store.metadata.engine, "0001")
+    with Store.upgrade(None, settings=settings) as store:
+        assert store.store_id == store_id
+
+
+def test_every_migration_is_in_the_package() -> None:
+    names = {path.name for path in (SCRIPTS / "versions").glob("v*.py")}
+    assert "v0001_initial.py" in names
+    assert (SCRIPTS / "versions" / "__init__.py").exists(), "setuptools ships packages only"

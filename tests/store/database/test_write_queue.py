@@ -1,0 +1,195 @@
+"""Turns come in the order in which they were asked for, and none is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from ebbtide.errors import Failed
+from ebbtide.store.database import engine
+from ebbtide.store.database.engine import Metadata
+from ebbtide.store.database.write_queue import WriteQueue
+from ebbtide.store.embedded import Store
+from tests.support.randomized import randomized
+
+
+def waiting(queue: WriteQueue, count: int) -> None:
+    """Until so many wait."""
+    for _ in range(1000):
+        if len(queue._waiting) == count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{len(queue._waiting)} wait, not {count}")
+
+
+def test_first_come_first_served() -> None:
+    queue, order = WriteQueue(), list[int]()
+
+    def take(number: int) -> None:
+        with queue.turn(10):
+            order.append(number)
+
+    with ThreadPoolExecutor(8) as pool, queue.turn(10):
+        for number in range(8):
+            pool.submit(take, number)
+            waiting(queue, number + 1)
+    assert order == list(range(8))
+
+
+def test_whoever_comes_back_at_once_waits_behind_those_who_wait() -> None:
+    """The writer that goes on and on, and the one beside it who has been waiting."""
+    queue, order = WriteQueue(), list[str]()
+
+    def take() -> None:
+        with queue.turn(10):
+            order.append("waited")
+
+    with ThreadPoolExecutor(1) as pool:
+        with queue.turn(10):
+            pool.submit(take)
+            waiting(queue, 1)
+        with queue.turn(10):
+            order.append("came back")
+    assert order == ["waited", "came back"]
+
+
+def test_a_turn_that_does_not_come_in_time() -> None:
+    queue = WriteQueue()
+    with queue.turn(10), pytest.raises(TimeoutError), queue.turn(0.01):
+        raise AssertionError("two at a time")
+    with queue.turn(0.01):
+        pass
+
+
+def test_an_exception_passes_the_turn_on() -> None:
+    queue = WriteQueue()
+    with pytest.raises(ZeroDivisionError), queue.turn(1):
+        raise ZeroDivisionError
+    with queue.turn(0.01):
+        pass
+
+
+class Interrupted(threading.Thread):
+    """Waits for a turn in vain: what it waits at raises, before the turn came or after it."""
+
+    def __init__(self, queue: WriteQueue, *, late: bool) -> None:
+        super().__init__()
+        self.queue, self.late = queue, late
+        self.raised = False
+
+    def run(self) -> None:
+        """Take a turn, and be interrupted."""
+        outer = self
+
+        class Broken:
+            """A lock whose `acquire` is interrupted the second time."""
+
+            def __init__(self) -> None:
+                self.inner = threading.Lock()
+                self.calls = 0
+
+            def acquire(self, *, timeout: float = -1) -> bool:
+                self.calls += 1
+                if self.calls == 1:
+                    return self.inner.acquire()
+                if outer.late:
+                    self.inner.acquire(timeout=timeout)
+                raise KeyboardInterrupt
+
+            def release(self) -> None:
+                self.inner.release()
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("ebbtide.store.database.write_queue.Lock", Broken)
+            try:
+                with self.queue.turn(10):
+                    pass
+            except KeyboardInterrupt:
+                self.raised = True
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupt_while_waiting_keeps_nobody_waiting(late: bool) -> None:
+    queue = WriteQueue()
+    thread = Interrupted(queue, late=late)
+    with queue.turn(10):
+        thread.start()
+        if late:
+            waiting(queue, 1)
+        else:
+            thread.join(10)
+    thread.join(10)
+    assert thread.raised
+    with queue.turn(0.01):
+        pass
+
+
+@randomized("turns of threads")
+def test_many_threads_are_alone_in_their_turns(seed: int) -> None:
+    """Also where some give up, and where the block fails."""
+    queue, inside, entered = WriteQueue(), list[int](), [0] * 6
+
+    def work(number: int) -> None:
+        random = Random(f"{seed} {number}")
+        for _ in range(300):
+            try:
+                with queue.turn(random.choice((0, 0.0005, 10))):
+                    inside.append(number)
+                    assert inside == [number]
+                    if random.random() < 0.05:
+                        time.sleep(0.001)
+                    inside.remove(number)
+                    entered[number] += 1
+                    if random.random() < 0.1:
+                        raise ValueError
+            except (TimeoutError, ValueError):
+                continue
+
+    with ThreadPoolExecutor(6) as pool:
+        for future in [pool.submit(work, number) for number in range(6)]:
+            future.result()
+    assert min(entered) > 50
+    with queue.turn(0.01):
+        pass
+
+
+@pytest.mark.twins
+def test_transactions_take_turns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On SQLite; a reading transaction waits for nobody, and PostgreSQL does without."""
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_SECONDS", 0.05)
+    metadata: Metadata = store.metadata
+    outcomes = list[object]()
+
+    def attempt(begin: Callable[[], object]) -> None:
+        try:
+            outcomes.append(begin())
+        except Failed as error:
+            outcomes.append(error)
+
+    def write() -> str:
+        with metadata.transaction():
+            return "wrote"
+
+    def read() -> str:
+        with metadata.snapshot():
+            return "read"
+
+    with metadata.transaction():
+        for begin in (write, read):
+            thread = threading.Thread(target=attempt, args=(begin,))
+            thread.start()
+            thread.join(20)
+    refused, seen = outcomes
+    assert seen == "read"
+    if metadata.engine.dialect.name == "postgresql":
+        assert refused == "wrote"
+    else:
+        assert isinstance(refused, Failed)
+        assert refused.kind == "database_error"
+        assert "other threads were writing" in refused.message
+    assert write() == "wrote"

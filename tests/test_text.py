@@ -1,0 +1,72 @@
+"""Values as people read them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from ebbtide.text import age_text, count_text, one_line, size_text
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "text"),
+    [
+        (0, ("file",), "0 files"),
+        (1, ("file",), "1 file"),
+        (1234, ("file",), "1,234 files"),
+        (1, ("copy", "copies"), "1 copy"),
+        (2, ("copy", "copies"), "2 copies"),
+        (1, ("file stays", "files stay"), "1 file stays"),
+        (12, ("file stays", "files stay"), "12 files stay"),
+    ],
+)
+def test_one_and_several(count: int, words: tuple[str, ...], text: str) -> None:
+    assert count_text(count, *words) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (5 * 1024**3 // 2, "2.5 GiB"),
+        (3000 * 1024**6, "3,000.0 EiB"),
+    ],
+)
+def test_sizes(size_bytes: int, text: str) -> None:
+    """In IEC units, never rounded up to 1024 of one."""
+    assert size_text(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("age", "text"),
+    [
+        (timedelta(0), "now"),
+        (timedelta(hours=-1), "in the future"),
+        (timedelta(seconds=1), "1 second"),
+        (timedelta(hours=47), "1 day"),
+        (timedelta(days=12), "12 days"),
+        (timedelta(days=59), "59 days"),
+        (timedelta(days=65), "2 months"),
+        (timedelta(days=800), "2 years"),
+    ],
+)
+def test_ages(age: timedelta, text: str) -> None:
+    """The unit that says enough."""
+    assert age_text(age) == text
+
+
+def test_counts() -> None:
+    """With separators, and nouns that agree."""
+    assert count_text(1234567) == "1,234,567"
+    assert count_text(1, "file") == "1 file"
+    assert count_text(0, "branch", "branches") == "0 branches"
+
+
+def test_one_line() -> None:
+    """Nothing that could move a terminal's cursor."""
+    assert one_line("\n first\x1b[2J\nsecond") == "first\\x1b[2J"
+    assert one_line("") == ""
