@@ -365,7 +365,7 @@ class TestCommitItself:
         assert explain_commit(world, lost).state == "unneeded"
         run = world.collect()
         gone = explain_commit(world, lost)
-        assert (gone.state, gone.let_go and gone.let_go.run_id) == ("forgotten", run.run_id)
+        assert (gone.state, gone.expired and gone.expired.run_id) == ("forgotten", run.run_id)
 
     def test_in_the_history(self, world: World) -> None:
         old = world.save("main", days_ago=30, put=["a"])
@@ -382,17 +382,17 @@ class TestCommitItself:
         run = world.collect()
         found = explain_commit(world, old)
         assert found.state == "closed"
-        assert found.let_go is not None
-        assert (found.let_go.run_id, found.let_go.forgotten) == (run.run_id, False)
+        assert found.expired is not None
+        assert (found.expired.run_id, found.expired.forgotten) == (run.run_id, False)
 
     def test_given_up(self, world: World) -> None:
         old = world.save("main", days_ago=3, put=["a"])
         world.save("main", days_ago=2)
         world.lake.give_up(old, "a disk broke")
         found = explain_commit(world, old)
-        assert found.let_go is not None
-        assert (found.state, found.let_go.run_id) == ("closed", None)
-        assert found.let_go.reason == "given up as damaged: a disk broke"
+        assert found.expired is not None
+        assert (found.state, found.expired.run_id) == ("closed", None)
+        assert found.expired.reason == "given up as damaged: a disk broke"
 
 
 class TestWhatWent:
@@ -704,12 +704,12 @@ class Oracle:
         assert found.state == "gone"
         assert found.went is not None
         assert (found.went.run_id, found.went.outcome) == (run_id, "deleted")
-        let_go = {each.commit_id for each in found.went.commits}
+        expired = {each.commit_id for each in found.went.commits}
         held = self.holders(address) | self.owners(address)
-        assert let_go <= held
+        assert expired <= held
         # What is still on record is told of; of what was forgotten, what the index has.
         assert {each.commit_id for each in found.past_holders} == held & self.recorded(self.active)
-        assert let_go >= held & self.recorded(self.active)
+        assert expired >= held & self.recorded(self.active)
 
 
 def test_a_store_without_a_run_needs_no_index(world: World) -> None:

@@ -24,7 +24,7 @@ from tests.gc.killed_removal import LeftWorld
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.forking import forks
-from tests.support.gone import files, fill, gone_repository, let_go, remover, rows
+from tests.support.gone import expire_repository, files, fill, gone_repository, remover, rows
 from tests.support.world import DAY, World
 
 WEEK = timedelta(days=7)
@@ -64,7 +64,7 @@ def test_a_whole_life(world: World) -> None:
     assert world.store.repository("lake").objects.get("main", "d") == b"d"
     before = files(world)
     listed = {address for address in before if address != "_ebbtide/OWNER"}
-    assert let_go(world) == repository_id
+    assert expire_repository(world) == repository_id
     plan = remover(world.store, repository_id).plan()
     assert plan.state == "planned"
     assert plan.counts["candidate"].objects == len(listed - {"_ebbtide/gc/EPOCH"})
@@ -108,7 +108,7 @@ def test_what_is_not_ours_is_kept_and_named(world: World, tmp_path: Path) -> Non
     (world.root / "data" / ("1" * 32)).mkdir()
     link = f"data/{'1' * 32}/{'2' * 32}"
     (world.root / link).symlink_to(victim)
-    report = remover(world.store, let_go(world)).run()
+    report = remover(world.store, expire_repository(world)).run()
     assert report.state == "swept"
     assert report.kinds["foreign"].objects == len(foreign) + 1
     assert files(world) == foreign | {link} | LEFT
@@ -122,7 +122,7 @@ def test_what_is_not_ours_is_kept_and_named(world: World, tmp_path: Path) -> Non
 
 
 def test_the_record_of_each_address_elsewhere(world: World, tmp_path: Path) -> None:
-    report = remover(world.store, let_go(world), run_dir=str(tmp_path / "runs")).run()
+    report = remover(world.store, expire_repository(world), run_dir=str(tmp_path / "runs")).run()
     assert report.state == "swept"
     assert files(world) == LEFT
     folder = Path(report.run_path)
@@ -155,14 +155,14 @@ def test_not_gone_yet(world: World) -> None:
 
 def test_a_plan_from_before_it_was_gone(world: World) -> None:
     planned = world.collector().plan()
-    report = remover(world.store, let_go(world)).sweep(planned.run_id)
+    report = remover(world.store, expire_repository(world)).sweep(planned.run_id)
     assert refusal(report) == "plan_foreign"
     assert world.contents() >= {"d", "e"}
 
 
 def test_brought_back_between_plan_and_fence(world: World) -> None:
     """As where a clock was set right: the fence looks again, and nothing is deleted."""
-    repository_id = let_go(world)
+    repository_id = expire_repository(world)
     collector = remover(world.store, repository_id)
     plan = collector.plan()
     before = files(world)
@@ -180,7 +180,7 @@ def test_brought_back_between_plan_and_fence(world: World) -> None:
 
 def test_behind_the_fence_nothing_brings_it_back(world: World) -> None:
     """No clock, no setting; and who still has it in hands cannot write to it."""
-    repository_id = let_go(world)
+    repository_id = expire_repository(world)
     lake = world.lake
 
     class Stopped(Exception):
@@ -231,7 +231,7 @@ def test_what_was_given_out_is_waited_for(world: World, what: str) -> None:
         }
         tx.execute(sa.insert(pending).values(address="data/x", **values))
         tx.execute(sa.insert(readings).values(reading_id="x", **values))
-    repository_id = let_go(world)
+    repository_id = expire_repository(world)
     plan = remover(world.store, repository_id).plan()
     with world.store.metadata.transaction() as tx:
         assert tx.execute(IN_USE[what](world)).rowcount
@@ -269,7 +269,7 @@ def test_a_lease_longer_than_the_trash(tmp_path: Path) -> None:
 
 
 def test_another_owner(world: World) -> None:
-    repository_id = let_go(world)
+    repository_id = expire_repository(world)
     owner = world.root / "_ebbtide" / "OWNER"
     owner.write_text(owner.read_text().replace(repository_id, "0" * 32))
     before = files(world)
@@ -279,7 +279,7 @@ def test_another_owner(world: World) -> None:
 
 def test_deletes_that_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """OWNER and all that is known stay until everything else went."""
-    repository_id = let_go(world)
+    repository_id = expire_repository(world)
     delete = LocalStorage.delete
     for bad in ("_ebbtide/trees/", "data/", "_ebbtide/gc/index/"):
 
@@ -306,7 +306,7 @@ def test_deletes_that_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_comes_to_the_storage_behind_the_plan(world: World) -> None:
-    repository_id = let_go(world)
+    repository_id = expire_repository(world)
     collector = remover(world.store, repository_id)
     plan = collector.plan()
     late = world.root / "data" / ("3" * 32) / ("4" * 32)
@@ -370,7 +370,7 @@ MOMENTS = [
 def test_killed_at_any_moment_it_goes_on(tmp_path: Path, moment: str, where: str) -> None:
     world = World(tmp_path, settings={"trash_time": WEEK, "lease_ttl": HOUR})
     fill(world)
-    repository_id = let_go(world)
+    repository_id = expire_repository(world)
     address = where
     if where.endswith("/"):
         address = min(a for a in files(world) if a.startswith(where))

@@ -28,7 +28,7 @@ from tests.gc.test_incremental import incremental, make_world
 from tests.gc.test_incremental import run as run_world
 from tests.gc.test_random_stores import EVENTS, PERIODS, Event, History, expected, play
 from tests.support.forging import Forgery, Row
-from tests.support.gone import fill, gone_repository, let_go, remover
+from tests.support.gone import expire_repository, fill, gone_repository, remover
 from tests.support.histories import PlannedWorld
 from tests.support.icechunk import SPEC_VERSIONS, build_random
 from tests.support.icechunk_lake import IcechunkLake, candidates
@@ -523,7 +523,7 @@ def gone(tmp_path: Path) -> Iterator[tuple[World, str]]:
     """A store whose repository is gone, and the id of that."""
     made = World(tmp_path)
     fill(made)
-    yield made, let_go(made)
+    yield made, expire_repository(made)
     made.close()
 
 

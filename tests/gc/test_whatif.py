@@ -21,7 +21,7 @@ from ebbtide.retention import Policy
 from ebbtide.store.content.layout import tree_address
 from ebbtide.store.embedded import DATABASE_FILE
 from tests.gc.test_random_stores import EVENTS, Event, History, play
-from tests.support.gone import fill, let_go, remover
+from tests.support.gone import expire_repository, fill, remover
 from tests.support.histories import make_history
 from tests.support.randomized import examples, randomized
 from tests.support.world import START, World
@@ -217,6 +217,8 @@ def test_a_gone_repository(tmp_path: Path) -> None:
     try:
         fill(world)
         with pytest.raises(InvalidInput):
-            remover(world.store, let_go(world)).what_if([Policy.parse({"default": "1d"})])
+            remover(world.store, expire_repository(world)).what_if(
+                [Policy.parse({"default": "1d"})]
+            )
     finally:
         world.close()

@@ -41,7 +41,7 @@ from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject, OnlyIf
 from tests.support.collections import of, of_files, put_collection
-from tests.support.gone import files, let_go, remover
+from tests.support.gone import expire_repository, files, remover
 from tests.support.lost import Loser, Moment
 from tests.support.purging import SECRET_KEY, purge
 from tests.support.randomized import randomized
@@ -449,7 +449,7 @@ def test_a_gone_repository_is_collected_whole(lake: Lake) -> None:
     world, store = lake.world, lake.loser.store
     lake.save("a", "b")
     assert world.collect().state == "swept"
-    repository_id = let_go(world)
+    repository_id = expire_repository(world)
     for nth in range(COMMITS_MAX):
         for moment in lake.loser.moments:
             if store.catalog.find_gone(repository_id) is None:

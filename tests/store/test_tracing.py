@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.formats.base import LetGo, Protector
+from ebbtide.formats.base import ExpiredCommit, Protector
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.store.collecting.tracing import address_at
 from ebbtide.store.embedded import Store
@@ -19,10 +19,10 @@ def protectors(store: Store, repository: Repository, address: str) -> list[Prote
         return reading.protectors(address)
 
 
-def let_go(store: Store, repository: Repository, commit_id: str) -> LetGo | None:
+def expired(store: Store, repository: Repository, commit_id: str) -> ExpiredCommit | None:
     found = EmbeddedRepository(repository.context, store_id=store.store_id)
     with found.reading() as reading:
-        return reading.let_go(commit_id)
+        return reading.expired_commit(commit_id)
 
 
 def test_by_branch_tag_commit_and_collection(repository: Repository) -> None:
@@ -91,8 +91,10 @@ def test_commits_that_were_given_up(
     repository.objects.put("main", "a", b"1")
     lost = repository.commits.commit("main", "lost").commit_id
     repository.commits.commit("main", "next", allow_empty=True)
-    assert let_go(store, repository, lost) is None
-    assert let_go(store, repository, "0" * 32) is None
+    assert expired(store, repository, lost) is None
+    assert expired(store, repository, "0" * 32) is None
     repository.give_up(lost, "a disk broke")
     reason = "given up as damaged: a disk broke"
-    assert let_go(store, repository, lost) == LetGo(run_id=None, at=clock.now, reason=reason)
+    assert expired(store, repository, lost) == ExpiredCommit(
+        run_id=None, at=clock.now, reason=reason
+    )

@@ -45,7 +45,7 @@ def fill(world: World) -> None:
     (world.root / given.address).write_bytes(b"uploaded")
 
 
-def let_go(world: World) -> str:
+def expire_repository(world: World) -> str:
     """Put the repository in the trash, and wait until it is gone and nothing is promised; its
     id."""
     deleted = world.store.catalog.delete("lake")

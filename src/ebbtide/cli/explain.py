@@ -232,8 +232,8 @@ def _show_commit(cli: Cli, found: ExplainedCommit) -> None:
         facts.append(("held", escaped(found.hold) or "yes"))
     if found.leased_until is not None:
         facts.append(("leased until", f"{date_text(found.leased_until)} UTC"))
-    if found.let_go is not None:
-        went = found.let_go
+    if found.expired is not None:
+        went = found.expired
         by = f"by run {went.run_id}" if went.run_id is not None else escaped(went.reason or "")
         when = f", {date_text(went.at)} UTC" if went.at is not None else ""
         facts.append(("expired", f"{by}{when}"))

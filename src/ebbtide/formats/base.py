@@ -3,7 +3,8 @@
 The collector uses these protocols alone and never names a format. To add a format, implement
 `Layout` and `Walk` (how files are laid out and read), `Reading` (the metadata at one instant) and
 `RepositoryFormat` (everything else). `Layout` is picklable and travels to Spark's executors;
-`RepositoryFormat` stays in the driver.
+`RepositoryFormat` stays in the driver. A format without a database builds on `formats.plain`, which
+has most of the methods.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class Protector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LetGo:
+class ExpiredCommit:
     """The record of an expired commit: the run that closed it, or None and the `reason` if an
     administrator gave it up. `forgotten`: the commit's record was deleted as well."""
 
@@ -305,7 +306,7 @@ class Reading(Protocol):
     def protectors(self, address: str) -> list[Protector]:
         """Returns the protections of one address."""
 
-    def let_go(self, commit_id: str) -> LetGo | None:
+    def expired_commit(self, commit_id: str) -> ExpiredCommit | None:
         """Returns the record of an expired commit, or None. A format without records returns
         None."""
 

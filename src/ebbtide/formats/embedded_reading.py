@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from ebbtide.formats.base import LetGo, Protector, PurgedAddress
+from ebbtide.formats.base import ExpiredCommit, Protector, PurgedAddress
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.store.collecting.references import staged_places
@@ -97,15 +97,15 @@ class EmbeddedReading:
                 until=None if ends_at is None else ends_at + trash_time,
             )
 
-    def let_go(self, commit_id: str) -> LetGo | None:
+    def expired_commit(self, commit_id: str) -> ExpiredCommit | None:
         """Returns which run closed or forgot a commit, or why an administrator gave it up."""
         commit = find_commits(self.tx, self.repository_id, [commit_id]).get(commit_id)
         if commit is None or commit.is_intact:
             return None
         if commit.given_up_at is not None and commit.forgotten_by is None:
             reason = f"given up as damaged: {commit.given_up_reason}"
-            return LetGo(run_id=None, at=commit.given_up_at, reason=reason)
-        return LetGo(
+            return ExpiredCommit(run_id=None, at=commit.given_up_at, reason=reason)
+        return ExpiredCommit(
             run_id=commit.forgotten_by or commit.tombstoned_by,
             at=commit.tombstoned_at,
             forgotten=commit.forgotten_by is not None,

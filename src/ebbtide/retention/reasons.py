@@ -88,7 +88,7 @@ class Marks:
 class Reasons(Mapping[str, str]):
     """The active commits: id → reason, each after its first parent."""
 
-    __slots__ = ("_active", "_marks", "_scene")
+    __slots__ = ("_active", "_inputs", "_marks")
 
     def __init__(self, marks: Marks, inputs: SelectionInput) -> None:
         self._inputs = inputs

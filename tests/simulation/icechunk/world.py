@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import pytest
 
-from ebbtide.formats.icechunk import lease, repository, state
+from ebbtide.formats import lease
+from ebbtide.formats.icechunk import repository, state
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions

@@ -32,14 +32,14 @@ from ebbtide.formats.icechunk.ids import ID_PATTERN
 from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX, manifest_chunks
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, REPO_ADDRESS
 from ebbtide.formats.icechunk.snapshots import Snapshot, read_snapshot
+from ebbtide.formats.plain import SYSTEM_PREFIX, PlainLayout
 from ebbtide.storage import Storage
-from ebbtide.storage.local import TEMPORARY_SUFFIX, temporary_targets
+from ebbtide.storage.local import TEMPORARY_SUFFIX
 
 SNAPSHOTS_PREFIX: Final = "snapshots/"
 MANIFESTS_PREFIX: Final = "manifests/"
 LOGS_PREFIX: Final = "transactions/"
 CONFIG_ADDRESS: Final = "config.yaml"
-SYSTEM_PREFIX: Final = "_ebbtide/"
 
 _COLLECTED: Final = {
     "snapshot": f"{SNAPSHOTS_PREFIX}{ID_PATTERN}",
@@ -57,11 +57,10 @@ _PATTERNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class IcechunkLayout:
+class IcechunkLayout(PlainLayout):
     """Snapshots, manifests, chunks, transaction logs, and copies of overwritten files."""
 
     delete_order: tuple[str, ...] = (*_COLLECTED, "temporary")
-    checked_kinds: tuple[str, ...] = ()
 
     def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
         """Returns a unit of listing for each directory at the top, except Ebbtide's own.
@@ -80,14 +79,6 @@ class IcechunkLayout:
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns the kind of each address, from the address alone."""
         return first_match(addresses, _PATTERNS, otherwise=FOREIGN)
-
-    def slices(self, addresses: pa.StringArray) -> pa.StringArray:
-        """Returns nulls: there are no slices."""
-        return pa.nulls(len(addresses), pa.string())
-
-    def targets(self, addresses: pa.StringArray) -> pa.StringArray:
-        """Returns the final address of each temporary file, and null for all other files."""
-        return temporary_targets(addresses)
 
     def tree_address(self, tree_id: str) -> str:
         """Returns the address of a tree's file, which is a snapshot."""
@@ -116,12 +107,6 @@ class IcechunkLayout:
             [info.entry_count for info in manifests],
         ]
         return pa.table(columns, schema=NODES_SCHEMA)
-
-    def read_files(
-        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
-    ) -> pa.Table:
-        """Raises NotImplementedError: only formats with slices need this."""
-        raise NotImplementedError
 
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int

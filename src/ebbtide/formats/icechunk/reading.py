@@ -14,6 +14,7 @@ from ebbtide.formats.icechunk.logs import companions, loose_logs
 from ebbtide.formats.icechunk.reopening import BACK
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX
 from ebbtide.formats.icechunk.state import State
+from ebbtide.formats.plain import PlainReading
 from ebbtide.model import Commit
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
@@ -25,7 +26,7 @@ _LOOSE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class IcechunkReading:
+class IcechunkReading(PlainReading):
     """The relations of one state of the repository.
 
     `closed` are the snapshots that a sweep has closed. `back` maps the snapshots that are held,
@@ -97,25 +98,7 @@ class IcechunkReading:
         ]
         yield pa.table(columns, schema=PROTECTED_SCHEMA)
 
-    def untraced(self) -> Iterator[pa.Table]:
-        """Yields nothing: Icechunk has no slices."""
-        return iter(())
-
-    def dropped(self) -> Iterator[pa.Table]:
-        """Yields nothing: Icechunk has no slices."""
-        return iter(())
-
-    def purged(self) -> Iterator[pa.Table]:
-        """Yields nothing: Icechunk repositories are not purged."""
-        return iter(())
-
     def protectors(self, address: str) -> list[Protector]:
         """Returns the protection of a backup or log, at most one."""
         rows = [row for table in self.protected() for row in table.to_pylist()]
         return [Protector(reason=row["reason"]) for row in rows if row["address"] == address]
-
-    def let_go(self, commit_id: str) -> None:
-        """Returns None: only the records of runs tell which snapshots were deleted."""
-
-    def purged_at(self, address: str) -> None:
-        """Returns None: Icechunk repositories are not purged."""

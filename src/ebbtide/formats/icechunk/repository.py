@@ -6,19 +6,15 @@ repository's own storage, or in the directory for runs if that storage must not 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
-from ebbtide.clock import Clock, SystemClock
-from ebbtide.errors import Conflict, InvalidInput, NotFound, Refused
+from ebbtide.clock import Clock
+from ebbtide.errors import Conflict, InvalidInput, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.base import (
-    EPOCH_ADDRESS,
-    RUNS_PREFIX,
-    Clocks,
     Fencing,
     Guard,
     Identity,
@@ -28,7 +24,6 @@ from ebbtide.formats.base import (
 from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2, write_record
 from ebbtide.formats.icechunk.guards import RefsGuard, RepoGuard, changed, check_unreached
 from ebbtide.formats.icechunk.layout import IcechunkLayout, is_directory
-from ebbtide.formats.icechunk.lease import hold_storage
 from ebbtide.formats.icechunk.mixed import check_unmixed
 from ebbtide.formats.icechunk.reading import IcechunkReading
 from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, check_spelling
@@ -45,6 +40,7 @@ from ebbtide.formats.icechunk.state import (
 )
 from ebbtide.formats.icechunk.unreachable import FirstSeen, read_seen, remember
 from ebbtide.formats.icechunk.walk import IcechunkWalk
+from ebbtide.formats.plain import PlainRepository
 from ebbtide.ids import descending_id
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
@@ -52,18 +48,16 @@ from ebbtide.settings import Settings
 from ebbtide.storage import Storage
 
 FORMAT_NAME: Final = "icechunk"
-RECORD_FILE: Final = "record.json"
 WRITE_ATTEMPTS: Final = 50
 """How often to try to write `repo` while commits are faster."""
 
 
-class IcechunkRepository:
+class IcechunkRepository(PlainRepository):
     """A repository of version 1 or 2.
 
-    `run_dir` is the storage for the files of runs; None means the repository's own storage. With
-    `quiet`, the caller guarantees that no session is open: then no snapshot stays only because it
-    was reachable within the grace. With an `expiry`, plans are made as if it had been carried out;
-    they cannot be swept.
+    With `quiet`, the caller guarantees that no session is open: then no snapshot stays only because
+    it was reachable within the grace. With an `expiry`, plans are made as if it had been carried
+    out; they cannot be swept.
     """
 
     layout: IcechunkLayout
@@ -79,49 +73,18 @@ class IcechunkRepository:
         expiry: Expiry | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.storage = storage
         self.layout = IcechunkLayout()
         self.spec_version = spec_version(storage)
         former_id = "spec-1" if self.spec_version == 2 else None
-        self.identity = Identity(
-            FORMAT_NAME, storage.url, f"spec-{self.spec_version}", name, former_id
-        )
-        self._settings = settings
+        identity = Identity(FORMAT_NAME, storage.url, f"spec-{self.spec_version}", name, former_id)
+        super().__init__(storage, identity, settings=settings, run_dir=run_dir, clock=clock)
         self._quiet = quiet
-        self._clock = clock or SystemClock()
-        self._run_dir = run_dir
         self._expiry = expiry
-        self._closed: frozenset[str] = frozenset()
         self._known: SnapshotHistory | None = None
         self._backups: frozenset[str] = frozenset()
         self._old_backups = False
         self._unreachable: Mapping[str, datetime] = {}
         self._seen = FirstSeen({}, None)
-
-    def now(self) -> datetime:
-        """Returns this machine's time: there is no database."""
-        return self._clock.host_now()
-
-    def hold(self, run_id: str, *, deletes: bool) -> AbstractContextManager[RunHold]:
-        """Takes the lease on the storage. A plan that must not write there takes it in the
-        directory for runs."""
-        storage = self._run_dir if self._run_dir is not None and not deletes else self.storage
-        return hold_storage(
-            storage,
-            run_id=run_id,
-            heartbeat=self._settings.run_heartbeat,
-            lease_ttl=self._settings.run_lease_ttl,
-            skew_max=self._settings.clock_skew_max,
-            epoch_min=self._last_epoch(),
-            clock=self._clock.host_now,
-        )
-
-    def _last_epoch(self) -> int:
-        """Returns the highest epoch that a run announced, in case the lease's file was deleted."""
-        try:
-            return int(json.loads(self.storage.get(EPOCH_ADDRESS))["run_epoch"])
-        except (NotFound, ValueError, KeyError, TypeError):
-            return 0
 
     @property
     def walk(self) -> IcechunkWalk:
@@ -138,20 +101,6 @@ class IcechunkRepository:
         2)."""
         if self.spec_version == 2:
             _check_writable(load_repo(self.storage), self.storage)
-
-    def clocks(self) -> Clocks:
-        """Reads the clocks. The storage's time is the date of the run's file EPOCH, just written.
-
-        With a `run_dir`, the host's time is used instead: a plan then writes no file to the
-        storage, and deletes none.
-        """
-        return self._clocks(EPOCH_ADDRESS)
-
-    def _clocks(self, written: str) -> Clocks:
-        host = self.now()
-        info = None if self._run_dir is not None else self.storage.head(written)
-        stored = host if info is None else self._clock.storage_time(info.last_modified)
-        return Clocks(host=host, database=host, storage=stored)
 
     @contextmanager
     def reading(self, cutoff: datetime) -> Iterator[IcechunkReading]:
@@ -187,42 +136,9 @@ class IcechunkRepository:
     ) -> None:
         """Records the run in its own folder. With a plan, also records the snapshots that the plan
         saw unreachable."""
-        storage, prefix = self._runs()
-        address = f"{prefix}{run_id}/{RECORD_FILE}"
-        record = {"state": state, "run_path": run_path, "plan_checksum": plan_checksum}
-        if plan_checksum is None:
-            record["plan_checksum"] = self.plan_checksum(run_id)
-        else:
+        if plan_checksum is not None:
             self._remember_unreachable(self._unreachable, forgetting=True)
-        storage.put(address, json.dumps(record).encode())
-
-    def plan_checksum(self, run_id: str) -> str | None:
-        """Returns the plan's checksum from the run's record, or None."""
-        record = self._record(run_id)
-        return None if record is None else record.get("plan_checksum")
-
-    def drop_run(self, run_id: str) -> None:
-        """Deletes the run's record, if it was not deleted with the run's folder."""
-        storage, prefix = self._runs()
-        storage.delete([f"{prefix}{run_id}/{RECORD_FILE}"])
-
-    def run_paths(self) -> dict[str, str]:
-        """Returns the folders of all runs that have a record, newest first."""
-        storage, prefix = self._runs()
-        found = {}
-        for folder in storage.list_prefixes(prefix):
-            run_id = folder.removeprefix(prefix).rstrip("/")
-            record = self._record(run_id)
-            if record is not None:
-                found[run_id] = str(record["run_path"])
-        return dict(sorted(found.items()))
-
-    def resolve(self, expression: str) -> str:
-        """Raises NotFound `ref_not_found`: this format has no expressions."""
-        raise NotFound(
-            "ref_not_found",
-            f"there is no branch, tag or snapshot {shown(expression)} at {self.storage.url}",
-        )
+        super().record_run(run_id, state=state, run_path=run_path, plan_checksum=plan_checksum)
 
     def address_at(self, ref: str, path: str) -> str:
         """Raises InvalidInput `invalid_argument`: a path is an array, which has many chunks."""
@@ -327,19 +243,9 @@ class IcechunkRepository:
         *,
         cutoff: datetime,
     ) -> None:
-        """Chooses the commits to close. Nothing can be closed yet: `forget` closes them, on the
-        condition that nothing needs them again."""
-        del run_id
+        """See `PlainRepository.fence`."""
         assert self._expiry is None, "a plan of what might be is not for sweeping"
-        hold.check()
-        self._closed = frozenset()
-        self._closed = frozenset(choose(self._read(cutoff).roots()).tombstone)
-
-    def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Opens the commits again, in this process. They are not closed anywhere else."""
-        del run_id
-        hold.check()
-        self._closed -= frozenset(commit_ids)
+        super().fence(hold, run_id, choose, cutoff=cutoff)
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Version 2: drops the snapshots from the list in `repo`, and the names of backups if some
@@ -385,9 +291,6 @@ class IcechunkRepository:
                 continue  # a commit was faster
         raise changed(f"other clients changed 'repo' during {WRITE_ATTEMPTS} attempts: try again")
 
-    def closed_after(self) -> None:
-        """Returns None: there are no slices, and all runs are clean."""
-
     def check_undoable(self) -> None:
         """Does nothing: runs of this format can be undone."""
 
@@ -395,11 +298,6 @@ class IcechunkRepository:
         """Returns the snapshots' entries in `repo`; for version 1, only their names."""
         file = None if self.spec_version == 1 else load_repo(self.storage)
         return records_of(file, commit_ids)
-
-    def closed_by(self, run_id: str) -> list[dict[str, Any]]:
-        """Returns an empty list: a run closes no commit without dropping it."""
-        del run_id
-        return []
 
     def reopen(
         self,
@@ -427,11 +325,6 @@ class IcechunkRepository:
             return Edit(kind="NewDetachedSnapshot", add=add) if add else None
 
         return len(frozenset(commit_ids).intersection(self._rewrite(hold, edit_of).ids))
-
-    def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
-        """Returns an empty set: Icechunk repositories are not purged."""
-        del addresses
-        return frozenset()
 
     def guard(self) -> Guard:
         """Returns the check before each batch of deletes.
@@ -480,18 +373,6 @@ class IcechunkRepository:
         if self.spec_version == 1:
             kept = {} if forgetting else self._seen.since
             remember(self._runs()[0], self._seen, names, kept=kept, now=self.now())
-
-    def _runs(self) -> tuple[Storage, str]:
-        """Returns the storage and the prefix of the runs' folders."""
-        return (self.storage, RUNS_PREFIX) if self._run_dir is None else (self._run_dir, "")
-
-    def _record(self, run_id: str) -> dict[str, Any] | None:
-        storage, prefix = self._runs()
-        try:
-            found = json.loads(storage.get(f"{prefix}{run_id}/{RECORD_FILE}"))
-        except (NotFound, ValueError):
-            return None
-        return found if isinstance(found, dict) and "run_path" in found else None
 
 
 def _check_writable(file: RepoFile, storage: Storage) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from ebbtide.formats.base import LetGo, PurgedAddress
+from ebbtide.formats.base import ExpiredCommit, PurgedAddress
 
 AddressState = Literal["kept", "unneeded", "purged", "gone", "missing", "foreign", "system"]
 """The state of an address:
@@ -174,7 +174,7 @@ class ExplainedCommit:
     data_until: datetime | None = None
     data_kept_by: str | None = None
     record_until: datetime | None = None
-    let_go: LetGo | None = None
+    expired: ExpiredCommit | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the answer as JSON."""

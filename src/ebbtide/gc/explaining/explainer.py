@@ -84,14 +84,14 @@ class Explainer:
             commit_id = self._commit_of(around, name)
             if commit_id in around.commits:
                 return self._known_commit(reading, around, around.commits[commit_id])
-            let_go = reading.let_go(commit_id)
-        let_go = let_go or find_forgotten(self._repository, commit_id)
-        if let_go is None:
+            expired = reading.expired_commit(commit_id)
+        expired = expired or find_forgotten(self._repository, commit_id)
+        if expired is None:
             raise NotFound(
                 "commit_not_found",
                 f"commit {commit_id} does not exist, and no run on record deleted it",
             )
-        return ExplainedCommit(commit_id=commit_id, state="forgotten", let_go=let_go)
+        return ExplainedCommit(commit_id=commit_id, state="forgotten", expired=expired)
 
     def _commit_of(self, around: Surroundings, name: str) -> str:
         named = around.named(name)
@@ -128,7 +128,7 @@ class Explainer:
             data_until=None if data is None else data.ends_at,
             data_kept_by=None if data is None else data.reason,
             record_until=None if record is None else record.ends_at,
-            let_go=reading.let_go(commit_id) if commit.tombstoned else None,
+            expired=reading.expired_commit(commit_id) if commit.tombstoned else None,
         )
 
     def address(self, address: str) -> ExplainedAddress:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ebbtide.arrow import texts
-from ebbtide.formats.base import LetGo, Protector, RepositoryFormat
+from ebbtide.formats.base import ExpiredCommit, Protector, RepositoryFormat
 from ebbtide.gc import quarantine
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import PastHolder, Went
@@ -94,7 +94,7 @@ def describe(
     """Returns the run's plan and policy, and those of its expired commits that had one of these
     trees."""
     plan = _plan_of(repository, outcome.run_id, outcome.folder)
-    found = [] if plan is None else list(_let_go_with(outcome.folder, plan, trees))
+    found = [] if plan is None else list(_expired_with(outcome.folder, plan, trees))
     found.sort(key=lambda holder: (holder.created_at, holder.commit_id), reverse=True)
     return Went(
         run_id=outcome.run_id,
@@ -148,7 +148,7 @@ def brought_back(repository: RepositoryFormat, address: str, now: datetime) -> I
                 break
 
 
-def _let_go_with(folder: RunFolder, plan: Plan, trees: Collection[str]) -> Iterator[PastHolder]:
+def _expired_with(folder: RunFolder, plan: Plan, trees: Collection[str]) -> Iterator[PastHolder]:
     if plan.commits is None or plan.commits.name is None:
         return
     columns = ("commit_id", "created_at", "tree_id", "active")
@@ -158,7 +158,7 @@ def _let_go_with(folder: RunFolder, plan: Plan, trees: Collection[str]) -> Itera
             yield PastHolder(commit_id=row["commit_id"], created_at=row["created_at"])
 
 
-def find_forgotten(repository: RepositoryFormat, commit_id: str) -> LetGo | None:
+def find_forgotten(repository: RepositoryFormat, commit_id: str) -> ExpiredCommit | None:
     """Returns the record of the newest run that deleted a commit's data and record, or None if no
     run on record did. Raises Refused `plan_corrupt`."""
     for run_id, folder in _runs(repository):
@@ -169,10 +169,10 @@ def find_forgotten(repository: RepositoryFormat, commit_id: str) -> LetGo | None
         columns = ("commit_id", "active", "recorded")
         rows = read_part(folder, plan.commits.name, plan.commits.checksum, columns=columns)
         mine = pc.equal(rows.column("commit_id"), pa.scalar(commit_id, pa.string()))
-        was_let_go = any(
+        was_expired = any(
             not row["active"] and not row["recorded"] for row in rows.filter(mine).to_pylist()
         )
-        if was_let_go and commit_id not in fence["kept_after_all"]:
+        if was_expired and commit_id not in fence["kept_after_all"]:
             at = datetime.fromisoformat(fence["fenced_at"])
-            return LetGo(run_id=run_id, at=at, forgotten=True)
+            return ExpiredCommit(run_id=run_id, at=at, forgotten=True)
     return None

@@ -69,7 +69,7 @@ def find_last_holders(repository: Repository, plan: Plan, folder: RunFolder) -> 
     if not parts or sum(part.rows for part in parts) > OBJECTS_MAX or plan.commits is None:
         return None
     held = _Held(folder, parts)
-    commits = _let_go(folder, plan, repository.info.default_branch)
+    commits = _expired(folder, plan, repository.info.default_branch)
     complete = True
     seen: set[str] = set()
     with ThreadPoolExecutor(READERS) as readers:
@@ -171,7 +171,7 @@ def _place_of(path: str) -> str:
     return "/".join(parts) + "/" if parts else "(top)"
 
 
-def _let_go(folder: RunFolder, plan: Plan, default_branch: str) -> list[_Commit]:
+def _expired(folder: RunFolder, plan: Plan, default_branch: str) -> list[_Commit]:
     """Returns the commits that the plan expires, the newest first, then the commits that had
     expired before.
 

@@ -18,7 +18,7 @@ import pytest
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, Refused
 from ebbtide.formats.base import RunHold
-from ebbtide.formats.icechunk.lease import LEASE_ADDRESS, StorageHold, hold_storage
+from ebbtide.formats.lease import LEASE_ADDRESS, StorageHold, hold_storage
 from ebbtide.ids import new_id
 from ebbtide.processes import this_process
 from ebbtide.storage import Storage, open_storage

@@ -1,0 +1,116 @@
+"""A format that is made as CONTRIBUTING says is collected, verified and explained like the others.
+
+`toy.py` shows how little a new format needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.engine import LocalEngine
+from ebbtide.gc.options import RunOptions
+from ebbtide.settings import Settings
+from ebbtide.storage import open_storage
+from tests.formats import toy
+from tests.formats.toy import LIST, ToyRepository
+
+FILES: Final = {"s1": ["data/a"], "s2": ["data/a", "data/b"], "s3": ["data/b", "data/c"]}
+OLD: Final = 1_500_000_000
+"""The date of all files, in seconds since 1970."""
+LINES_MAX: Final = 150
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """s2 is the head of `main`, and s3 of nothing; `data/d` is in no snapshot."""
+    root = tmp_path / "lake"
+    content = {f"data/{name}": name for name in "abcd"} | {"notes.txt": "somebody's"}
+    content |= {f"snapshots/{name}.json": json.dumps(files) for name, files in FILES.items()}
+    parents = {"s1": None, "s2": "s1", "s3": "s1"}
+    snapshots = {
+        name: {"parent": parent, "at": f"2017-01-0{name[1]}T00:00:00+00:00"}
+        for name, parent in parents.items()
+    }
+    content[LIST] = json.dumps({"refs": {"main": "s2"}, "snapshots": snapshots})
+    for name, text in content.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        os.utime(file, (OLD, OLD))
+    return root
+
+
+def collector(lake: Path) -> Collector:
+    settings = Settings()
+    return Collector(
+        ToyRepository(open_storage(str(lake)), settings=settings),
+        engine=LocalEngine(),
+        options=RunOptions.of(settings, sessions=timedelta(days=1), allow_share=True),
+    )
+
+
+def left(lake: Path) -> set[str]:
+    """The files of the lake, without Ebbtide's own."""
+    found = {str(each.relative_to(lake)) for each in lake.rglob("*") if each.is_file()}
+    return {each for each in found if not each.startswith("_ebbtide/")}
+
+
+def refusal(lake: Path) -> str:
+    """The kind of the error that refuses a run."""
+    report = collector(lake).run()
+    assert report.state == "refused"
+    assert report.error is not None
+    return str(report.error["kind"])
+
+
+def test_a_run_deletes_what_no_ref_reaches(lake: Path) -> None:
+    before = left(lake)
+    planned = collector(lake).plan()
+    assert left(lake) == before
+    assert collector(lake).verify(planned.run_id).difference_count == 0
+    assert collector(lake).sweep(planned.run_id).state == "swept"
+    assert before - left(lake) == {"data/c", "data/d", "snapshots/s3.json"}
+    assert set(json.loads((lake / LIST).read_text())["snapshots"]) == {"s1", "s2"}
+    assert collector(lake).run().state == "swept"
+    assert before - left(lake) == {"data/c", "data/d", "snapshots/s3.json"}
+
+
+def test_a_young_file_stays(lake: Path) -> None:
+    os.utime(lake / "data/d")
+    assert collector(lake).run().state == "swept"
+    assert "data/d" in left(lake)
+
+
+def test_a_snapshot_that_got_a_branch_since_the_plan_stays(lake: Path) -> None:
+    planned = collector(lake).plan()
+    listed = json.loads((lake / LIST).read_text())
+    listed["refs"]["dev"] = "s3"
+    (lake / LIST).write_text(json.dumps(listed))
+    assert collector(lake).sweep(planned.run_id).state == "swept"
+    assert {"data/c", "snapshots/s3.json"} <= left(lake)
+    assert "data/d" not in left(lake)
+
+
+@pytest.mark.parametrize("name", ["s1", "s2"])
+def test_a_snapshot_that_cannot_be_read_refuses_the_run(lake: Path, name: str) -> None:
+    (lake / f"snapshots/{name}.json").write_text("{")
+    before = left(lake)
+    assert refusal(lake) == "corrupt_node"
+    assert left(lake) == before
+
+
+def test_a_missing_file_of_a_needed_snapshot_refuses_the_run(lake: Path) -> None:
+    (lake / "data/a").unlink()
+    assert refusal(lake) == "missing_object"
+
+
+def test_it_is_little_code() -> None:
+    """CONTRIBUTING says so."""
+    assert len(Path(toy.__file__).read_text().splitlines()) < LINES_MAX
