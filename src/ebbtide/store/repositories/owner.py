@@ -365,7 +365,8 @@ class Ownership:
                 if self._insert(tx, pair, seen_epoch):
                     break
             if pair.epoch % EPOCHS_REMEMBERED == 0:
-                # The pair on the storage stays recorded, however many writes have failed since.
+                # Old pairs are deleted, but never the one on the storage: `seen_epoch` is not above
+                # its epoch, however many writes have failed since.
                 tx.execute(
                     sa.delete(owner_epochs).where(
                         self._is_mine(), owner_epochs.c.epoch < seen_epoch - EPOCHS_REMEMBERED
