@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 
 UNITS: Final = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 """Seconds in each unit; `m` is minutes, since months and years have no fixed length."""
@@ -32,14 +33,13 @@ def parse_duration(text: object) -> timedelta:
         raise InvalidInput("invalid_duration", f"{text!r} is not a duration: {_HOW}")
     compact = text.strip().lower()
     if len(compact) > CHARACTERS_MAX or not _WHOLE.fullmatch(compact):
-        shown = text if len(text) <= 40 else text[:40] + "…"
         problem = "has no unit" if re.fullmatch(r"[0-9]+", compact) else "is not a duration"
-        raise InvalidInput("invalid_duration", f"{shown!r} {problem}: {_HOW}")
+        raise InvalidInput("invalid_duration", f"{shown(text)} {problem}: {_HOW}")
     seconds = sum(int(number) * UNITS[unit] for number, unit in _PART.findall(compact))
     if seconds > DURATION_MAX.total_seconds():
         raise InvalidInput(
             "invalid_duration",
-            f"{text[:40]!r} is longer than {DURATION_MAX.days} days: use a shorter period, or "
+            f"{shown(text)} is longer than {DURATION_MAX.days} days: use a shorter period, or "
             "leave out the rule to keep everything",
         )
     return timedelta(seconds=seconds)

@@ -17,9 +17,9 @@ def parse_date(text: str) -> datetime:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInput("invalid_date", f"{text[:40]!r} is not a date: {how}") from None
+        raise InvalidInput("invalid_date", f"{shown(text)} is not a date: {how}") from None
     if instant.tzinfo is None:
-        raise InvalidInput("invalid_date", f"{text[:40]!r} has no time zone: {how}")
+        raise InvalidInput("invalid_date", f"{shown(text)} has no time zone: {how}")
     return to_utc(instant, what="the date")
 
 

@@ -15,6 +15,7 @@ from ebbtide.cli.figures import refs_table
 from ebbtide.cli.parsing import parse_pairs
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.text import age_at, count_text, date_text, one_line, short_id
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def parse_rule_text(text: str) -> str | dict[str, str | int]:
     for part in text.split(","):
         name, _, value = part.strip().partition(":")
         if name in parts:
-            raise InvalidInput("invalid_policy", f"the rule {text[:80]!r} has {name!r} twice")
+            raise InvalidInput("invalid_policy", f"the rule {shown(text)} has {name!r} twice")
         parts[name] = int(value) if value.isascii() and value.isdigit() else value
     return parts
 

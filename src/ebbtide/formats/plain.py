@@ -123,7 +123,7 @@ class PlainRepository:
 
     `run_dir` is the storage for the files of runs; None means the repository's own storage. A
     subclass says what its commits are: `layout`, `walk`, `landmark`, `reading` and `forget`. Its
-    readings mark the commits in `_closed` as tombstoned.
+    readings mark the commits in `_closed` as closed (`Commit.tombstoned`).
     """
 
     def __init__(

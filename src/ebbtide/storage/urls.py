@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.storage import base, clients
 from ebbtide.storage.base import Storage
 from ebbtide.storage.local import LocalStorage
@@ -66,8 +67,7 @@ def object_url(url: str) -> str:
     if url.endswith("/") or not name or not (place or scheme == "file"):
         raise InvalidInput(
             "invalid_address",
-            f"{_shown(url)} names no object: write one such as s3://bucket/key or "
-            "file:///data/file",
+            f"{shown(url)} names no object: write one such as s3://bucket/key or file:///data/file",
         )
     return normal
 
@@ -171,8 +171,4 @@ def _bucket_url(url: str, scheme: str, rest: str, *, is_object: bool) -> str:
 
 
 def _invalid(url: str, why: str) -> InvalidInput:
-    return InvalidInput("invalid_argument", f"{_shown(url)} is not a storage: {why}; {_HOW}")
-
-
-def _shown(url: str) -> str:
-    return repr(url if len(url) <= 200 else url[:200] + "…")
+    return InvalidInput("invalid_argument", f"{shown(url)} is not a storage: {why}; {_HOW}")

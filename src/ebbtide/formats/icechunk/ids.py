@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ebbtide.escaping import shown
+
 ID_BYTES: Final = 12
 ID_CHARACTERS: Final = 20
 ID_PATTERN: Final = "[0-9A-HJKMNP-TV-Z]{19}[0G]"
@@ -44,7 +46,7 @@ def id_text(data: bytes) -> str:
 def id_bytes(text: str) -> bytes:
     """Returns the 12 bytes for 20 characters. Raises ValueError if the text is not an id."""
     if len(text) != ID_CHARACTERS or any(character not in _VALUES for character in text):
-        raise ValueError(f"{text[:40]!r} is not an id")
+        raise ValueError(f"{shown(text)} is not an id")
     bits = 0
     for character in text:
         bits = bits << 5 | _VALUES[character]

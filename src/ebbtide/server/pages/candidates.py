@@ -7,6 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
@@ -84,6 +85,6 @@ def _parse_size(text: str) -> int:
     if compact and (unit is None or not is_number):
         raise InvalidInput(
             "invalid_argument",
-            f"{text[:40]!r} is not a size: write bytes, or a size such as {size_text(2**20)!r}",
+            f"{shown(text)} is not a size: write bytes, or a size such as {size_text(2**20)!r}",
         )
     return int(number) * unit if compact and unit else 0

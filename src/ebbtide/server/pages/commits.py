@@ -128,7 +128,7 @@ def _day(text: str) -> datetime:
         return datetime(day.year, day.month, day.day, tzinfo=UTC)
     except ValueError:
         raise InvalidInput(
-            "invalid_date", f"{text[:40]!r} is not a date: write 2026-03-01"
+            "invalid_date", f"{shown(text)} is not a date: write 2026-03-01"
         ) from None
 
 

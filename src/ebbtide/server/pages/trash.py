@@ -10,6 +10,7 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.errors import NotFound
+from ebbtide.escaping import shown
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.pages.collections import place_of
 from ebbtide.server.pages.routing import Pages
@@ -160,4 +161,4 @@ def _kind(name: str) -> Kind:
     for kind in KINDS:
         if kind.name == name:
             return kind
-    raise NotFound("route_not_found", f"the trash has no items of the kind {name[:40]!r}")
+    raise NotFound("route_not_found", f"the trash has no items of the kind {shown(name)}")

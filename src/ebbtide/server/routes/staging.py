@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from fastapi import Header, Query
 
 from ebbtide.errors import Denied, InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.server.routing import Routes
 from ebbtide.server.serving import ServedDep
@@ -94,7 +95,7 @@ def stage_object(
     if not url.startswith(tuple(served.settings.import_prefixes.split())):
         raise Denied(
             "import_forbidden",
-            f"{url[:200]!r} may not be imported: it begins with none of the prefixes in the "
+            f"{shown(url)} may not be imported: it begins with none of the prefixes in the "
             "server's EBBTIDE_IMPORT_PREFIXES",
         )
     found = served.repository(repository)
