@@ -17,10 +17,12 @@ import pytest
 from ebbtide.errors import Failed, InvalidInput
 from ebbtide.gc.spark import jvm as java
 from ebbtide.gc.spark.conf import (
+    LOG_CONFIG,
     check,
     conf_of,
     is_local,
     local_cores,
+    logging_of,
     read_defaults_file,
     read_pairs,
     read_text,
@@ -69,6 +71,8 @@ class Child:
     answer: dict[str, Any]
     process: psutil.Process | None
     cache: Path
+    log: str
+    """What it wrote to stderr."""
 
     def wait(self) -> None:
         """Wait until its JVM has ended."""
@@ -95,9 +99,9 @@ def run(cache: Path, **conf: str) -> Child:
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     try:
-        return Child(answer, psutil.Process(answer["pid"]), cache)
+        return Child(answer, psutil.Process(answer["pid"]), cache, done.stderr)
     except psutil.NoSuchProcess:
-        return Child(answer, None, cache)
+        return Child(answer, None, cache, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +153,16 @@ def test_a_damaged_archive_and_an_event_log(first: Child, tmp_path: Path) -> Non
     child.wait()
 
 
+@pytest.mark.spark
+@pytest.mark.drawn("whole programs")
+@pytest.mark.parametrize("level", ["INFO", "WARN"])
+def test_a_log_level_has_its_effect(tmp_path: Path, level: str) -> None:
+    """Also below the level that PySpark itself shows."""
+    child = run(tmp_path, **{"spark.log.level": level})
+    child.wait()
+    assert ("INFO SparkContext" in child.log) == (level == "INFO")
+
+
 def test_a_drivers_memory_that_somebody_chose() -> None:
     """It comes before `spark-defaults.conf`, which comes before the default of this program."""
     memory, file = "spark.driver.memory", {"spark.driver.memory": "3g"}
@@ -174,6 +188,23 @@ def test_the_order_of_settings() -> None:
     assert resolve({}, {}, driver_memory="2g")[memory] == "2g"
     assert memory not in resolve({}, {memory: "3g"}, driver_memory="2g")
     assert resolve({}, {}, archive="s3://a/b.tar.gz")["spark.archives"].startswith("s3://a/b")
+
+
+def test_a_log_level_needs_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours, unless the user has one."""
+    options, level = "spark.driver.extraJavaOptions", {"spark.log.level": "INFO"}
+    monkeypatch.delenv("LOG4J_CONFIGURATION_FILE", raising=False)
+    assert LOG_CONFIG.exists()
+    ours = f"-Debbtide.spark.log.level=INFO -Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
+    assert logging_of({}, tmp_path) == {}
+    assert logging_of(level, tmp_path) == {options: ours}
+    assert logging_of(level | {options: "-Da=b"}, tmp_path) == {options: f"{ours} -Da=b"}
+    assert logging_of(level | {options: "-Dlog4j2.configurationFile=x"}, tmp_path) == {}
+    (tmp_path / "log4j2.xml").touch()
+    assert logging_of(level, tmp_path) == {}
+    (tmp_path / "log4j2.xml").unlink()
+    monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", "x")
+    assert logging_of(level, tmp_path) == {}
 
 
 def test_the_master() -> None:

@@ -21,6 +21,8 @@ MASTER: Final = "spark.master"
 PYTHON: Final = "spark.pyspark.python"
 MEMORY: Final = "spark.driver.memory"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+LOG_LEVEL: Final = "spark.log.level"
+LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
 SQL: Final = {
     # Times are aware and UTC everywhere, also where the machine's zone is another.
     "spark.sql.session.timeZone": "UTC",
@@ -63,7 +65,7 @@ def resolve(
         "spark.ui.enabled": "false",
         # Spark's progress bar would overwrite this program's own.
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
+        LOG_LEVEL: "ERROR",
     }
     if driver_memory is not None:
         defaults[MEMORY] = driver_memory
@@ -80,6 +82,24 @@ def resolve(
         defaults["spark.driver.bindAddress"] = "0.0.0.0"
     weak = {name: value for name, value in defaults.items() if name not in file}
     return {**weak, **executors, **explicit}
+
+
+def logging_of(chosen: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Returns the setting that makes a chosen `spark.log.level` have its effect, if one is needed.
+
+    `chosen` are the settings of the user, and `folder` is that of Spark's settings files. A user's
+    own configuration of log4j stays the only one.
+    """
+    level, options = chosen.get(LOG_LEVEL, ""), chosen.get(JAVA_OPTIONS, "")
+    has_own = (
+        "log4j2.configurationFile" in options
+        or "LOG4J_CONFIGURATION_FILE" in os.environ
+        or any(folder.glob("log4j2*"))
+    )
+    if has_own or not level.isalpha():  # Spark itself refuses what is no level
+        return {}
+    file = f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
+    return {JAVA_OPTIONS: f"-Debbtide.spark.log.level={level} {file} {options}".strip()}
 
 
 def is_local(master: str) -> bool:

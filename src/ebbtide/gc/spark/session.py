@@ -24,12 +24,14 @@ from ebbtide.errors import Failed
 from ebbtide.gc.spark.cache import find_cache
 from ebbtide.gc.spark.conf import (
     APP_NAME,
+    LOG_LEVEL,
     MASTER,
     PYTHON,
     SQL,
     check,
     conf_dir,
     is_local,
+    logging_of,
     read_defaults_file,
     resolve,
     spark_home,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
 _OWNER: Final = "ebbtide_jvm"
 """The attribute of a gateway that has the `Jvm`, if this module started it."""
-_SHOWN: Final = frozenset({"spark.log.level", "spark.ui.showConsoleProgress"})
+_SHOWN: Final = frozenset({LOG_LEVEL, "spark.ui.showConsoleProgress"})
 """A user who sets one of these settings wants to see Spark's output."""
 
 
@@ -139,6 +141,7 @@ def launch(
     settings = resolve(
         explicit, file, driver_memory=driver_memory, archive=archive, app_name=app_name
     )
+    settings |= logging_of(file | explicit, conf_dir(spark_home()))
     java_home = find_java()
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = settings[PYTHON]
