@@ -34,6 +34,8 @@ from tests.support.server import eventually
         ),
         (ProgressReading("nodes", 1_200, 1_000, True, 0.5), False, "1,200 nodes"),
         (ProgressReading("files", 1_200, 5_000, False, 4.0), True, "1,200 files, 300 a second"),
+        (ProgressReading("tasks", 0, 9, False, 3.0, "waiting for ink"), False, "waiting for ink"),
+        (ProgressReading("tasks", 9, 9, False, 0.5, "waiting for ink"), True, "9 tasks"),
     ],
 )
 def test_texts(reading: ProgressReading | None, ended: bool, text: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import Failed
+from ebbtide.gc.meter import Meter
 from ebbtide.gc.spark.watch import watched
 
 SECONDS_MAX = 60
@@ -58,7 +59,7 @@ def test_no_executors() -> None:
     job = Job()
     with (
         pytest.raises(Failed, match="spark://somewhere:7077 has had no executor for 0s"),
-        watched(job.context, "run", timedelta(0)),
+        watched(job.context, "run", timedelta(0), Meter()),
     ):
         job.wait()
     assert job.cancelled[:2] == ["run", "run"]
@@ -67,7 +68,7 @@ def test_no_executors() -> None:
 def test_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller gets the interrupt, although PySpark waits for the job first."""
     job = Job()
-    with pytest.raises(KeyboardInterrupt), watched(job.context, "run", NOT_SOON):
+    with pytest.raises(KeyboardInterrupt), watched(job.context, "run", NOT_SOON, Meter()):
         try:
             monkeypatch.setattr("ebbtide.interrupts.is_ending", lambda: True)
             raise KeyboardInterrupt
@@ -79,17 +80,19 @@ def test_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("executors", "wait"), [(1, timedelta(0)), (0, NOT_SOON)])
 def test_others_go_on(executors: int, wait: timedelta) -> None:
     """A job with executors, or within the time, is not cancelled, and its error stays as it is."""
-    job = Job(executors)
-    with pytest.raises(ValueError, match="its own"), watched(job.context, "run", wait):
+    job, meter = Job(executors), Meter()
+    with pytest.raises(ValueError, match="its own"), watched(job.context, "run", wait, meter):
         job.wait_for_looks()
+        assert meter.reading().awaited == ("" if executors else "waiting for executors")
         raise ValueError("its own")
     assert not job.cancelled
+    assert not meter.reading().awaited
 
 
 def test_behind_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that begins after an interrupt is not cancelled by it."""
     monkeypatch.setattr("ebbtide.interrupts.is_ending", lambda: True)
     job = Job(1)
-    with watched(job.context, "run", NOT_SOON):
+    with watched(job.context, "run", NOT_SOON, Meter()):
         job.wait_for_looks()
     assert not job.cancelled

@@ -164,7 +164,10 @@ class StepProgress:
 
 
 def reading_text(reading: ProgressReading | None, *, ended: bool = False) -> str:
-    """Returns a text such as `1,200 of 5,000 files, 300 a second, 0:12 left`, as far as known."""
+    """Returns a text such as `1,200 of 5,000 files, 300 a second, 0:12 left`, as far as known, or
+    what the work waits for."""
+    if reading is not None and reading.awaited and not ended:
+        return reading.awaited
     if reading is None or not reading.done:
         return ""
     done, total, unit = count_text(reading.done), reading.total, reading.unit

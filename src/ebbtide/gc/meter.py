@@ -15,13 +15,15 @@ from typing import Final
 @dataclass(frozen=True, slots=True)
 class ProgressReading:
     """The progress at one moment: `done` units out of `total`, in `seconds`. `total` is None if it
-    is unknown. With `is_about`, it is an estimate: the number that an earlier run found."""
+    is unknown. With `is_about`, it is an estimate: the number that an earlier run found. `awaited`
+    is what the work waits for, in words, and empty if it goes on."""
 
     unit: str
     done: int
     total: int | None
     is_about: bool
     seconds: float
+    awaited: str = ""
 
     @property
     def per_second(self) -> float:
@@ -52,10 +54,11 @@ def advance(count: int) -> None:
 
 class Meter:
     """The progress of one engine. `begun` is the number of counts begun so far, by which a reader
-    tells one step from the next."""
+    tells one step from the next. `awaited` is what the work waits for now, or empty."""
 
     def __init__(self) -> None:
         self.begun = 0
+        self.awaited = ""
         self._unit = ""
         self._total: int | None = None
         self._is_about = False
@@ -76,4 +79,4 @@ class Meter:
         """Returns the progress since `begin`."""
         seconds = time.monotonic() - self._started
         done = _own.count - self._before
-        return ProgressReading(self._unit, done, self._total, self._is_about, seconds)
+        return ProgressReading(self._unit, done, self._total, self._is_about, seconds, self.awaited)

@@ -140,7 +140,7 @@ class TaskMeter(Meter):
             stage = tracker.getStageInfo(stage_id)
             if stage is not None:
                 done, total = done + stage.numCompletedTasks, total + stage.numTasks
-        return ProgressReading("tasks", done, total or None, False, known.seconds)
+        return ProgressReading("tasks", done, total or None, False, known.seconds, self.awaited)
 
 
 class SparkEngine(Engine):
@@ -213,7 +213,8 @@ class SparkEngine(Engine):
 
     def watching(self) -> AbstractContextManager[None]:
         """A context for a call that waits for a job: an interrupt ends the job."""
-        return watched(self.spark().sparkContext, self._named[0], self._executors_wait)
+        context, group = self.spark().sparkContext, self._named[0]
+        return watched(context, group, self._executors_wait, self._meter)
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Makes Spark keep the rows of a frame until `forget`."""

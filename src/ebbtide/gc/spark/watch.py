@@ -18,6 +18,7 @@ from pyspark import SparkContext
 from ebbtide import interrupts
 from ebbtide.durations import format_duration
 from ebbtide.errors import Failed
+from ebbtide.gc.meter import Meter
 from ebbtide.gc.spark.conf import is_local
 
 EVERY_SECONDS: Final = 0.2
@@ -28,13 +29,16 @@ class _Watch(threading.Thread):
     """Watches the jobs of one group until `done` is set. `is_alone`: the cluster has had no
     executor for too long."""
 
-    def __init__(self, context: SparkContext, group: str, executors_wait: timedelta) -> None:
+    def __init__(
+        self, context: SparkContext, group: str, executors_wait: timedelta, meter: Meter
+    ) -> None:
         super().__init__(name="watch over a Spark job", daemon=True)
         self.done = threading.Event()
         self.is_alone = False
         self._context = context
         self._group = group
         self._wait_seconds = executors_wait.total_seconds()
+        self._meter = meter
         self._heard = interrupts.is_ending()
         self._has_others = not is_local(str(context.master))
 
@@ -47,10 +51,11 @@ class _Watch(threading.Thread):
         """Cancels repeatedly, because a cancellation before the job begins has no effect."""
         seen_at = time.monotonic()
         while not self.done.wait(EVERY_SECONDS):
-            if self._has_others and self._executors():
-                seen_at = time.monotonic()
-            elif self._has_others and time.monotonic() - seen_at > self._wait_seconds:
-                self.is_alone = True
+            if self._has_others:
+                count, now = self._executors(), time.monotonic()
+                seen_at = now if count else seen_at
+                self.is_alone = self.is_alone or now - seen_at > self._wait_seconds
+                self._meter.awaited = "" if count else "waiting for executors"
             # A job that begins after an interrupt belongs to the clean-up: that interrupt is over.
             if self.is_alone or (interrupts.is_ending() and not self._heard):
                 self._context.cancelJobGroup(self._group)
@@ -62,13 +67,16 @@ class _Watch(threading.Thread):
 
 
 @contextmanager
-def watched(context: SparkContext, group: str, executors_wait: timedelta) -> Iterator[None]:
-    """Watches the jobs of a group that the block runs.
+def watched(
+    context: SparkContext, group: str, executors_wait: timedelta, meter: Meter
+) -> Iterator[None]:
+    """Watches the jobs of a group that the block runs. While the cluster has no executor, the
+    `meter` says so.
 
     Raises the interrupt itself after an interrupt, and Failed `spark_error` when the cluster has
     had no executor for `executors_wait`.
     """
-    watch = _Watch(context, group, executors_wait)
+    watch = _Watch(context, group, executors_wait, meter)
     watch.start()
     try:
         yield
@@ -86,6 +94,7 @@ def watched(context: SparkContext, group: str, executors_wait: timedelta) -> Ite
         raise
     finally:
         watch.done.set()
+        meter.awaited = ""
 
 
 def _interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
