@@ -41,6 +41,20 @@ assert not slow, slow
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 
 
+def test_a_purge_of_a_short_history_loads_no_spark(lake: Ebbtide) -> None:
+    """Its trees are read by the process itself; a wrong setting is refused all the same."""
+    asked = ["purge", "run", "lake", "--reason", "x", "--path", "main:a", "--dry-run"]
+    code = f"""
+import sys
+from ebbtide.program.app import run
+assert run({[*asked, "--master", "local[1]"]!r}) == 0
+assert not {{"pyspark", "py4j"}} & set(sys.modules)
+"""
+    lake("fs", "put", "lake", "main", "a", __file__)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    assert lake(*asked, "--conf", "nonsense", "--json", code=2).error_kind == "invalid_argument"
+
+
 def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
     """What a shell sees, on a store and without one."""
     store = str(tmp_path / "store")

@@ -50,7 +50,7 @@ def scan_of(repository: Repository, addresses: list[str], asked: set[str], by: E
     """A scan of the repository."""
     known = AddressSet([pa.array(sorted(set(addresses)), pa.string())])
     storage = repository.context.storage
-    return TreeScan(storage, EmbeddedLayout(), known, asked=frozenset(asked), engine=by)
+    return TreeScan(storage, EmbeddedLayout(), known, asked=frozenset(asked), engine=lambda: by)
 
 
 @on_engines("inline", "spark")

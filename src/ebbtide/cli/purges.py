@@ -6,6 +6,7 @@ import getpass
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ from ebbtide.escaping import escaped
 from ebbtide.text import count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:
+    from ebbtide.gc.engine import Engine
     from ebbtide.purge.purger import PurgeReport, Purges
     from ebbtide.store.purges.queries import PurgeRow
 
@@ -301,12 +303,21 @@ def _purges(cli: Cli) -> Purges:
 
 
 def _working(cli: Cli, master: str | None, conf: Sequence[str] | None) -> Purges:
-    """Returns the purges with an engine: Spark reads the trees of a long history."""
+    """Returns the purges with an engine: Spark reads the trees of a long history, and is not loaded
+    for a short one."""
     from ebbtide.cli.collecting import make_engine
+    from ebbtide.gc.spark.conf import read_pairs
     from ebbtide.purge.purger import Purges
 
     store = cli.store
-    engine = make_engine(store.settings, master, cli.progress, conf=conf or ())
+    read_pairs(conf or ())
+
+    @cache
+    def engine() -> Engine:
+        made = make_engine(store.settings, master, cli.progress, conf=conf or ())
+        cli.progress.watch(purges.meter)
+        return made
+
     purges = Purges(store, notice=cli.progress.notice, engine=engine)
     cli.progress.watch(purges.meter)
     return purges

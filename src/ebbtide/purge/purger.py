@@ -103,16 +103,20 @@ class PurgeReport:
 
 
 class Purges:
-    """The purges of a store. `meter` counts deleted objects. `engine` reads the trees of a long
-    history; by default this process reads them."""
+    """The purges of a store. `meter` counts deleted objects. `engine` is called for the engine that
+    reads the trees of a long history; by default this process reads them."""
 
     def __init__(
-        self, store: Store, *, notice: Notice = silent, engine: Engine | None = None
+        self,
+        store: Store,
+        *,
+        notice: Notice = silent,
+        engine: Callable[[], Engine] = LocalEngine,
     ) -> None:
         self._store = store
         self._metadata = store.metadata
         self._notice = notice
-        self._engine = engine or LocalEngine()
+        self._engine = engine
         self.meter = Meter()
         self.keys = PurgeKeys(store.metadata, SecretBox(store.directory, store.settings))
 

@@ -9,7 +9,7 @@ The driver holds each range once, and of the trees only those that refer to the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -73,7 +73,7 @@ class Hit:
 @dataclass(slots=True)
 class TreeScan:
     """A scan of trees, with its results so far. `asked` are paths that are reported one by one.
-    `engine` reads the trees if there are many.
+    `engine` is called for the engine that reads the trees, if there are many.
 
     Trees and ranges never change, so that a result stays valid.
     """
@@ -82,7 +82,7 @@ class TreeScan:
     layout: Layout
     addresses: AddressSet
     asked: frozenset[str] = frozenset()
-    engine: Engine = field(default_factory=LocalEngine)
+    engine: Callable[[], Engine] = LocalEngine
     _clean: set[_Node] = field(default_factory=set)
     _hits: dict[_Node, Hit] = field(default_factory=dict)
     _trees: dict[str, tuple[_Node, ...]] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class TreeScan:
         refer to any address. Also raises the errors of `Frame.collect`.
         """
         unseen = list(self.unseen(trees).items())
-        engine = self.engine if len(unseen) > FEW_TREES else LocalEngine()
+        engine = self.engine() if len(unseen) > FEW_TREES else LocalEngine()
         step = TREES_PER_TASK * engine.task_count
         try:
             for start in range(0, len(unseen), step):

@@ -56,10 +56,10 @@ class Work:
         repository: Repository,
         folder: RunFolder,
         *,
-        engine: Engine,
+        engine: Callable[[], Engine],
         notice: Notice = silent,
     ) -> None:
-        """`engine` reads the trees if there are many."""
+        """`engine` is called for the engine that reads the trees, if there are many."""
         self.folder = folder
         self._store = store
         self._repository = repository
