@@ -5,9 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine.default import DefaultDialect
 
 from ebbtide.clock import SystemClock
 from ebbtide.errors import Failed, InvalidInput, NotFound
@@ -32,6 +34,30 @@ def test_a_transaction_is_undone_by_an_exception(store: Store) -> None:
 
 
 @pytest.mark.twins
+def test_an_interrupted_statement_holds_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes after the statement, before its rows are read. What handles the interrupt can
+    write, for instance release a lease."""
+    monkeypatch.setattr("ebbtide.store.database.engine.LOCK_TIMEOUT_SECONDS", 0)
+    execute = DefaultDialect.do_execute
+
+    def interrupted(dialect: DefaultDialect, cursor: Any, statement: str, *arguments: Any) -> None:
+        execute(dialect, cursor, statement, *arguments)  # type: ignore[no-untyped-call]
+        if "store_info" in statement:
+            raise KeyboardInterrupt
+
+    with Store.init(tmp_path / "store") as store:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as caught:
+            patched.setattr(DefaultDialect, "do_execute", interrupted)
+            with store.metadata.transaction() as tx:
+                tx.execute(sa.select(store_info))
+        with store.metadata.transaction() as tx:
+            tx.execute(sa.update(store_info).values(store_id=store_info.c.store_id))
+        # The interrupt and its trace, in which the cursor is, are still there.
+        assert caught.traceback
+
+
 def test_a_snapshot_sees_one_state(store: Store) -> None:
     with store.metadata.snapshot() as tx:
         before = len(tx.execute(sa.select(store_info)).all())

@@ -349,6 +349,14 @@ def _open_sqlite(url: URL) -> sa.Engine:
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.close()
 
+    @sa.event.listens_for(engine, "handle_error")
+    def close_cursor(context: sa.ExceptionContext) -> None:
+        # After an interrupt SQLAlchemy closes the connection. SQLite keeps a closed connection and
+        # its lock as long as one of its statements is open.
+        running = context.execution_context
+        if running is not None and not isinstance(context.original_exception, Exception):
+            running.cursor.close()
+
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
         statement = connection.get_execution_options().get(BEGIN_OPTION, "BEGIN")
