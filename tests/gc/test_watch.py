@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from ebbtide.errors import Failed
 from ebbtide.gc.meter import Meter
+from ebbtide.gc.spark.engine import _reason
 from ebbtide.gc.spark.watch import watched
 
 SECONDS_MAX = 60
@@ -53,6 +55,20 @@ class Job:
         """Waits as PySpark does. The end of a cancelled job is an error of Spark's."""
         assert self._is_cancelled.wait(SECONDS_MAX)
         raise RuntimeError("Job 0 cancelled part of cancelled job group")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        Py4JError("An error occurred while calling o153.getResult"),
+    ],
+)
+def test_how_a_jvm_that_ends_is_told_of(error: Exception) -> None:
+    """By its socket, or by an answer without a content."""
+    assert _reason(error).startswith("its JVM has ended")
+    assert _reason(ValueError("its own")) == "its own"
 
 
 def test_no_executors() -> None:

@@ -85,6 +85,8 @@ class Known:
     purged_paths: set[str] = field(default_factory=set)
     repositories: list[str] = field(default_factory=list)
     """Those that were made, and that nobody began to end."""
+    ended: set[str] = field(default_factory=set)
+    """Those that somebody began to end, perhaps before it was known that they were made."""
     copied_run: bool = False
     """Whether a run over a copy of the database got so far that the store's own one may be wrong
     about what can be opened."""
@@ -149,6 +151,7 @@ class Known:
 
     def lessen_all(self, repository_id: str, until: datetime) -> None:
         """A repository is about to end."""
+        self.ended.add(repository_id)
         if repository_id in self.repositories:
             self.repositories.remove(repository_id)
         for name, promise in self.promises.items():

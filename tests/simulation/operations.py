@@ -387,6 +387,8 @@ def purge_whole(act: Act) -> object:
     act.known.lessen_all(_lake_id(act), act.world.clock.now)
     purges = Purges(act.process.store)
     row = purges.begin(LAKE, request(repository=True))
+    # Perhaps another repository has the name by now.
+    act.known.lessen_all(row.repository_id, act.world.clock.now)
     act.known.purges.append(row.purge_id)
     return purges.carry_out(row.purge_id).row.state
 
@@ -400,7 +402,10 @@ def resume_purge(act: Act) -> object:
 def delete_repository(act: Act) -> object:
     """Put the repository in the trash."""
     act.known.lessen_all(_lake_id(act), act.world.clock.now + TRASH)
-    return act.process.store.catalog.delete(LAKE).state
+    deleted = act.process.store.catalog.delete(LAKE)
+    # Perhaps another repository had the name by then.
+    act.known.lessen_all(deleted.info.repository_id, act.world.clock.now + TRASH)
+    return deleted.state
 
 
 def restore_repository(act: Act) -> object:
@@ -422,6 +427,8 @@ def create_repository(act: Act) -> object:
         raise Nothing
     act.begin("branch main")
     made = act.process.store.create_repository(LAKE, storage_url=ROOT)
+    if made.info.repository_id in act.known.ended:
+        return made.info.repository_id
     fresh = Known()
     for name in ("branches", "trashed", "tags", "commits", "held", "collections", "runs", "aside"):
         setattr(act.known, name, getattr(fresh, name))

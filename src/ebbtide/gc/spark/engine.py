@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -258,6 +258,10 @@ def _reason(error: Exception) -> str:
 
 
 def _is_unreachable(error: BaseException | None) -> bool:
+    """Whether the JVM has ended. While it ends it may answer with an error of no content, which is
+    a Py4JError and none of its subclasses."""
     while error is not None and not isinstance(error, ConnectionError | Py4JNetworkError):
+        if type(error) is Py4JError:
+            return True
         error = error.__context__
     return error is not None
