@@ -140,6 +140,8 @@ FOUND: Final[tuple[tuple[str, str, Kind], ...]] = (
     ("init {work}/fresh", r"mkdir", "fails"),
     # Whoever interrupted what came behind the report was sent to sweep a run that was swept.
     ("gc run lake --grace", r"BEGIN", "interrupted behind"),
+    # A purge whose deletes failed ended with exit code 4, and no error.
+    ("purge run swept --reason whole", r"delete _ebbtide/gc/EPOCH", "fails"),
 )
 """What was found to be told wrongly once: the beginning of a call, its steps, what befalls them."""
 

@@ -347,6 +347,12 @@ def _finish(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None
     cli.output.answer(document, lambda: _show(cli, purges, found, limit=limit))
     if found.row.error is not None:
         cli.output.error(found.row.error["message"])
+    elif EXIT_CODES[found.row.state] == ExitCode.INCOMPLETE:
+        again = command_line(cli.context, ("purge", "resume"), (found.row.purge_id,))
+        cli.output.error(
+            "not all of the named data is deleted, and the rest cannot be read any more. "
+            f"Continue with: {again}"
+        )
     raise typer.Exit(EXIT_CODES[found.row.state])
 
 
