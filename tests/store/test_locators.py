@@ -207,8 +207,12 @@ def test_a_rotation_that_broke_off_retires_no_key(
     settings = store.settings
     longest = max(settings.lease_ttl, settings.upload_ttl, settings.prepare_ttl)
 
-    def die(_tx: Transaction) -> None:
-        raise Died
+    calls: list[Transaction] = []
+
+    def die(tx: Transaction) -> None:
+        calls.append(tx)
+        if len(calls) == 2:  # the first time is for the keys before it
+            raise Died
 
     with monkeypatch.context() as patched, pytest.raises(Died):
         patched.setattr("ebbtide.store.access.signing_keys.date_signing_keys", die)

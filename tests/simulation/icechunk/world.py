@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import pytest
 
-from ebbtide.formats import lease
-from ebbtide.formats.icechunk import repository, state
+from ebbtide.formats import lease, plain
+from ebbtide.formats.icechunk import state
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
@@ -233,5 +233,5 @@ def open_world(directory: Path, spec_version: int) -> Iterator[IcechunkWorld]:
         patch.setattr(state, "ThreadPoolExecutor", InPlace)
         patch.setattr(lease, "threading", NoThreads)
         waiting = partial(lease.hold_storage, wait=world.wait)
-        patch.setattr(repository, "hold_storage", waiting)
+        patch.setattr(plain, "hold_storage", waiting)
         yield world
