@@ -1,4 +1,8 @@
-"""One object storage: list, get, put, delete. Not for: the meaning of the objects."""
+"""One object storage: list, get, put, delete, on a directory or an object store.
+
+`base` has the protocol, `local` and `remote` implement it, and `urls` opens a URL. Executors use
+this package without a database. Not for: the meaning of the objects.
+"""
 
 from ebbtide.storage.base import (
     LISTING_SCHEMA,

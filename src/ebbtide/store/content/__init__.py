@@ -1,1 +1,5 @@
-"""The content of versions: entries in ranges in trees, as files on a storage. No SQL here."""
+"""The content of versions: entries in ranges in trees, as immutable files on a storage.
+
+Reading, building, comparing and merging trees. No SQL here, and no branches or commits: the caller
+says which trees.
+"""
