@@ -48,12 +48,14 @@ _WORD: Final = re.compile(r"`[^`]*`|\w[\w'./+%-]*")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One piece of prose: a paragraph, a docstring, a block of comments or a help text."""
+    """One piece of prose: a paragraph, a docstring, a block of comments or a help text. `code` is
+    what stands before a comment on its line."""
 
     file: str
     line: int
     kind: str
     content: str
+    code: str = ""
 
     def sentences(self) -> Iterator[str]:
         """The sentences, each on one line, without code blocks, tables and headings."""
@@ -150,19 +152,20 @@ def _unwrapped(text: str) -> str:
 def _comments(file: str, content: str) -> Iterator[Text]:
     """Comments; those on consecutive lines are one. Not what tools read (`noqa`, `type:`)."""
     lines: list[str] = []
-    first = 0
+    first, code = 0, ""
     for token in tokenize.generate_tokens(io.StringIO(content).readline):
         if token.type == tokenize.COMMENT:
             said = token.string.lstrip("#!").strip()
             if re.match(r"(noqa|type:|pragma:|mypy:|ruff:)", said):
                 continue
             if lines and token.start[0] != first + len(lines):
-                yield Text(file, first, COMMENT, " ".join(lines))
+                yield Text(file, first, COMMENT, " ".join(lines), code)
                 lines = []
-            first = first if lines else token.start[0]
+            if not lines:
+                first, code = token.start[0], token.line[: token.start[1]].strip()
             lines.append(said)
     if lines:
-        yield Text(file, first, COMMENT, " ".join(lines))
+        yield Text(file, first, COMMENT, " ".join(lines), code)
 
 
 def read(files: list[str]) -> dict[str, list[Text]]:
@@ -192,7 +195,8 @@ def _draw(texts: dict[str, list[Text]], seed: int) -> None:
             pools.setdefault(text.kind, []).append(text)
     for kind, pool in sorted(pools.items()):
         for text in chances.sample(pool, min(DRAWN, len(pool))):
-            print(f"[{kind}] {text.file}:{text.line}\n{text.content.strip()}\n")
+            before = f"{text.code}  # " if text.code else ""
+            print(f"[{kind}] {text.file}:{text.line}\n{before}{text.content.strip()}\n")
     print(f"drawn by seed {seed}")
 
 
