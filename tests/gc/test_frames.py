@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide.arrow import make_schema, rows_in, table_of
 from ebbtide.errors import Failed, NotFound, Refused
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engine import Engine, LocalEngine
 from ebbtide.gc.frames import Batches, Frame
 from ebbtide.gc.spark.engine import SparkFrame
 from tests.support.engines import on_engines
@@ -57,6 +57,16 @@ def some(seed: int) -> tuple[list[Row], list[Row]]:
 @randomized("frames")
 def test_joins(engine: Engine, seed: int) -> None:
     """A null is equal to nothing, on either side."""
+    check_joins(engine, seed)
+
+
+@randomized("frames in the process")
+def test_joins_in_the_process(seed: int) -> None:
+    """The same, more often: here a join is code of our own, and takes no time."""
+    check_joins(LocalEngine(), seed)
+
+
+def check_joins(engine: Engine, seed: int) -> None:
     left, right = some(seed)
     first, second = frame(engine, left, LEFT), frame(engine, right, RIGHT)
     known = {key: flag for key, flag in right if key is not None}

@@ -73,6 +73,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "simulated histories": seeds(16, long=300_000, share=20.0),
     "subtractions": seeds(1, long=100),
     "frames": seeds(1, long=200),
+    "frames in the process": seeds(40, long=2_000, share=0.3),
     "keys in large numbers": seeds(1, long=100),
     "trees": seeds(15, long=1_000),
     "operations on a repository": examples(5, long=600, share=3.0),
