@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engine import Engine
@@ -22,7 +22,7 @@ from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.store.collections.contents import ContentChange, FromRef
 from ebbtide.store.commits import committing, publishing
 from ebbtide.store.commits.publishing import Publication
-from ebbtide.store.content.layout import OWNER_ADDRESS
+from ebbtide.store.content.layout import OWNER_ADDRESS, RANGES_PREFIX
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import pending
 from ebbtide.store.database.schema import purges as purges_table
@@ -514,3 +514,17 @@ def test_states_are_those_of_the_table(store: Store, repository: Repository) -> 
 def states(tx: Transaction) -> list[str]:
     """Of all purges."""
     return list(tx.execute(sa.select(purges_table.c.state)).scalars())
+
+
+def test_a_commit_that_outlives_its_repository_leaves_no_file(
+    store: Store, repository: Repository
+) -> None:
+    """The repository is purged while the commit writes. Nobody would collect what it left."""
+    repository.objects.put("main", "a", b"1")
+    late = OncePut(RANGES_PREFIX, lambda: purge(store, whole=True))
+    slow = with_storage(repository, FaultyStorage(repository.storage, before=late))
+    with pytest.raises(NotFound) as caught:
+        slow.commits.commit("main", "")
+    assert caught.value.kind == "repository_not_found"
+    assert data_files(repository, RANGES_PREFIX) == set()
+    assert data_files(repository, "data/") == set()

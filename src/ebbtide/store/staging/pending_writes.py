@@ -11,11 +11,12 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ebbtide.errors import Conflict
+from ebbtide.errors import Conflict, Failed, NotFound
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import pending
+from ebbtide.store.repositories.queries import repository_by_id
 from ebbtide.store.staging.released import Dropped, release
 
 # Built once: every upload runs these statements, and building them takes longer than running them.
@@ -102,9 +103,21 @@ class Writes:
         self._context = context
 
     def register(self, addresses: Collection[str]) -> None:
-        """Registers writes. Their first byte may be written once this has returned."""
-        with self._context.metadata.transaction() as tx:
-            self.register_in(tx, addresses)
+        """Registers writes. Their first byte may be written once this has returned.
+
+        Raises NotFound `repository_not_found` if the repository was deleted for good.
+        """
+        try:
+            with self._context.metadata.transaction() as tx:
+                self.register_in(tx, addresses)
+        except Failed as error:
+            # The row refers to that of the repository. To look first would cost each write a query.
+            if isinstance(error.__cause__, sa.exc.IntegrityError) and self._is_deleted():
+                raise NotFound(
+                    "repository_not_found",
+                    f"the repository {self._context.info.name} was deleted meanwhile",
+                ) from error
+            raise
 
     def register_in(self, tx: Transaction, addresses: Collection[str]) -> None:
         """Registers writes. The first byte may be written once the transaction has ended."""
@@ -121,7 +134,8 @@ class Writes:
         The registrations are ended first. Only the transaction that ended a registration knows that
         its address was not published, and cannot be any more. This is true even if the answer to a
         COMMIT was lost. Nothing is tried again, because another error is being handled. The
-        reclaimer deletes files that stay behind or arrive late.
+        reclaimer deletes files that stay behind or arrive late. If the repository was deleted
+        meanwhile, nothing was published, and no reclaimer will come: all files are deleted.
         """
         context = self._context
         with context.metadata.transaction() as tx:
@@ -132,4 +146,9 @@ class Writes:
                 map(Dropped, unpublished),
                 lease_ttl=context.settings.lease_ttl,
             )
-        context.storage.delete(unpublished)
+        is_deleted = len(unpublished) < len(addresses) and self._is_deleted()
+        context.storage.delete(list(addresses) if is_deleted else unpublished)
+
+    def _is_deleted(self) -> bool:
+        with self._context.metadata.snapshot() as tx:
+            return repository_by_id(tx, self._context.repository_id) is None
