@@ -226,10 +226,10 @@ class Contents:
                     return
                 with building(self._context, base, _merged(work.parts)) as tree:
                     yield self._built(work, tree)
-        except BaseException:
+        except BaseException as error:
             # The first error is reported. Files that cannot be deleted here are reclaimed later.
             with suppress(EbbtideError):
-                self._writes.abandon(work.written)
+                self._writes.abandon(work.written, error)
             raise
 
     def _built(self, work: _Work, tree: BuiltTree) -> Built:

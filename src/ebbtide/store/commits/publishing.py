@@ -115,7 +115,7 @@ def building(
     except BaseException as error:
         # The first error is reported. Files that cannot be deleted here are reclaimed later.
         with suppress(EbbtideError):
-            writes.abandon(registered)
+            writes.abandon(registered, error)
         if parent is not None and isinstance(error, Refused):
             # If the parent expired meanwhile, its files may be gone. That is no damage.
             with context.metadata.snapshot() as tx:

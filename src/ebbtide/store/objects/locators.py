@@ -179,10 +179,10 @@ class Locators:
                     expires_at=signed.expires_at,
                     token=signed.locator,
                 )
-        except BaseException:
+        except BaseException as error:
             # The first error is reported. Files that cannot be deleted here are reclaimed later.
             with suppress(EbbtideError):
-                self._writes.abandon([address])
+                self._writes.abandon([address], error)
             raise
         return signed
 

@@ -175,10 +175,10 @@ def _move_committed(
         with context.metadata.transaction() as tx:
             _stage_moved(tx, context, seen, source, moved)
             publish_writes(tx, context.repository_id, [address])
-    except BaseException:
+    except BaseException as error:
         # The first error is reported. Files that cannot be deleted here are reclaimed later.
         with suppress(EbbtideError):
-            writes.abandon([address])
+            writes.abandon([address], error)
         raise
     return moved
 

@@ -128,16 +128,17 @@ class Writes:
             write_ttl=self._context.settings.write_ttl,
         )
 
-    def abandon(self, addresses: Collection[str]) -> None:
-        """Deletes, after a failure, the files at addresses that were not published.
+    def abandon(self, addresses: Collection[str], error: BaseException) -> None:
+        """Deletes, after an error, the files at addresses that were not published.
 
         The registrations are ended first. Only the transaction that ended a registration knows that
         its address was not published, and cannot be any more. This is true even if the answer to a
         COMMIT was lost. Nothing is tried again, because another error is being handled. The
-        reclaimer deletes files that stay behind or arrive late. If the repository was deleted
-        meanwhile, nothing was published, and no reclaimer will come: all files are deleted.
+        reclaimer deletes files that stay behind or arrive late. If the error says that the
+        repository was deleted, nothing was published, and no reclaimer will come: all are deleted.
         """
         context = self._context
+        is_deleted = isinstance(error, NotFound) and error.kind == "repository_not_found"
         with context.metadata.transaction() as tx:
             unpublished = give_up_writes(tx, context.repository_id, addresses)
             release(
@@ -146,7 +147,6 @@ class Writes:
                 map(Dropped, unpublished),
                 lease_ttl=context.settings.lease_ttl,
             )
-        is_deleted = len(unpublished) < len(addresses) and self._is_deleted()
         context.storage.delete(list(addresses) if is_deleted else unpublished)
 
     def _is_deleted(self) -> bool:

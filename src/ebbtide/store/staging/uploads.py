@@ -225,10 +225,10 @@ class Uploads:
     def _abandoning(self, addresses: list[str]) -> Iterator[None]:
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             # The first error is reported. Files that cannot be deleted here are reclaimed later.
             with suppress(EbbtideError):
-                self._writes.abandon(addresses)
+                self._writes.abandon(addresses, error)
             raise
 
 
