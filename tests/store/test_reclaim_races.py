@@ -225,7 +225,7 @@ def test_race_4_nothing_stays_locked_when_an_operation_dies(
         repository = race.repository(state)
         dying = At(number, die)
         with suppress(EbbtideError, Death), pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ebbtide.store.staging.pending_writes.Writes.abandon", lambda *_: None)
+            patch.setattr("ebbtide.store.staging.pending_writes.Writes._abandon", lambda *_: None)
             operation(stepping(repository, dying))
         if dying.count <= number:
             return

@@ -282,7 +282,7 @@ def test_a_write_that_was_never_finished(
 
     dying = with_storage(repository, FaultyStorage(repository.storage, after=die))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ebbtide.store.staging.pending_writes.Writes.abandon", lambda *_: None)
+        patch.setattr("ebbtide.store.staging.pending_writes.Writes._abandon", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             dying.objects.put("main", "a", b"1")
     ttl = store.settings.write_ttl

@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
 from typing import TypeAlias
 
-from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.store.commits.publishing import BuiltTree, building
@@ -214,23 +214,17 @@ class Contents:
         work = _Work(sources=[part.record for part in resolved.values()])
         if base is not None:
             work.sources.append(base)
-        try:
-            with self._context.reading(*work.sources):
-                self._gather(work, base, change, resolved)
-                whole = _whole(base, change, resolved)
-                if whole is not None:
-                    # The tree exists: nothing is written, and `finish` checks that it is intact.
-                    built = self._built(work, BuiltTree(*whole.require_tree()))
-                    built.shared = whole if whole.collection_id is not None else None
-                    yield built
-                    return
-                with building(self._context, base, _merged(work.parts)) as tree:
-                    yield self._built(work, tree)
-        except BaseException as error:
-            # The first error is reported. Files that cannot be deleted here are reclaimed later.
-            with suppress(EbbtideError):
-                self._writes.abandon(work.written, error)
-            raise
+        with self._writes.abandoning(work.written), self._context.reading(*work.sources):
+            self._gather(work, base, change, resolved)
+            whole = _whole(base, change, resolved)
+            if whole is not None:
+                # The tree exists: nothing is written, and `finish` checks that it is intact.
+                built = self._built(work, BuiltTree(*whole.require_tree()))
+                built.shared = whole if whole.collection_id is not None else None
+                yield built
+                return
+            with building(self._context, base, _merged(work.parts)) as tree:
+                yield self._built(work, tree)
 
     def _built(self, work: _Work, tree: BuiltTree) -> Built:
         summary = self._summarize(tree.tree_id, tree.checksum)

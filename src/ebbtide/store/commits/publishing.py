@@ -8,12 +8,12 @@ changes (`committing`, `merging`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, Refused
+from ebbtide.errors import Conflict, Failed, InvalidInput, Refused
 from ebbtide.ids import new_id
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.retention.dates import to_utc
@@ -111,12 +111,10 @@ def building(
         writes.register([address])
 
     try:
-        yield _build(context, parent, changes, register, registered)
-    except BaseException as error:
-        # The first error is reported. Files that cannot be deleted here are reclaimed later.
-        with suppress(EbbtideError):
-            writes.abandon(registered, error)
-        if parent is not None and isinstance(error, Refused):
+        with writes.abandoning(registered):
+            yield _build(context, parent, changes, register, registered)
+    except Refused:
+        if parent is not None:
             # If the parent expired meanwhile, its files may be gone. That is no damage.
             with context.metadata.snapshot() as tx:
                 require_still_intact(tx, context.repository_id, [parent])

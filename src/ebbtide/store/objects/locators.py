@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
+from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.storage import Content, stream_external
@@ -165,7 +164,7 @@ class Locators:
             now = tx.now()
             (address,) = context.slices.new_addresses(1, now=now)
             self._writes.register_in(tx, [address])
-        try:
+        with self._writes.abandoning([address]):
             entry = write_object(context, new, address, now)
             with context.metadata.transaction() as tx:
                 # One transaction moves the address from "being written" to "promised".
@@ -179,11 +178,6 @@ class Locators:
                     expires_at=signed.expires_at,
                     token=signed.locator,
                 )
-        except BaseException as error:
-            # The first error is reported. Files that cannot be deleted here are reclaimed later.
-            with suppress(EbbtideError):
-                self._writes.abandon([address], error)
-            raise
         return signed
 
     def verify(self, tx: Transaction, token: str) -> Locator:

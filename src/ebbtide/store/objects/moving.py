@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
+from ebbtide.errors import Conflict, InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.content.reading import find_entry
@@ -167,7 +167,7 @@ def _move_committed(
         now = tx.now()
         (address,) = context.slices.new_addresses(1, now=now)
         writes.register_in(tx, [address])
-    try:
+    with writes.abandoning([address]):
         entry = seen.committed
         data = stream(FoundEntry(entry, seen.commit))
         new = NewObject(destination, data, entry.content_type, entry.metadata)
@@ -175,11 +175,6 @@ def _move_committed(
         with context.metadata.transaction() as tx:
             _stage_moved(tx, context, seen, source, moved)
             publish_writes(tx, context.repository_id, [address])
-    except BaseException as error:
-        # The first error is reported. Files that cannot be deleted here are reclaimed later.
-        with suppress(EbbtideError):
-            writes.abandon([address], error)
-        raise
     return moved
 
 

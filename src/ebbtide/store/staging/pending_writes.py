@@ -5,13 +5,14 @@ Not for: the meaning of the bytes (`uploads`, `commits.committing`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Final
 
 import sqlalchemy as sa
 
-from ebbtide.errors import Conflict, Failed, NotFound
+from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
@@ -128,7 +129,19 @@ class Writes:
             write_ttl=self._context.settings.write_ttl,
         )
 
-    def abandon(self, addresses: Collection[str], error: BaseException) -> None:
+    @contextmanager
+    def abandoning(self, addresses: Collection[str]) -> Iterator[None]:
+        """A block that writes and publishes. If it fails, the files at `addresses` that were not
+        published are deleted. The block may add to `addresses` until then."""
+        try:
+            yield
+        except BaseException as error:
+            # The first error is reported. Files that cannot be deleted here are reclaimed later.
+            with suppress(EbbtideError):
+                self._abandon(addresses, error)
+            raise
+
+    def _abandon(self, addresses: Collection[str], error: BaseException) -> None:
         """Deletes, after an error, the files at addresses that were not published.
 
         The registrations are ended first. Only the transaction that ended a registration knows that

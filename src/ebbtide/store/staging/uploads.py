@@ -9,13 +9,13 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from ebbtide.errors import Conflict, EbbtideError
+from ebbtide.errors import Conflict
 from ebbtide.escaping import shown
 from ebbtide.storage import Content
 from ebbtide.storage.base import chunks
@@ -105,7 +105,7 @@ class Uploads:
             # Checked here too, so that an error is reported before the bytes are sent.
             only_if.check(new.path, self._look(branch, new.path).entry)
         (address,), now = self._register(branch, 1)
-        with self._abandoning([address]):
+        with self._writes.abandoning([address]):
             entry = write_object(self._context, new, address, now)
             if only_if is None:
                 self._stage(branch, {entry.path: entry}, [], check)
@@ -166,7 +166,7 @@ class Uploads:
     ) -> list[Entry]:
         self._context.touch_owner()
         addresses, now = self._register(branch, size)
-        with self._abandoning(addresses):
+        with self._writes.abandoning(addresses):
             entries = write_objects(self._context, items, addresses, now, pool)
             # In the order of the items: of two with one path, the later one is staged.
             by_path = {entry.path: entry for entry in entries}
@@ -220,16 +220,6 @@ class Uploads:
             entries,
             lease_ttl=self._context.settings.lease_ttl,
         )
-
-    @contextmanager
-    def _abandoning(self, addresses: list[str]) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            # The first error is reported. Files that cannot be deleted here are reclaimed later.
-            with suppress(EbbtideError):
-                self._writes.abandon(addresses, error)
-            raise
 
 
 @dataclass(frozen=True, slots=True)
