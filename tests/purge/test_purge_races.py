@@ -528,3 +528,14 @@ def test_a_commit_that_outlives_its_repository_leaves_no_file(
     assert caught.value.kind == "repository_not_found"
     assert data_files(repository, RANGES_PREFIX) == set()
     assert data_files(repository, "data/") == set()
+
+
+def test_an_upload_that_outlives_its_repository_leaves_no_file(
+    store: Store, repository: Repository
+) -> None:
+    """Its branch is gone with the repository, which is what the error says."""
+    late = OncePut("data/", lambda: purge(store, whole=True))
+    slow = with_storage(repository, FaultyStorage(repository.storage, before=late))
+    with pytest.raises(NotFound):
+        slow.objects.put("main", "a", b"1")
+    assert data_files(repository, "data/") == set()

@@ -147,11 +147,13 @@ class Writes:
         The registrations are ended first. Only the transaction that ended a registration knows that
         its address was not published, and cannot be any more. This is true even if the answer to a
         COMMIT was lost. Nothing is tried again, because another error is being handled. The
-        reclaimer deletes files that stay behind or arrive late. If the error says that the
-        repository was deleted, nothing was published, and no reclaimer will come: all are deleted.
+        reclaimer deletes files that stay behind or arrive late. If the database refused, and the
+        repository was deleted meanwhile, nothing was published, and no reclaimer will come: all are
+        deleted.
         """
         context = self._context
-        is_deleted = isinstance(error, NotFound) and error.kind == "repository_not_found"
+        is_refused = isinstance(error, EbbtideError) and not isinstance(error, Failed)
+        is_deleted = is_refused and self._is_deleted()
         with context.metadata.transaction() as tx:
             unpublished = give_up_writes(tx, context.repository_id, addresses)
             release(
