@@ -132,6 +132,7 @@ KINDS: Final[Mapping[str, str]] = {
     "schema_outdated": "a metadata database of an older version: upgrade it",
     "database_error": "the metadata database answered with an error",
     "spark_error": "the Spark job failed",
+    "lakefs_error": "a lakeFS server does not answer, or answers with an error",
     "archive_failed": "the archive for Spark's executors could not be written",
     "task_failed": "a step of a run failed unexpectedly",
     "worker_died": "the process of a run ended without a result",

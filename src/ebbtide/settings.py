@@ -109,6 +109,18 @@ class Settings(BaseSettings):
         description="The grace for Icechunk repositories. It must be longer than the longest "
         "session on them.",
     )
+    lakefs_endpoint: str | None = Field(
+        None, description="Address of the lakeFS server of repositories `lakefs:NAME`."
+    )
+    lakefs_access_key_id: str | None = Field(
+        None, description="Access key of the lakeFS user that runs ask as."
+    )
+    lakefs_secret_access_key: str | None = Field(
+        None, description="Secret of that access key.", repr=False
+    )
+    lakefs_local_path: str | None = Field(
+        None, description="The server's own directory for objects, if it keeps them in one."
+    )
     lease_ttl: Duration = Field(
         timedelta(hours=1),
         description="How long signed URLs and locators last, and a ref's former target stays."

@@ -11,6 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from ebbtide.cli.command import Cli
+from ebbtide.cli.elsewhere import (
+    ASKED,
+    always_quarantined,
+    is_elsewhere,
+    open_elsewhere,
+    require_not_quiet,
+)
 from ebbtide.cli.parsing import parse_date
 from ebbtide.cli.progress import StepProgress
 from ebbtide.durations import parse_duration
@@ -22,25 +29,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ebbtide.formats.base import RepositoryFormat
-    from ebbtide.formats.icechunk.repository import IcechunkRepository
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engine import Engine
     from ebbtide.gc.options import RunOptions
     from ebbtide.gc.spark.session import Launched
-    from ebbtide.retention.expiry import Expiry
     from ebbtide.settings import Settings
 
 
-ASKED: Final = "asked"
 NO_QUARANTINE: Final = "none"
 ASKED_PERIOD: Final = timedelta(days=7)
 """The quarantine of a sweep that asks before it begins."""
 
 SMALL_DATABASE_BYTES: Final = 32 * 2**20
 """The size of a database with some hundred thousand files, or ten thousand commits."""
-
-ICECHUNK: Final = "icechunk:"
-"""The prefix of the path or URL of an Icechunk repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +83,18 @@ def open_collector(
     progress = cli.progress
     cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
     chosen = NO_SPARK if reading else master
-    short = not is_icechunk(repository) and _is_small(cli)
+    short = not is_elsewhere(repository) and _is_small(cli)
     engine = make_engine(cli.settings, chosen, progress, conf=conf, starting=starting, short=short)
 
     from ebbtide.gc.options import RunOptions, parse_mode, parse_sizes
 
     found: RepositoryFormat
-    if is_icechunk(repository):
-        settings, sessions = cli.settings, cli.settings.icechunk_grace
-        found = open_icechunk(repository, settings, run_dir=run_dir, quiet=quiet)
+    sessions: timedelta | None
+    if is_elsewhere(repository):
+        settings = cli.settings
+        found, sessions = open_elsewhere(repository, settings, run_dir=run_dir, quiet=quiet)
     else:
-        _require_not_quiet(quiet=quiet)
+        require_not_quiet(quiet=quiet)
         settings, sessions = cli.store.settings, None
         found = cli.collected(repository)
     options = RunOptions.of(
@@ -106,18 +108,9 @@ def open_collector(
         sizes=None if sizes is None else parse_sizes(sizes),
         inventory=inventory,
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
-        quarantine=_period(found, quarantine),
+        quarantine=_period(found, quarantine or always_quarantined(repository)),
     )
     return _run_of(cli, found, engine, options)
-
-
-def _require_not_quiet(*, quiet: bool) -> None:
-    if quiet:
-        raise InvalidInput(
-            "invalid_argument",
-            "--quiet-repository is only for Icechunk repositories: leave it out. Ebbtide knows the "
-            "users of its own repositories",
-        )
 
 
 def _run_of(cli: Cli, found: RepositoryFormat, engine: Engine, options: RunOptions) -> Run:
@@ -168,33 +161,6 @@ def _period(found: RepositoryFormat, quarantine: str | None) -> timedelta | None
             return None
         raise
     return ASKED_PERIOD if quarantine == ASKED else parse_duration(quarantine)
-
-
-def is_icechunk(repository: str) -> bool:
-    """Whether a name is that of an Icechunk repository."""
-    return repository.startswith(ICECHUNK)
-
-
-def open_icechunk(
-    repository: str,
-    settings: Settings,
-    *,
-    run_dir: str | None = None,
-    quiet: bool = False,
-    expiry: Expiry | None = None,
-) -> IcechunkRepository:
-    """Returns the Icechunk repository of `icechunk:PATH` or `icechunk:URL`."""
-    from ebbtide.formats.icechunk.repository import IcechunkRepository
-    from ebbtide.storage import open_storage
-
-    return IcechunkRepository(
-        open_storage(repository.removeprefix(ICECHUNK)),
-        name=repository,
-        settings=settings,
-        run_dir=None if run_dir is None else open_storage(run_dir),
-        quiet=quiet,
-        expiry=expiry,
-    )
 
 
 def make_engine(

@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm
+from ebbtide.cli.elsewhere import is_elsewhere
 from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.output import Output
 from ebbtide.cli.progress import StepProgress
@@ -64,7 +65,7 @@ CollectedArgument = Annotated[
     str,
     typer.Argument(
         metavar="REPO",
-        help="Name of the repository, or icechunk:PATH or icechunk:URL.",
+        help="Name of the repository; icechunk:PATH or icechunk:URL; lakefs:NAME.",
         show_default=False,
         autocompletion=completing.repositories,
     ),
@@ -174,12 +175,12 @@ class Cli:
                 )
 
     def repository(self, name: str) -> Repository:
-        """Returns the repository of a name. Raises InvalidInput for an Icechunk repository."""
-        if name.startswith("icechunk:"):
+        """Returns the repository of a name. Raises InvalidInput for one that is not of a store."""
+        if is_elsewhere(name):
             raise InvalidInput(
                 "invalid_argument",
                 f"{name} is not a repository of a store, and this command is only for those: use "
-                "'expire', 'explain' or 'gc plan|sweep|run|runs|show'",
+                "'explain' or 'gc', and 'expire' for Icechunk",
             )
         return self.store.repository(name)
 

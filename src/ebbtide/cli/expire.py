@@ -10,8 +10,9 @@ import typer
 
 from ebbtide.cli import documents
 from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import is_icechunk, make_engine, open_icechunk
+from ebbtide.cli.collecting import make_engine
 from ebbtide.cli.command import Cli, YesOption, command
+from ebbtide.cli.elsewhere import is_icechunk, open_icechunk
 from ebbtide.cli.gc import MasterOption
 from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.policies import read_policy_file

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ebbtide.cli.collecting import is_icechunk, open_icechunk
 from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.elsewhere import is_elsewhere, open_elsewhere
 from ebbtide.cli.gc import GraceOption, RunDirOption
 from ebbtide.cli.policies import rules_of
 from ebbtide.durations import parse_duration
@@ -90,9 +91,10 @@ def _open(
     from ebbtide.gc.options import RunOptions
 
     found: RepositoryFormat
-    if is_icechunk(repository):
-        settings, sessions = cli.settings, cli.settings.icechunk_grace
-        found = open_icechunk(repository, settings, run_dir=run_dir)
+    sessions: timedelta | None
+    if is_elsewhere(repository):
+        settings = cli.settings
+        found, sessions = open_elsewhere(repository, settings, run_dir=run_dir)
     else:
         context = cli.repository(repository).context
         settings, sessions = cli.store.settings, None

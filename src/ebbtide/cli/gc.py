@@ -13,7 +13,7 @@ import typer
 
 from ebbtide.cli import completing, documents
 from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import ASKED, Run, open_collector
+from ebbtide.cli.collecting import Run, open_collector
 from ebbtide.cli.command import (
     Cli,
     CollectedArgument,
@@ -23,6 +23,7 @@ from ebbtide.cli.command import (
     command,
     group,
 )
+from ebbtide.cli.elsewhere import ASKED
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.interrupting import SWEPT, command_line, planning_told, sweep_told
 from ebbtide.cli.summary import show_summary

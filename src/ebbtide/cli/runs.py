@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ebbtide.cli.collecting import is_icechunk, open_collector
+from ebbtide.cli.collecting import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, command
 from ebbtide.cli.documents import instant
+from ebbtide.cli.elsewhere import is_elsewhere
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.gc import RunDirOption
 from ebbtide.cli.summary import show_summary
@@ -114,7 +115,7 @@ def show_run(
 def _removed(cli: Cli, repository: str) -> RunReport | None:
     """Returns the run that deleted a gone repository as a whole, or None. Only the record of this
     run is left of the repository."""
-    if is_icechunk(repository):
+    if is_elsewhere(repository):
         return None
     removal = cli.store.catalog.find_removed(repository)
     if removal is None or removal.finished_at is None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbtide.cli.collecting import is_icechunk
 from ebbtide.cli.command import Cli
+from ebbtide.cli.elsewhere import is_elsewhere
 from ebbtide.cli.interrupting import command_line
 from ebbtide.escaping import escaped
 from ebbtide.ids import instant_of
@@ -70,7 +70,7 @@ def made_by() -> tuple[str, str]:
 def place_of(cli: Cli, repository: str) -> Pairs:
     """Returns the lines with the repository and its store."""
     found = [("repository", repository)]
-    if not is_icechunk(repository):
+    if not is_elsewhere(repository):
         directory = cli.store.directory
         where = "the database of EBBTIDE_DATABASE_URL" if directory is None else str(directory)
         found.append(("store", where))

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ebbtide.cli.collecting import is_icechunk, open_collector
+from ebbtide.cli.collecting import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.elsewhere import is_elsewhere, is_icechunk
 from ebbtide.cli.gc import (
     GraceOption,
     InventoryDateOption,
@@ -80,7 +81,8 @@ def what_if(
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
     with run.progress:
         found = run.collector.what_if(policies)
-    price = cli.store.settings.price_gb_month
+    settings = cli.settings if is_elsewhere(repository) else cli.store.settings
+    price = settings.price_gb_month
     document = found.to_json(policy, price)
     cli.output.answer(document, lambda: _show(cli, found, policy, price))
 

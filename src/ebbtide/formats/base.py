@@ -386,6 +386,13 @@ class RepositoryFormat(Protocol):
         """Reads the metadata in one snapshot. A format that cannot tell whether a young commit is
         still needed keeps all commits since `cutoff`."""
 
+    def used_unseen(self, candidates: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Yields addresses that clients can read, although no commit and no reading names them
+        (PROTECTED_SCHEMA). It need not name others than `candidates`, whose tables have the columns
+        `address` and `size_bytes`. Called after a reading; a format whose metadata names everything
+        yields nothing.
+        """
+
     def resolve(self, expression: str) -> str:
         """Returns the id of the commit for an expression such as `main~2` or the first digits of an
         id. Names of refs and whole ids do not come here. Raises NotFound `ref_not_found`."""

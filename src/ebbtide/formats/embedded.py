@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, Final
+
+import pyarrow as pa
 
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import Clocks, Fencing, Guard, Identity, RunHold, unguarded
@@ -174,6 +176,11 @@ class EmbeddedRepository:
         with self._metadata.snapshot(scans=True) as tx:
             settings = promised(tx, self._context.settings)
             yield EmbeddedReading(tx, self._repository_id, settings, opened_at)
+
+    def used_unseen(self, candidates: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Yields nothing: the database names everything that can be read."""
+        del candidates
+        return iter(())
 
     def resolve(self, expression: str) -> str:
         """Returns the commit of an expression, as `store.revisions` does. Raises NotFound

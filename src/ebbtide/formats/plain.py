@@ -9,7 +9,7 @@ the embedded store, which has a database.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final
@@ -183,6 +183,11 @@ class PlainRepository:
         info = None if self._run_dir is not None else self.storage.head(written)
         stored = host if info is None else self._clock.storage_time(info.last_modified)
         return Clocks(host=host, database=host, storage=stored)
+
+    def used_unseen(self, candidates: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Yields nothing: the metadata names everything that can be read."""
+        del candidates
+        return iter(())
 
     def resolve(self, expression: str) -> str:
         """Raises NotFound `ref_not_found`: there are no expressions."""

@@ -122,7 +122,7 @@ class RunOptions:
             reason = "the longest lease and the allowed clock skew"
         else:
             default = grace_min = sessions
-            reason = "how long a session may last"
+            reason = "how long clients may use what no ref names"
         return cls(
             grace=default if grace is None else grace,
             grace_min=grace_min,

@@ -139,6 +139,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "storage_unconditional",
         "database_error",
         "spark_error",
+        "lakefs_error",
         "task_failed",
         "worker_died",
         "interrupted",

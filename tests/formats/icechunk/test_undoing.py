@@ -15,7 +15,7 @@ import zarr
 from icechunk import IcechunkError, Repository
 
 from ebbtide.errors import Conflict, NotFound
-from ebbtide.formats.icechunk.reopening import HOLDS_ADDRESS, read_holds, write_holds
+from ebbtide.formats.holds import HOLDS_ADDRESS, read_holds, write_holds
 from ebbtide.formats.icechunk.state import load_repo, snapshot_files
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions

@@ -12,13 +12,11 @@ are made from the snapshots' files.
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
-from ebbtide.errors import Conflict, NotFound, Refused
 from ebbtide.formats.icechunk.ids import id_bytes
 from ebbtide.formats.icechunk.layout import load_snapshot
 from ebbtide.formats.icechunk.repo import NO_PARENT, ListedSnapshot, RepoFile
@@ -27,9 +25,6 @@ from ebbtide.formats.icechunk.tables import decode, encode
 from ebbtide.model import EPOCH
 from ebbtide.storage import Storage
 
-HOLDS_ADDRESS: Final = "_ebbtide/gc/reopened.json"
-WRITES_MAX: Final = 20
-"""How often to try to write while other writers are faster."""
 BACK: Final = "restored by an undo, or released by an expiry that took long"
 
 
@@ -76,55 +71,6 @@ def listable(
             return found
         for name in orphans:
             del found[name]
-
-
-def read_holds(storage: Storage, now: datetime) -> dict[str, datetime]:
-    """Returns until when each restored snapshot is held, without holds that have ended.
-
-    Raises Refused `plan_corrupt` if the file is not as it was written: then the holds are unknown.
-    """
-    return _read_holds(storage, now)[0]
-
-
-def _read_holds(storage: Storage, now: datetime) -> tuple[dict[str, datetime], str | None]:
-    """Returns the holds, and the version of their file; None if there is no file."""
-    try:
-        data, version = storage.get_versioned(HOLDS_ADDRESS)
-        found = json.loads(data)
-        holds = {name: datetime.fromisoformat(until) for name, until in found.items()}
-    except NotFound:
-        return {}, None
-    except (ValueError, AttributeError, TypeError) as error:
-        raise Refused(
-            "plan_corrupt",
-            f"{storage.url}/{HOLDS_ADDRESS} is not as it was written ({error}): restore it from a "
-            "backup, or delete it if no snapshot that an undo restored is needed",
-        ) from error
-    return {name: until for name, until in holds.items() if until > now}, version
-
-
-def write_holds(
-    storage: Storage, snapshot_ids: Collection[str], *, until: datetime, now: datetime
-) -> None:
-    """Holds snapshots until `until`, and keeps the holds of others that are added meanwhile.
-
-    Raises Refused `plan_corrupt`, and Conflict `object_changed` or `object_exists` if other writers
-    were faster each time.
-    """
-    for attempt in range(1, WRITES_MAX + 1):
-        held, version = _read_holds(storage, now)
-        held |= dict.fromkeys(snapshot_ids, until)
-        content = {name: end.isoformat() for name, end in sorted(held.items())}
-        data = json.dumps(content, indent=1).encode()
-        try:
-            if version is None:
-                storage.put(HOLDS_ADDRESS, data, create_only=True)
-            else:
-                storage.replace(HOLDS_ADDRESS, data, version=version)
-            return
-        except Conflict:
-            if attempt == WRITES_MAX:
-                raise
 
 
 def _packed(found: ListedSnapshot) -> str:

@@ -21,13 +21,14 @@ from ebbtide.formats.base import (
     RunHold,
     unguarded,
 )
+from ebbtide.formats.holds import read_holds, write_holds
 from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2, write_record
 from ebbtide.formats.icechunk.guards import RefsGuard, RepoGuard, changed, check_unreached
 from ebbtide.formats.icechunk.layout import IcechunkLayout, is_directory
 from ebbtide.formats.icechunk.mixed import check_unmixed
 from ebbtide.formats.icechunk.reading import IcechunkReading
 from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, check_spelling
-from ebbtide.formats.icechunk.reopening import listable, read_holds, records_of, write_holds
+from ebbtide.formats.icechunk.reopening import listable, records_of
 from ebbtide.formats.icechunk.repo import REPO_ADDRESS, Edit, RepoFile, write_repo
 from ebbtide.formats.icechunk.state import (
     SnapshotHistory,

@@ -45,7 +45,7 @@ from ebbtide.gc.relations.inventory import POINTERS
 from ebbtide.gc.relations.inventory_report import InventoryReport
 from ebbtide.gc.relations.listing import InventoryListing, ListedFiles
 from ebbtide.gc.relations.mark import Mark, required_of
-from ebbtide.gc.relations.protected import protected_of, write_protected
+from ebbtide.gc.relations.protected import protected_of, write_protected, write_unseen
 from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.gc.steps import Steps
 from ebbtide.retention import Policy
@@ -160,7 +160,7 @@ class _Planning:
             read = self._read_all(listed, index)
         else:
             read = self._read_changes(listed, index, earlier.run)
-        result = self._subtract(read)
+        read, result = self._subtract_all(read)
         whole = read.listed.total
         if earlier is not None:
             whole = whole.or_more(earlier.left)
@@ -192,7 +192,7 @@ class _Planning:
 
     def _outlook(self, read: _Read, basis: Basis) -> UnwrittenPlan:
         try:
-            result = self._subtract(read)
+            _, result = self._subtract_all(read)
         finally:
             self.engine.forget()
         return UnwrittenPlan(basis, result.counts, total_by_group(result.candidates))
@@ -307,6 +307,22 @@ class _Planning:
             untraced=read.roots.untraced + read.recalled.unsettled + read.back,
             purged=read.roots.purged,
         )
+
+    def _subtract_all(self, read: _Read) -> tuple[_Read, Subtracted]:
+        """Finds the candidates, without those that only the format can find in use. Raises as
+        `_subtract` does."""
+        result = self._subtract(read)
+        unseen = write_unseen(
+            self.repository, self.folder, result.candidates, name="uncommitted/unseen"
+        )
+        if not unseen:
+            return read, result
+        # Whoever reads the folder must not take the first result for candidates.
+        parts = (*result.candidates, *result.remaining, *result.settled)
+        names = [part.name for part in parts if part.name is not None]
+        self.folder.storage.delete([self.folder.address(name) for name in names])
+        read = replace(read, protected=read.protected + unseen)
+        return read, self._subtract(read)
 
     def _subtract(self, read: _Read) -> Subtracted:
         """Finds the candidates. Raises Refused `missing_tree`, `missing_node` or `missing_object`

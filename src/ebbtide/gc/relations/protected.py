@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ebbtide.arrow import texts
-from ebbtide.formats.base import Reading
+from ebbtide.arrow import make_schema, texts
+from ebbtide.formats.base import Reading, RepositoryFormat
 from ebbtide.gc.parts import Part, PartRows, parquet_writer, read_batches
 from ebbtide.gc.relations.inventory import JUDGED_SCHEMA, judged_by
 from ebbtide.gc.relations.keys import with_keys
@@ -21,6 +21,7 @@ from ebbtide.gc.runs import RunFolder
 
 ASKED_AT_ONCE: Final = 2_000
 """The number of addresses in one query of the metadata."""
+SIZED_SCHEMA: Final = make_schema(("address", pa.string()), ("size_bytes", pa.int64()))
 PROTECTED_ROWS_PER_PART: Final = 100_000
 """The most rows in a part: some 2 MB, since half of an address is random."""
 
@@ -58,6 +59,15 @@ def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str)
         if writing is not None:
             writing.result()
     return writer.finish()
+
+
+def write_unseen(
+    repository: RepositoryFormat, folder: RunFolder, candidates: Iterable[Part], *, name: str
+) -> list[Part]:
+    """Writes what `RepositoryFormat.used_unseen` finds for the rows of `candidates`, as
+    `write_protected` does."""
+    tables = read_batches(folder, candidates, SIZED_SCHEMA, rows_max=PROTECTED_ROWS_PER_PART)
+    return write_protected(folder, repository.used_unseen(tables), name=name)
 
 
 class _ProtectedWriter:

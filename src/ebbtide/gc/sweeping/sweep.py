@@ -32,7 +32,7 @@ from ebbtide.gc.planning.subtract import flagged, placed
 from ebbtide.gc.quarantine import Quarantine, keep_records
 from ebbtide.gc.relations.keys import KeyArray, rows_of
 from ebbtide.gc.relations.mark import Mark, write_trees
-from ebbtide.gc.relations.protected import protected_among, write_protected
+from ebbtide.gc.relations.protected import protected_among, write_protected, write_unseen
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder, TaskFiles
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.sweeping.outcomes import Outcomes, delete_parts, tally, write_todo
@@ -185,6 +185,9 @@ class Sweep:
             roots = reading.roots()
             unread = decide_behind(self.folder, roots, self.plan.commits, fenced.unread)
             protected = write_protected(self.folder, self._kept(reading), name=f"{name}/kept")
+        protected += write_unseen(
+            self.repository, self.folder, self.plan.candidates, name=f"{name}/unseen"
+        )
         protected += quarantine.held_back(
             self.repository.storage, self.folder, now=unread.now, name=f"{name}/kept"
         )

@@ -1,0 +1,242 @@
+"""The files of lakeFS's committed data: metaranges, which list ranges, and ranges of entries.
+
+The id of a file is a SHA-256 of its content. So each file is checked against the id by which it was
+asked for: keys, values and kind. Source: lakeFS, `pkg/graveler/committed` and
+`pkg/graveler/sstable`. Not for: the container of the files (`sstable`), or their addresses
+(`layout`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.formats.base import NODES_SCHEMA
+from ebbtide.formats.lakefs.columns import (
+    Bytes,
+    Entries,
+    Ints,
+    binary,
+    decode,
+    digest_stream,
+    varints,
+)
+from ebbtide.formats.lakefs.sstable import DamagedError, Table, read_table
+
+RANGES: Final = b"ranges"
+METARANGES: Final = b"metaranges"
+
+_TYPE: Final = b"type"
+_WRITTEN_LAST: Final = frozenset({b"min_key", b"max_key", b"count", b"estimated_size_bytes"})
+"""Properties that the writer sets when the id is made already."""
+
+_VARINT, _BYTES = 0, 2
+_PADDING: Final = 16
+"""Bytes behind the last message. A number has ten at most."""
+_ADDRESS, _SIZE, _CHECKSUM, _ADDRESS_TYPE = 1, 3, 4, 6
+"""Fields of the message `Entry`."""
+_MAX_KEY, _COUNT = 2, 4
+"""Fields of the message `RangeData`."""
+_BY_PREFIX, _RELATIVE, _FULL = 0, 1, 2
+_DATA_URL: Final = r"^.*/(?P<data>data/.*)$"
+_TYPES: Final = (_BY_PREFIX, _RELATIVE, _FULL)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Fields of many protobuf messages. A missing number is 0, and a missing text is empty."""
+
+    numbers: Mapping[int, Ints]
+    texts: Mapping[int, pa.LargeBinaryArray]
+
+
+def read_metarange(data: bytes, metarange_id: str) -> pa.Table:
+    """Returns the ranges of a metarange (NODES_SCHEMA). The checksum of a range is its id.
+
+    Raises DamagedError if the file is not the metarange of that id.
+    """
+    entries = _read(data, metarange_id, METARANGES)
+    values = _values(entries)
+    found = _parse(values, numbers=[_COUNT], texts=[_MAX_KEY])
+    if not pc.all(pc.equal(found.texts[_MAX_KEY], entries.keys), min_count=0).as_py():
+        raise DamagedError("a range's last key differs from its place")
+    ids = _texts(values.identities())
+    return pa.Table.from_arrays([ids, ids, pa.array(found.numbers[_COUNT])], schema=NODES_SCHEMA)
+
+
+def read_range(data: bytes, range_id: str, *, namespaces: Sequence[str]) -> pa.StringArray:
+    """Returns the addresses of a range's entries, in the order of their paths. An address in the
+    storage namespace is relative to it; any other is a URL.
+
+    Raises DamagedError if the file is not the range of that id.
+    """
+    values = _values(_read(data, range_id, RANGES))
+    found = _parse(values, numbers=[_ADDRESS_TYPE], texts=[_ADDRESS])
+    types = found.numbers[_ADDRESS_TYPE]
+    if not np.isin(types, _TYPES).all():
+        raise DamagedError("an entry has an unknown type of address")
+    return relative(_texts(found.texts[_ADDRESS]), types, namespaces)
+
+
+def read_entries(data: bytes, range_id: str, *, namespaces: Sequence[str]) -> pa.Table:
+    """Returns the entries of a range: `path`, `address`, `size_bytes`, `checksum`. Raises as
+    `read_range` does."""
+    entries = _read(data, range_id, RANGES)
+    found = _parse(_values(entries), numbers=[_ADDRESS_TYPE, _SIZE], texts=[_ADDRESS, _CHECKSUM])
+    types = found.numbers[_ADDRESS_TYPE]
+    addresses = relative(_texts(found.texts[_ADDRESS]), types, namespaces)
+    return pa.table(
+        {
+            "path": _texts(entries.keys),
+            "address": addresses,
+            "size_bytes": found.numbers[_SIZE],
+            "checksum": _texts(found.texts[_CHECKSUM]),
+        }
+    )
+
+
+def relative(addresses: pa.StringArray, types: Ints, namespaces: Sequence[str]) -> pa.StringArray:
+    """Returns addresses without the storage namespace, where they are in it. `namespaces` are the
+    ways in which a URL may begin with it, each ending in `/`.
+
+    Entries of old servers have no type: a URL is full there, anything else is relative. Of a URL
+    that begins in none of these ways only what comes from `data/` on is returned, if it has that:
+    the same namespace may have been named in yet another way, and ids of objects are never used
+    twice.
+    """
+    is_url = pc.match_substring(addresses, "://")
+    left = pc.or_(pa.array(types == _FULL), pc.and_(pa.array(types == _BY_PREFIX), is_url))
+    if not pc.any(left, min_count=0).as_py():
+        return addresses
+    found: Any = addresses
+    for namespace in namespaces:
+        is_inside = pc.and_(left, pc.starts_with(found, namespace))
+        found = pc.if_else(is_inside, pc.utf8_slice_codeunits(found, len(namespace)), found)
+        left = pc.and_not(left, is_inside)
+    behind = pc.struct_field(pc.extract_regex(found, _DATA_URL), "data")
+    found = pc.if_else(pc.and_(left, pc.is_valid(behind)), behind, found)
+    return cast("pa.StringArray", found)
+
+
+def read_messages(data: bytes, file_id: str) -> list[bytes]:
+    """Returns the messages in a range of a dump of refs. Raises DamagedError."""
+    found: Any = _values(_read(data, file_id, RANGES)).messages()
+    return list(found.to_pylist())
+
+
+def _read(data: bytes, file_id: str, kind: bytes) -> Entries:
+    """Returns the entries of a file that has this id and is of this kind."""
+    table = read_table(data)
+    entries = decode(table.blocks)
+    found = _id_of(table, entries)
+    if found != file_id:
+        raise DamagedError(f"its content has the id {found}")
+    if table.properties.get(_TYPE) != kind:
+        raise DamagedError(f"it is not one of lakeFS's {kind.decode()}")
+    return entries
+
+
+def _id_of(table: Table, entries: Entries) -> str:
+    digest = hashlib.sha256(digest_stream(entries))
+    own = {name: each for name, each in table.properties.items() if name not in _WRITTEN_LAST}
+    digest.update(b"\x04" + _number(len(own)))
+    for pair in sorted(own.items()):
+        for text in pair:
+            digest.update(b"\x01" + _number(len(text)) + text)
+    return digest.hexdigest()
+
+
+def _number(number: int) -> bytes:
+    """Returns a number as lakeFS's package `ident` writes it."""
+    return b"\x02\x08" + struct.pack(">q", number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The values of entries: where in `data` their identities and messages are."""
+
+    data: Bytes
+    identity_at: Ints
+    identity_sizes: Ints
+    at: Ints
+    ends: Ints
+
+    def identities(self) -> pa.LargeBinaryArray:
+        """Returns the identities."""
+        return binary(self.data, self.identity_at, self.identity_sizes)
+
+    def messages(self) -> pa.LargeBinaryArray:
+        """Returns the messages."""
+        return binary(self.data, self.at, self.ends - self.at)
+
+
+def _values(entries: Entries) -> _Values:
+    """Finds the parts of values. Each has its length before it, as Go writes signed numbers."""
+    data, starts, ends = _buffer(entries.values)
+    sizes, identity_at = varints(data, starts)
+    sizes >>= 1
+    behind = identity_at + sizes
+    if (behind >= ends).any():
+        raise DamagedError("a value is shorter than its parts")
+    message_sizes, message_at = varints(data, behind)
+    if (message_at + (message_sizes >> 1) != ends).any():
+        raise DamagedError("a value is not as long as its parts")
+    return _Values(data, identity_at, sizes, message_at, ends)
+
+
+def _parse(values: _Values, *, numbers: list[int], texts: list[int]) -> Fields:
+    """Reads fields of protobuf messages: in each turn one field of every message. Of a field that
+    comes twice the last counts. Raises DamagedError."""
+    data, count = values.data, len(values.at)
+    found = {number: np.zeros(count, np.int64) for number in numbers}
+    text_at = {number: np.zeros(count, np.int64) for number in texts}
+    text_sizes = {number: np.zeros(count, np.int64) for number in texts}
+    rows = np.flatnonzero(values.at < values.ends)
+    at, ends = values.at[rows], values.ends[rows]
+    while rows.size:
+        tags, place = varints(data, at)
+        kinds, fields = tags & 7, tags >> 3
+        is_bytes = kinds == _BYTES
+        if not (is_bytes | (kinds == _VARINT)).all():
+            raise DamagedError("a message has a field of an unknown kind")
+        sizes, place = varints(data, place)
+        at = np.where(is_bytes, place + sizes, place)
+        if (at > ends).any():
+            raise DamagedError("a field goes beyond its message")
+        for number, column in found.items():
+            chosen = (fields == number) & ~is_bytes
+            column[rows[chosen]] = sizes[chosen]
+        for number in texts:
+            chosen = (fields == number) & is_bytes
+            text_at[number][rows[chosen]] = place[chosen]
+            text_sizes[number][rows[chosen]] = sizes[chosen]
+        going = at < ends
+        rows, at, ends = rows[going], at[going], ends[going]
+    named = {number: binary(data, text_at[number], text_sizes[number]) for number in texts}
+    return Fields(found, named)
+
+
+def _buffer(column: pa.LargeBinaryArray) -> tuple[Bytes, Ints, Ints]:
+    """Returns the bytes of an array, with some behind the last, and where each element begins and
+    ends."""
+    _, offsets_buffer, data_buffer = column.buffers()
+    offsets = np.zeros(1, np.int64)
+    if len(column):
+        offsets = np.frombuffer(offsets_buffer, np.int64)[: len(column) + 1]
+    flat = np.frombuffer(data_buffer or b"", np.uint8)[: offsets[-1]]
+    return np.concatenate([flat, np.zeros(_PADDING, np.uint8)]), offsets[:-1], offsets[1:]
+
+
+def _texts(column: pa.LargeBinaryArray) -> pa.StringArray:
+    """Returns texts. Raises DamagedError if one is not UTF-8."""
+    try:
+        return cast("pa.StringArray", column.cast(pa.binary()).cast(pa.string()))
+    except pa.ArrowInvalid as error:
+        raise DamagedError(f"a text is not UTF-8: {error}") from error

@@ -1,0 +1,105 @@
+"""Looks, before each batch of deletes, whether the repository has changed so that a candidate may
+be needed again.
+
+lakeFS knows no closed commits: a branch, a tag, a revert or a merge can make the data of an expired
+commit live again at any time. The sweep cannot prevent it. It looks at the refs before each batch,
+reads what new commits have added, and stops before it deletes what they need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.arrow import texts
+from ebbtide.errors import Refused
+from ebbtide.formats.base import NODES_SCHEMA
+from ebbtide.formats.lakefs.layout import LakefsLayout, began_at
+from ebbtide.formats.lakefs.refs import commit_of, read_refs
+from ebbtide.formats.lakefs.server import LakefsServer
+from ebbtide.storage import Storage
+
+COMMITS_MAX: Final = 1_000
+"""The most new commits of one ref that are looked at before a batch."""
+
+
+@dataclass(slots=True)
+class RefsGuard:
+    """The guard of one sweep. `kept` are the commits that the fence has found to stay. Objects that
+    are younger than `cutoff` are no candidates.
+
+    An executor remembers what it has found harmless, until its task ends.
+    """
+
+    server: LakefsServer
+    storage: Storage
+    layout: LakefsLayout
+    kept: frozenset[str]
+    cutoff: datetime
+    _harmless: set[str] = field(default_factory=set)
+
+    def __call__(self) -> None:
+        """Raises Refused `repository_changed` to stop the sweep."""
+        for ref in read_refs(self.server):
+            if not self._is_harmless(ref.commit_id):
+                self._look_at(f"{ref.kind} {ref.name}", ref.commit_id)
+
+    def _is_harmless(self, commit_id: str) -> bool:
+        return commit_id in self.kept or commit_id in self._harmless
+
+    def _look_at(self, ref: str, head: str) -> None:
+        """Looks at the commits that a ref reaches, down to those that stay. These commits are new,
+        or had expired at the fence. An expired one is seen by the old objects that it adds."""
+        waiting, seen = [head], set[str]()
+        while waiting:
+            commit_id = waiting.pop()
+            if commit_id in seen or self._is_harmless(commit_id):
+                continue
+            seen.add(commit_id)
+            if len(seen) > COMMITS_MAX:
+                raise changed(f"{ref} has more than {COMMITS_MAX} commits that are new or expired")
+            commit = commit_of(self.server, commit_id)
+            parents = [commit_of(self.server, each).tree_id for each in commit.parent_ids]
+            old = self._old_objects(commit.tree_id, parents)
+            if old:
+                raise changed(f"{ref} has {old[0]} again, by commit {commit_id}")
+            waiting += commit.parent_ids
+        self._harmless |= seen
+
+    def _old_objects(self, tree_id: str, parents: list[str]) -> list[str]:
+        """Returns the objects that a tree has and its parents have not, without young ones."""
+        before = [self.layout.read_tree(self.storage, each, each) for each in parents]
+        known = pa.concat_tables([NODES_SCHEMA.empty_table(), *before])
+        now = self.layout.read_tree(self.storage, tree_id, tree_id)
+        added = self._objects(now, without=known)
+        gone = self._objects(known, without=now)
+        new = added.filter(pc.invert(pc.is_in(added, value_set=gone)))
+        return [address for address in texts(new) if not self._is_young(address)]
+
+    def _objects(self, nodes: pa.Table, *, without: pa.Table) -> pa.ChunkedArray[Any]:
+        """Returns the addresses in nodes that are not among others."""
+        is_other = pc.is_in(nodes.column("node_id"), value_set=without.column("node_id"))
+        rows = nodes.filter(pc.invert(is_other))
+        found = [
+            self.layout.read_node(self.storage, node_id, node_id, entry_count=count)
+            for node_id, _, count in zip(*(each.to_pylist() for each in rows.columns), strict=True)
+        ]
+        return pa.chunked_array(found, pa.string())
+
+    def _is_young(self, address: str) -> bool:
+        """Whether the object is in a partition that the server began within the grace, so that it
+        is no candidate, or is not below `data/`."""
+        kind = self.layout.classify(pa.array([address]))[0].as_py()
+        if kind != "object":
+            return True
+        opened_at = began_at(address.rpartition("/")[0], now=self.cutoff + timedelta(days=365))
+        return opened_at is not None and opened_at >= self.cutoff
+
+
+def changed(what: str) -> Refused:
+    """Returns the refusal `repository_changed`, for the caller to raise."""
+    return Refused("repository_changed", f"the repository changed meanwhile: {what}")

@@ -1,0 +1,146 @@
+"""The refs and commits of a lakeFS repository at one instant.
+
+The server dumps its commits, branches and tags, in this order, as metaranges whose entries are
+protobuf messages. A branch can have moved since its commits were dumped: such commits are asked
+for one by one. Source: lakeFS, `pkg/graveler/graveler.proto`. Not for: what stays (`reading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, Final
+
+from ebbtide.arrow import texts
+from ebbtide.errors import NotFound, Refused
+from ebbtide.escaping import shown
+from ebbtide.formats.lakefs.committed import read_messages
+from ebbtide.formats.lakefs.layout import LakefsLayout, refusing
+from ebbtide.formats.lakefs.server import LakefsServer
+from ebbtide.model import EPOCH, Commit, Ref
+from ebbtide.storage import Storage
+
+_FIRST_PARENT_FIRST: Final = 1
+"""The version of commits from which on the first parent is the one that the branch was at. In older
+ones it is the last."""
+_STRING, _INT32, _INT64, _MESSAGE = 9, 5, 3, 11
+"""Types of fields in a descriptor of protobuf."""
+_OPTIONAL, _REPEATED = 1, 3
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All commits and refs. The tree of a commit is its metarange; a commit without one has an
+    empty tree, "" for its id."""
+
+    commits: Mapping[str, Commit]
+    refs: tuple[Ref, ...]
+
+
+def read_history(server: LakefsServer, storage: Storage, layout: LakefsLayout) -> History:
+    """Reads the present refs, and all commits.
+
+    Raises Refused `missing_parent` if the server does not know a commit that a ref or another
+    commit names, and as `Layout.read_tree` does for the files of the dump; Failed `lakefs_error`.
+    """
+    dumped = server.dump()
+    messages = _messages(storage, layout, dumped.commits)
+    commits = {commit.commit_id: commit for commit in map(_commit, messages)}
+    refs = read_refs(server)
+    complete(server, commits, (ref.commit_id for ref in refs))
+    return History(commits, refs)
+
+
+def read_refs(server: LakefsServer) -> tuple[Ref, ...]:
+    """Returns the present branches and tags. Tags come last: one may be made of a branch that is
+    about to be deleted."""
+    branches = [Ref(name, "branch", head) for name, head in server.branches().items()]
+    return (*branches, *(Ref(name, "tag", head) for name, head in server.tags().items()))
+
+
+def complete(server: LakefsServer, commits: dict[str, Commit], heads: Iterable[str]) -> None:
+    """Adds to `commits` those that `heads` reach, and that are not in it. Raises as `commit_of`
+    does."""
+    waiting = [head for head in heads if head not in commits]
+    while waiting:
+        commit_id = waiting.pop()
+        if commit_id not in commits:
+            commits[commit_id] = commit_of(server, commit_id)
+            waiting += commits[commit_id].parent_ids
+
+
+def commit_of(server: LakefsServer, commit_id: str) -> Commit:
+    """Returns a commit by its id. Raises Refused `missing_parent`."""
+    try:
+        found = server.commit(commit_id)
+    except NotFound as error:
+        raise Refused(
+            "missing_parent",
+            f"the server names commit {shown(commit_id)}, and does not find it: a part of the "
+            "history is lost, or the server has to be asked again; run again",
+        ) from error
+    created_at = EPOCH + timedelta(seconds=found.created)
+    return _made(found.commit_id, found.parents, created_at, found.metarange_id, found.version)
+
+
+def _made(
+    commit_id: str,
+    parents: Iterable[str],
+    created_at: datetime,
+    metarange_id: str,
+    version: int,
+) -> Commit:
+    named = tuple(parents)
+    if version < _FIRST_PARENT_FIRST:
+        named = named[::-1]
+    return Commit(commit_id, named, created_at, metarange_id)
+
+
+def _messages(storage: Storage, layout: LakefsLayout, metarange_id: str) -> Iterator[bytes]:
+    """Yields the messages of a dump."""
+    ranges = layout.read_tree(storage, metarange_id, metarange_id)
+    for range_id in texts(ranges.column("node_id")):
+        address = layout.node_address(range_id)
+        with refusing(storage, address, what="tree"):
+            messages = read_messages(storage.get(address), range_id)
+        yield from messages
+
+
+def _commit(message: bytes) -> Commit:
+    read = _commit_data()()
+    read.ParseFromString(message)
+    at = read.creation_date
+    created_at = EPOCH + timedelta(seconds=at.seconds, microseconds=at.nanos // 1000)
+    return _made(read.id, read.parents, created_at, read.meta_range_id, read.version)
+
+
+@cache
+def _commit_data() -> Any:  # the class of a message, which protobuf makes
+    """Returns the class of the message `CommitData`, with the fields that are needed here."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    package = "ebbtide.lakefs"
+    file = descriptor_pb2.FileDescriptorProto(
+        name="ebbtide/lakefs.proto", package=package, syntax="proto3"
+    )
+    instant = file.message_type.add(name="Instant")
+    instant.field.add(name="seconds", number=1, type=_INT64, label=_OPTIONAL)
+    instant.field.add(name="nanos", number=2, type=_INT32, label=_OPTIONAL)
+    commit = file.message_type.add(name="CommitData")
+    add = commit.field.add
+    add(name="id", number=1, type=_STRING, label=_OPTIONAL)
+    add(
+        name="creation_date",
+        number=4,
+        type=_MESSAGE,
+        label=_OPTIONAL,
+        type_name=f".{package}.Instant",
+    )
+    add(name="meta_range_id", number=5, type=_STRING, label=_OPTIONAL)
+    add(name="parents", number=7, type=_STRING, label=_REPEATED)
+    add(name="version", number=8, type=_INT32, label=_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.CommitData"))

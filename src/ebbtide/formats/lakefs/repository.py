@@ -1,0 +1,268 @@
+"""A repository of a lakeFS server as the collector sees it.
+
+The server has refs and commits; its storage namespace has all files. What runs remember is under
+`_ebbtide/` in the namespace. lakeFS cannot close a commit, so that the fence only decides: the
+re-check behind it, and a look at the refs before each batch of deletes, find what is needed again.
+Not for: the API of lakeFS that `ebbtide serve` answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ebbtide.arrow import instants
+from ebbtide.clock import Clock
+from ebbtide.errors import InvalidInput, NotFound, Refused
+from ebbtide.formats.base import Fencing, Guard, Identity, RunHold
+from ebbtide.formats.holds import read_holds, write_holds
+from ebbtide.formats.lakefs.guards import RefsGuard
+from ebbtide.formats.lakefs.layout import COMMITTED_PREFIX, LakefsLayout
+from ebbtide.formats.lakefs.reading import LakefsReading
+from ebbtide.formats.lakefs.refs import History, read_history
+from ebbtide.formats.lakefs.restaged import restaged
+from ebbtide.formats.lakefs.rules import read_policy
+from ebbtide.formats.lakefs.server import LakefsServer
+from ebbtide.formats.lakefs.urls import LOCAL, Namespace
+from ebbtide.formats.lakefs.walk import LakefsWalk
+from ebbtide.formats.plain import PlainRepository
+from ebbtide.model import Commit
+from ebbtide.retention.decision import Roots
+from ebbtide.settings import Settings
+from ebbtide.storage import Storage, open_storage
+
+FORMAT_NAME: Final = "lakefs"
+TOKEN_TTL: Final = timedelta(hours=24)
+"""How long an address that a client got for an upload can be linked."""
+GRACE: Final = TOKEN_TTL + timedelta(hours=1)
+"""The shortest safe grace: with an hour for clocks, and for a commit that takes long."""
+CLOSED_FILE: Final = "closed.json"
+REPORT: Final = "report.json"
+PLAN: Final = "plan.json"
+SWEPT: Final = "swept"
+_UNIFIED_PREFIX: Final = "_lakefs/retention/gc/unified/"
+_SUMMARY: Final = "summary.json"
+
+
+def find_namespace(server: LakefsServer, local_path: str | None) -> Namespace:
+    """Asks the server where its files are. `local_path` is its directory for objects, if it keeps
+    them in one.
+
+    Raises as `LakefsServer.repository` does, and InvalidInput `invalid_setting` if the directory is
+    needed and not known.
+    """
+    url = server.repository().namespace
+    if not url.startswith(LOCAL):
+        return Namespace(url, url)
+    if local_path is None:
+        raise InvalidInput(
+            "invalid_setting",
+            f"EBBTIDE_LAKEFS_LOCAL_PATH is not set: the server keeps the objects of {server.name} "
+            "in a directory, the one that its setting blockstore.local.path names",
+            setting="lakefs_local_path",
+        )
+    return Namespace(url, f"{LOCAL}{local_path.rstrip('/')}/{url.removeprefix(LOCAL)}")
+
+
+class LakefsRepository(PlainRepository):
+    """A repository of a server. Made by `open_lakefs`."""
+
+    layout: LakefsLayout
+    landmark = f"{COMMITTED_PREFIX}dummy"
+
+    def __init__(
+        self,
+        server: LakefsServer,
+        namespace: Namespace,
+        storage: Storage,
+        *,
+        settings: Settings,
+        run_dir: Storage | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        # A repository that is made again under the same name has another namespace.
+        name = f"{FORMAT_NAME}:{server.name}"
+        identity = Identity(FORMAT_NAME, server.account.endpoint, namespace.url, name)
+        super().__init__(storage, identity, settings=settings, run_dir=run_dir, clock=clock)
+        self.layout = LakefsLayout(namespace.prefixes)
+        self.walk = LakefsWalk(storage, namespace.prefixes)
+        self._server = server
+        self._namespace = namespace
+        self._history = History({}, ())
+        self._cutoff = self.now()
+
+    def check_storage(self) -> None:
+        """Raises Refused `run_in_progress` while a run of lakeFS's own job has no summary."""
+        for folder in self.storage.list_prefixes(_UNIFIED_PREFIX):
+            if self.storage.head(f"{folder}{_SUMMARY}") is None and self._is_fresh(folder):
+                raise Refused(
+                    "run_in_progress",
+                    f"a run of lakeFS's own job is under way, or broke off within a day: "
+                    f"{self.storage.url}/{folder} has no {_SUMMARY}: wait for its end",
+                )
+
+    def _is_fresh(self, folder: str) -> bool:
+        newest = self.now() - TOKEN_TTL
+        return any(
+            date >= newest
+            for batch in self.storage.list(folder)
+            for date in instants(batch.column("last_modified"))
+        )
+
+    @contextmanager
+    def reading(self, cutoff: datetime) -> Iterator[LakefsReading]:
+        """Reads the whole repository anew. What is staged is read before the commits: an object
+        that is committed in between is then in one of both."""
+        self._cutoff = cutoff
+        policy = read_policy(self._server, self.storage)
+        folders = [self._address(url) for url in self._server.uncommitted()]
+        now = self.now()
+        self._history = read_history(self._server, self.storage, self.layout)
+        yield LakefsReading(
+            self.storage,
+            self._namespace,
+            self._history,
+            policy,
+            tuple(folders),
+            now,
+            self._closed,
+            read_holds(self.storage, now),
+        )
+
+    def _address(self, url: str) -> str:
+        """Returns the prefix of a folder in the namespace."""
+        found = self._namespace.relative(url.rstrip("/") + "/")
+        if found is None:
+            raise Refused(
+                "storage_foreign",
+                f"lakeFS wrote to {url}, which is outside of {self._namespace.url}: check its "
+                "configuration",
+            )
+        return found
+
+    def used_unseen(self, candidates: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Yields objects that were staged again with the bytes that their path has already."""
+        return restaged(
+            self._server, self.storage, self.layout, self._namespace, self._history, candidates
+        )
+
+    def record_run(
+        self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
+    ) -> None:
+        """Records the run in its own folder. After a sweep also where lakeFS's tools look for the
+        runs of its own job."""
+        super().record_run(run_id, state=state, run_path=run_path, plan_checksum=plan_checksum)
+        if state == SWEPT:
+            self._summarize(run_id)
+
+    def _summarize(self, run_id: str) -> None:
+        """Writes the summary of a sweep, in the form of lakeFS's job. There `num_deleted_objects`
+        counts what was marked; here, what is gone from its place."""
+        storage, prefix = self._runs()
+        report, plan = (
+            json.loads(storage.get(f"{prefix}{run_id}/{name}")) for name in (REPORT, PLAN)
+        )
+        summary = {
+            "run_id": run_id,
+            "success": True,
+            "first_slice": "",
+            "start_time": plan["started_at"],
+            "cutoff_time": plan["cutoff"],
+            "num_deleted_objects": report["deleted_count"] + report["quarantined_count"],
+        }
+        address = f"{_UNIFIED_PREFIX}{run_id}/{_SUMMARY}"
+        self.storage.put(address, json.dumps(summary).encode())
+
+    def resolve(self, expression: str) -> str:
+        """Returns the id of the commit for an expression of lakeFS, such as `main~2`. Raises
+        NotFound `ref_not_found`."""
+        try:
+            return self._server.commit(expression).commit_id
+        except NotFound as error:
+            raise NotFound("ref_not_found", error.message) from error
+
+    def address_at(self, ref: str, path: str) -> str:
+        """Returns the address of the object at a path of a ref."""
+        url = self._server.address_at(ref, path)
+        return self._namespace.relative(url) or url
+
+    def fence(
+        self,
+        hold: RunHold,
+        run_id: str,
+        choose: Callable[[Roots], Fencing],
+        *,
+        cutoff: datetime,
+    ) -> None:
+        """Decides anew which commits expire, and records them for an undo. Nothing is closed."""
+        super().fence(hold, run_id, choose, cutoff=cutoff)
+        storage, prefix = self._runs()
+        rows = [_record(self._history.commits[each]) for each in sorted(self._closed)]
+        storage.put(f"{prefix}{run_id}/{CLOSED_FILE}", json.dumps(rows).encode())
+
+    def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
+        """Does nothing: lakeFS keeps the records of all commits. Raises Refused `lease_lost`."""
+        del run_id, commit_ids
+        hold.check()
+
+    def guard(self) -> Guard:
+        """Returns the check of refs and new commits before each batch."""
+        kept = frozenset(self._history.commits) - self._closed
+        return RefsGuard(self._server, self.storage, self.layout, kept, self._cutoff)
+
+    def check_undoable(self) -> None:
+        """Does nothing: runs of this format can be undone."""
+
+    def closed_by(self, run_id: str) -> list[dict[str, Any]]:
+        """Returns the commits whose data the run deleted."""
+        storage, prefix = self._runs()
+        try:
+            found: list[dict[str, Any]] = json.loads(storage.get(f"{prefix}{run_id}/{CLOSED_FILE}"))
+        except NotFound:
+            return []
+        return found
+
+    def reopen(
+        self,
+        hold: RunHold,
+        run_id: str,
+        commit_ids: Collection[str],
+        records: Sequence[Mapping[str, Any]],
+        *,
+        until: datetime,
+    ) -> int:
+        """Holds the commits until `until`. lakeFS reads them as soon as their files are there."""
+        del run_id, records
+        hold.check()
+        write_holds(self.storage, commit_ids, until=until, now=self.now())
+        return len(commit_ids)
+
+
+def _record(commit: Commit) -> dict[str, Any]:
+    return {
+        "commit_id": commit.commit_id,
+        "tree_id": commit.tree_id,
+        "tree_checksum": commit.tree_id,
+    }
+
+
+def open_lakefs(
+    server: LakefsServer,
+    *,
+    settings: Settings,
+    run_dir: str | None = None,
+) -> LakefsRepository:
+    """Opens a repository of a server. Raises as `find_namespace` and `Namespace.storage_url` do."""
+    namespace = find_namespace(server, settings.lakefs_local_path)
+    return LakefsRepository(
+        server,
+        namespace,
+        open_storage(namespace.storage_url),
+        settings=settings,
+        run_dir=None if run_dir is None else open_storage(run_dir),
+    )

@@ -1,0 +1,128 @@
+"""Objects that a branch reads although the server names them neither as committed nor as staged.
+
+Who uploads the bytes that a path has already stages a new object. For lakeFS that is no difference:
+its list of uncommitted objects leaves it out. But the branch reads the new object, and not the
+committed one. So a candidate is looked up wherever the head of a branch has an entry of its size:
+by path, or, where there are many, in the list of all objects of the branch.
+
+A server that keeps its objects in a directory also leaves out what clients have linked: their
+addresses do not begin with the name of its storage namespace. Of such a server all branches are
+listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.arrow import texts
+from ebbtide.errors import NotFound
+from ebbtide.formats.base import PROTECTED_SCHEMA
+from ebbtide.formats.lakefs.committed import read_entries
+from ebbtide.formats.lakefs.layout import LakefsLayout, refusing
+from ebbtide.formats.lakefs.refs import History
+from ebbtide.formats.lakefs.server import PAGE, LakefsServer
+from ebbtide.formats.lakefs.urls import LOCAL, Namespace
+from ebbtide.storage import Storage
+
+REASON: Final = "read by the branch, though not listed as uncommitted"
+AT_ONCE: Final = 16
+RANGES_HELD: Final = 10_000
+ROWS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Similar:
+    """The paths in a range whose entries have the size of a candidate, and how many entries the
+    range has."""
+
+    paths: tuple[str, ...]
+    count: int
+
+
+def restaged(
+    server: LakefsServer,
+    storage: Storage,
+    layout: LakefsLayout,
+    namespace: Namespace,
+    history: History,
+    candidates: Iterable[pa.Table],
+) -> Iterator[pa.Table]:
+    """Yields what branches read now at the paths where a candidate may be (PROTECTED_SCHEMA). That
+    is more than candidates. `candidates` have a column `size_bytes`.
+
+    Raises as `Layout.read_tree` and `Layout.read_node` do; Failed `lakefs_error`.
+    """
+    sizes = _sizes(candidates)
+    if not len(sizes):
+        return
+    lists_all = namespace.root.startswith(LOCAL)
+
+    @lru_cache(RANGES_HELD)
+    def similar(range_id: str) -> _Similar:
+        address = layout.node_address(range_id)
+        with refusing(storage, address, what="node"):
+            found = read_entries(storage.get(address), range_id, namespaces=layout.namespaces)
+        chosen = found.filter(pc.is_in(found.column("size_bytes"), value_set=sizes))
+        return _Similar(tuple(texts(chosen.column("path"))), found.num_rows)
+
+    rows: list[dict[str, Any]] = []
+    for branch in history.refs:
+        if branch.kind != "branch":
+            continue
+        commit = history.commits[branch.commit_id]
+        tree = layout.read_tree(storage, commit.tree_id, commit.tree_id)
+        urls: Iterator[str]
+        if lists_all:
+            urls = (url for _, url in server.view(branch.name))
+        else:
+            found = [similar(range_id) for range_id in texts(tree.column("node_id"))]
+            urls = _read_now(server, branch.name, found)
+        for url in urls:
+            address = namespace.relative(url)
+            if address is not None:
+                rows.append({"address": address, "reason": f"{REASON}: {branch.name}"})
+            if len(rows) >= ROWS:
+                yield _table(rows)
+                rows = []
+    if rows:
+        yield _table(rows)
+
+
+def _sizes(candidates: Iterable[pa.Table]) -> pa.Array[Any]:
+    """Returns the sizes of candidates, each once."""
+    found: pa.Array[Any] = pa.array([], pa.int64())
+    for table in candidates:
+        column: Any = table.column("size_bytes").drop_null().unique()
+        found = pa.concat_arrays([found, column.cast(pa.int64())]).unique()
+    return found
+
+
+def _read_now(server: LakefsServer, branch: str, found: list[_Similar]) -> Iterator[str]:
+    """Yields the URLs of the objects that a branch has now at these paths, and of others."""
+    paths = [path for each in found for path in each.paths]
+    if not paths:
+        return
+    if len(paths) * PAGE > sum(each.count for each in found) and len(paths) > AT_ONCE:
+        for _, url in server.view(branch):
+            yield url
+        return
+
+    def look_up(path: str) -> str | None:
+        try:
+            return server.address_at(branch, path)
+        except NotFound:
+            return None  # deleted on the branch: what it read before is committed
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from (url for url in pool.map(look_up, paths) if url is not None)
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=PROTECTED_SCHEMA)

@@ -1,0 +1,60 @@
+"""Which commits of a lakeFS repository stay: Ebbtide's policy beside the repository, or else
+lakeFS's own rules.
+
+lakeFS's rules count whole days, and say nothing of tags: its own job deletes what only tags name.
+Here tags keep their commits, unless a policy says otherwise. Source: lakeFS issue 1932.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from ebbtide.errors import InvalidInput, NotFound, Refused
+from ebbtide.formats.lakefs.server import LakefsServer, RulesAnswer
+from ebbtide.retention import Policy
+from ebbtide.storage import Storage
+
+POLICY_ADDRESS: Final = "_ebbtide/policy.json"
+
+
+def read_policy(server: LakefsServer, storage: Storage) -> Policy:
+    """Returns the policy.
+
+    Raises Refused `policy_not_found` if there are no rules: to delete nothing is the only answer
+    that cannot be wrong. Raises InvalidInput `invalid_policy`; Failed.
+    """
+    try:
+        written = json.loads(storage.get(POLICY_ADDRESS))
+    except NotFound:
+        rules = server.rules()
+        if rules is None:
+            raise Refused(
+                "policy_not_found",
+                f"no rules say what may go from {server.name}: set lakeFS's rules ('lakectl gc "
+                f"set-config'), or write a policy to {storage.url}/{POLICY_ADDRESS}",
+            ) from None
+        return of_days(rules)
+    except ValueError as error:
+        raise InvalidInput(
+            "invalid_policy", f"{storage.url}/{POLICY_ADDRESS} is no JSON: {error}"
+        ) from error
+    return Policy.parse(written)
+
+
+def of_days(rules: RulesAnswer) -> Policy:
+    """Returns lakeFS's rules as a policy. Raises InvalidInput `invalid_policy` for negative days,
+    which lakeFS accepts: they let go even what is not yet written."""
+    named = {"default": rules.default_days, **rules.branches}
+    negative = sorted(name for name, days in named.items() if days < 0)
+    if negative:
+        raise InvalidInput(
+            "invalid_policy", f"lakeFS's rule of {negative[0]!r} has negative days: set it again"
+        )
+    branches = {name: _rule(days) for name, days in rules.branches.items()}
+    return Policy.parse({"default": _rule(rules.default_days), "branches": branches})
+
+
+def _rule(days: int) -> Any:
+    # Of no day only the head is left, which always stays.
+    return f"{days}d" if days else {"keep_last": 1}

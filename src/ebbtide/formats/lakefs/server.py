@@ -1,0 +1,271 @@
+"""What a lakeFS server answers about one repository, by its own Python client.
+
+Picklable: executors ask too. Each process has one client for each server. Not for: what lies in the
+storage namespace (`committed`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from ebbtide.errors import Failed, InvalidInput, NotFound
+from ebbtide.escaping import shown
+
+PAGE: Final = 1000
+"""The most items that the server puts in one answer."""
+POLL_SECONDS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+"""The waits before the next question after a task; the last one is repeated."""
+TASK_SECONDS: Final = 1200.0
+"""How long a task of the server may take, as in lakeFS's own job."""
+REQUEST_SECONDS: Final = 120.0
+_NOT_FOUND: Final = 404
+_DENIED: Final = (401, 403)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A server and the keys of a user."""
+
+    endpoint: str
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedRefs:
+    """Where a dump of commits, branches and tags lies: ids of metaranges, "" for none."""
+
+    commits: str
+    branches: str
+    tags: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswer:
+    """A commit, as the server answers it. `created` counts seconds since 1970."""
+
+    commit_id: str
+    parents: tuple[str, ...]
+    created: int
+    metarange_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RulesAnswer:
+    """lakeFS's own rules: days for branches, and for all others."""
+
+    default_days: int
+    branches: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryAnswer:
+    """A repository. `namespace` is the URL of its files, ending in `/`."""
+
+    name: str
+    namespace: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class LakefsServer:
+    """One repository of a server.
+
+    All methods raise Failed `lakefs_error` if the server does not answer, or answers with an error.
+    """
+
+    account: Account
+    name: str
+
+    def repository(self) -> RepositoryAnswer:
+        """Raises NotFound `repository_not_found`."""
+        with self._asking(f"the repository {shown(self.name)}", missing="repository_not_found"):
+            found = _client(self.account).repositories_api.get_repository(self.name)
+        namespace = found.storage_namespace.rstrip("/") + "/"
+        return RepositoryAnswer(found.id, namespace, found.creation_date)
+
+    def rules(self) -> RulesAnswer | None:
+        """Returns lakeFS's own rules, or None."""
+        try:
+            with self._asking("the rules", missing="policy_not_found"):
+                # The client cannot parse rules without branches, which the server answers as null.
+                api = _client(self.account).repositories_api
+                answer = api.get_gc_rules_with_http_info(self.name, _preload_content=False)
+                found = json.loads(answer.raw_data)
+                listed = found.get("branches") or []
+                branches = {each["branch_id"]: each["retention_days"] for each in listed}
+                default = int(found["default_retention_days"])
+        except NotFound:
+            return None
+        if len(branches) < len(listed):
+            raise InvalidInput(
+                "invalid_policy",
+                f"a branch has two of lakeFS's rules in {self.name}: set the rules again",
+            )
+        return RulesAnswer(default, branches)
+
+    def dump(self) -> DumpedRefs:
+        """Has the server write all commits, and then all branches and tags, to the namespace.
+
+        Commits of deleted branches are in it too, which no other answer has.
+        """
+        with self._asking("a dump of refs"):
+            api = _client(self.account).repositories_api
+            task = api.dump_submit(self.name)
+            done = _awaited("the dump of refs", lambda: _of_dump(api, self.name, task.id))
+        refs = done.refs
+        return DumpedRefs(
+            refs.commits_meta_range_id, refs.branches_meta_range_id, refs.tags_meta_range_id
+        )
+
+    def branches(self) -> dict[str, str]:
+        """Returns the heads of all branches, hidden ones too: name to commit id."""
+        api = _client(self.account).branches_api
+        with self._asking("the branches"):
+            return {
+                each.id: each.commit_id
+                for each in _pages(
+                    lambda after: api.list_branches(
+                        self.name, after=after, amount=PAGE, show_hidden=True
+                    )
+                )
+            }
+
+    def tags(self) -> dict[str, str]:
+        """Returns all tags: name to commit id."""
+        api = _client(self.account).tags_api
+        with self._asking("the tags"):
+            return {
+                each.id: each.commit_id
+                for each in _pages(lambda after: api.list_tags(self.name, after=after, amount=PAGE))
+            }
+
+    def commit(self, commit_id: str) -> CommitAnswer:
+        """Returns a commit, by any expression. Raises NotFound `commit_not_found`."""
+        with self._asking(f"commit {shown(commit_id)}", missing="commit_not_found"):
+            found = _client(self.account).commits_api.get_commit(self.name, commit_id)
+        return CommitAnswer(
+            found.id,
+            tuple(found.parents),
+            found.creation_date,
+            found.meta_range_id,
+            0 if found.version is None else found.version,
+        )
+
+    def uncommitted(self) -> list[str]:
+        """Has the server write the addresses of all uncommitted objects. Returns the URLs of the
+        folders that the files are in."""
+        from lakefs_sdk import PrepareGCUncommittedRequest
+
+        folders, token = list[str](), None
+        with self._asking("the uncommitted objects"):
+            api = _client(self.account).internal_api
+            while True:
+                asked = PrepareGCUncommittedRequest(continuation_token=token)
+                found = api.prepare_garbage_collection_uncommitted(self.name, asked)
+                if found.gc_uncommitted_location:
+                    folders.append(found.gc_uncommitted_location)
+                token = found.continuation_token
+                if not token:
+                    return folders
+
+    def address_at(self, ref: str, path: str) -> str:
+        """Returns the URL of the object that a ref has at a path. Raises NotFound
+        `object_not_found`."""
+        with self._asking(f"{shown(path)} of {shown(ref)}", missing="object_not_found"):
+            api = _client(self.account).objects_api
+            found = api.stat_object(self.name, ref, path, user_metadata=False)
+        return str(found.physical_address)
+
+    def view(self, branch: str) -> Iterator[tuple[str, str]]:
+        """Yields paths and URLs of all objects of a branch, committed and staged."""
+        api = _client(self.account).objects_api
+        with self._asking(f"the objects of {shown(branch)}"):
+            for each in _pages(
+                lambda after: api.list_objects(
+                    self.name, branch, after=after, amount=PAGE, user_metadata=False
+                )
+            ):
+                yield each.path, each.physical_address
+
+    @contextmanager
+    def _asking(self, what: str, *, missing: str | None = None) -> Iterator[None]:
+        """Raises errors of the client as ours. A 404 is `missing`, where that may be an answer."""
+        from lakefs_sdk.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        where = f"lakeFS at {self.account.endpoint}"
+        try:
+            yield
+        except ApiException as error:
+            if error.status == _NOT_FOUND and missing is not None:
+                raise NotFound(missing, f"{where} does not find {what}") from error
+            hint = ": check its keys and their permissions" if error.status in _DENIED else ""
+            raise Failed(
+                "lakefs_error",
+                f"{where} answered {error.status} when asked for {what}{hint} ({_reason(error)})",
+            ) from error
+        except HTTPError as error:
+            raise Failed(
+                "lakefs_error", f"{where} does not answer when asked for {what}: {error}"
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise Failed(
+                "lakefs_error", f"{where} answered something unknown when asked for {what}: {error}"
+            ) from error
+
+
+@cache
+def _client(account: Account) -> Any:  # lakefs_sdk has no types
+    from lakefs_sdk import Configuration
+    from lakefs_sdk.client import LakeFSClient
+
+    configuration = Configuration(
+        host=f"{account.endpoint.rstrip('/')}/api/v1",
+        username=account.access_key_id,
+        password=account.secret_access_key,
+    )
+    return LakeFSClient(configuration)
+
+
+def _pages(ask: Callable[[str], Any]) -> Iterator[Any]:
+    """Yields the items of all pages."""
+    after = ""
+    while True:
+        page = ask(after)
+        yield from page.results
+        if not page.pagination.has_more:
+            return
+        after = page.pagination.next_offset
+
+
+def _of_dump(api: Any, name: str, task_id: str) -> Any | None:
+    """Returns the status of a dump that has ended, or None."""
+    found = api.dump_status(name, task_id)
+    if found.error:
+        raise Failed("lakefs_error", f"lakeFS could not dump the refs of {name}: {found.error}")
+    return found if found.done else None
+
+
+def _awaited(what: str, ask: Callable[[], Any | None]) -> Any:
+    """Asks for a task until it has ended."""
+    began = time.monotonic()
+    waits = iter(POLL_SECONDS)
+    while (found := ask()) is None:
+        if time.monotonic() - began > TASK_SECONDS:
+            raise Failed("lakefs_error", f"{what} took more than {TASK_SECONDS:.0f} s: try again")
+        time.sleep(next(waits, POLL_SECONDS[-1]))
+    return found
+
+
+def _reason(error: Any) -> str:
+    """Returns the first line of what the server said."""
+    text = str(error.body or error.reason or "").strip()
+    return text.splitlines()[0][:200] if text else "no reason"

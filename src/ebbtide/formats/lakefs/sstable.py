@@ -1,0 +1,139 @@
+"""The container of lakeFS's committed data: a sorted string table in RocksDB's block format.
+
+A file has data blocks, an index of them, properties, and a footer. Each block may be packed with
+Snappy, and has a checksum. Source: RocksDB, "BlockBasedTable Format"; Pebble's package `sstable`
+writes it for lakeFS. Not for: the meaning of keys and values (`ranges`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import google_crc32c
+import pyarrow as pa
+
+_FOOTER_BYTES: Final = 53
+_MAGIC: Final = bytes.fromhex("f7cff485b741e288")
+_CRC32C: Final = 1
+_TRAILER_BYTES: Final = 5
+"""Behind each block: one byte for how it is packed, and its checksum."""
+_PLAIN, _SNAPPY = 0, 1
+_SNAPPY_GROWS_MAX: Final = 24
+"""Snappy's shortest element for 64 bytes has three. A block that claims to grow more is damaged."""
+_SNAPPY_SMALL: Final = 64
+_MASK_DELTA: Final = 0xA282EAD8
+_UINT32: Final = 0xFFFFFFFF
+_VARINT_BITS_MAX: Final = 63
+_INDEX_TYPE: Final = b"rocksdb.block.based.table.index.type"
+_TWO_LEVELS: Final = 2
+_PROPERTIES: Final = b"rocksdb.properties"
+_OWN: Final = b"rocksdb."
+_Bytes = bytes | memoryview
+
+
+class DamagedError(ValueError):
+    """A file is not what its format says. The message says what is wrong, without the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The data blocks of a file, unpacked, in the order of their keys, and the properties that its
+    writer has set."""
+
+    blocks: list[bytes]
+    properties: dict[bytes, bytes]
+
+
+def read_table(data: bytes) -> Table:
+    """Reads a file. Raises DamagedError if it is no table, or if a block has another checksum.
+
+    No block is unpacked to more than Snappy can make of it.
+    """
+    try:
+        view = memoryview(data)
+        meta_at, index_at = _footer(data)
+        meta = dict(_entries(_block(view, *meta_at)))
+        properties = dict(_entries(_block(view, *_handle(meta[_PROPERTIES]))))
+        handles = [value for _, value in _entries(_block(view, *index_at))]
+        if int.from_bytes(properties[_INDEX_TYPE], "little") == _TWO_LEVELS:
+            inner = (_block(view, *_handle(each)) for each in handles)
+            handles = [value for block in inner for _, value in _entries(block)]
+        blocks = [_block(view, *_handle(each)) for each in handles]
+    except (IndexError, KeyError, struct.error) as error:
+        raise DamagedError(f"it is no table of lakeFS: {error!r}") from error
+    own = {name: each for name, each in properties.items() if not name.startswith(_OWN)}
+    return Table(blocks, own)
+
+
+def _footer(data: bytes) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns where the blocks with the names of other blocks and with the index are."""
+    footer = data[-_FOOTER_BYTES:]
+    if len(footer) < _FOOTER_BYTES or footer[-len(_MAGIC) :] != _MAGIC or footer[0] != _CRC32C:
+        raise DamagedError("it does not end as a table of lakeFS does")
+    meta_offset, place = _varint(footer, 1)
+    meta_size, place = _varint(footer, place)
+    index_offset, place = _varint(footer, place)
+    index_size, place = _varint(footer, place)
+    return (meta_offset, meta_size), (index_offset, index_size)
+
+
+def _block(data: memoryview, offset: int, size: int) -> bytes:
+    """Returns a block, unpacked."""
+    end = offset + size
+    if end + _TRAILER_BYTES > len(data):
+        raise DamagedError(f"a block ends at {end}, behind the end of the file")
+    crc = google_crc32c.value(bytes(data[offset : end + 1]))
+    masked = ((crc >> 15 | crc << 17) + _MASK_DELTA) & _UINT32
+    if masked != struct.unpack_from("<I", data, end + 1)[0]:
+        raise DamagedError(f"the block at {offset} has another checksum")
+    kind, packed = data[end], data[offset:end]
+    if kind == _PLAIN:
+        return bytes(packed)
+    if kind != _SNAPPY:
+        raise DamagedError(f"the block at {offset} is packed in an unknown way ({kind})")
+    unpacked_size, _ = _varint(packed, 0)
+    if unpacked_size > _SNAPPY_GROWS_MAX * size + _SNAPPY_SMALL:
+        raise DamagedError(f"the block at {offset} claims {unpacked_size} bytes of {size}")
+    try:
+        return bytes(pa.decompress(packed, unpacked_size, codec="snappy", asbytes=True))
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedError(f"the block at {offset} cannot be unpacked: {error}") from error
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yields keys and values of a block, one by one. Only for the few entries of blocks that are
+    no data."""
+    restarts = struct.unpack_from("<I", block, len(block) - 4)[0]
+    end, place, key = len(block) - 4 * (restarts + 1), 0, b""
+    while place < end:
+        shared, place = _varint(block, place)
+        unshared, place = _varint(block, place)
+        size, place = _varint(block, place)
+        value_at = place + unshared
+        if shared > len(key) or value_at + size > end:
+            raise DamagedError("an entry goes beyond its block")
+        key = key[:shared] + block[place:value_at]
+        place = value_at + size
+        yield key, block[value_at:place]
+
+
+def _handle(value: bytes) -> tuple[int, int]:
+    """Returns offset and size of a block."""
+    offset, place = _varint(value, 0)
+    return offset, _varint(value, place)[0]
+
+
+def _varint(data: _Bytes, place: int) -> tuple[int, int]:
+    """Returns a number of seven bits a byte, and the place behind it."""
+    found = shift = 0
+    while shift <= _VARINT_BITS_MAX:
+        byte = data[place]
+        place += 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return found, place
+        shift += 7
+    raise DamagedError("a number has more than 64 bits")

@@ -1,0 +1,43 @@
+"""Names of repositories that are not of the store: what the command line says where one cannot be
+opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from ebbtide.cli.collecting import ASKED_PERIOD, _period
+from ebbtide.cli.elsewhere import always_quarantined, is_elsewhere, open_elsewhere
+from ebbtide.errors import InvalidInput
+from ebbtide.settings import Settings
+from tests.formats.lakefs.world import open_lakefs_world
+
+LAKEFS = {
+    "lakefs_endpoint": "http://lakefs.test",
+    "lakefs_access_key_id": "key",
+    "lakefs_secret_access_key": "secret",
+}
+
+
+def test_names() -> None:
+    assert is_elsewhere("icechunk:/data/x")
+    assert is_elsewhere("lakefs:x")
+    assert not is_elsewhere("lake")
+
+
+@pytest.mark.parametrize("missing", LAKEFS)
+def test_a_server_and_its_keys_must_be_named(missing: str) -> None:
+    settings = Settings(**{name: value for name, value in LAKEFS.items() if name != missing})
+    with pytest.raises(InvalidInput, match=f"EBBTIDE_{missing.upper()} is not set"):
+        open_elsewhere("lakefs:x", settings)
+
+
+def test_no_repository_of_a_server_is_quiet() -> None:
+    with pytest.raises(InvalidInput, match="only for Icechunk"):
+        open_elsewhere("lakefs:x", Settings(**LAKEFS), quiet=True)
+
+
+def test_sweeps_of_a_server_go_to_a_quarantine() -> None:
+    assert always_quarantined("lake") is None
+    with open_lakefs_world() as world:
+        assert _period(world.repository(), always_quarantined("lakefs:x")) == ASKED_PERIOD
+        assert _period(world.repository(), "none") is None

@@ -1,0 +1,290 @@
+"""Runs over the repository of a fake lakeFS server: what goes, what stays, and what is needed again
+after the plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from ebbtide.errors import InvalidInput
+from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
+from ebbtide.formats.lakefs.server import RulesAnswer
+from tests.formats.lakefs.fake import Entry, needed
+from tests.formats.lakefs.oracle import KnownCommit, active
+from tests.formats.lakefs.world import DAY, START, LakefsWorld, open_lakefs_world
+from tests.support.icechunk_lake import candidates
+from tests.support.randomized import randomized
+
+RULE = 7 * DAY
+
+
+@pytest.fixture
+def world() -> Iterator[LakefsWorld]:
+    with open_lakefs_world() as opened:
+        yield opened
+
+
+def old_commit(world: LakefsWorld, *, branch: str = "main") -> tuple[str, Entry]:
+    """A commit with an object that no later one has, older than the rules keep it."""
+    entry = world.state.upload(branch, "a", b"old")
+    commit_id = world.state.commit(branch)
+    world.grow_old()
+    world.state.upload(branch, "a", b"new")
+    world.state.commit(branch)
+    world.grow_old(RULE + DAY)
+    return commit_id, entry
+
+
+def test_what_only_an_expired_commit_has_goes(world: LakefsWorld) -> None:
+    _, entry = old_commit(world)
+    report = world.collector().plan()
+    assert report.error is None
+    assert set(candidates(report)) == {entry.address}
+    swept = world.collector().sweep(report.run_id)
+    assert (swept.state, swept.counts["deleted"].objects) == ("swept", 1)
+    assert entry.address not in world.objects()
+    assert world.collector().verify(swept.run_id).counts == {}
+
+
+def test_tags_keep_their_data_unless_a_policy_says_otherwise(world: LakefsWorld) -> None:
+    commit_id, entry = old_commit(world)
+    world.state.tags["v1"] = commit_id
+    assert not candidates(world.collector().plan())
+    policy = {"default": "7d", "tags": {"keep_within": "1d"}}
+    world.state.storage.put(POLICY_ADDRESS, json.dumps(policy).encode())
+    assert set(candidates(world.collector().plan())) == {entry.address}
+
+
+def test_a_commit_of_a_deleted_branch_stays_while_it_is_young(world: LakefsWorld) -> None:
+    world.state.branch("side", "main")
+    entry = world.state.upload("side", "s", b"s")
+    world.state.commit("side")
+    del world.state.branches["side"]
+    world.grow_old()
+    assert not candidates(world.collector().plan())
+    world.grow_old(RULE)
+    assert set(candidates(world.collector().plan())) == {entry.address}
+
+
+def test_what_is_staged_with_the_bytes_that_its_path_has_stays(world: LakefsWorld) -> None:
+    """The server does not name it as uncommitted; the branch reads it."""
+    world.state.upload("main", "a", b"same")
+    world.state.commit("main")
+    again = world.state.upload("main", "a", b"same")
+    assert world.state.uncommitted() == []
+    assert world.state.view("main")["a"] == again
+    world.grow_old()
+    assert not candidates(world.collector().plan())
+
+
+def test_of_many_such_paths_the_whole_branch_is_listed(world: LakefsWorld) -> None:
+    for number in range(40):
+        world.state.upload("main", f"f{number:02}", b"same")
+    world.state.commit("main")
+    again = [world.state.upload("main", f"f{number:02}", b"same") for number in range(40)]
+    world.grow_old()
+    assert not candidates(world.collector().plan())
+    assert {each.address for each in again} <= world.objects()
+
+
+def test_what_was_imported_from_outside_is_no_file_of_the_repository(world: LakefsWorld) -> None:
+    world.state.stage("main", "i", Entry("s3://other/x", 1, "e", is_full=True))
+    world.state.commit("main")
+    world.grow_old()
+    assert not candidates(world.collector().plan())
+
+
+def test_files_outside_of_data_are_never_candidates(world: LakefsWorld) -> None:
+    for address in ("linked/x", "_lakefs/unknown", "data", "dummy"):
+        world.state.storage.put(address, b"x")
+    world.grow_old()
+    assert not candidates(world.collector().plan())
+
+
+def test_without_rules_nothing_goes(world: LakefsWorld) -> None:
+    old_commit(world)
+    world.state.rules = None
+    report = world.collector().plan()
+    assert report.error is not None
+    assert report.error["kind"] == "policy_not_found"
+
+
+def test_negative_days_are_refused(world: LakefsWorld) -> None:
+    old_commit(world)
+    world.state.rules = RulesAnswer(7, {"main": -1})
+    with pytest.raises(InvalidInput, match="'main' has negative days"):
+        world.collector().plan()
+
+
+def test_while_lakefs_collects_nothing_goes(world: LakefsWorld) -> None:
+    old_commit(world)
+    folder = "_lakefs/retention/gc/unified/run1"
+    world.state.storage.put(f"{folder}/deleted/part.parquet", b"x")
+    report = world.collector().plan()
+    assert report.error is not None
+    assert report.error["kind"] == "run_in_progress"
+    world.state.storage.put(f"{folder}/summary.json", b"{}")
+    assert world.collector().plan().error is None
+
+
+def _commit_entry(world: LakefsWorld, entry: Entry) -> None:
+    world.state.stage("main", "b", entry)
+    world.state.commit("main")
+
+
+AGAIN: dict[str, Callable[[LakefsWorld, str, Entry], object]] = {
+    "branch": lambda world, commit_id, _: world.state.branch("again", commit_id),
+    "tag": lambda world, commit_id, _: world.state.tags.update(again=commit_id),
+    "hard reset": lambda world, commit_id, _: world.state.reset("main", commit_id),
+    "merge": lambda world, commit_id, _: world.state.merge("main", commit_id),
+    "revert": lambda world, _, __: world.state.revert("main", world.state.branches["main"].head),
+    "staged by its address": lambda world, _, entry: world.state.stage("main", "b", entry),
+    "committed by its address": lambda world, _, entry: _commit_entry(world, entry),
+}
+"""The moves by which the data of an expired commit is read again."""
+
+
+@pytest.mark.parametrize("move", AGAIN)
+def test_what_is_needed_again_after_the_plan_stays(world: LakefsWorld, move: str) -> None:
+    commit_id, entry = old_commit(world)
+    report = world.collector().plan()
+    assert set(candidates(report)) == {entry.address}
+    AGAIN[move](world, commit_id, entry)
+    swept = world.collector().sweep(report.run_id)
+    assert (swept.state, swept.counts["revived"].objects) == ("swept", 1)
+    assert entry.address in world.objects()
+
+
+@pytest.mark.parametrize("move", [each for each in AGAIN if each != "staged by its address"])
+def test_what_is_needed_again_during_the_deletes_stops_them(
+    world: LakefsWorld, move: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last look is right before a batch."""
+    commit_id, entry = old_commit(world)
+    report = world.collector().plan()
+    collector = world.collector()
+    forget = type(collector._repository).forget
+
+    def late(*given: object) -> None:
+        forget(*given)  # type: ignore[arg-type]
+        AGAIN[move](world, commit_id, entry)
+
+    monkeypatch.setattr(type(collector._repository), "forget", late)
+    stopped = collector.sweep(report.run_id)
+    assert stopped.state == "incomplete"
+    assert stopped.error is not None
+    assert "changed meanwhile" in stopped.error["message"]
+    assert entry.address in world.objects()
+    monkeypatch.undo()
+    again = world.collector().sweep(report.run_id)
+    assert (again.state, again.counts["revived"].objects) == ("swept", 1)
+    assert entry.address in world.objects()
+
+
+def test_commits_that_add_only_new_objects_do_not_stop_a_sweep(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, entry = old_commit(world)
+    report = world.collector().plan()
+    collector = world.collector()
+    forget = type(collector._repository).forget
+
+    def late(*given: object) -> None:
+        forget(*given)  # type: ignore[arg-type]
+        world.state.upload("main", "fresh", b"f")
+        world.state.commit("main")
+
+    monkeypatch.setattr(type(collector._repository), "forget", late)
+    assert collector.sweep(report.run_id).state == "swept"
+    assert entry.address not in world.objects()
+
+
+def test_an_undo_brings_the_data_back_and_holds_it(world: LakefsWorld) -> None:
+    _, entry = old_commit(world)
+    collector = world.collector(quarantine=7 * DAY)
+    run_id = collector.plan().run_id
+    assert collector.sweep(run_id).counts["quarantined"].objects == 1
+    assert entry.address not in world.objects()
+    assert world.collector().undo(run_id).state == "undone"
+    assert entry.address in world.objects()
+    assert not candidates(world.collector().plan())
+
+
+def test_a_sweep_leaves_a_summary_where_tools_of_lakefs_look(world: LakefsWorld) -> None:
+    old_commit(world)
+    run_id = world.collector().run().run_id
+    address = f"_lakefs/retention/gc/unified/{run_id}/summary.json"
+    summary = json.loads(world.state.storage.get(address))
+    assert (summary["run_id"], summary["success"]) == (run_id, True)
+    assert summary["num_deleted_objects"] == 1
+    assert world.collector().run().error is None
+
+
+@randomized("lakeFS repositories")
+def test_random_repositories(seed: int) -> None:
+    """What goes is exactly what the definition says."""
+    random = Random(seed)
+    with open_lakefs_world() as world:
+        for _ in range(random.randrange(5, 40)):
+            _step(world, random)
+            if random.random() < 0.5:
+                world.grow_old(timedelta(hours=random.randrange(1, 72)))
+        before = world.objects()
+        state = world.state
+        commits = {k: KnownCommit(each.parents, each.created) for k, each in state.commits.items()}
+        heads = [each.head for each in state.branches.values()]
+        kept = active(commits, heads, state.tags.values(), now=world.clock.now, days=RULE)
+        stays = needed(state, kept)
+        cutoff = world.clock.now - timedelta(hours=25)
+        young = {
+            key.removeprefix("repo/")
+            for key, stored in world.bucket.objects.items()
+            if stored.modified >= cutoff
+        }
+        report = world.collector().plan()
+        assert report.error is None
+        assert set(candidates(report)) == before - stays - young
+        assert world.collector().sweep(report.run_id).state == "swept"
+        assert stays & before <= world.objects()
+        for branch in world.state.branches:
+            assert {each.address for each in world.state.view(branch).values()} <= world.objects()
+
+
+def _step(world: LakefsWorld, random: Random) -> None:
+    state = world.state
+    branch = random.choice([*state.branches])
+    path = f"p{random.randrange(6)}"
+    kind = random.choice(("upload", "upload", "upload", "commit", "commit", "branch", "more"))
+    if kind == "upload":
+        state.upload(branch, path, b"x" * random.randrange(1, 4))
+    elif kind == "commit":
+        # Of a commit that is dated before its parent the definition keeps less than we do.
+        earliest = state.commits[state.branches[branch].head].created
+        dated = world.clock.now - DAY * random.choice((0, 0, 0, 5, 20))
+        state.commit(branch, dated=max(dated, earliest))
+    elif kind == "branch":
+        state.branch(f"b{random.randrange(4)}", random.choice([branch, *state.commits]))
+    else:
+        more: list[Callable[[], object]] = [
+            lambda: state.delete(branch, path),
+            lambda: state.tags.update({f"t{random.randrange(3)}": state.branches[branch].head}),
+            lambda: state.branches.pop(branch) if branch != "main" else None,
+            lambda: state.merge(branch, random.choice([*state.branches])),
+            lambda: state.revert(branch, random.choice([*state.commits])),
+            lambda: state.tags.clear(),
+        ]
+        random.choice(more)()
+
+
+def test_partitions_of_the_last_day_are_not_listed(world: LakefsWorld) -> None:
+    world.state.upload("main", "a", b"1")
+    world.grow_old()
+    world.state.upload("main", "a", b"2")
+    plan = world.collector().plan_of(world.collector().plan().run_id)
+    assert plan.young_slices == 1
+    assert plan.counts["listed"].objects == 1
+    assert world.clock.now > START

@@ -1,0 +1,291 @@
+"""Random histories on a real lakeFS server, by its own client: what goes is what the definition
+says, and every object of every commit that stays reads back.
+
+`EBBTIDE_TEST_LAKEFS` names a server, `http://KEY:SECRET@HOST:PORT`, that keeps its objects in a
+directory of this machine, `EBBTIDE_TEST_LAKEFS_PATH`. Without both these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import lakefs_sdk
+import pytest
+from lakefs_sdk.client import LakeFSClient
+from lakefs_sdk.exceptions import ApiException
+
+from ebbtide.clock import SystemClock
+from ebbtide.errors import Failed, NotFound
+from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository, find_namespace
+from ebbtide.formats.lakefs.server import Account, LakefsServer
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.settings import Settings
+from ebbtide.storage import open_storage
+from tests.formats.lakefs.oracle import KnownCommit, active
+from tests.support.engines import INLINE
+from tests.support.icechunk_lake import candidates
+from tests.support.randomized import randomized
+from tests.support.requirements import require_or_skip
+
+SERVER: Final = "EBBTIDE_TEST_LAKEFS"
+DIRECTORY: Final = "EBBTIDE_TEST_LAKEFS_PATH"
+AHEAD: Final = timedelta(days=30)
+"""So much later runs are: a server's clock cannot be set, and fresh objects never go."""
+DAYS: Final = 7
+GONE: Final = 410
+
+
+class LaterClock(SystemClock):
+    """Some days ahead, of the storage too."""
+
+    def host_now(self) -> datetime:
+        return super().host_now() + AHEAD
+
+    def storage_time(self, last_modified: datetime) -> datetime:
+        return super().storage_time(last_modified) + AHEAD
+
+
+class Lake:
+    """A new repository, and all commits that were made in it."""
+
+    def __init__(self) -> None:
+        address, path = os.environ.get(SERVER), os.environ.get(DIRECTORY)
+        if not address or not path:
+            require_or_skip("lakefs", f"{SERVER} and {DIRECTORY} name no lakeFS server")
+        parts = urlsplit(str(address))
+        endpoint = f"{parts.scheme}://{parts.hostname}:{parts.port}"
+        account = Account(endpoint, parts.username or "", parts.password or "")
+        self.name = f"t{secrets.token_hex(6)}"
+        self.path = str(path)
+        self.server = LakefsServer(account, self.name)
+        self.client = LakeFSClient(
+            lakefs_sdk.Configuration(
+                host=f"{endpoint}/api/v1",
+                username=account.access_key_id,
+                password=account.secret_access_key,
+            )
+        )
+        created = lakefs_sdk.RepositoryCreation(
+            name=self.name, storage_namespace=f"local://{self.name}"
+        )
+        self.client.repositories_api.create_repository(created)
+        rules = lakefs_sdk.GarbageCollectionRules(default_retention_days=DAYS, branches=[])
+        self.client.repositories_api.set_gc_rules(self.name, rules)
+        self.commits = {self.head("main")}
+
+    def collector(self, **options: Any) -> Collector:
+        settings = Settings(share_max=1.0)
+        namespace = find_namespace(self.server, self.path)
+        repository = LakefsRepository(
+            self.server,
+            namespace,
+            open_storage(namespace.storage_url),
+            settings=settings,
+            clock=LaterClock(),
+        )
+        chosen = RunOptions.of(settings, sessions=GRACE, patience=timedelta(0), **options)
+        return Collector(repository, engine=INLINE, options=chosen)
+
+    # What clients do
+
+    def upload(self, branch: str, path: str, data: bytes) -> None:
+        self.client.objects_api.upload_object(self.name, branch, path, content=data)
+
+    def link(self, branch: str, path: str, data: bytes) -> None:
+        """By an address of the server's, past the server."""
+        found = self.client.staging_api.get_physical_address(self.name, branch, path)
+        storage = open_storage(f"file://{self.path}/{self.name}")
+        address = found.physical_address.partition(f"/{self.name}/")[2]
+        storage.put(address, data)
+        self.client.staging_api.link_physical_address(
+            self.name,
+            branch,
+            path,
+            lakefs_sdk.StagingMetadata(staging=found, checksum="e" * 32, size_bytes=len(data)),
+        )
+
+    def copy(self, branch: str, path: str, to: str) -> None:
+        asked = lakefs_sdk.ObjectCopyCreation(src_path=path)
+        self.client.objects_api.copy_object(self.name, branch, to, asked)
+
+    def commit(self, branch: str, *, days_ago: int = 0) -> None:
+        now = datetime.now(UTC) + AHEAD - timedelta(days=days_ago)
+        earliest = self.client.commits_api.get_commit(self.name, branch).creation_date
+        date = max(int(now.timestamp()) - 5, earliest)
+        asked = lakefs_sdk.CommitCreation(message="m", date=date)
+        self.commits.add(self.client.commits_api.commit(self.name, branch, asked).id)
+
+    def head(self, branch: str) -> str:
+        return self.server.branches()[branch]
+
+    def note(self, branch: str) -> None:
+        """A head that another call has made."""
+        self.commits.add(self.head(branch))
+
+    # What clients read
+
+    def addresses(self, ref: str) -> set[str]:
+        found = set()
+        for _, url in self.server.view(ref):
+            found.add(url.partition(f"/{self.name}/")[2])
+        return found
+
+    def objects(self) -> set[str]:
+        storage = open_storage(f"file://{self.path}/{self.name}")
+        return {
+            str(address)
+            for batch in storage.list("data/")
+            for address in batch.column("address").to_pylist()
+        }
+
+    def known(self) -> dict[str, KnownCommit]:
+        known = {}
+        for commit_id in self.commits:
+            found = self.server.commit(commit_id)
+            created = datetime.fromtimestamp(found.created, UTC)
+            known[commit_id] = KnownCommit(found.parents, created)
+        return known
+
+    def kept(self) -> set[str]:
+        return active(
+            self.known(),
+            self.server.branches().values(),
+            self.server.tags().values(),
+            now=LaterClock().host_now(),
+            days=timedelta(days=DAYS),
+        )
+
+    def read_all(self, ref: str) -> dict[str, bytes]:
+        """Every object, by its own client."""
+        return {
+            path: bytes(self.client.objects_api.get_object(self.name, ref, path))
+            for path, _ in self.server.view(ref)
+        }
+
+
+@randomized("lakeFS histories on a server")
+def test_random_histories(seed: int) -> None:
+    random, lake = Random(seed), Lake()
+    for _ in range(random.randrange(10, 50)):
+        try:
+            _step(lake, random)
+        except ApiException as error:
+            assert 400 <= error.status < 500, error  # nothing to commit, or a conflict
+    kept = lake.kept()
+    branches = [*lake.server.branches()]
+    contents = {ref: lake.read_all(ref) for ref in (*kept, *branches)}
+    stays = set().union(*(lake.addresses(ref) for ref in (*kept, *branches)))
+    before = lake.objects()
+    assert stays <= before
+
+    report = lake.collector().plan()
+    assert report.error is None, report.error
+    planned = set(candidates(report))
+    assert planned <= before - stays
+    known = lake.known()
+    pairs = [(each, known[parent]) for each in known.values() for parent in each.parents]
+    if all(child.created >= parent.created for child, parent in pairs):
+        # A commit that is dated before its parent keeps more here than by the definition.
+        assert planned == before - stays
+    _step_safely(lake, random)
+    swept = lake.collector(quarantine=timedelta(days=1)).sweep(report.run_id)
+    assert swept.state == "swept", swept.error
+    for ref, content in contents.items():
+        if ref in kept:
+            assert lake.read_all(ref) == content
+    for branch in lake.server.branches():
+        lake.read_all(branch)
+
+
+def _step_safely(lake: Lake, random: Random) -> None:
+    """A client works on while the plan waits."""
+    branch = random.choice([*lake.server.branches()])
+    lake.upload(branch, "late", b"late")
+    lake.commit(branch)
+
+
+def _step(lake: Lake, random: Random) -> None:
+    client, name = lake.client, lake.name
+    branches = [*lake.server.branches()]
+    branch, path = random.choice(branches), f"d/p{random.randrange(6)}"
+    kind = random.choice(("upload", "upload", "upload", "link", "copy", "commit", "commit", "ref"))
+    if kind == "upload":
+        lake.upload(branch, path, b"x" * random.randrange(1, 4))
+    elif kind == "link":
+        lake.link(branch, path, random.randbytes(4))
+    elif kind == "copy":
+        lake.copy(branch, path, f"d/p{random.randrange(6)}")
+    elif kind == "commit":
+        lake.commit(branch, days_ago=random.choice((0, 0, 5, 20)))
+    else:
+        _step_ref(lake, random, client, name, branch, path)
+
+
+def _step_ref(
+    lake: Lake, random: Random, client: LakeFSClient, name: str, branch: str, path: str
+) -> None:
+    branches, commits = [*lake.server.branches()], sorted(lake.commits)
+    kind = random.randrange(8)
+    if kind == 0:
+        source = random.choice([branch, *commits])
+        made = lakefs_sdk.BranchCreation(name=f"b{random.randrange(5)}", source=source)
+        client.branches_api.create_branch(name, made)
+    elif kind == 1 and branch != "main":
+        client.branches_api.delete_branch(name, branch)
+    elif kind == 2:
+        made = lakefs_sdk.TagCreation(id=f"t{random.randrange(3)}", ref=branch)
+        client.tags_api.create_tag(name, made)
+    elif kind == 3:
+        client.objects_api.delete_object(name, branch, path)
+    elif kind == 4:
+        client.refs_api.merge_into_branch(name, random.choice(branches), branch)
+        lake.note(branch)
+    elif kind == 5:
+        asked = lakefs_sdk.RevertCreation(ref=random.choice(commits), parent_number=1)
+        client.branches_api.revert_branch(name, branch, asked)
+        lake.note(branch)
+    elif kind == 6:
+        client.experimental_api.hard_reset_branch(name, branch, random.choice(commits))
+    else:
+        for tag in lake.server.tags():
+            client.tags_api.delete_tag(name, tag)
+
+
+@pytest.fixture
+def lake() -> Lake:
+    return Lake()
+
+
+def test_an_expired_commit_reads_as_gone(lake: Lake) -> None:
+    lake.upload("main", "a", b"old")
+    lake.commit("main", days_ago=30)
+    old = lake.head("main")
+    lake.upload("main", "a", b"new")
+    lake.commit("main", days_ago=20)
+    lake.upload("main", "b", b"b")
+    lake.commit("main")
+    assert lake.collector().run().state == "swept"
+    with pytest.raises(ApiException) as caught:
+        lake.client.objects_api.get_object(lake.name, old, "a")
+    assert caught.value.status == GONE
+    # It goes on saying that the object is there.
+    assert lake.server.address_at(old, "a")
+
+
+def test_what_the_server_refuses_is_told(lake: Lake) -> None:
+    with pytest.raises(NotFound, match="does not find the repository"):
+        LakefsServer(lake.server.account, "none").repository()
+    with pytest.raises(NotFound, match="does not find commit"):
+        lake.server.commit("none")
+    wrong = Account(lake.server.account.endpoint, "wrong", "wrong")
+    with pytest.raises(Failed, match=r"answered 401.*check its keys"):
+        LakefsServer(wrong, lake.name).branches()
+    nobody = Account("http://127.0.0.1:9", "k", "s")
+    with pytest.raises(Failed, match="does not answer"):
+        LakefsServer(nobody, lake.name).branches()

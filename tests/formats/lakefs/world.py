@@ -1,0 +1,71 @@
+"""A repository of a fake lakeFS server over a bucket in memory, and its collector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository
+from ebbtide.formats.lakefs.urls import Namespace
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.options import RunOptions
+from ebbtide.settings import Settings
+from ebbtide.storage import open_storage
+from tests.formats.lakefs.fake import NAMESPACE, FakeLakefs, State
+from tests.support.engines import INLINE
+from tests.support.memory import Bucket, opened_in_memory
+from tests.support.memory_world import TruthfulClock
+
+START: Final = datetime(2030, 1, 1, tzinfo=UTC)
+DAY: Final = timedelta(days=1)
+SETTINGS: Final = Settings(share_max=1.0)
+
+
+@dataclass
+class LakefsWorld:
+    """A server, its clock, and the bucket with its files."""
+
+    clock: TruthfulClock
+    server: FakeLakefs
+    bucket: Bucket
+    engine: Engine = INLINE
+
+    @property
+    def state(self) -> State:
+        return self.server.state
+
+    def repository(self) -> LakefsRepository:
+        namespace = Namespace(NAMESPACE, NAMESPACE)
+        storage = open_storage(namespace.storage_url)
+        return LakefsRepository(
+            self.server, namespace, storage, settings=SETTINGS, clock=self.clock
+        )
+
+    def collector(self, **options: Any) -> Collector:
+        chosen = RunOptions.of(SETTINGS, sessions=GRACE, patience=timedelta(0), **options)
+        return Collector(self.repository(), engine=self.engine, options=chosen)
+
+    def objects(self) -> set[str]:
+        """The objects that are there."""
+        return {
+            key.removeprefix("repo/") for key in self.bucket.objects if key.startswith("repo/data/")
+        }
+
+    def grow_old(self, by: timedelta = 3 * DAY) -> None:
+        """Time passes, and the server begins a new partition."""
+        self.clock.advance(by)
+        self.state.rotate()
+
+
+@contextmanager
+def open_lakefs_world() -> Iterator[LakefsWorld]:
+    """A server with an empty repository."""
+    clock = TruthfulClock(START)
+    bucket = Bucket("lake", clock.host_now)
+    with opened_in_memory({"lake": bucket}):
+        storage = open_storage(NAMESPACE.rstrip("/"))
+        yield LakefsWorld(clock, FakeLakefs(storage, clock), bucket)
