@@ -453,6 +453,10 @@ class RepositoryFormat(Protocol):
         """Returns the check that executors make before each batch of deletes. Called after
         `forget`."""
 
+    def lost(self) -> str | None:
+        """Returns what needs a file again that is gone, in words, or None. Called after the
+        deletes. For formats whose fence cannot prevent it."""
+
     def check_undoable(self) -> None:
         """Raises InvalidInput `invalid_argument` if runs of this format cannot be undone."""
 

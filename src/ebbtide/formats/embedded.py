@@ -276,6 +276,10 @@ class EmbeddedRepository:
         """Returns the empty guard: the fence needs no further check."""
         return unguarded
 
+    def lost(self) -> str | None:
+        """Returns None: what the fence closed cannot be needed again."""
+        return None
+
     def check_undoable(self) -> None:
         """Does nothing: runs of this format can be undone."""
 

@@ -281,6 +281,10 @@ class PlainRepository:
         """Returns no check: what `forget` closed stays closed."""
         return unguarded
 
+    def lost(self) -> str | None:
+        """Returns None: what `forget` closed cannot be needed again."""
+        return None
+
     def check_undoable(self) -> None:
         """Raises InvalidInput `invalid_argument`: runs of this format cannot be undone."""
         raise InvalidInput(

@@ -7,12 +7,14 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 import pytest
 
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import RulesAnswer
+from ebbtide.gc.sweeping import outcomes, sweep
 from tests.formats.lakefs.fake import Entry, needed
 from tests.formats.lakefs.oracle import KnownCommit, active
 from tests.formats.lakefs.world import DAY, START, LakefsWorld, open_lakefs_world
@@ -182,6 +184,31 @@ def test_what_is_needed_again_during_the_deletes_stops_them(
     monkeypatch.undo()
     again = world.collector().sweep(report.run_id)
     assert (again.state, again.counts["revived"].objects) == ("swept", 1)
+    assert entry.address in world.objects()
+
+
+@pytest.mark.parametrize("move", [each for each in AGAIN if each != "staged by its address"])
+def test_what_is_needed_again_once_it_is_gone_is_told(
+    world: LakefsWorld, move: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can prevent it. An undo brings it back."""
+    commit_id, entry = old_commit(world)
+    collector = world.collector(quarantine=7 * DAY)
+    run_id = collector.plan().run_id
+    original = outcomes.delete_parts
+
+    def then(*given: Any, **named: Any) -> Any:
+        found = original(*given, **named)
+        AGAIN[move](world, commit_id, entry)
+        return found
+
+    monkeypatch.setattr(sweep, "delete_parts", then)
+    swept = collector.sweep(run_id)
+    assert swept.state == "incomplete"
+    assert swept.error is not None
+    assert f"has {entry.address}, which is gone" in swept.error["message"]
+    assert f"ebbtide gc undo lakefs:repo {run_id}" in swept.error["message"]
+    assert world.collector().undo(run_id).state == "undone"
     assert entry.address in world.objects()
 
 

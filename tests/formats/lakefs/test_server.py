@@ -1,8 +1,9 @@
 """Random histories on a real lakeFS server, by its own client: what goes is what the definition
 says, and every object of every commit that stays reads back.
 
-`EBBTIDE_TEST_LAKEFS` names a server, `http://KEY:SECRET@HOST:PORT`, that keeps its objects in a
-directory of this machine, `EBBTIDE_TEST_LAKEFS_PATH`. Without both these tests are skipped.
+`EBBTIDE_TEST_LAKEFS` names a server, `http://KEY:SECRET@HOST:PORT`. `EBBTIDE_TEST_LAKEFS_PLACE` is
+where it keeps its objects: a directory of this machine, or `s3://BUCKET/PREFIX`. Without both these
+tests are skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.support.randomized import randomized
 from tests.support.requirements import require_or_skip
 
 SERVER: Final = "EBBTIDE_TEST_LAKEFS"
-DIRECTORY: Final = "EBBTIDE_TEST_LAKEFS_PATH"
+PLACE: Final = "EBBTIDE_TEST_LAKEFS_PLACE"
 AHEAD: Final = timedelta(days=30)
 """So much later runs are: a server's clock cannot be set, and fresh objects never go."""
 DAYS: Final = 7
@@ -55,14 +56,17 @@ class Lake:
     """A new repository, and all commits that were made in it."""
 
     def __init__(self) -> None:
-        address, path = os.environ.get(SERVER), os.environ.get(DIRECTORY)
-        if not address or not path:
-            require_or_skip("lakefs", f"{SERVER} and {DIRECTORY} name no lakeFS server")
+        address, place = os.environ.get(SERVER), os.environ.get(PLACE)
+        if not address or not place:
+            require_or_skip("lakefs", f"{SERVER} and {PLACE} name no lakeFS server")
         parts = urlsplit(str(address))
         endpoint = f"{parts.scheme}://{parts.hostname}:{parts.port}"
         account = Account(endpoint, parts.username or "", parts.password or "")
         self.name = f"t{secrets.token_hex(6)}"
-        self.path = str(path)
+        self.place = str(place).rstrip("/")
+        self.is_remote = self.place.startswith("s3://")
+        url = f"{self.place}/{self.name}"
+        self.storage = open_storage(url if self.is_remote else f"file://{url}")
         self.server = LakefsServer(account, self.name)
         self.client = LakeFSClient(
             lakefs_sdk.Configuration(
@@ -71,9 +75,8 @@ class Lake:
                 password=account.secret_access_key,
             )
         )
-        created = lakefs_sdk.RepositoryCreation(
-            name=self.name, storage_namespace=f"local://{self.name}"
-        )
+        namespace = url if self.is_remote else f"local://{self.name}"
+        created = lakefs_sdk.RepositoryCreation(name=self.name, storage_namespace=namespace)
         self.client.repositories_api.create_repository(created)
         rules = lakefs_sdk.GarbageCollectionRules(default_retention_days=DAYS, branches=[])
         self.client.repositories_api.set_gc_rules(self.name, rules)
@@ -81,7 +84,7 @@ class Lake:
 
     def collector(self, **options: Any) -> Collector:
         settings = Settings(share_max=1.0)
-        namespace = find_namespace(self.server, self.path)
+        namespace = find_namespace(self.server, None if self.is_remote else self.place)
         repository = LakefsRepository(
             self.server,
             namespace,
@@ -100,9 +103,7 @@ class Lake:
     def link(self, branch: str, path: str, data: bytes) -> None:
         """By an address of the server's, past the server."""
         found = self.client.staging_api.get_physical_address(self.name, branch, path)
-        storage = open_storage(f"file://{self.path}/{self.name}")
-        address = found.physical_address.partition(f"/{self.name}/")[2]
-        storage.put(address, data)
+        self.storage.put(found.physical_address.partition(f"/{self.name}/")[2], data)
         self.client.staging_api.link_physical_address(
             self.name,
             branch,
@@ -137,10 +138,9 @@ class Lake:
         return found
 
     def objects(self) -> set[str]:
-        storage = open_storage(f"file://{self.path}/{self.name}")
         return {
             str(address)
-            for batch in storage.list("data/")
+            for batch in self.storage.list("data/")
             for address in batch.column("address").to_pylist()
         }
 

@@ -8,6 +8,7 @@ reads what new commits have added, and stops before it deletes what they need.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -44,14 +45,20 @@ class RefsGuard:
 
     def __call__(self) -> None:
         """Raises Refused `repository_changed` to stop the sweep."""
+        for address, why in self.revived():
+            raise changed(f"{why} has {address} again")
+
+    def revived(self) -> Iterator[tuple[str, str]]:
+        """Yields old objects that refs have again, and by which ref and commit they do. Raises
+        Refused `repository_changed` if a ref has too many new commits to look at."""
         for ref in read_refs(self.server):
             if not self._is_harmless(ref.commit_id):
-                self._look_at(f"{ref.kind} {ref.name}", ref.commit_id)
+                yield from self._look_at(f"{ref.kind} {ref.name}", ref.commit_id)
 
     def _is_harmless(self, commit_id: str) -> bool:
         return commit_id in self.kept or commit_id in self._harmless
 
-    def _look_at(self, ref: str, head: str) -> None:
+    def _look_at(self, ref: str, head: str) -> Iterator[tuple[str, str]]:
         """Looks at the commits that a ref reaches, down to those that stay. These commits are new,
         or had expired at the fence. An expired one is seen by the old objects that it adds."""
         waiting, seen = [head], set[str]()
@@ -65,9 +72,9 @@ class RefsGuard:
             commit = commit_of(self.server, commit_id)
             parents = [commit_of(self.server, each).tree_id for each in commit.parent_ids]
             old = self._old_objects(commit.tree_id, parents)
-            if old:
-                raise changed(f"{ref} has {old[0]} again, by commit {commit_id}")
+            yield from ((address, f"{ref}, by commit {commit_id},") for address in old)
             waiting += commit.parent_ids
+        # Whoever stops at the first object does not come here.
         self._harmless |= seen
 
     def _old_objects(self, tree_id: str, parents: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from ebbtide.arrow import instants
 from ebbtide.clock import Clock
 from ebbtide.errors import InvalidInput, NotFound, Refused
-from ebbtide.formats.base import Fencing, Guard, Identity, RunHold
+from ebbtide.formats.base import Fencing, Identity, RunHold
 from ebbtide.formats.holds import read_holds, write_holds
 from ebbtide.formats.lakefs.guards import RefsGuard
 from ebbtide.formats.lakefs.layout import COMMITTED_PREFIX, LakefsLayout
@@ -210,10 +210,17 @@ class LakefsRepository(PlainRepository):
         del run_id, commit_ids
         hold.check()
 
-    def guard(self) -> Guard:
+    def guard(self) -> RefsGuard:
         """Returns the check of refs and new commits before each batch."""
         kept = frozenset(self._history.commits) - self._closed
         return RefsGuard(self._server, self.storage, self.layout, kept, self._cutoff)
+
+    def lost(self) -> str | None:
+        """Looks at refs and new commits once more, for objects that are gone by now."""
+        for address, why in self.guard().revived():
+            if self.storage.head(address) is None:
+                return f"{why} has {address}, which is gone"
+        return None
 
     def check_undoable(self) -> None:
         """Does nothing: runs of this format can be undone."""

@@ -77,8 +77,21 @@ class Sweep:
             with self.steps("count"):
                 outcomes = tally(self.engine, self.folder, self._answers)
         except (Refused, Failed) as error:
+            self._check_lost(error.message)
             raise incomplete(error) from error
+        self._check_lost("all candidates were tried")
         return Swept(outcomes, len(fenced.forgettable | fenced.forgotten), untried)
+
+    def _check_lost(self, happened: str) -> None:
+        """Raises Incomplete if a file is needed again that this sweep has deleted, or moved."""
+        lost = self.repository.lost()
+        if lost is not None:
+            raise Incomplete(
+                "incomplete",
+                f"{happened}; but {lost}: 'ebbtide gc undo {self.plan.identity.repository_name} "
+                f"{self.plan.run_id}' brings it back from the quarantine. Without one, restore it "
+                "from a backup or from an older version of the object",
+            )
 
     def _prepare(self) -> tuple[Fenced, list[Part], bool]:
         """Does all steps before the first delete. Returns the decision at the fence, the parts to
