@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 from ebbtide.errors import NotFound
 from ebbtide.formats.lakefs.server import (
     Account,
-    CommitAnswer,
+    AnsweredCommit,
+    AnsweredRepository,
+    AnsweredRules,
     DumpedRefs,
     LakefsServer,
-    RepositoryAnswer,
-    RulesAnswer,
 )
 from ebbtide.model import EPOCH
 from ebbtide.storage import Storage
@@ -80,10 +80,10 @@ class FakeLakefs(LakefsServer):
     __slots__ = ("state",)
     state: State
 
-    def repository(self) -> RepositoryAnswer:
-        return RepositoryAnswer(self.name, NAMESPACE, 0)
+    def repository(self) -> AnsweredRepository:
+        return AnsweredRepository(self.name, NAMESPACE, 0)
 
-    def rules(self) -> RulesAnswer | None:
+    def rules(self) -> AnsweredRules | None:
         return self.state.rules
 
     def dump(self) -> DumpedRefs:
@@ -95,12 +95,12 @@ class FakeLakefs(LakefsServer):
     def tags(self) -> dict[str, str]:
         return dict(self.state.tags)
 
-    def commit(self, commit_id: str) -> CommitAnswer:
+    def commit(self, commit_id: str) -> AnsweredCommit:
         found = self.state.commits.get(self.state.resolve(commit_id))
         if found is None:
             raise NotFound("commit_not_found", commit_id)
         created = int((found.created - EPOCH).total_seconds())
-        return CommitAnswer(found.commit_id, found.parents, created, found.metarange_id, 1)
+        return AnsweredCommit(found.commit_id, found.parents, created, found.metarange_id, 1)
 
     def uncommitted(self) -> list[str]:
         return self.state.uncommitted()
@@ -122,7 +122,7 @@ class State:
     def __init__(self, storage: Storage, clock: ManualClock) -> None:
         self.storage = storage
         self.clock = clock
-        self.rules: RulesAnswer | None = RulesAnswer(7, {})
+        self.rules: AnsweredRules | None = AnsweredRules(7, {})
         self.commits: dict[str, FakeCommit] = {}
         self.tags: dict[str, str] = {}
         self.partition = self._partition()

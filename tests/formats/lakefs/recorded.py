@@ -7,11 +7,11 @@ from typing import Any
 
 from ebbtide.errors import NotFound
 from ebbtide.formats.lakefs.server import (
-    CommitAnswer,
+    AnsweredCommit,
+    AnsweredRepository,
+    AnsweredRules,
     DumpedRefs,
     LakefsServer,
-    RepositoryAnswer,
-    RulesAnswer,
 )
 from tests.formats.lakefs.fake import ACCOUNT
 
@@ -34,13 +34,13 @@ class RecordedServer(LakefsServer):
     def namespace(self) -> str:
         return str(self.expected["repository"]["storage_namespace"])
 
-    def repository(self) -> RepositoryAnswer:
-        return RepositoryAnswer(self.name, self.namespace, 0)
+    def repository(self) -> AnsweredRepository:
+        return AnsweredRepository(self.name, self.namespace, 0)
 
-    def rules(self) -> RulesAnswer:
+    def rules(self) -> AnsweredRules:
         rules = self.expected["rules"]
         branches = {each["branch_id"]: each["retention_days"] for each in rules["branches"]}
-        return RulesAnswer(rules["default_retention_days"], branches)
+        return AnsweredRules(rules["default_retention_days"], branches)
 
     def dump(self) -> DumpedRefs:
         dumped = self.expected["dump_refs"]
@@ -56,11 +56,11 @@ class RecordedServer(LakefsServer):
     def tags(self) -> dict[str, str]:
         return dict(self.expected["tags"])
 
-    def commit(self, commit_id: str) -> CommitAnswer:
+    def commit(self, commit_id: str) -> AnsweredCommit:
         found = self.expected["commits"].get(commit_id)
         if found is None:
             raise NotFound("commit_not_found", commit_id)
-        return CommitAnswer(
+        return AnsweredCommit(
             commit_id,
             tuple(found["parents"]),
             found["creation_date"],

@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
-from ebbtide.formats.lakefs.server import RulesAnswer
+from ebbtide.formats.lakefs.server import AnsweredRules
 from ebbtide.gc.sweeping import outcomes, sweep
 from tests.formats.lakefs.fake import Entry, needed
 from tests.formats.lakefs.oracle import KnownCommit, active
@@ -117,7 +117,7 @@ def test_without_rules_nothing_goes(world: LakefsWorld) -> None:
 
 def test_negative_days_are_refused(world: LakefsWorld) -> None:
     old_commit(world)
-    world.state.rules = RulesAnswer(7, {"main": -1})
+    world.state.rules = AnsweredRules(7, {"main": -1})
     with pytest.raises(InvalidInput, match="'main' has negative days"):
         world.collector().plan()
 

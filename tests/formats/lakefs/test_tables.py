@@ -15,7 +15,7 @@ import pytest
 
 from ebbtide.formats.lakefs.columns import KEY_BYTES_MAX, decode
 from ebbtide.formats.lakefs.committed import read_entries, read_metarange, read_range
-from ebbtide.formats.lakefs.sstable import DamagedError, read_table
+from ebbtide.formats.lakefs.sstable import DamagedTableError, read_table
 from ebbtide.formats.lakefs.walk import LakefsWalk
 from tests.formats.lakefs.tables import (
     MAGIC,
@@ -127,21 +127,21 @@ def test_a_damaged_table_is_refused_or_reads_the_same(seed: int) -> None:
         changed[first : first + 50] = changed[second : second + 50]
     try:
         found = read_range(bytes(changed), name, namespaces=[NAMESPACE])
-    except DamagedError:
+    except DamagedTableError:
         return
     assert found == intact
 
 
 @randomized("lakeFS tables, damaged")
 def test_a_damaged_block_is_refused(seed: int) -> None:
-    """Behind its checksum: whatever the bytes are, no error but DamagedError."""
+    """Behind its checksum: whatever the bytes are, no error but DamagedTableError."""
     random = Random(seed)
     good = bytearray(block([(b"k%03d" % n + b"\0" * 8, random.randbytes(9)) for n in range(40)]))
     for _ in range(random.randrange(1, 4)):
         good[random.randrange(len(good))] = random.randrange(256)
     if random.random() < 0.2:
         del good[random.randrange(len(good)) :]
-    with suppress(DamagedError):
+    with suppress(DamagedTableError):
         decode([bytes(good)])
 
 
@@ -149,7 +149,7 @@ def test_a_valid_range_in_the_place_of_another_is_refused() -> None:
     pairs = pairs_of(entries(Random(1), 40))
     other = [*pairs[:20], (pairs[20][0], pairs[21][1]), *pairs[21:]]
     data = table(other, RANGES)
-    with pytest.raises(DamagedError, match="its content has the id"):
+    with pytest.raises(DamagedTableError, match="its content has the id"):
         read_range(data, table_id(pairs, RANGES), namespaces=[NAMESPACE])
 
 
@@ -162,7 +162,7 @@ def test_a_metarange_is_no_range() -> None:
         "checksum": ["f" * 64],
         "entry_count": [3],
     }
-    with pytest.raises(DamagedError, match="not one of lakeFS's ranges"):
+    with pytest.raises(DamagedTableError, match="not one of lakeFS's ranges"):
         read_range(data, name, namespaces=[NAMESPACE])
 
 
@@ -172,7 +172,7 @@ def test_a_block_that_claims_too_much_is_refused_before_it_is_unpacked() -> None
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     handles = (varint(0) + varint(len(packed))) * 2
     footer = b"\1" + handles.ljust(40, b"\0") + struct.pack("<I", 2) + MAGIC
-    with pytest.raises(DamagedError, match="claims 1073741824 bytes"):
+    with pytest.raises(DamagedTableError, match="claims 1073741824 bytes"):
         read_table(packed + b"\1" + struct.pack("<I", masked) + footer)
 
 
@@ -186,5 +186,5 @@ LONG_KEYS: Final[dict[str, Callable[[], bytes]]] = {
 
 @pytest.mark.parametrize("kind", LONG_KEYS)
 def test_keys_that_would_take_much_memory_are_refused(kind: str) -> None:
-    with pytest.raises(DamagedError, match="too long"):
+    with pytest.raises(DamagedTableError, match="too long"):
         decode([LONG_KEYS[kind]()])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.formats.lakefs.sstable import DamagedError
+from ebbtide.formats.lakefs.sstable import DamagedTableError
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -56,7 +56,7 @@ class _Turn:
 
 
 def decode(blocks: Sequence[bytes]) -> Entries:
-    """Returns the entries of unpacked data blocks. Raises DamagedError."""
+    """Returns the entries of unpacked data blocks. Raises DamagedTableError."""
     groups = [_none(), *(_decode(group) for group in _groups(blocks))]
     keys: Any = pa.concat_arrays([group.keys for group in groups])
     values: Any = pa.concat_arrays([group.values for group in groups])
@@ -96,14 +96,14 @@ def _decode(blocks: Sequence[bytes]) -> Entries:
 def varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     """Returns the numbers that begin at places, and the places behind them. Most have one byte.
 
-    `data` has at least ten bytes behind the last place. Raises DamagedError.
+    `data` has at least ten bytes behind the last place. Raises DamagedTableError.
     """
     first = data[at]
     found, behind = (first & 0x7F).astype(np.int64), at + 1
     more, shift = np.flatnonzero(first & 0x80), 7
     while more.size:
         if shift > _VARINT_BITS_MAX:
-            raise DamagedError("a number has more than 63 bits")
+            raise DamagedTableError("a number has more than 63 bits")
         byte = data[behind[more]]
         found[more] |= (byte & 0x7F).astype(np.int64) << shift
         behind[more] += 1
@@ -137,7 +137,7 @@ def _lanes(data: Bytes, blocks: Sequence[bytes], offset: int) -> tuple[Ints, Int
     counts = _uint32(data, ends - 4)
     data_ends = ends - 4 * (counts + 1)
     if (sizes < 8).any() or (counts < 1).any() or (data_ends < starts).any():
-        raise DamagedError("a block has a wrong number of restart points")
+        raise DamagedTableError("a block has a wrong number of restart points")
     block = np.repeat(np.arange(len(blocks)), counts)
     number = np.arange(len(block)) - np.repeat(np.cumsum(counts) - counts, counts)
     begins = starts[block] + _uint32(data, data_ends[block] + 4 * number)
@@ -148,7 +148,7 @@ def _lanes(data: Bytes, blocks: Sequence[bytes], offset: int) -> tuple[Ints, Int
     # A table without entries has a block without any, with one restart point.
     is_empty = is_first & (counts[block] == 1) & (begins == stops)
     if (begins[is_first] != starts).any() or ((begins >= stops) & ~is_empty).any():
-        raise DamagedError("the restart points of a block are in no order")
+        raise DamagedTableError("the restart points of a block are in no order")
     return begins[~is_empty], stops[~is_empty]
 
 
@@ -167,11 +167,11 @@ def _turns(data: Bytes, starts: Ints, stops: Ints) -> list[_Turn]:
         value_size, key_at = varints(data, place)
         sizes = shared + unshared
         if (sizes < SUFFIX_BYTES).any() or np.max(sizes) > KEY_BYTES_MAX:
-            raise DamagedError("a key is too short or too long")
+            raise DamagedTableError("a key is too short or too long")
         value_at = key_at + unshared
         at = value_at + value_size
         if (at > ends).any() or (value_size < 0).any():
-            raise DamagedError("an entry goes beyond its restart point")
+            raise DamagedTableError("an entry goes beyond its restart point")
         turns.append(_Turn(lanes, key_at, shared, unshared, value_at, value_size))
         going = at < ends
         lanes, at, ends = lanes[going], at[going], ends[going]
@@ -187,7 +187,7 @@ def _keys(data: Bytes, turns: Sequence[_Turn], lane_count: int) -> tuple[pa.Larg
     """
     width = max(int(np.max(turn.shared + turn.unshared)) for turn in turns)
     if lane_count * len(turns) * width > KEY_CELLS_MAX:
-        raise DamagedError("the keys of its blocks are too long")
+        raise DamagedTableError("the keys of its blocks are too long")
     cells = np.zeros((lane_count, len(turns), width), np.uint8)
     sizes = np.full((lane_count, len(turns)), -1, np.int64)
     windows = np.lib.stride_tricks.sliding_window_view(data, width)
@@ -195,7 +195,7 @@ def _keys(data: Bytes, turns: Sequence[_Turn], lane_count: int) -> tuple[pa.Larg
     lengths = np.zeros(lane_count, np.int64)
     for number, turn in enumerate(turns):
         if (turn.shared > lengths[turn.lanes]).any():
-            raise DamagedError("a key shares more than the key before it has")
+            raise DamagedTableError("a key shares more than the key before it has")
         lengths[turn.lanes] = turn.shared + turn.unshared
         fresh = windows[turn.key_at - turn.shared]
         keys = np.where(columns < turn.shared[:, None], before[turn.lanes], fresh)

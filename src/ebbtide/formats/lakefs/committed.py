@@ -28,7 +28,7 @@ from ebbtide.formats.lakefs.columns import (
     digest_stream,
     varints,
 )
-from ebbtide.formats.lakefs.sstable import DamagedError, Table, read_table
+from ebbtide.formats.lakefs.sstable import DamagedTableError, SortedTable, read_table
 
 RANGES: Final = b"ranges"
 METARANGES: Final = b"metaranges"
@@ -60,13 +60,13 @@ class Fields:
 def read_metarange(data: bytes, metarange_id: str) -> pa.Table:
     """Returns the ranges of a metarange (NODES_SCHEMA). The checksum of a range is its id.
 
-    Raises DamagedError if the file is not the metarange of that id.
+    Raises DamagedTableError if the file is not the metarange of that id.
     """
     entries = _read(data, metarange_id, METARANGES)
     values = _values(entries)
     found = _parse(values, numbers=[_COUNT], texts=[_MAX_KEY])
     if not pc.all(pc.equal(found.texts[_MAX_KEY], entries.keys), min_count=0).as_py():
-        raise DamagedError("a range's last key differs from its place")
+        raise DamagedTableError("a range's last key differs from its place")
     ids = _texts(values.identities())
     return pa.Table.from_arrays([ids, ids, pa.array(found.numbers[_COUNT])], schema=NODES_SCHEMA)
 
@@ -75,13 +75,13 @@ def read_range(data: bytes, range_id: str, *, namespaces: Sequence[str]) -> pa.S
     """Returns the addresses of a range's entries, in the order of their paths. An address in the
     storage namespace is relative to it; any other is a URL.
 
-    Raises DamagedError if the file is not the range of that id.
+    Raises DamagedTableError if the file is not the range of that id.
     """
     values = _values(_read(data, range_id, RANGES))
     found = _parse(values, numbers=[_ADDRESS_TYPE], texts=[_ADDRESS])
     types = found.numbers[_ADDRESS_TYPE]
     if not np.isin(types, _TYPES).all():
-        raise DamagedError("an entry has an unknown type of address")
+        raise DamagedTableError("an entry has an unknown type of address")
     return relative(_texts(found.texts[_ADDRESS]), types, namespaces)
 
 
@@ -106,10 +106,9 @@ def relative(addresses: pa.StringArray, types: Ints, namespaces: Sequence[str]) 
     """Returns addresses without the storage namespace, where they are in it. `namespaces` are the
     ways in which a URL may begin with it, each ending in `/`.
 
-    Entries of old servers have no type: a URL is full there, anything else is relative. Of a URL
-    that begins in none of these ways only what comes from `data/` on is returned, if it has that:
-    the same namespace may have been named in yet another way, and ids of objects are never used
-    twice.
+    Entries of old servers have no type: a URL is full there, anything else is relative. A URL may
+    begin in yet another way. Then only what it has from `data/` on is returned, if it has that: the
+    namespace may have been named differently, and no id of an object is used twice.
     """
     is_url = pc.match_substring(addresses, "://")
     left = pc.or_(pa.array(types == _FULL), pc.and_(pa.array(types == _BY_PREFIX), is_url))
@@ -126,7 +125,7 @@ def relative(addresses: pa.StringArray, types: Ints, namespaces: Sequence[str]) 
 
 
 def read_messages(data: bytes, file_id: str) -> list[bytes]:
-    """Returns the messages in a range of a dump of refs. Raises DamagedError."""
+    """Returns the messages in a range of a dump of refs. Raises DamagedTableError."""
     found: Any = _values(_read(data, file_id, RANGES)).messages()
     return list(found.to_pylist())
 
@@ -137,13 +136,13 @@ def _read(data: bytes, file_id: str, kind: bytes) -> Entries:
     entries = decode(table.blocks)
     found = _id_of(table, entries)
     if found != file_id:
-        raise DamagedError(f"its content has the id {found}")
+        raise DamagedTableError(f"its content has the id {found}")
     if table.properties.get(_TYPE) != kind:
-        raise DamagedError(f"it is not one of lakeFS's {kind.decode()}")
+        raise DamagedTableError(f"it is not one of lakeFS's {kind.decode()}")
     return entries
 
 
-def _id_of(table: Table, entries: Entries) -> str:
+def _id_of(table: SortedTable, entries: Entries) -> str:
     digest = hashlib.sha256(digest_stream(entries))
     own = {name: each for name, each in table.properties.items() if name not in _WRITTEN_LAST}
     digest.update(b"\x04" + _number(len(own)))
@@ -184,16 +183,16 @@ def _values(entries: Entries) -> _Values:
     sizes >>= 1
     behind = identity_at + sizes
     if (behind >= ends).any():
-        raise DamagedError("a value is shorter than its parts")
+        raise DamagedTableError("a value is shorter than its parts")
     message_sizes, message_at = varints(data, behind)
     if (message_at + (message_sizes >> 1) != ends).any():
-        raise DamagedError("a value is not as long as its parts")
+        raise DamagedTableError("a value is not as long as its parts")
     return _Values(data, identity_at, sizes, message_at, ends)
 
 
 def _parse(values: _Values, *, numbers: list[int], texts: list[int]) -> Fields:
     """Reads fields of protobuf messages: in each turn one field of every message. Of a field that
-    comes twice the last counts. Raises DamagedError."""
+    comes twice the last counts. Raises DamagedTableError."""
     data, count = values.data, len(values.at)
     found = {number: np.zeros(count, np.int64) for number in numbers}
     text_at = {number: np.zeros(count, np.int64) for number in texts}
@@ -205,11 +204,11 @@ def _parse(values: _Values, *, numbers: list[int], texts: list[int]) -> Fields:
         kinds, fields = tags & 7, tags >> 3
         is_bytes = kinds == _BYTES
         if not (is_bytes | (kinds == _VARINT)).all():
-            raise DamagedError("a message has a field of an unknown kind")
+            raise DamagedTableError("a message has a field of an unknown kind")
         sizes, place = varints(data, place)
         at = np.where(is_bytes, place + sizes, place)
         if (at > ends).any():
-            raise DamagedError("a field goes beyond its message")
+            raise DamagedTableError("a field goes beyond its message")
         for number, column in found.items():
             chosen = (fields == number) & ~is_bytes
             column[rows[chosen]] = sizes[chosen]
@@ -235,8 +234,8 @@ def _buffer(column: pa.LargeBinaryArray) -> tuple[Bytes, Ints, Ints]:
 
 
 def _texts(column: pa.LargeBinaryArray) -> pa.StringArray:
-    """Returns texts. Raises DamagedError if one is not UTF-8."""
+    """Returns texts. Raises DamagedTableError if one is not UTF-8."""
     try:
         return cast("pa.StringArray", column.cast(pa.binary()).cast(pa.string()))
     except pa.ArrowInvalid as error:
-        raise DamagedError(f"a text is not UTF-8: {error}") from error
+        raise DamagedTableError(f"a text is not UTF-8: {error}") from error

@@ -29,7 +29,7 @@ COMMITS_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
-class RefsGuard:
+class LakefsGuard:
     """The guard of one sweep. `kept` are the commits that the fence has found to stay. Objects that
     are younger than `cutoff` are no candidates.
 

@@ -26,7 +26,7 @@ from ebbtide.formats.base import (
     Slices,
 )
 from ebbtide.formats.lakefs.committed import read_metarange, read_range
-from ebbtide.formats.lakefs.sstable import DamagedError
+from ebbtide.formats.lakefs.sstable import DamagedTableError
 from ebbtide.formats.plain import SYSTEM_PREFIX, PlainLayout
 from ebbtide.storage import Storage
 from ebbtide.storage.local import TEMPORARY_SUFFIX
@@ -114,7 +114,7 @@ class LakefsLayout(PlainLayout):
         with refusing(storage, address, what="node"):
             found = read_range(storage.get(address), node_id, namespaces=self.namespaces)
             if len(found) != entry_count:
-                raise DamagedError(f"it has {len(found)} entries of {entry_count}")
+                raise DamagedTableError(f"it has {len(found)} entries of {entry_count}")
             return found
 
 
@@ -126,7 +126,7 @@ def refusing(storage: Storage, address: str, *, what: str) -> Iterator[None]:
         yield
     except NotFound:
         raise Refused(f"missing_{what}", f"{where} is missing, but needed: restore it") from None
-    except DamagedError as error:
+    except DamagedTableError as error:
         raise Refused(f"corrupt_{what}", f"{where} is damaged: {error}") from error
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed
 from ebbtide.formats.base import PROTECTED_SCHEMA, Protector
-from ebbtide.formats.lakefs.refs import History
+from ebbtide.formats.lakefs.refs import LakefsHistory
 from ebbtide.formats.lakefs.urls import Namespace
 from ebbtide.formats.plain import PlainReading
 from ebbtide.retention import Policy
@@ -35,7 +35,7 @@ class LakefsReading(PlainReading):
 
     storage: Storage
     namespace: Namespace
-    history: History
+    history: LakefsHistory
     policy: Policy
     folders: tuple[str, ...]
     now: datetime

@@ -31,7 +31,7 @@ _OPTIONAL, _REPEATED = 1, 3
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class LakefsHistory:
     """All commits and refs. The tree of a commit is its metarange; a commit without one has an
     empty tree, "" for its id."""
 
@@ -39,7 +39,7 @@ class History:
     refs: tuple[Ref, ...]
 
 
-def read_history(server: LakefsServer, storage: Storage, layout: LakefsLayout) -> History:
+def read_history(server: LakefsServer, storage: Storage, layout: LakefsLayout) -> LakefsHistory:
     """Reads the present refs, and all commits.
 
     Raises Refused `missing_parent` if the server does not know a commit that a ref or another
@@ -50,7 +50,7 @@ def read_history(server: LakefsServer, storage: Storage, layout: LakefsLayout) -
     commits = {commit.commit_id: commit for commit in map(_commit, messages)}
     refs = read_refs(server)
     complete(server, commits, (ref.commit_id for ref in refs))
-    return History(commits, refs)
+    return LakefsHistory(commits, refs)
 
 
 def read_refs(server: LakefsServer) -> tuple[Ref, ...]:

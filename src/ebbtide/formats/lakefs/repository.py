@@ -21,10 +21,10 @@ from ebbtide.clock import Clock
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.base import Fencing, Identity, RunHold
 from ebbtide.formats.holds import read_holds, write_holds
-from ebbtide.formats.lakefs.guards import RefsGuard
+from ebbtide.formats.lakefs.guards import LakefsGuard
 from ebbtide.formats.lakefs.layout import COMMITTED_PREFIX, LakefsLayout
 from ebbtide.formats.lakefs.reading import LakefsReading
-from ebbtide.formats.lakefs.refs import History, read_history
+from ebbtide.formats.lakefs.refs import LakefsHistory, read_history
 from ebbtide.formats.lakefs.restaged import restaged
 from ebbtide.formats.lakefs.rules import read_policy
 from ebbtide.formats.lakefs.server import LakefsServer
@@ -93,7 +93,7 @@ class LakefsRepository(PlainRepository):
         self.walk = LakefsWalk(storage, namespace.prefixes)
         self._server = server
         self._namespace = namespace
-        self._history = History({}, ())
+        self._history = LakefsHistory({}, ())
         self._cutoff = self.now()
 
     def check_storage(self) -> None:
@@ -210,10 +210,10 @@ class LakefsRepository(PlainRepository):
         del run_id, commit_ids
         hold.check()
 
-    def guard(self) -> RefsGuard:
+    def guard(self) -> LakefsGuard:
         """Returns the check of refs and new commits before each batch."""
         kept = frozenset(self._history.commits) - self._closed
-        return RefsGuard(self._server, self.storage, self.layout, kept, self._cutoff)
+        return LakefsGuard(self._server, self.storage, self.layout, kept, self._cutoff)
 
     def lost(self) -> str | None:
         """Looks at refs and new commits once more, for objects that are gone by now."""

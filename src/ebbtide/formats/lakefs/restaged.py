@@ -26,7 +26,7 @@ from ebbtide.errors import NotFound
 from ebbtide.formats.base import PROTECTED_SCHEMA
 from ebbtide.formats.lakefs.committed import read_entries
 from ebbtide.formats.lakefs.layout import LakefsLayout, refusing
-from ebbtide.formats.lakefs.refs import History
+from ebbtide.formats.lakefs.refs import LakefsHistory
 from ebbtide.formats.lakefs.server import PAGE, LakefsServer
 from ebbtide.formats.lakefs.urls import LOCAL, Namespace
 from ebbtide.storage import Storage
@@ -51,7 +51,7 @@ def restaged(
     storage: Storage,
     layout: LakefsLayout,
     namespace: Namespace,
-    history: History,
+    history: LakefsHistory,
     candidates: Iterable[pa.Table],
 ) -> Iterator[pa.Table]:
     """Yields what branches read now at the paths where a candidate may be (PROTECTED_SCHEMA). That

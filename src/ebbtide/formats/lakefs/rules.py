@@ -11,7 +11,7 @@ import json
 from typing import Any, Final
 
 from ebbtide.errors import InvalidInput, NotFound, Refused
-from ebbtide.formats.lakefs.server import LakefsServer, RulesAnswer
+from ebbtide.formats.lakefs.server import AnsweredRules, LakefsServer
 from ebbtide.retention import Policy
 from ebbtide.storage import Storage
 
@@ -42,9 +42,9 @@ def read_policy(server: LakefsServer, storage: Storage) -> Policy:
     return Policy.parse(written)
 
 
-def of_days(rules: RulesAnswer) -> Policy:
+def of_days(rules: AnsweredRules) -> Policy:
     """Returns lakeFS's rules as a policy. Raises InvalidInput `invalid_policy` for negative days,
-    which lakeFS accepts: they let go even what is not yet written."""
+    which lakeFS accepts: by them even future commits have expired."""
     named = {"default": rules.default_days, **rules.branches}
     negative = sorted(name for name, days in named.items() if days < 0)
     if negative:

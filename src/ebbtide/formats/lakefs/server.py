@@ -47,7 +47,7 @@ class DumpedRefs:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitAnswer:
+class AnsweredCommit:
     """A commit, as the server answers it. `created` counts seconds since 1970."""
 
     commit_id: str
@@ -58,7 +58,7 @@ class CommitAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class RulesAnswer:
+class AnsweredRules:
     """lakeFS's own rules: days for branches, and for all others."""
 
     default_days: int
@@ -66,7 +66,7 @@ class RulesAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class RepositoryAnswer:
+class AnsweredRepository:
     """A repository. `namespace` is the URL of its files, ending in `/`."""
 
     name: str
@@ -84,14 +84,14 @@ class LakefsServer:
     account: Account
     name: str
 
-    def repository(self) -> RepositoryAnswer:
+    def repository(self) -> AnsweredRepository:
         """Raises NotFound `repository_not_found`."""
         with self._asking(f"the repository {shown(self.name)}", missing="repository_not_found"):
             found = _client(self.account).repositories_api.get_repository(self.name)
         namespace = found.storage_namespace.rstrip("/") + "/"
-        return RepositoryAnswer(found.id, namespace, found.creation_date)
+        return AnsweredRepository(found.id, namespace, found.creation_date)
 
-    def rules(self) -> RulesAnswer | None:
+    def rules(self) -> AnsweredRules | None:
         """Returns lakeFS's own rules, or None."""
         try:
             with self._asking("the rules", missing="policy_not_found"):
@@ -109,7 +109,7 @@ class LakefsServer:
                 "invalid_policy",
                 f"a branch has two of lakeFS's rules in {self.name}: set the rules again",
             )
-        return RulesAnswer(default, branches)
+        return AnsweredRules(default, branches)
 
     def dump(self) -> DumpedRefs:
         """Has the server write all commits, and then all branches and tags, to the namespace.
@@ -147,11 +147,11 @@ class LakefsServer:
                 for each in _pages(lambda after: api.list_tags(self.name, after=after, amount=PAGE))
             }
 
-    def commit(self, commit_id: str) -> CommitAnswer:
+    def commit(self, commit_id: str) -> AnsweredCommit:
         """Returns a commit, by any expression. Raises NotFound `commit_not_found`."""
         with self._asking(f"commit {shown(commit_id)}", missing="commit_not_found"):
             found = _client(self.account).commits_api.get_commit(self.name, commit_id)
-        return CommitAnswer(
+        return AnsweredCommit(
             found.id,
             tuple(found.parents),
             found.creation_date,

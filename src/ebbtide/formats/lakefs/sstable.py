@@ -34,12 +34,12 @@ _OWN: Final = b"rocksdb."
 _Bytes = bytes | memoryview
 
 
-class DamagedError(ValueError):
+class DamagedTableError(ValueError):
     """A file is not what its format says. The message says what is wrong, without the address."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SortedTable:
     """The data blocks of a file, unpacked, in the order of their keys, and the properties that its
     writer has set."""
 
@@ -47,8 +47,8 @@ class Table:
     properties: dict[bytes, bytes]
 
 
-def read_table(data: bytes) -> Table:
-    """Reads a file. Raises DamagedError if it is no table, or if a block has another checksum.
+def read_table(data: bytes) -> SortedTable:
+    """Reads a file. Raises DamagedTableError if it is no table, or if a block has another checksum.
 
     No block is unpacked to more than Snappy can make of it.
     """
@@ -63,16 +63,16 @@ def read_table(data: bytes) -> Table:
             handles = [value for block in inner for _, value in _entries(block)]
         blocks = [_block(view, *_handle(each)) for each in handles]
     except (IndexError, KeyError, struct.error) as error:
-        raise DamagedError(f"it is no table of lakeFS: {error!r}") from error
+        raise DamagedTableError(f"it is no table of lakeFS: {error!r}") from error
     own = {name: each for name, each in properties.items() if not name.startswith(_OWN)}
-    return Table(blocks, own)
+    return SortedTable(blocks, own)
 
 
 def _footer(data: bytes) -> tuple[tuple[int, int], tuple[int, int]]:
     """Returns where the blocks with the names of other blocks and with the index are."""
     footer = data[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or footer[-len(_MAGIC) :] != _MAGIC or footer[0] != _CRC32C:
-        raise DamagedError("it does not end as a table of lakeFS does")
+        raise DamagedTableError("it does not end as a table of lakeFS does")
     meta_offset, place = _varint(footer, 1)
     meta_size, place = _varint(footer, place)
     index_offset, place = _varint(footer, place)
@@ -84,23 +84,23 @@ def _block(data: memoryview, offset: int, size: int) -> bytes:
     """Returns a block, unpacked."""
     end = offset + size
     if end + _TRAILER_BYTES > len(data):
-        raise DamagedError(f"a block ends at {end}, behind the end of the file")
+        raise DamagedTableError(f"a block ends at {end}, behind the end of the file")
     crc = google_crc32c.value(bytes(data[offset : end + 1]))
     masked = ((crc >> 15 | crc << 17) + _MASK_DELTA) & _UINT32
     if masked != struct.unpack_from("<I", data, end + 1)[0]:
-        raise DamagedError(f"the block at {offset} has another checksum")
+        raise DamagedTableError(f"the block at {offset} has another checksum")
     kind, packed = data[end], data[offset:end]
     if kind == _PLAIN:
         return bytes(packed)
     if kind != _SNAPPY:
-        raise DamagedError(f"the block at {offset} is packed in an unknown way ({kind})")
+        raise DamagedTableError(f"the block at {offset} is packed in an unknown way ({kind})")
     unpacked_size, _ = _varint(packed, 0)
     if unpacked_size > _SNAPPY_GROWS_MAX * size + _SNAPPY_SMALL:
-        raise DamagedError(f"the block at {offset} claims {unpacked_size} bytes of {size}")
+        raise DamagedTableError(f"the block at {offset} claims {unpacked_size} bytes of {size}")
     try:
         return bytes(pa.decompress(packed, unpacked_size, codec="snappy", asbytes=True))
     except (pa.ArrowException, OSError) as error:
-        raise DamagedError(f"the block at {offset} cannot be unpacked: {error}") from error
+        raise DamagedTableError(f"the block at {offset} cannot be unpacked: {error}") from error
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -114,7 +114,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         size, place = _varint(block, place)
         value_at = place + unshared
         if shared > len(key) or value_at + size > end:
-            raise DamagedError("an entry goes beyond its block")
+            raise DamagedTableError("an entry goes beyond its block")
         key = key[:shared] + block[place:value_at]
         place = value_at + size
         yield key, block[value_at:place]
@@ -136,4 +136,4 @@ def _varint(data: _Bytes, place: int) -> tuple[int, int]:
         if byte < 0x80:
             return found, place
         shift += 7
-    raise DamagedError("a number has more than 64 bits")
+    raise DamagedTableError("a number has more than 64 bits")
