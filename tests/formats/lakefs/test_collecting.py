@@ -15,7 +15,7 @@ from ebbtide.errors import InvalidInput
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import AnsweredRules
 from ebbtide.gc.sweeping import outcomes, sweep
-from tests.formats.lakefs.fake import Entry, needed
+from tests.formats.lakefs.fake import Entry, State, needed
 from tests.formats.lakefs.oracle import KnownCommit, active
 from tests.formats.lakefs.world import DAY, START, LakefsWorld, open_lakefs_world
 from tests.support.icechunk_lake import candidates
@@ -81,6 +81,28 @@ def test_what_is_staged_with_the_bytes_that_its_path_has_stays(world: LakefsWorl
     assert world.state.view("main")["a"] == again
     world.grow_old()
     assert not candidates(world.collector().plan())
+
+
+def test_what_is_committed_while_a_run_reads_is_in_one_of_its_lists(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever comes first, it is then uncommitted or committed."""
+    entry = world.state.upload("main", "a", b"1")
+    world.grow_old()
+    asked: list[str] = []
+    for name in ("uncommitted", "dump"):
+        original = getattr(State, name)
+
+        def then(state: State, name: str = name, original: Any = original) -> Any:
+            if len(asked) == 1:
+                world.state.commit("main")
+            asked.append(name)
+            return original(state)
+
+        monkeypatch.setattr(State, name, then)
+    report = world.collector().plan()
+    assert report.error is None
+    assert entry.address not in candidates(report)
 
 
 def test_of_many_such_paths_the_whole_branch_is_listed(world: LakefsWorld) -> None:
