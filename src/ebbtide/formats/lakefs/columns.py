@@ -55,17 +55,11 @@ class _Turn:
     value_size: Ints
 
 
-def decode(blocks: Sequence[bytes]) -> Entries:
-    """Returns the entries of unpacked data blocks. Raises DamagedTableError."""
-    groups = [_none(), *(_decode(group) for group in _groups(blocks))]
-    keys: Any = pa.concat_arrays([group.keys for group in groups])
-    values: Any = pa.concat_arrays([group.values for group in groups])
-    return Entries(keys, values)
-
-
-def _none() -> Entries:
-    empty = pa.array([], pa.large_binary())
-    return Entries(empty, empty)
+def decode(blocks: Sequence[bytes]) -> list[Entries]:
+    """Returns the entries of unpacked data blocks, of some blocks at a time. Raises
+    DamagedTableError."""
+    groups = (_decode(group) for group in _groups(blocks))
+    return [group for group in groups if group is not None]
 
 
 def _groups(blocks: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -79,14 +73,14 @@ def _groups(blocks: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
         yield blocks[start:]
 
 
-def _decode(blocks: Sequence[bytes]) -> Entries:
+def _decode(blocks: Sequence[bytes]) -> Entries | None:
     # What a key shares may reach to before the block: the room for it must exist.
     padding = bytes(KEY_BYTES_MAX)
     data = np.frombuffer(b"".join([padding, *blocks, padding]), np.uint8)
     starts, stops = _lanes(data, blocks, len(padding))
     turns = _turns(data, starts, stops)
     if not turns:
-        return _none()
+        return None
     keys, order = _keys(data, turns, len(starts))
     at = np.concatenate([turn.value_at for turn in turns])[order]
     sizes = np.concatenate([turn.value_size for turn in turns])[order]

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebbtide.arrow import make_schema
 from ebbtide.formats.base import NODES_SCHEMA
 from ebbtide.formats.lakefs.columns import (
     Bytes,
@@ -29,6 +30,14 @@ from ebbtide.formats.lakefs.columns import (
     varints,
 )
 from ebbtide.formats.lakefs.sstable import DamagedTableError, SortedTable, read_table
+
+ENTRIES_SCHEMA: Final = make_schema(
+    ("path", pa.string()),
+    ("address", pa.string()),
+    ("size_bytes", pa.int64()),
+    ("checksum", pa.string()),
+)
+"""An entry of a range. The checksum is the storage's ETag, or what a client gave."""
 
 RANGES: Final = b"ranges"
 METARANGES: Final = b"metaranges"
@@ -62,13 +71,16 @@ def read_metarange(data: bytes, metarange_id: str) -> pa.Table:
 
     Raises DamagedTableError if the file is not the metarange of that id.
     """
-    entries = _read(data, metarange_id, METARANGES)
-    values = _values(entries)
-    found = _parse(values, numbers=[_COUNT], texts=[_MAX_KEY])
-    if not pc.all(pc.equal(found.texts[_MAX_KEY], entries.keys), min_count=0).as_py():
-        raise DamagedTableError("a range's last key differs from its place")
-    ids = _texts(values.identities())
-    return pa.Table.from_arrays([ids, ids, pa.array(found.numbers[_COUNT])], schema=NODES_SCHEMA)
+    tables = [NODES_SCHEMA.empty_table()]
+    for entries in _read(data, metarange_id, METARANGES):
+        values = _values(entries)
+        found = _parse(values, numbers=[_COUNT], texts=[_MAX_KEY])
+        if not pc.all(pc.equal(found.texts[_MAX_KEY], entries.keys)).as_py():
+            raise DamagedTableError("a range's last key differs from its place")
+        ids = _texts(values.identities())
+        columns: list[Any] = [ids, ids, pa.array(found.numbers[_COUNT])]
+        tables.append(pa.Table.from_arrays(columns, schema=NODES_SCHEMA))
+    return pa.concat_tables(tables)
 
 
 def read_range(data: bytes, range_id: str, *, namespaces: Sequence[str]) -> pa.StringArray:
@@ -77,29 +89,35 @@ def read_range(data: bytes, range_id: str, *, namespaces: Sequence[str]) -> pa.S
 
     Raises DamagedTableError if the file is not the range of that id.
     """
-    values = _values(_read(data, range_id, RANGES))
-    found = _parse(values, numbers=[_ADDRESS_TYPE], texts=[_ADDRESS])
+    read: list[Any] = [pa.array([], pa.string())]
+    for entries in _read(data, range_id, RANGES):
+        found = _parse(_values(entries), numbers=[_ADDRESS_TYPE], texts=[_ADDRESS])
+        read.append(_addresses(found, namespaces))
+    return cast("pa.StringArray", pa.concat_arrays(read))
+
+
+def read_entries(data: bytes, range_id: str, *, namespaces: Sequence[str]) -> pa.Table:
+    """Returns the entries of a range (ENTRIES_SCHEMA). Raises as `read_range` does."""
+    tables = [ENTRIES_SCHEMA.empty_table()]
+    for entries in _read(data, range_id, RANGES):
+        found = _parse(
+            _values(entries), numbers=[_ADDRESS_TYPE, _SIZE], texts=[_ADDRESS, _CHECKSUM]
+        )
+        columns: list[Any] = [
+            _texts(entries.keys),
+            _addresses(found, namespaces),
+            pa.array(found.numbers[_SIZE]),
+            _texts(found.texts[_CHECKSUM]),
+        ]
+        tables.append(pa.Table.from_arrays(columns, schema=ENTRIES_SCHEMA))
+    return pa.concat_tables(tables)
+
+
+def _addresses(found: Fields, namespaces: Sequence[str]) -> pa.StringArray:
     types = found.numbers[_ADDRESS_TYPE]
     if not np.isin(types, _TYPES).all():
         raise DamagedTableError("an entry has an unknown type of address")
     return relative(_texts(found.texts[_ADDRESS]), types, namespaces)
-
-
-def read_entries(data: bytes, range_id: str, *, namespaces: Sequence[str]) -> pa.Table:
-    """Returns the entries of a range: `path`, `address`, `size_bytes`, `checksum`. Raises as
-    `read_range` does."""
-    entries = _read(data, range_id, RANGES)
-    found = _parse(_values(entries), numbers=[_ADDRESS_TYPE, _SIZE], texts=[_ADDRESS, _CHECKSUM])
-    types = found.numbers[_ADDRESS_TYPE]
-    addresses = relative(_texts(found.texts[_ADDRESS]), types, namespaces)
-    return pa.table(
-        {
-            "path": _texts(entries.keys),
-            "address": addresses,
-            "size_bytes": found.numbers[_SIZE],
-            "checksum": _texts(found.texts[_CHECKSUM]),
-        }
-    )
 
 
 def relative(addresses: pa.StringArray, types: Ints, namespaces: Sequence[str]) -> pa.StringArray:
@@ -126,12 +144,15 @@ def relative(addresses: pa.StringArray, types: Ints, namespaces: Sequence[str]) 
 
 def read_messages(data: bytes, file_id: str) -> list[bytes]:
     """Returns the messages in a range of a dump of refs. Raises DamagedTableError."""
-    found: Any = _values(_read(data, file_id, RANGES)).messages()
-    return list(found.to_pylist())
+    read: list[bytes] = []
+    for entries in _read(data, file_id, RANGES):
+        messages: Any = _values(entries).messages()
+        read += messages.to_pylist()
+    return read
 
 
-def _read(data: bytes, file_id: str, kind: bytes) -> Entries:
-    """Returns the entries of a file that has this id and is of this kind."""
+def _read(data: bytes, file_id: str, kind: bytes) -> list[Entries]:
+    """Returns the entries of a file that has this id and is of this kind, some at a time."""
     table = read_table(data)
     entries = decode(table.blocks)
     found = _id_of(table, entries)
@@ -142,8 +163,10 @@ def _read(data: bytes, file_id: str, kind: bytes) -> Entries:
     return entries
 
 
-def _id_of(table: SortedTable, entries: Entries) -> str:
-    digest = hashlib.sha256(digest_stream(entries))
+def _id_of(table: SortedTable, entries: list[Entries]) -> str:
+    digest = hashlib.sha256()
+    for group in entries:
+        digest.update(digest_stream(group))
     own = {name: each for name, each in table.properties.items() if name not in _WRITTEN_LAST}
     digest.update(b"\x04" + _number(len(own)))
     for pair in sorted(own.items()):
