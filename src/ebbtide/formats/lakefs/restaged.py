@@ -29,6 +29,7 @@ from ebbtide.formats.lakefs.layout import LakefsLayout, refusing
 from ebbtide.formats.lakefs.refs import LakefsHistory
 from ebbtide.formats.lakefs.server import PAGE, LakefsServer
 from ebbtide.formats.lakefs.urls import LOCAL, Namespace
+from ebbtide.model import Ref
 from ebbtide.storage import Storage
 
 REASON: Final = "read by the branch, though not listed as uncommitted"
@@ -62,7 +63,6 @@ def restaged(
     sizes = _sizes(candidates)
     if not len(sizes):
         return
-    lists_all = namespace.root.startswith(LOCAL)
 
     @lru_cache(RANGES_HELD)
     def similar(range_id: str) -> _Similar:
@@ -72,19 +72,18 @@ def restaged(
         chosen = found.filter(pc.is_in(found.column("size_bytes"), value_set=sizes))
         return _Similar(tuple(texts(chosen.column("path"))), found.num_rows)
 
+    def read_now(branch: Ref) -> Iterator[str]:
+        if namespace.root.startswith(LOCAL):
+            return (url for _, url in server.view(branch.name))
+        tree_id = history.commits[branch.commit_id].tree_id
+        nodes = layout.read_tree(storage, tree_id, tree_id).column("node_id")
+        return _read_now(server, branch.name, [similar(range_id) for range_id in texts(nodes)])
+
     rows: list[dict[str, Any]] = []
     for branch in history.refs:
         if branch.kind != "branch":
             continue
-        commit = history.commits[branch.commit_id]
-        tree = layout.read_tree(storage, commit.tree_id, commit.tree_id)
-        urls: Iterator[str]
-        if lists_all:
-            urls = (url for _, url in server.view(branch.name))
-        else:
-            found = [similar(range_id) for range_id in texts(tree.column("node_id"))]
-            urls = _read_now(server, branch.name, found)
-        for url in urls:
+        for url in read_now(branch):
             address = namespace.relative(url)
             if address is not None:
                 rows.append({"address": address, "reason": f"{REASON}: {branch.name}"})
