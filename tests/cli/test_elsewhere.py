@@ -3,6 +3,8 @@ opened."""
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from ebbtide.cli.collecting import ASKED_PERIOD, _period
@@ -29,6 +31,13 @@ def test_a_server_and_its_keys_must_be_named(missing: str) -> None:
     settings = Settings(**{name: value for name, value in LAKEFS.items() if name != missing})
     with pytest.raises(InvalidInput, match=f"EBBTIDE_{missing.upper()} is not set"):
         open_elsewhere("lakefs:x", settings)
+
+
+@pytest.mark.parametrize("missing", ["lakefs_sdk", "ebbtide.formats.lakefs.repository"])
+def test_without_the_packages_of_the_extra(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(InvalidInput, match=r"pip install 'ebbtide\[lakefs\]'"):
+        open_elsewhere("lakefs:x", Settings(**LAKEFS))
 
 
 def test_no_repository_of_a_server_is_quiet() -> None:

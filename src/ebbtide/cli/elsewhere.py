@@ -6,6 +6,7 @@ Their names begin with a prefix that says so. Not for: repositories of the store
 from __future__ import annotations
 
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from ebbtide.errors import InvalidInput
@@ -48,9 +49,8 @@ def open_elsewhere(
         found = open_icechunk(repository, settings, run_dir=run_dir, quiet=quiet)
         return found, settings.icechunk_grace
     require_not_quiet(quiet=quiet)
-    from ebbtide.formats.lakefs.repository import GRACE
-
-    return open_lakefs(repository, settings, run_dir=run_dir), GRACE
+    opened = open_lakefs(repository, settings, run_dir=run_dir)
+    return opened, opened.grace
 
 
 def require_not_quiet(*, quiet: bool) -> None:
@@ -89,8 +89,9 @@ def open_lakefs(
     repository: str, settings: Settings, *, run_dir: str | None = None
 ) -> LakefsRepository:
     """Returns the repository of `lakefs:NAME`. Raises InvalidInput `invalid_setting` if the
-    settings name no server or no keys."""
+    settings name no server or no keys, and `invalid_argument` without the extra's packages."""
     try:
+        import_module("lakefs_sdk")
         from ebbtide.formats.lakefs.repository import open_lakefs as opened
         from ebbtide.formats.lakefs.server import Account, LakefsServer
     except ImportError as error:

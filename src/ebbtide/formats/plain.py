@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ebbtide.arrow import Column, texts
 from ebbtide.clock import Clock, SystemClock
-from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.base import (
     EPOCH_ADDRESS,
@@ -321,3 +321,23 @@ class PlainRepository:
         """Returns an empty set: repositories of this format are not purged."""
         del addresses
         return frozenset()
+
+
+def changed(what: str) -> Refused:
+    """Returns the refusal `repository_changed`, for the caller to raise."""
+    return Refused("repository_changed", f"the repository changed meanwhile: {what}")
+
+
+@contextmanager
+def refusing(
+    storage: Storage, address: str, *, what: str, damaged: type[Exception]
+) -> Iterator[None]:
+    """Raises the errors of a needed file as Refused: `missing_` or `corrupt_` and `what`. An error
+    of the type `damaged` says that the file is."""
+    where = f"{storage.url}/{address}"
+    try:
+        yield
+    except NotFound:
+        raise Refused(f"missing_{what}", f"{where} is missing, but needed: restore it") from None
+    except damaged as error:
+        raise Refused(f"corrupt_{what}", f"{where} is damaged: {error}") from error

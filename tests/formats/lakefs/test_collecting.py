@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import InvalidInput
+from ebbtide.formats.lakefs.repository import LakefsRepository
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import AnsweredRules
 from ebbtide.gc.sweeping import outcomes, sweep
@@ -183,6 +184,17 @@ def test_what_is_needed_again_after_the_plan_stays(world: LakefsWorld, move: str
     assert entry.address in world.objects()
 
 
+def before_the_deletes(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """A sweep does this between its re-check and its first batch."""
+    forget = LakefsRepository.forget
+
+    def late(*given: Any) -> None:
+        forget(*given)
+        action()
+
+    monkeypatch.setattr(LakefsRepository, "forget", late)
+
+
 @pytest.mark.parametrize("move", [each for each in AGAIN if each != "staged by its address"])
 def test_what_is_needed_again_during_the_deletes_stops_them(
     world: LakefsWorld, move: str, monkeypatch: pytest.MonkeyPatch
@@ -191,13 +203,7 @@ def test_what_is_needed_again_during_the_deletes_stops_them(
     commit_id, entry = old_commit(world)
     report = world.collector().plan()
     collector = world.collector()
-    forget = type(collector._repository).forget
-
-    def late(*given: object) -> None:
-        forget(*given)  # type: ignore[arg-type]
-        AGAIN[move](world, commit_id, entry)
-
-    monkeypatch.setattr(type(collector._repository), "forget", late)
+    before_the_deletes(monkeypatch, lambda: AGAIN[move](world, commit_id, entry))
     stopped = collector.sweep(report.run_id)
     assert stopped.state == "incomplete"
     assert stopped.error is not None
@@ -240,14 +246,12 @@ def test_commits_that_add_only_new_objects_do_not_stop_a_sweep(
     _, entry = old_commit(world)
     report = world.collector().plan()
     collector = world.collector()
-    forget = type(collector._repository).forget
 
-    def late(*given: object) -> None:
-        forget(*given)  # type: ignore[arg-type]
+    def late() -> None:
         world.state.upload("main", "fresh", b"f")
         world.state.commit("main")
 
-    monkeypatch.setattr(type(collector._repository), "forget", late)
+    before_the_deletes(monkeypatch, late)
     assert collector.sweep(report.run_id).state == "swept"
     assert entry.address not in world.objects()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ebbtide.errors import Refused
 from ebbtide.formats.icechunk.layout import load_snapshot
 from ebbtide.formats.icechunk.refs import read_refs
 from ebbtide.formats.icechunk.state import SnapshotHistory, history_of, load_repo
+from ebbtide.formats.plain import changed
 from ebbtide.storage import Storage
 
 
@@ -52,8 +52,3 @@ def check_unreached(history: SnapshotHistory, going: frozenset[str]) -> None:
     needed = history.reached() & going
     if needed:
         raise changed(f"a branch or tag needs snapshot {min(needed)} again")
-
-
-def changed(what: str) -> Refused:
-    """Returns the refusal `repository_changed`, for the caller to raise."""
-    return Refused("repository_changed", f"the repository changed meanwhile: {what}")

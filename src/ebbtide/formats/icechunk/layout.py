@@ -15,7 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ebbtide.arrow import Column, around, first_match
-from ebbtide.errors import NotFound, Refused
+from ebbtide.errors import Refused
+from ebbtide.formats import plain
 from ebbtide.formats.base import (
     FOREIGN,
     NODES_SCHEMA,
@@ -138,14 +139,11 @@ def load_snapshot(storage: Storage, snapshot_id: str) -> Snapshot:
 def refusing(storage: Storage, address: str, *, what: str) -> Iterator[None]:
     """Raises the errors of a needed file as Refused: `missing_` or `corrupt_` and `what`, or
     `unknown_format_version`."""
-    where = f"{storage.url}/{address}"
     try:
-        yield
-    except NotFound:
-        raise Refused(f"missing_{what}", f"{where} is missing, but needed: restore it") from None
+        with plain.refusing(storage, address, what=what, damaged=DamagedError):
+            yield
     except (UnknownVersionError, UnknownFieldError) as error:
         raise Refused(
-            "unknown_format_version", f"{where}: {error}: use a newer version of this program"
+            "unknown_format_version",
+            f"{storage.url}/{address}: {error}: use a newer version of this program",
         ) from error
-    except DamagedError as error:
-        raise Refused(f"corrupt_{what}", f"{where} is damaged: {error}") from error

@@ -23,7 +23,7 @@ from ebbtide.formats.base import (
 )
 from ebbtide.formats.holds import read_holds, write_holds
 from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2, write_record
-from ebbtide.formats.icechunk.guards import RefsGuard, RepoGuard, changed, check_unreached
+from ebbtide.formats.icechunk.guards import RefsGuard, RepoGuard, check_unreached
 from ebbtide.formats.icechunk.layout import IcechunkLayout, is_directory
 from ebbtide.formats.icechunk.mixed import check_unmixed
 from ebbtide.formats.icechunk.reading import IcechunkReading
@@ -41,7 +41,7 @@ from ebbtide.formats.icechunk.state import (
 )
 from ebbtide.formats.icechunk.unreachable import FirstSeen, read_seen, remember
 from ebbtide.formats.icechunk.walk import IcechunkWalk
-from ebbtide.formats.plain import PlainRepository
+from ebbtide.formats.plain import PlainRepository, changed
 from ebbtide.ids import descending_id
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry

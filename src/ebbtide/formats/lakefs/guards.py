@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import texts
-from ebbtide.errors import Refused
 from ebbtide.formats.base import NODES_SCHEMA
 from ebbtide.formats.lakefs.layout import LakefsLayout, began_at
 from ebbtide.formats.lakefs.refs import commit_of, read_refs
 from ebbtide.formats.lakefs.server import LakefsServer
+from ebbtide.formats.plain import changed
 from ebbtide.storage import Storage
 
 COMMITS_MAX: Final = 1_000
@@ -105,8 +105,3 @@ class LakefsGuard:
             return True
         opened_at = began_at(address.rpartition("/")[0], now=self.cutoff + timedelta(days=365))
         return opened_at is not None and opened_at >= self.cutoff
-
-
-def changed(what: str) -> Refused:
-    """Returns the refusal `repository_changed`, for the caller to raise."""
-    return Refused("repository_changed", f"the repository changed meanwhile: {what}")

@@ -8,15 +8,15 @@ it. A metarange is a tree, and its ranges are the nodes. Their ids are checksums
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
 from ebbtide.arrow import Column, around, first_match
-from ebbtide.errors import NotFound, Refused
+from ebbtide.formats import plain
 from ebbtide.formats.base import (
     FOREIGN,
     NODES_SCHEMA,
@@ -118,16 +118,8 @@ class LakefsLayout(PlainLayout):
             return found
 
 
-@contextmanager
-def refusing(storage: Storage, address: str, *, what: str) -> Iterator[None]:
-    """Raises the errors of a needed file as Refused: `missing_` or `corrupt_` and `what`."""
-    where = f"{storage.url}/{address}"
-    try:
-        yield
-    except NotFound:
-        raise Refused(f"missing_{what}", f"{where} is missing, but needed: restore it") from None
-    except DamagedTableError as error:
-        raise Refused(f"corrupt_{what}", f"{where} is damaged: {error}") from error
+refusing = partial(plain.refusing, damaged=DamagedTableError)
+"""See `plain.refusing`, for files of lakeFS."""
 
 
 def _partitions(storage: Storage) -> Iterator[str]:

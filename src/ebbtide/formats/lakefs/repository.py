@@ -74,6 +74,7 @@ class LakefsRepository(PlainRepository):
 
     layout: LakefsLayout
     landmark = f"{COMMITTED_PREFIX}dummy"
+    grace = GRACE
 
     def __init__(
         self,

@@ -23,7 +23,6 @@ POLL_SECONDS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """The waits before the next question after a task; the last one is repeated."""
 TASK_SECONDS: Final = 1200.0
 """How long a task of the server may take, as in lakeFS's own job."""
-REQUEST_SECONDS: Final = 120.0
 _NOT_FOUND: Final = 404
 _DENIED: Final = (401, 403)
 
