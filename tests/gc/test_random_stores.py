@@ -17,6 +17,7 @@ from ebbtide.model import Commit
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.trees import read_tree
 from tests.support.engines import INLINE, on_engines
+from tests.support.icechunk_lake import planned_rows
 from tests.support.randomized import examples, randomized
 from tests.support.world import DAY, World
 
@@ -230,6 +231,8 @@ def check_store(engine: Engine, events: list[Event], default: int, main: int, si
             (world.root / "data" / "foreign.txt").parent.mkdir(exist_ok=True)
             (world.root / "data" / "foreign.txt").write_text("not ours")
             active = history.active({"main": main}, default, world.now)
+            if engine is not INLINE:
+                check_rows(world, engine, sizes)
 
             report = world.collect(sizes=sizes)
 
@@ -248,3 +251,13 @@ def check_store(engine: Engine, events: list[Event], default: int, main: int, si
             assert again.counts["candidate"].objects == 0
         finally:
             world.close()
+
+
+def check_rows(world: World, engine: Engine, sizes: Sizes) -> None:
+    """A plan on this engine has the rows of a plan in the process."""
+    found = []
+    for each in (engine, INLINE):
+        world.engine = each
+        found.append(planned_rows(world.collector(mode="clean", sizes=sizes).plan()))
+    world.engine = engine
+    assert found[0] == found[1]

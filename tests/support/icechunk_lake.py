@@ -78,10 +78,14 @@ class IcechunkLake:
 
 def candidates(report: RunReport) -> dict[str, int]:
     """What the plan of a run names: size by address, from the files themselves."""
+    return {row["address"]: row["size_bytes"] for row in planned_rows(report)}
+
+
+def planned_rows(report: RunReport) -> list[dict[str, Any]]:
+    """All rows of a plan, from the files themselves, in the order of their addresses."""
     storage = open_storage(report.run_path)
-    found: dict[str, int] = {}
+    found: list[dict[str, Any]] = []
     for batch in storage.list("candidates/"):
         for address in texts(batch.column("address")):
-            rows = pq.read_table(BytesIO(storage.get(address))).to_pylist()
-            found |= {row["address"]: row["size_bytes"] for row in rows}
-    return found
+            found += pq.read_table(BytesIO(storage.get(address))).to_pylist()
+    return sorted(found, key=lambda row: str(row["address"]))

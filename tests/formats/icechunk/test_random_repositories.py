@@ -23,7 +23,7 @@ from tests.support.icechunk import (
     listing,
     open_repository,
 )
-from tests.support.icechunk_lake import IcechunkLake, candidates
+from tests.support.icechunk_lake import IcechunkLake, candidates, planned_rows
 from tests.support.randomized import randomized
 
 each_version = pytest.mark.parametrize("version", SPEC_VERSIONS)
@@ -56,7 +56,12 @@ def _check(path: Path, seed: int, version: int, engine: str) -> None:
     expected = collect_with_icechunk(theirs).deleted
     before, sizes = contents(path), listing(path)
 
-    report = lake.collector(sizes=random.Random(seed).choice(SIZES[:2])).plan()
+    sizes_asked = random.Random(seed).choice(SIZES[:2])
+    report = lake.collector(sizes=sizes_asked).plan()
+    if engine != "inline":
+        lake.engine = ENGINES["inline"]
+        assert planned_rows(lake.collector(sizes=sizes_asked).plan()) == planned_rows(report)
+        lake.engine = ENGINES[engine]
 
     planned = candidates(report)
     assert all(sizes[address] == size for address, size in planned.items())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,11 +16,13 @@ from ebbtide.errors import InvalidInput
 from ebbtide.formats.lakefs.repository import LakefsRepository
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import AnsweredRules
+from ebbtide.gc.engine import Engine
 from ebbtide.gc.sweeping import outcomes, sweep
 from tests.formats.lakefs.fake import Entry, State, needed
 from tests.formats.lakefs.oracle import KnownCommit, active
-from tests.formats.lakefs.world import DAY, START, LakefsWorld, open_lakefs_world
-from tests.support.icechunk_lake import candidates
+from tests.formats.lakefs.world import DAY, START, LakefsWorld, on_disk, open_lakefs_world
+from tests.support.engines import INLINE, on_engines
+from tests.support.icechunk_lake import candidates, planned_rows
 from tests.support.randomized import randomized
 
 RULE = 7 * DAY
@@ -282,10 +285,7 @@ def test_random_repositories(seed: int) -> None:
     """What goes is exactly what the definition says."""
     random = Random(seed)
     with open_lakefs_world() as world:
-        for _ in range(random.randrange(5, 40)):
-            _step(world, random)
-            if random.random() < 0.5:
-                world.grow_old(timedelta(hours=random.randrange(1, 72)))
+        _play(world, random)
         before = world.objects()
         state = world.state
         commits = {k: KnownCommit(each.parents, each.created) for k, each in state.commits.items()}
@@ -305,6 +305,27 @@ def test_random_repositories(seed: int) -> None:
         assert stays & before <= world.objects()
         for branch in world.state.branches:
             assert {each.address for each in world.state.view(branch).values()} <= world.objects()
+
+
+@on_engines("spark", "joins")
+@randomized("lakeFS repositories on Spark")
+def test_spark_plans_the_same_rows(tmp_path: Path, engine: Engine, seed: int) -> None:
+    with open_lakefs_world() as world:
+        _play(world, Random(seed))
+        repository = on_disk(world, tmp_path / "lake")
+        found = [
+            planned_rows(world.collector(repository, engine=each).plan())
+            for each in (engine, INLINE)
+        ]
+        assert found[0] == found[1]
+        assert {row["address"] for row in found[0]} == set(candidates(world.collector().plan()))
+
+
+def _play(world: LakefsWorld, random: Random) -> None:
+    for _ in range(random.randrange(5, 40)):
+        _step(world, random)
+        if random.random() < 0.5:
+            world.grow_old(timedelta(hours=random.randrange(1, 72)))
 
 
 def _step(world: LakefsWorld, random: Random) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository
-from ebbtide.formats.lakefs.urls import Namespace
+from ebbtide.formats.lakefs.urls import LOCAL, Namespace
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
 from tests.formats.lakefs.fake import NAMESPACE, FakeLakefs, State
+from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.memory import Bucket, opened_in_memory
 from tests.support.memory_world import TruthfulClock
@@ -32,7 +35,6 @@ class LakefsWorld:
     clock: TruthfulClock
     server: FakeLakefs
     bucket: Bucket
-    engine: Engine = INLINE
 
     @property
     def state(self) -> State:
@@ -45,9 +47,11 @@ class LakefsWorld:
             self.server, namespace, storage, settings=SETTINGS, clock=self.clock
         )
 
-    def collector(self, **options: Any) -> Collector:
+    def collector(
+        self, repository: LakefsRepository | None = None, *, engine: Engine = INLINE, **options: Any
+    ) -> Collector:
         chosen = RunOptions.of(SETTINGS, sessions=GRACE, patience=timedelta(0), **options)
-        return Collector(self.repository(), engine=self.engine, options=chosen)
+        return Collector(repository or self.repository(), engine=engine, options=chosen)
 
     def objects(self) -> set[str]:
         """The objects that are there."""
@@ -59,6 +63,22 @@ class LakefsWorld:
         """Time passes, and the server begins a new partition."""
         self.clock.advance(by)
         self.state.rotate()
+
+
+def on_disk(world: LakefsWorld, directory: Path) -> LakefsRepository:
+    """The repository copied into a directory, where other processes find it. The files keep their
+    dates."""
+    for key, stored in world.bucket.objects.items():
+        target = directory / key.removeprefix("repo/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(stored.data)
+        seconds = stored.modified.timestamp()
+        os.utime(target, (seconds, seconds))
+    storage = open_storage(str(directory))
+    world.state.storage = storage
+    namespace = Namespace(NAMESPACE, f"{LOCAL}{directory}/")
+    clock = ManualClock(world.clock.now)
+    return LakefsRepository(world.server, namespace, storage, settings=SETTINGS, clock=clock)
 
 
 @contextmanager
