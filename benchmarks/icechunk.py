@@ -1,7 +1,7 @@
 """Measures the collection of a real Icechunk repository, by Ebbtide and by Icechunk itself.
 
-    .venv/bin/python benchmarks/icechunk.py [--commits 1000 --chunks 500 --keep 100]
-    .venv/bin/python benchmarks/icechunk.py --decode
+    python -m benchmarks.icechunk [--commits 1000 --chunks 500 --keep 100]
+    python -m benchmarks.icechunk --decode
 
 Builds a repository with Icechunk. This takes a while, and is not part of the figure. The first
 commit fills an array, and each of the others replaces some of its chunks. Copies of the repository
@@ -36,30 +36,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-# When this file runs as a script, `import icechunk` would find the file itself.
-if (_HERE := str(Path(__file__).resolve().parent)) in sys.path:
-    sys.path.remove(_HERE)
-
 import icechunk
 import numpy as np
-import psutil
 import zarr
 from flatbuffers import number_types
 from flatbuffers.table import Table
 from zarr.buffer.cpu import Buffer
 
+from benchmarks.measuring import Measured, measure, mib
 from ebbtide.formats.icechunk.envelope import FileType, unpack
 from ebbtide.formats.icechunk.manifests import manifest_chunks
 
 SEED: Final = 20_240_607
 CHUNK_VALUES: Final = 128  # float64: 1 KiB, so that a chunk is a file
 ARRAY: Final = "values"
-
-RSS_EVERY: Final = 0.05
-TREE_EVERY: Final = 0.25
-PSS_GROWTH: Final = 1.05
-"""PSS is added up only when the tree's RSS grew by this factor: it takes the kernel tens of
-milliseconds."""
 
 OPEN: Final = """
 import json, sys
@@ -99,40 +89,6 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Peaks:
-    """The peak memory of a tree of processes, in bytes: PSS of all, RSS of each part."""
-
-    tree: int = 0
-    driver: int = 0
-    jvm: int = 0
-    workers: int = 0
-    _last_rss: float = 0.0
-
-    def sample(self, root: psutil.Process, others: Iterable[psutil.Process]) -> None:
-        """Looks at the processes now."""
-        parts = {"driver": _rss(root), "jvm": 0, "workers": 0}
-        alive = [root, *others]
-        for process in alive[1:]:
-            parts["jvm" if _name(process) == "java" else "workers"] += _rss(process)
-        self.driver = max(self.driver, parts["driver"])
-        self.jvm = max(self.jvm, parts["jvm"])
-        self.workers = max(self.workers, parts["workers"])
-        total = sum(parts.values())
-        if total > self._last_rss * PSS_GROWTH:
-            self._last_rss = total
-            self.tree = max(self.tree, sum(map(_pss, alive)))
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The figures and the output of a program that ran to its end."""
-
-    seconds: float
-    peaks: Peaks
-    output: str
-
-
-@dataclass(slots=True)
 class Comparison:
     """The figures of both programs, by the name of the step."""
 
@@ -152,66 +108,6 @@ class Comparison:
             peaks = mine.peaks
             parts = ((n, mib(getattr(peaks, n))) for n in ("driver", "jvm", "workers"))
             print(f"RSS, ebbtide, {step}: " + ", ".join(f"{n} {m:.0f} MiB" for n, m in parts))
-
-
-def mib(size: int) -> float:
-    """Converts bytes to MiB."""
-    return size / 2**20
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return process.name()
-    except psutil.Error:
-        return ""
-
-
-def _rss(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0
-
-
-def _pss(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().pss)
-    except psutil.Error:
-        return 0
-
-
-def measure(command: list[str]) -> Measured:
-    """Runs a program in a process of its own. Returns its whole wall time, and its peaks."""
-    peaks = Peaks()
-    with tempfile.TemporaryFile("w+") as output:
-        started = time.monotonic()
-        with subprocess.Popen(command, stdout=output) as program:
-            root = psutil.Process(program.pid)
-            others: list[psutil.Process] = []
-            looked = 0.0
-            while True:
-                if time.monotonic() - looked > TREE_EVERY:
-                    others = _children(root)
-                    looked = time.monotonic()
-                peaks.sample(root, others)
-                try:
-                    program.wait(RSS_EVERY)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-        seconds = time.monotonic() - started
-        output.seek(0)
-        text = output.read()
-    if program.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit code {program.returncode}\n{text[:2000]}")
-    return Measured(seconds, peaks, text)
-
-
-def _children(root: psutil.Process) -> list[psutil.Process]:
-    try:
-        return root.children(recursive=True)
-    except psutil.Error:
-        return []
 
 
 def open_repository(path: Path) -> icechunk.Repository:

@@ -333,13 +333,14 @@ class Fencing:
     tombstone: Collection[str]
 
 
-Guard = Callable[[], None]
-"""A check that executors call before each batch of deletes. It raises Refused `repository_changed`
-to stop the sweep. Picklable."""
+Guard = Callable[[Column], None]
+"""A check that executors call before each batch of deletes, with the addresses of the batch. It
+raises Refused `repository_changed` to stop the sweep. Picklable."""
 
 
-def unguarded() -> None:
+def unguarded(addresses: Column) -> None:
     """The guard of a format whose fence needs no further check."""
+    del addresses
 
 
 class RepositoryFormat(Protocol):

@@ -259,6 +259,20 @@ def test_commits_that_add_only_new_objects_do_not_stop_a_sweep(
     assert entry.address not in world.objects()
 
 
+def test_a_commit_of_what_was_staged_long_ago_does_not_stop_a_sweep(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.state.branch("waits", "main")
+    staged = world.state.upload("waits", "waiting", b"w")
+    _, entry = old_commit(world)
+    report = world.collector().plan()
+    collector = world.collector()
+    before_the_deletes(monkeypatch, lambda: world.state.commit("waits"))
+    assert collector.sweep(report.run_id).state == "swept"
+    assert entry.address not in world.objects()
+    assert staged.address in world.objects()
+
+
 def test_an_undo_brings_the_data_back_and_holds_it(world: LakefsWorld) -> None:
     _, entry = old_commit(world)
     collector = world.collector(quarantine=7 * DAY)
@@ -312,13 +326,14 @@ def test_random_repositories(seed: int) -> None:
 def test_spark_plans_the_same_rows(tmp_path: Path, engine: Engine, seed: int) -> None:
     with open_lakefs_world() as world:
         _play(world, Random(seed))
+        expected = set(candidates(world.collector().plan()))
         repository = on_disk(world, tmp_path / "lake")
         found = [
             planned_rows(world.collector(repository, engine=each).plan())
             for each in (engine, INLINE)
         ]
         assert found[0] == found[1]
-        assert {row["address"] for row in found[0]} == set(candidates(world.collector().plan()))
+        assert {row["address"] for row in found[0]} == expected
 
 
 def _play(world: LakefsWorld, random: Random) -> None:

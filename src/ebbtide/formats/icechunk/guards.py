@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ebbtide.arrow import Column
 from ebbtide.formats.icechunk.layout import load_snapshot
 from ebbtide.formats.icechunk.refs import read_refs
 from ebbtide.formats.icechunk.state import SnapshotHistory, history_of, load_repo
@@ -24,8 +25,9 @@ class RefsGuard:
     kept: frozenset[str]
     going: frozenset[str]
 
-    def __call__(self) -> None:
-        """Raises Refused `repository_changed` to stop the sweep."""
+    def __call__(self, addresses: Column) -> None:
+        """Raises Refused `repository_changed` to stop the sweep, whatever the batch has."""
+        del addresses
         for ref in read_refs(self.storage):
             place: str | None = ref.commit_id
             while place is not None and place not in self.kept:
@@ -42,8 +44,9 @@ class RepoGuard:
     storage: Storage
     going: frozenset[str]
 
-    def __call__(self) -> None:
-        """Raises Refused `repository_changed` to stop the sweep."""
+    def __call__(self, addresses: Column) -> None:
+        """Raises Refused `repository_changed` to stop the sweep, whatever the batch has."""
+        del addresses
         check_unreached(history_of(load_repo(self.storage)), self.going)
 
 

@@ -3,12 +3,13 @@ be needed again.
 
 lakeFS knows no closed commits: a branch, a tag, a revert or a merge can make the data of an expired
 commit live again at any time. The sweep cannot prevent it. It looks at the refs before each batch,
-reads what new commits have added, and stops before it deletes what they need.
+reads what new commits have added, and stops before it deletes what they need. An old object that
+they have and the batch has not is no risk: it may have been staged for long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import texts
+from ebbtide.arrow import Column, texts
 from ebbtide.formats.base import NODES_SCHEMA
 from ebbtide.formats.lakefs.layout import LakefsLayout, began_at
 from ebbtide.formats.lakefs.refs import commit_of, read_refs
@@ -33,7 +34,7 @@ class LakefsGuard:
     """The guard of one sweep. `kept` are the commits that the fence has found to stay. Objects that
     are younger than `cutoff` are no candidates.
 
-    An executor remembers what it has found harmless, until its task ends.
+    An executor remembers the commits that it has looked at and what they need, until its task ends.
     """
 
     server: LakefsServer
@@ -41,41 +42,40 @@ class LakefsGuard:
     layout: LakefsLayout
     kept: frozenset[str]
     cutoff: datetime
-    _harmless: set[str] = field(default_factory=set)
+    _known: set[str] = field(default_factory=set)
+    _needed: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self) -> None:
+    def __call__(self, addresses: Column) -> None:
         """Raises Refused `repository_changed` to stop the sweep."""
-        for address, why in self.revived():
-            raise changed(f"{why} has {address} again")
+        needed = self.revived()
+        for address in texts(addresses):
+            if address in needed:
+                raise changed(f"{needed[address]} has {address} again")
 
-    def revived(self) -> Iterator[tuple[str, str]]:
-        """Yields old objects that refs have again, and by which ref and commit they do. Raises
-        Refused `repository_changed` if a ref has too many new commits to look at."""
+    def revived(self) -> Mapping[str, str]:
+        """Returns old objects that refs have again, each with the ref and commit by which they do.
+        Raises Refused `repository_changed` if a ref has too many new commits to look at."""
         for ref in read_refs(self.server):
-            if not self._is_harmless(ref.commit_id):
-                yield from self._look_at(f"{ref.kind} {ref.name}", ref.commit_id)
+            self._look_at(f"{ref.kind} {ref.name}", ref.commit_id)
+        return self._needed
 
-    def _is_harmless(self, commit_id: str) -> bool:
-        return commit_id in self.kept or commit_id in self._harmless
-
-    def _look_at(self, ref: str, head: str) -> Iterator[tuple[str, str]]:
+    def _look_at(self, ref: str, head: str) -> None:
         """Looks at the commits that a ref reaches, down to those that stay. These commits are new,
         or had expired at the fence. An expired one is seen by the old objects that it adds."""
         waiting, seen = [head], set[str]()
         while waiting:
             commit_id = waiting.pop()
-            if commit_id in seen or self._is_harmless(commit_id):
+            if commit_id in seen or commit_id in self.kept or commit_id in self._known:
                 continue
             seen.add(commit_id)
             if len(seen) > COMMITS_MAX:
                 raise changed(f"{ref} has more than {COMMITS_MAX} commits that are new or expired")
             commit = commit_of(self.server, commit_id)
             parents = [commit_of(self.server, each).tree_id for each in commit.parent_ids]
-            old = self._old_objects(commit.tree_id, parents)
-            yield from ((address, f"{ref}, by commit {commit_id},") for address in old)
+            for address in self._old_objects(commit.tree_id, parents):
+                self._needed.setdefault(address, f"{ref}, by commit {commit_id},")
             waiting += commit.parent_ids
-        # Whoever stops at the first object does not come here.
-        self._harmless |= seen
+        self._known |= seen
 
     def _old_objects(self, tree_id: str, parents: list[str]) -> list[str]:
         """Returns the objects that a tree has and its parents have not, without young ones."""

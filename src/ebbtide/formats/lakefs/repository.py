@@ -218,7 +218,7 @@ class LakefsRepository(PlainRepository):
 
     def lost(self) -> str | None:
         """Looks at refs and new commits once more, for objects that are gone by now."""
-        for address, why in self.guard().revived():
+        for address, why in self.guard().revived().items():
             if self.storage.head(address) is None:
                 return f"{why} has {address}, which is gone"
         return None

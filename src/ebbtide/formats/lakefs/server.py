@@ -23,6 +23,9 @@ POLL_SECONDS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """The waits before the next question after a task; the last one is repeated."""
 TASK_SECONDS: Final = 1200.0
 """How long a task of the server may take, as in lakeFS's own job."""
+WAITS: Final[Mapping[str, Any]] = {"_request_timeout": (10.0, 600.0)}
+"""The seconds that a request waits for a connection, and for the next bytes of the answer. The list
+of uncommitted objects takes the server the longest."""
 _NOT_FOUND: Final = 404
 _DENIED: Final = (401, 403)
 
@@ -86,7 +89,7 @@ class LakefsServer:
     def repository(self) -> AnsweredRepository:
         """Raises NotFound `repository_not_found`."""
         with self._asking(f"the repository {shown(self.name)}", missing="repository_not_found"):
-            found = _client(self.account).repositories_api.get_repository(self.name)
+            found = _client(self.account).repositories_api.get_repository(self.name, **WAITS)
         namespace = found.storage_namespace.rstrip("/") + "/"
         return AnsweredRepository(found.id, namespace, found.creation_date)
 
@@ -96,7 +99,7 @@ class LakefsServer:
             with self._asking("the rules", missing="policy_not_found"):
                 # The client cannot parse rules without branches, which the server answers as null.
                 api = _client(self.account).repositories_api
-                answer = api.get_gc_rules_with_http_info(self.name, _preload_content=False)
+                answer = api.get_gc_rules_with_http_info(self.name, _preload_content=False, **WAITS)
                 found = json.loads(answer.raw_data)
                 listed = found.get("branches") or []
                 branches = {each["branch_id"]: each["retention_days"] for each in listed}
@@ -117,7 +120,7 @@ class LakefsServer:
         """
         with self._asking("a dump of refs"):
             api = _client(self.account).repositories_api
-            task = api.dump_submit(self.name)
+            task = api.dump_submit(self.name, **WAITS)
             done = _awaited("the dump of refs", lambda: _of_dump(api, self.name, task.id))
         refs = done.refs
         return DumpedRefs(
@@ -132,7 +135,7 @@ class LakefsServer:
                 each.id: each.commit_id
                 for each in _pages(
                     lambda after: api.list_branches(
-                        self.name, after=after, amount=PAGE, show_hidden=True
+                        self.name, after=after, amount=PAGE, show_hidden=True, **WAITS
                     )
                 )
             }
@@ -143,13 +146,15 @@ class LakefsServer:
         with self._asking("the tags"):
             return {
                 each.id: each.commit_id
-                for each in _pages(lambda after: api.list_tags(self.name, after=after, amount=PAGE))
+                for each in _pages(
+                    lambda after: api.list_tags(self.name, after=after, amount=PAGE, **WAITS)
+                )
             }
 
     def commit(self, commit_id: str) -> AnsweredCommit:
         """Returns a commit, by any expression. Raises NotFound `commit_not_found`."""
         with self._asking(f"commit {shown(commit_id)}", missing="commit_not_found"):
-            found = _client(self.account).commits_api.get_commit(self.name, commit_id)
+            found = _client(self.account).commits_api.get_commit(self.name, commit_id, **WAITS)
         return AnsweredCommit(
             found.id,
             tuple(found.parents),
@@ -168,7 +173,9 @@ class LakefsServer:
             api = _client(self.account).internal_api
             while True:
                 asked = PrepareGCUncommittedRequest(continuation_token=token)
-                found = api.prepare_garbage_collection_uncommitted(self.name, asked)
+                found = api.prepare_garbage_collection_uncommitted(self.name, asked, **WAITS)
+                if not found.run_id:
+                    raise ValueError("it names no run")  # "nothing" would be no protection
                 if found.gc_uncommitted_location:
                     folders.append(found.gc_uncommitted_location)
                 token = found.continuation_token
@@ -180,7 +187,7 @@ class LakefsServer:
         `object_not_found`."""
         with self._asking(f"{shown(path)} of {shown(ref)}", missing="object_not_found"):
             api = _client(self.account).objects_api
-            found = api.stat_object(self.name, ref, path, user_metadata=False)
+            found = api.stat_object(self.name, ref, path, user_metadata=False, **WAITS)
         return str(found.physical_address)
 
     def view(self, branch: str) -> Iterator[tuple[str, str]]:
@@ -189,7 +196,7 @@ class LakefsServer:
         with self._asking(f"the objects of {shown(branch)}"):
             for each in _pages(
                 lambda after: api.list_objects(
-                    self.name, branch, after=after, amount=PAGE, user_metadata=False
+                    self.name, branch, after=after, amount=PAGE, user_metadata=False, **WAITS
                 )
             ):
                 yield each.path, each.physical_address
@@ -215,7 +222,7 @@ class LakefsServer:
             raise Failed(
                 "lakefs_error", f"{where} does not answer when asked for {what}: {error}"
             ) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Failed(
                 "lakefs_error", f"{where} answered something unknown when asked for {what}: {error}"
             ) from error
@@ -225,12 +232,15 @@ class LakefsServer:
 def _client(account: Account) -> Any:  # lakefs_sdk has no types
     from lakefs_sdk import Configuration
     from lakefs_sdk.client import LakeFSClient
+    from urllib3 import Retry
 
     configuration = Configuration(
         host=f"{account.endpoint.rstrip('/')}/api/v1",
         username=account.access_key_id,
         password=account.secret_access_key,
     )
+    # Who has said nothing for so long will not answer the same request again.
+    configuration.retries = Retry(connect=3, read=0)
     return LakeFSClient(configuration)
 
 
@@ -247,7 +257,7 @@ def _pages(ask: Callable[[str], Any]) -> Iterator[Any]:
 
 def _of_dump(api: Any, name: str, task_id: str) -> Any | None:
     """Returns the status of a dump that has ended, or None."""
-    found = api.dump_status(name, task_id)
+    found = api.dump_status(name, task_id, **WAITS)
     if found.error:
         raise Failed("lakefs_error", f"lakeFS could not dump the refs of {name}: {found.error}")
     return found if found.done else None

@@ -112,7 +112,7 @@ def delete_parts(
                         # After the intent: in the other order an undo could miss the batch.
                         if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
                             raise _lease_lost(run_id)
-                        guard()
+                        guard(batch.column("address"))
                         with held():  # an interrupt waits until the outcomes are recorded
                             outcomes = (
                                 remove_unchanged(storage, batch, remove)
