@@ -69,7 +69,7 @@ class Answering:
 @pytest.fixture
 def answering() -> Iterator[Answering]:
     opened = Answering()
-    thread = threading.Thread(target=opened.http.serve_forever, daemon=True)
+    thread = threading.Thread(target=opened.http.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield opened
     opened.woken.set()
@@ -101,8 +101,11 @@ def test_who_says_nothing_is_not_waited_for(
 
 @each
 @pytest.mark.parametrize("body", [b"[]", b'{"results": 1}', b'{"run_id": ""}', b"<html>", b""])
-def test_nonsense_is_no_empty_answer(answering: Answering, ask: Ask, body: bytes) -> None:
-    answering.body = body
+@pytest.mark.parametrize("status", [200, 201, 202])
+def test_nonsense_is_no_empty_answer(
+    answering: Answering, ask: Ask, body: bytes, status: int
+) -> None:
+    answering.status, answering.body = status, body
     with pytest.raises(EbbtideError) as failed:
         ask(answering.lake())
     assert failed.value.kind == "lakefs_error"
