@@ -90,8 +90,8 @@ class LakefsServer:
         """Raises NotFound `repository_not_found`."""
         with self._asking(f"the repository {shown(self.name)}", missing="repository_not_found"):
             found = _client(self.account).repositories_api.get_repository(self.name, **WAITS)
-        namespace = found.storage_namespace.rstrip("/") + "/"
-        return AnsweredRepository(found.id, namespace, found.creation_date)
+            namespace = found.storage_namespace.rstrip("/") + "/"
+            return AnsweredRepository(found.id, namespace, found.creation_date)
 
     def rules(self) -> AnsweredRules | None:
         """Returns lakeFS's own rules, or None."""
@@ -155,13 +155,13 @@ class LakefsServer:
         """Returns a commit, by any expression. Raises NotFound `commit_not_found`."""
         with self._asking(f"commit {shown(commit_id)}", missing="commit_not_found"):
             found = _client(self.account).commits_api.get_commit(self.name, commit_id, **WAITS)
-        return AnsweredCommit(
-            found.id,
-            tuple(found.parents),
-            found.creation_date,
-            found.meta_range_id,
-            0 if found.version is None else found.version,
-        )
+            return AnsweredCommit(
+                found.id,
+                tuple(found.parents),
+                found.creation_date,
+                found.meta_range_id,
+                0 if found.version is None else found.version,
+            )
 
     def uncommitted(self) -> list[str]:
         """Has the server write the addresses of all uncommitted objects. Returns the URLs of the
@@ -188,7 +188,7 @@ class LakefsServer:
         with self._asking(f"{shown(path)} of {shown(ref)}", missing="object_not_found"):
             api = _client(self.account).objects_api
             found = api.stat_object(self.name, ref, path, user_metadata=False, **WAITS)
-        return str(found.physical_address)
+            return str(found.physical_address)
 
     def view(self, branch: str) -> Iterator[tuple[str, str]]:
         """Yields paths and URLs of all objects of a branch, committed and staged."""
