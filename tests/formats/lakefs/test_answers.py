@@ -100,7 +100,10 @@ def test_who_says_nothing_is_not_waited_for(
 
 
 @each
-@pytest.mark.parametrize("body", [b"[]", b'{"results": 1}', b'{"run_id": ""}', b"<html>", b""])
+@pytest.mark.parametrize(
+    "body",
+    [b"[]", b'{"results": 1}', b'{"run_id": "", "gc_uncommitted_location": ""}', b"<html>", b""],
+)
 @pytest.mark.parametrize("status", [200, 201, 202])
 def test_nonsense_is_no_empty_answer(
     answering: Answering, ask: Ask, body: bytes, status: int
