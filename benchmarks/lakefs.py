@@ -286,6 +286,7 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=300)
     parser.add_argument("--peer-mark")
     parser.add_argument("--peer-sweep")
+    parser.add_argument("--quarantine", default="none", help="of our sweep; peers have none")
     parser.add_argument("--save", metavar="NAME", help="write benchmarks/results/NAME.json")
     options = parser.parse_args()
     lake = create(connect(options.server), options.namespace, options.directory)
@@ -310,7 +311,8 @@ def main() -> None:
         mark, named = marked(lake)
         extra, lacks = len(named - found), len(found - named)
         print(f"the peer names {len(named):,}: {extra:,} more, and {lacks:,} not")
-    swept = ours(lake, "sweep", report["run_id"], "--yes", "--allow-share")
+    asked = ("--yes", "--allow-share", "--quarantine", options.quarantine)
+    swept = ours(lake, "sweep", report["run_id"], *asked)
     lake.again()
     steps["sweep"] = show("sweep", swept, peer(options.peer_sweep, mark))
     if options.save:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ebbtide.arrow import Column, make_schema
 from ebbtide.durations import format_duration
-from ebbtide.errors import Refused
+from ebbtide.errors import EbbtideError, Refused
 from ebbtide.retention.decision import Roots
 from ebbtide.storage import Storage
 
@@ -194,6 +194,16 @@ class PurgedAddress:
     state: str
 
 
+@dataclass(frozen=True, slots=True)
+class AskedNode:
+    """A node to read, as NODES_SCHEMA names it, and the storage that has its file."""
+
+    storage: Storage
+    node_id: str
+    checksum: str
+    entry_count: int
+
+
 class Layout(Protocol):
     """How a format lays out its files, and how trees and nodes are read. Picklable."""
 
@@ -251,6 +261,24 @@ class Layout(Protocol):
     ) -> pa.StringArray:
         """Returns the addresses that a node refers to. Raises Refused `missing_node`,
         `corrupt_node` or `unknown_format_version`."""
+
+    def read_nodes(self, nodes: Sequence[AskedNode]) -> Sequence[pa.StringArray | EbbtideError]:
+        """Returns what `read_node` returns for each of some small nodes, or the error that it
+        raises. `one_by_one` does it, unless the format can read many nodes faster together."""
+
+
+def one_by_one(
+    read_node: Callable[..., pa.StringArray], nodes: Sequence[AskedNode]
+) -> Sequence[pa.StringArray | EbbtideError]:
+    """Reads nodes as `Layout.read_nodes` does, by `Layout.read_node`."""
+    found: list[pa.StringArray | EbbtideError] = []
+    for each in nodes:
+        try:
+            count = each.entry_count
+            found.append(read_node(each.storage, each.node_id, each.checksum, entry_count=count))
+        except EbbtideError as error:
+            found.append(error)
+    return found
 
 
 class Walk(Protocol):

@@ -4,6 +4,7 @@ read."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
@@ -12,7 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import Column, around
-from ebbtide.formats.base import NODES_SCHEMA, Listing, ListingItem, Slices, in_shares
+from ebbtide.errors import EbbtideError
+from ebbtide.formats.base import (
+    NODES_SCHEMA,
+    AskedNode,
+    Listing,
+    ListingItem,
+    Slices,
+    in_shares,
+    one_by_one,
+)
 from ebbtide.ids import instant_of
 from ebbtide.storage import Storage
 from ebbtide.storage.local import temporary_targets
@@ -119,6 +129,10 @@ class EmbeddedLayout:
     ) -> pa.StringArray:
         """Returns the addresses of a range's entries."""
         return read_range_addresses(storage, node_id, checksum, entry_count=entry_count)
+
+    def read_nodes(self, nodes: Sequence[AskedNode]) -> Sequence[pa.StringArray | EbbtideError]:
+        """Reads ranges one by one."""
+        return one_by_one(self.read_node, nodes)
 
 
 def _slices(addresses: pa.StringArray) -> pa.StringArray:

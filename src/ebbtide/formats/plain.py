@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from ebbtide.arrow import Column, texts
 from ebbtide.clock import Clock, SystemClock
-from ebbtide.errors import InvalidInput, NotFound, Refused
+from ebbtide.errors import EbbtideError, InvalidInput, NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.base import (
     EPOCH_ADDRESS,
     RUNS_PREFIX,
+    AskedNode,
     Clocks,
     Fencing,
     Guard,
@@ -33,6 +34,7 @@ from ebbtide.formats.base import (
     Reading,
     RunHold,
     Slices,
+    one_by_one,
     unguarded,
 )
 from ebbtide.formats.lease import hold_storage
@@ -83,6 +85,16 @@ class PlainLayout:
     def node_addresses(self, node_ids: Column) -> Column:
         """Returns the addresses of many nodes' files, in order."""
         return pa.array([self.node_address(each) for each in texts(node_ids)], pa.string())
+
+    def read_node(
+        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
+    ) -> pa.StringArray:
+        """Returns the addresses that a node refers to."""
+        raise NotImplementedError
+
+    def read_nodes(self, nodes: Sequence[AskedNode]) -> Sequence[pa.StringArray | EbbtideError]:
+        """Reads nodes one by one."""
+        return one_by_one(self.read_node, nodes)
 
     def read_files(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int

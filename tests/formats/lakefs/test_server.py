@@ -278,6 +278,52 @@ def test_an_expired_commit_reads_as_gone(lake: Lake) -> None:
     assert lake.server.address_at(old, "a")
 
 
+COMMITTED = {1: "main", 2: "main", 5: "dev", 6: "dev", 8: "dev2", 9: "dev2"}
+"""Files, each in a commit of its own two weeks ago on this branch."""
+REMOVED = {2: 12, 1: 8, 5: 8, 9: 8, 8: 6, 6: 4}
+"""So many days ago another commit has removed them."""
+STAGED = {3: "main", 4: "main", 7: "dev", 10: "dev2"}
+STAY = {1, 3, 6, 8}
+
+
+def test_what_the_server_s_own_system_test_expects(lake: Lake) -> None:
+    """As its job is tested: rules by branch, a deleted branch, changes thrown away, a staged file
+    removed. Source: lakeFS, `esti/unified_gc_test.go`."""
+    client, name = lake.client, lake.name
+    for branch in ("dev", "dev2"):
+        made = lakefs_sdk.BranchCreation(name=branch, source="main")
+        client.branches_api.create_branch(name, made)
+    rules = [
+        lakefs_sdk.GarbageCollectionRule(branch_id=branch, retention_days=days)
+        for branch, days in {"main": 10, "dev": 7}.items()
+    ]
+    asked = lakefs_sdk.GarbageCollectionRules(default_retention_days=7, branches=rules)
+    client.repositories_api.set_gc_rules(name, asked)
+    addresses = {}
+
+    def upload(number: int, branch: str) -> None:
+        lake.upload(branch, f"file_{number}", b"%d" % number)
+        url = lake.server.address_at(branch, f"file_{number}")
+        addresses[number] = url.partition(f"/{name}/")[2]
+
+    for number, branch in COMMITTED.items():
+        upload(number, branch)
+        lake.commit(branch, days_ago=14)
+    for number, days in REMOVED.items():
+        branch = COMMITTED[number]
+        client.objects_api.delete_object(name, branch, f"file_{number}")
+        lake.commit(branch, days_ago=days)
+    for number, branch in STAGED.items():
+        upload(number, branch)
+    client.objects_api.delete_object(name, "main", "file_4")
+    client.branches_api.delete_branch(name, "dev2")
+    client.branches_api.reset_branch(name, "dev", lakefs_sdk.ResetCreation(type="reset"))
+
+    assert lake.collector().run().state == "swept"
+
+    assert {number for number, each in addresses.items() if each in lake.objects()} == STAY
+
+
 def test_what_the_server_refuses_is_told(lake: Lake) -> None:
     with pytest.raises(NotFound, match="does not find the repository"):
         LakefsServer(lake.server.account, "none").repository()

@@ -6,15 +6,21 @@ import hashlib
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
-from typing import Final
+from typing import Final, cast
 
 import google_crc32c
+import pyarrow as pa
 import pytest
 
+from ebbtide.errors import EbbtideError
+from ebbtide.formats.base import AskedNode
+from ebbtide.formats.lakefs import columns
 from ebbtide.formats.lakefs.columns import KEY_BYTES_MAX, decode
-from ebbtide.formats.lakefs.committed import read_entries, read_metarange, read_range
+from ebbtide.formats.lakefs.committed import read_entries, read_metarange, read_ranges
+from ebbtide.formats.lakefs.layout import LakefsLayout
 from ebbtide.formats.lakefs.sstable import DamagedTableError, read_table
 from ebbtide.formats.lakefs.walk import LakefsWalk
 from tests.formats.lakefs.tables import (
@@ -78,6 +84,10 @@ def expected(address: str, kind: int) -> str:
     return address.removeprefix(NAMESPACE) if is_url else address
 
 
+def read_range(data: bytes, name: str) -> pa.StringArray:
+    return read_ranges([(name, data)], namespaces=[NAMESPACE])[0]
+
+
 @randomized("lakeFS tables")
 def test_what_was_written_is_read(seed: int) -> None:
     random = Random(seed)
@@ -96,10 +106,49 @@ def test_what_was_written_is_read(seed: int) -> None:
     assert found.column("size_bytes").to_pylist() == [row[2] for row in rows]
     assert found.column("checksum").to_pylist() == [row[3] for row in rows]
     addresses = [expected(row[1], row[4]) for row in rows]
-    assert read_range(data, name, namespaces=[NAMESPACE]).to_pylist() == addresses
+    assert read_range(data, name).to_pylist() == addresses
     storage = Bucket("lake", lambda: datetime(2030, 1, 1, tzinfo=UTC)).storage("s3://lake/repo")
     storage.put(f"_lakefs/{name}", data)
     assert [*LakefsWalk(storage, (NAMESPACE,)).content(f"_lakefs/{name}")] == addresses
+
+
+@randomized("lakeFS tables")
+def test_many_are_read_together(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However their blocks are divided. Of those that cannot be read each has its own error."""
+    random = Random(seed)
+    monkeypatch.setattr(columns, "GROUP_BYTES", random.choice((1, 3_000, 1 << 20)))
+    storage = Bucket("lake", lambda: datetime(2030, 1, 1, tzinfo=UTC)).storage("s3://lake/repo")
+    layout = LakefsLayout((NAMESPACE,))
+    asked, expected_addresses = [], []
+    for _ in range(random.randrange(1, 12)):
+        rows = entries(random, random.choice((0, 1, 2, 16, 17, 90)))
+        pairs = pairs_of(rows)
+        name, data = table_id(pairs, RANGES), table(pairs, RANGES, block_bytes=256)
+        storage.put(f"_lakefs/{name}", data)
+        asked.append(AskedNode(storage, name, name, len(rows)))
+        expected_addresses.append([expected(row[1], row[4]) for row in rows])
+    assert [
+        cast("pa.StringArray", each).to_pylist() for each in layout.read_nodes(asked)
+    ] == expected_addresses
+
+    spoiled = random.randrange(len(asked))
+    wrong = random.choice(("missing", "damaged", "count"))
+    node = asked[spoiled]
+    address = f"_lakefs/{node.node_id}"
+    if wrong == "missing":
+        storage.delete([address])
+    elif wrong == "damaged":
+        storage.put(address, storage.get(address)[:-1])
+    else:
+        asked[spoiled] = replace(node, entry_count=node.entry_count + 1)
+    found = layout.read_nodes(asked)
+    for each, one, addresses in zip(asked, found, expected_addresses, strict=True):
+        if each.node_id != node.node_id:
+            assert isinstance(one, pa.Array)
+            assert one.to_pylist() == addresses
+        elif each is asked[spoiled]:
+            assert isinstance(one, EbbtideError)
+            assert one.kind == ("missing_node" if wrong == "missing" else "corrupt_node")
 
 
 def small() -> tuple[bytes, str]:
@@ -112,7 +161,7 @@ def small() -> tuple[bytes, str]:
 def test_a_damaged_table_is_refused_or_reads_the_same(seed: int) -> None:
     random = Random(seed)
     data, name = small()
-    intact = read_range(data, name, namespaces=[NAMESPACE])
+    intact = read_range(data, name)
     changed = bytearray(data)
     kind = random.randrange(4)
     if kind == 0:
@@ -126,7 +175,7 @@ def test_a_damaged_table_is_refused_or_reads_the_same(seed: int) -> None:
         first, second = random.randrange(len(changed)), random.randrange(len(changed))
         changed[first : first + 50] = changed[second : second + 50]
     try:
-        found = read_range(bytes(changed), name, namespaces=[NAMESPACE])
+        found = read_range(bytes(changed), name)
     except DamagedTableError:
         return
     assert found == intact
@@ -150,7 +199,7 @@ def test_a_valid_range_in_the_place_of_another_is_refused() -> None:
     other = [*pairs[:20], (pairs[20][0], pairs[21][1]), *pairs[21:]]
     data = table(other, RANGES)
     with pytest.raises(DamagedTableError, match="its content has the id"):
-        read_range(data, table_id(pairs, RANGES), namespaces=[NAMESPACE])
+        read_range(data, table_id(pairs, RANGES))
 
 
 def test_a_metarange_is_no_range() -> None:
@@ -163,7 +212,7 @@ def test_a_metarange_is_no_range() -> None:
         "entry_count": [3],
     }
     with pytest.raises(DamagedTableError, match="not one of lakeFS's ranges"):
-        read_range(data, name, namespaces=[NAMESPACE])
+        read_range(data, name)
 
 
 def test_a_block_that_claims_too_much_is_refused_before_it_is_unpacked() -> None:

@@ -36,10 +36,11 @@ _INLINE_BYTES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Keys and values of some blocks, in the order of the blocks."""
+    """Keys and values of some blocks, in the order of the blocks, and how many each block has."""
 
     keys: pa.LargeBinaryArray
     values: pa.LargeBinaryArray
+    counts: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,7 @@ class _Turn:
 def decode(blocks: Sequence[bytes]) -> list[Entries]:
     """Returns the entries of unpacked data blocks, of some blocks at a time. Raises
     DamagedTableError."""
-    groups = (_decode(group) for group in _groups(blocks))
-    return [group for group in groups if group is not None]
+    return [_decode(group) for group in _groups(blocks)]
 
 
 def _groups(blocks: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -73,18 +73,20 @@ def _groups(blocks: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
         yield blocks[start:]
 
 
-def _decode(blocks: Sequence[bytes]) -> Entries | None:
+def _decode(blocks: Sequence[bytes]) -> Entries:
     # What a key shares may reach to before the block: the room for it must exist.
     padding = bytes(KEY_BYTES_MAX)
     data = np.frombuffer(b"".join([padding, *blocks, padding]), np.uint8)
-    starts, stops = _lanes(data, blocks, len(padding))
+    starts, stops, owners = _lanes(data, blocks, len(padding))
     turns = _turns(data, starts, stops)
     if not turns:
-        return None
+        return Entries(_NO_BYTES, _NO_BYTES, np.zeros(len(blocks), np.int64))
     keys, order = _keys(data, turns, len(starts))
     at = np.concatenate([turn.value_at for turn in turns])[order]
     sizes = np.concatenate([turn.value_size for turn in turns])[order]
-    return Entries(keys, binary(data, at, sizes))
+    lanes = np.concatenate([turn.lanes for turn in turns])
+    counts = np.bincount(owners[lanes], minlength=len(blocks))
+    return Entries(keys, binary(data, at, sizes), counts)
 
 
 def varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
@@ -122,9 +124,11 @@ def binary(data: Bytes, at: Ints, sizes: Ints) -> pa.LargeBinaryArray:
     return cast("pa.LargeBinaryArray", found.cast(pa.large_binary()))
 
 
-def _lanes(data: Bytes, blocks: Sequence[bytes], offset: int) -> tuple[Ints, Ints]:
-    """Returns where the entries of each restart point begin and end. A block ends with a list of
-    its restart points and their number."""
+def _lanes(data: Bytes, blocks: Sequence[bytes], offset: int) -> tuple[Ints, Ints, Ints]:
+    """Returns where the entries of each restart point begin and end, and the number of its block.
+
+    A block ends with a list of its restart points and their number.
+    """
     sizes = np.array([len(each) for each in blocks], np.int64)
     ends = np.cumsum(sizes) + offset
     starts = ends - sizes
@@ -143,7 +147,7 @@ def _lanes(data: Bytes, blocks: Sequence[bytes], offset: int) -> tuple[Ints, Int
     is_empty = is_first & (counts[block] == 1) & (begins == stops)
     if (begins[is_first] != starts).any() or ((begins >= stops) & ~is_empty).any():
         raise DamagedTableError("the restart points of a block are in no order")
-    return begins[~is_empty], stops[~is_empty]
+    return begins[~is_empty], stops[~is_empty], block[~is_empty]
 
 
 def _uint32(data: Bytes, at: Ints) -> Ints:
@@ -206,18 +210,19 @@ def _keys(data: Bytes, turns: Sequence[_Turn], lane_count: int) -> tuple[pa.Larg
     return found, np.argsort(lanes, kind="stable")
 
 
-def digest_stream(entries: Entries) -> memoryview:
+def digest_stream(entries: Entries) -> tuple[memoryview, Ints]:
     """Returns the bytes of entries from which lakeFS makes the id of a table: each key and each
-    value with its length before it, and a bar behind it."""
+    value with its length before it, and a bar behind it. Returns also where each entry ends."""
     keys, values = entries.keys, entries.values
     parts: tuple[Any, ...] = (_lengths(keys), keys, _BAR, _lengths(values), values, _BAR, _NOTHING)
     joined: Any = pc.binary_join_element_wise(*parts)
-    offsets = np.frombuffer(joined.buffers()[1], np.int64)
-    return memoryview(joined.buffers()[2])[: int(offsets[len(joined)])]
+    offsets = np.frombuffer(joined.buffers()[1], np.int64)[: len(joined) + 1]
+    return memoryview(joined.buffers()[2])[: int(offsets[-1])], offsets[1:]
 
 
 _BAR: Final = pa.scalar(b"|", pa.large_binary())
 _NOTHING: Final = pa.scalar(b"", pa.large_binary())
+_NO_BYTES: Final = pa.array([], pa.large_binary())
 
 
 def _lengths(column: pa.LargeBinaryArray) -> Any:

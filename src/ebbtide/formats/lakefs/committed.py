@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -72,7 +72,7 @@ def read_metarange(data: bytes, metarange_id: str) -> pa.Table:
     Raises DamagedTableError if the file is not the metarange of that id.
     """
     tables = [NODES_SCHEMA.empty_table()]
-    for entries in _read(data, metarange_id, METARANGES):
+    for entries in _read([(metarange_id, data)], METARANGES)[0]:
         values = _values(entries)
         found = _parse(values, numbers=[_COUNT], texts=[_MAX_KEY])
         if not pc.all(pc.equal(found.texts[_MAX_KEY], entries.keys)).as_py():
@@ -83,23 +83,29 @@ def read_metarange(data: bytes, metarange_id: str) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def read_range(data: bytes, range_id: str, *, namespaces: Sequence[str]) -> pa.StringArray:
-    """Returns the addresses of a range's entries, in the order of their paths. An address in the
-    storage namespace is relative to it; any other is a URL.
+def read_ranges(
+    files: Sequence[tuple[str, bytes]], *, namespaces: Sequence[str]
+) -> list[pa.StringArray]:
+    """Returns the addresses of the entries of some ranges, each in the order of the paths. `files`
+    are ids and contents. An address in the storage namespace is relative to it; any other is a URL.
 
-    Raises DamagedTableError if the file is not the range of that id.
+    Raises DamagedTableError if a file is not the range of its id.
     """
     read: list[Any] = [pa.array([], pa.string())]
-    for entries in _read(data, range_id, RANGES):
+    groups, counts = _read(files, RANGES)
+    for entries in groups:
         found = _parse(_values(entries), numbers=[_ADDRESS_TYPE], texts=[_ADDRESS])
         read.append(_addresses(found, namespaces))
-    return cast("pa.StringArray", pa.concat_arrays(read))
+    whole: Any = pa.concat_arrays(read)
+    starts = np.cumsum(counts) - counts
+    pairs = zip(starts.tolist(), counts.tolist(), strict=True)
+    return [whole.slice(start, count) for start, count in pairs]
 
 
 def read_entries(data: bytes, range_id: str, *, namespaces: Sequence[str]) -> pa.Table:
-    """Returns the entries of a range (ENTRIES_SCHEMA). Raises as `read_range` does."""
+    """Returns the entries of a range (ENTRIES_SCHEMA). Raises as `read_ranges` does."""
     tables = [ENTRIES_SCHEMA.empty_table()]
-    for entries in _read(data, range_id, RANGES):
+    for entries in _read([(range_id, data)], RANGES)[0]:
         found = _parse(
             _values(entries), numbers=[_ADDRESS_TYPE, _SIZE], texts=[_ADDRESS, _CHECKSUM]
         )
@@ -145,34 +151,51 @@ def relative(addresses: pa.StringArray, types: Ints, namespaces: Sequence[str]) 
 def read_messages(data: bytes, file_id: str) -> list[bytes]:
     """Returns the messages in a range of a dump of refs. Raises DamagedTableError."""
     read: list[bytes] = []
-    for entries in _read(data, file_id, RANGES):
+    for entries in _read([(file_id, data)], RANGES)[0]:
         messages: Any = _values(entries).messages()
         read += messages.to_pylist()
     return read
 
 
-def _read(data: bytes, file_id: str, kind: bytes) -> list[Entries]:
-    """Returns the entries of a file that has this id and is of this kind, some at a time."""
-    table = read_table(data)
-    entries = decode(table.blocks)
-    found = _id_of(table, entries)
-    if found != file_id:
-        raise DamagedTableError(f"its content has the id {found}")
-    if table.properties.get(_TYPE) != kind:
-        raise DamagedTableError(f"it is not one of lakeFS's {kind.decode()}")
-    return entries
+def _read(files: Sequence[tuple[str, bytes]], kind: bytes) -> tuple[list[Entries], Ints]:
+    """Returns the entries of files that have these ids and are of this kind, some at a time, and
+    how many each file has."""
+    tables = [read_table(data) for _, data in files]
+    groups = decode([block for table in tables for block in table.blocks])
+    owners = np.repeat(np.arange(len(tables)), [len(table.blocks) for table in tables])
+    counts = np.zeros(len(tables), np.int64)
+    np.add.at(counts, owners, np.concatenate([group.counts for group in groups]))
+    groups = [group for group in groups if len(group.keys)]
+    for (file_id, _), table, found in zip(files, tables, _ids(tables, groups, counts), strict=True):
+        if found != file_id:
+            raise DamagedTableError(f"its content has the id {found}")
+        if table.properties.get(_TYPE) != kind:
+            raise DamagedTableError(f"it is not one of lakeFS's {kind.decode()}")
+    return groups, counts
 
 
-def _id_of(table: SortedTable, entries: list[Entries]) -> str:
-    digest = hashlib.sha256()
-    for group in entries:
-        digest.update(digest_stream(group))
-    own = {name: each for name, each in table.properties.items() if name not in _WRITTEN_LAST}
-    digest.update(b"\x04" + _number(len(own)))
-    for pair in sorted(own.items()):
-        for text in pair:
-            digest.update(b"\x01" + _number(len(text)) + text)
-    return digest.hexdigest()
+def _ids(tables: Sequence[SortedTable], groups: Iterable[Entries], counts: Ints) -> Iterator[str]:
+    """Yields the id of each table, from its entries and properties."""
+    digests = [hashlib.sha256() for _ in tables]
+    ends, number, first = np.cumsum(counts).tolist(), 0, 0
+    for group in groups:
+        stream, stops = digest_stream(group)
+        place = at = 0
+        while place < len(stops):
+            while ends[number] <= first + place:
+                number += 1
+            place = min(len(stops), ends[number] - first)
+            stop = int(stops[place - 1])
+            digests[number].update(stream[at:stop])
+            at = stop
+        first += len(stops)
+    for table, digest in zip(tables, digests, strict=True):
+        own = {name: each for name, each in table.properties.items() if name not in _WRITTEN_LAST}
+        digest.update(b"\x04" + _number(len(own)))
+        for pair in sorted(own.items()):
+            for text in pair:
+                digest.update(b"\x01" + _number(len(text)) + text)
+        yield digest.hexdigest()
 
 
 def _number(number: int) -> bytes:

@@ -7,7 +7,7 @@ it. A metarange is a tree, and its ranges are the nodes. Their ids are checksums
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,16 +16,19 @@ from typing import Final
 import pyarrow as pa
 
 from ebbtide.arrow import Column, around, first_match
+from ebbtide.errors import EbbtideError
 from ebbtide.formats import plain
 from ebbtide.formats.base import (
     FOREIGN,
     NODES_SCHEMA,
     SYSTEM,
+    AskedNode,
     Listing,
     ListingItem,
     Slices,
+    one_by_one,
 )
-from ebbtide.formats.lakefs.committed import read_metarange, read_range
+from ebbtide.formats.lakefs.committed import read_metarange, read_ranges
 from ebbtide.formats.lakefs.sstable import DamagedTableError
 from ebbtide.formats.plain import SYSTEM_PREFIX, PlainLayout
 from ebbtide.storage import Storage
@@ -109,12 +112,27 @@ class LakefsLayout(PlainLayout):
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
         """Returns the addresses of a range's entries."""
-        del checksum
-        address = self.node_address(node_id)
-        with refusing(storage, address, what="node"):
-            found = read_range(storage.get(address), node_id, namespaces=self.namespaces)
-            if len(found) != entry_count:
-                raise DamagedTableError(f"it has {len(found)} entries of {entry_count}")
+        return self._read_together([AskedNode(storage, node_id, checksum, entry_count)])[0]
+
+    def read_nodes(self, nodes: Sequence[AskedNode]) -> Sequence[pa.StringArray | EbbtideError]:
+        """Reads ranges together: most of the time of a small one is not the time of its entries. If
+        one cannot be read, reads them one by one, to find which."""
+        try:
+            return self._read_together(nodes)
+        except EbbtideError:
+            return one_by_one(self.read_node, nodes)
+
+    def _read_together(self, nodes: Sequence[AskedNode]) -> list[pa.StringArray]:
+        addresses = [self.node_address(each.node_id) for each in nodes]
+        with refusing(nodes[0].storage, addresses[0], what="node"):
+            files = [
+                (each.node_id, each.storage.get(address))
+                for each, address in zip(nodes, addresses, strict=True)
+            ]
+            found = read_ranges(files, namespaces=self.namespaces)
+            for each, read in zip(nodes, found, strict=True):
+                if len(read) != each.entry_count:
+                    raise DamagedTableError(f"it has {len(read)} entries of {each.entry_count}")
             return found
 
 

@@ -109,9 +109,13 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     restarts = struct.unpack_from("<I", block, len(block) - 4)[0]
     end, place, key = len(block) - 4 * (restarts + 1), 0, b""
     while place < end:
-        shared, place = _varint(block, place)
-        unshared, place = _varint(block, place)
-        size, place = _varint(block, place)
+        shared, unshared, size = block[place], block[place + 1], block[place + 2]
+        if (shared | unshared | size) < 0x80:  # almost always
+            place += 3
+        else:
+            shared, place = _varint(block, place)
+            unshared, place = _varint(block, place)
+            size, place = _varint(block, place)
         value_at = place + unshared
         if shared > len(key) or value_at + size > end:
             raise DamagedTableError("an entry goes beyond its block")

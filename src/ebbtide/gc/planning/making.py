@@ -36,6 +36,8 @@ from ebbtide.gc.planning.subtract import (
     Relations,
     addresses_left,
     asked_keys,
+    flagged,
+    needed_of,
     subtract,
     unlisted,
 )
@@ -317,11 +319,14 @@ class _Planning:
         )
         if not unseen:
             return read, result
+        read = replace(read, protected=read.protected + unseen)
+        needed = flagged(self.engine, self.folder, unseen, "needed").select("judged")
+        if not len(needed_of(self.engine, self.folder, result.candidates, needed)):
+            return read, result
         # Whoever reads the folder must not take the first result for candidates.
         parts = (*result.candidates, *result.remaining, *result.settled)
         names = [part.name for part in parts if part.name is not None]
         self.folder.storage.delete([self.folder.address(name) for name in names])
-        read = replace(read, protected=read.protected + unseen)
         return read, self._subtract(read)
 
     def _subtract(self, read: _Read) -> Subtracted:

@@ -273,6 +273,15 @@ def _flags(places: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray(pc.fill_null(places.column(name), pa.scalar(False)))
 
 
+def needed_of(
+    engine: Engine, folder: RunFolder, candidates: Sequence[Part], needed: Frame
+) -> KeyArray:
+    """Returns those keys of `needed` (column `judged`) by which candidates are judged."""
+    judged = placed(engine, folder, candidates).select("judged")
+    found: KeyArray = judged.join(needed, "judged", "left_semi").collect().column(0).to_numpy()
+    return found
+
+
 def unlisted(engine: Engine, given: Relations, required: Frame) -> KeyArray:
     """Returns the keys of `required` (column `key`) that no listed file has."""
     listed = placed(engine, given.folder, given.inventory, kinds=given.kinds)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema
 from ebbtide.errors import EbbtideError
-from ebbtide.formats.base import NODES_SCHEMA
+from ebbtide.formats.base import NODES_SCHEMA, AskedNode
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Batches, Frame
 from ebbtide.gc.parts import ADDRESS_SCHEMA
@@ -40,12 +40,16 @@ from ebbtide.gc.relations.trees import (
     each_once,
 )
 from ebbtide.gc.runs import TaskFiles
+from ebbtide.storage import Storage
 
 LIVE_SCHEMA: Final = make_schema(("key", pa.int64()), ("required", pa.bool_()))
 """The key of an address that stays, and whether its file must be on the storage."""
 
 MISSING_NODE: Final = "missing_node"
 KEYS_PER_BATCH: Final = 1_000_000
+NODES_TOGETHER: Final = 256
+ENTRIES_TOGETHER: Final = 20_000
+"""The most nodes that are read together, and the number of entries from which on none is added."""
 _Node = tuple[str, str, int, bool]
 """A row of NODES_SCHEMA, and whether the node is required."""
 
@@ -166,15 +170,28 @@ def _read(
     def address_of(node: _Node) -> str:
         return place.layout.node_address(node[0])
 
-    for node, storage in fetched(place.storage, nodes, address_of, at_once=at_once):
-        node_id, checksum, count, required = node
-        try:
-            found = place.layout.read_node(storage, node_id, checksum, entry_count=count)
-        except EbbtideError as error:
-            if required or error.kind != MISSING_NODE:
-                raise
-            continue
-        yield node, found
+    files = fetched(place.storage, nodes, address_of, at_once=at_once)
+    for chosen in _together(files):
+        asked = [AskedNode(storage, *node[:3]) for node, storage in chosen]
+        for (node, _), found in zip(chosen, place.layout.read_nodes(asked), strict=True):
+            if not isinstance(found, EbbtideError):
+                yield node, found
+            elif node[3] or found.kind != MISSING_NODE:
+                raise found
+
+
+def _together(files: Iterator[tuple[_Node, Storage]]) -> Iterator[list[tuple[_Node, Storage]]]:
+    """Divides nodes into small numbers that are read together."""
+    chosen: list[tuple[_Node, Storage]] = []
+    entries = 0
+    for node, storage in files:
+        chosen.append((node, storage))
+        entries += node[2]
+        if len(chosen) >= NODES_TOGETHER or entries >= ENTRIES_TOGETHER:
+            yield chosen
+            chosen, entries = [], 0
+    if chosen:
+        yield chosen
 
 
 class _KeyBatches:

@@ -28,7 +28,7 @@ from ebbtide.gc.planning.deciding import Fenced, Unread, decide_at_fence, decide
 from ebbtide.gc.planning.making import check_times
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.planning.planned_commits import commits_of
-from ebbtide.gc.planning.subtract import flagged, placed
+from ebbtide.gc.planning.subtract import flagged, needed_of
 from ebbtide.gc.quarantine import Quarantine, keep_records
 from ebbtide.gc.relations.keys import KeyArray, rows_of
 from ebbtide.gc.relations.mark import Mark, write_trees
@@ -211,10 +211,7 @@ class Sweep:
         needed = self._needed(unread, protected, name)
         if needed is None:
             return np.empty(0, np.int64)
-        candidates = placed(self.engine, self.folder, self.plan.candidates)
-        back = candidates.select("judged").join(needed, "judged", "left_semi")
-        keys: KeyArray = back.collect().column("judged").to_numpy()
-        return keys
+        return needed_of(self.engine, self.folder, self.plan.candidates, needed)
 
     def _needed(self, unread: Unread, protected: list[Part], name: str) -> Frame | None:
         """Returns the keys (column `judged`) of protected addresses, and of the addresses in trees
