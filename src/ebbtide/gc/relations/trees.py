@@ -88,11 +88,15 @@ def tree_nodes(
     """
     folder, at_once = place.folder, engine.fetches_at_once
     is_divided = are_divided(engine, index)
+    layout = place.layout
+    # Where no file of a tree or node is ever a candidate, only data counts.
+    stay = bool(layout.checked_kinds) and not {*layout.checked_kinds} & {*layout.delete_order}
+    which = "data" if stay else "recorded"
 
     def needed(part: Part) -> Batches:
         assert part.name is not None
         table = read_part(folder, part.name, part.checksum)
-        rows = table.filter(table.column("recorded")).drop_columns("recorded")
+        rows = table.filter(table.column(which)).drop_columns("recorded")
         buckets = pa.array(bucket_of(rows.column("tree_id")))
         yield from rows.append_column(_BUCKET, buckets).cast(_NEEDED).to_batches()
 
