@@ -10,9 +10,8 @@ import signal
 import subprocess
 import sys
 import tarfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -31,7 +30,7 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import wait_for_next_second
-from tests.support.cluster import JAVA_OPTIONS, Cluster, running_cluster
+from tests.support.cluster import JAVA_OPTIONS, Cluster, killer, running_cluster
 from tests.support.proxy import Proxy, proxied
 
 pytestmark = [pytest.mark.spark, pytest.mark.drawn("whole programs")]
@@ -240,17 +239,3 @@ def replace_worker(cluster: Cluster, killed: list[int]) -> None:
     """Kill a worker, and start another."""
     killed.append(cluster.kill_worker())
     cluster.add_worker()
-
-
-def killer(moments: list[tuple[str, str]], kill: Callable[[], None]) -> Callable[[str, str], None]:
-    """Kills at the first request of each kind: a method, and a part of the URL. Those that have
-    come are taken from `moments`, which are in the order of a run."""
-    lock = threading.Lock()
-
-    def see(seen: str, url: str) -> None:
-        with lock:
-            if moments and seen == moments[0][0] and moments[0][1] in url:
-                del moments[0]
-                kill()
-
-    return see

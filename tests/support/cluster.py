@@ -7,8 +7,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ class Cluster:
 
     directory: Path
     environment: Mapping[str, str]
+    memory: str = "1g"
+    """Of each worker, for its executors."""
     port: int = field(default_factory=free_port)
     master: subprocess.Popen[bytes] | None = None
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -58,8 +61,17 @@ class Cluster:
         """Start another worker, which registers itself after a while."""
         name = f"worker-{self._started}"
         self._started += 1
-        options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
-        options += ["-d", str(self.directory / f"{name}-files"), self.url]
+        options = [
+            "--host",
+            "127.0.0.1",
+            "--cores",
+            "1",
+            "--memory",
+            self.memory,
+            "--webui-port",
+            "0",
+        ]
+        options += ["--webui-port", "0", "-d", str(self.directory / f"{name}-files"), self.url]
         self.workers.append(self._run(name, [WORKER_CLASS, *options]))
 
     def kill_worker(self) -> int:
@@ -122,14 +134,28 @@ def _kill(process: subprocess.Popen[bytes]) -> int:
 
 @contextmanager
 def running_cluster(
-    directory: Path, *, environment: Mapping[str, str], workers: int = 2
+    directory: Path, *, environment: Mapping[str, str], workers: int = 2, memory: str = "1g"
 ) -> Iterator[Cluster]:
     """A cluster for the block."""
     directory.mkdir(parents=True, exist_ok=True)
-    cluster = Cluster(directory, environment)
+    cluster = Cluster(directory, environment, memory)
     try:
         cluster.start(workers)
         yield cluster
     finally:
         cluster.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def killer(moments: list[tuple[str, str]], kill: Callable[[], None]) -> Callable[[str, str], None]:
+    """Kills at the first request of each kind: a method, and a part of the URL. Those that have
+    come are taken from `moments`, which are in the order of a run."""
+    lock = threading.Lock()
+
+    def see(seen: str, url: str) -> None:
+        with lock:
+            if moments and seen == moments[0][0] and moments[0][1] in url:
+                del moments[0]
+                kill()
+
+    return see
