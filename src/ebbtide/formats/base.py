@@ -394,6 +394,11 @@ class RepositoryFormat(Protocol):
     def landmark(self) -> str:
         """An address that always exists. An inventory without it belongs to another storage."""
 
+    @property
+    def batch_max(self) -> int | None:
+        """The most files that are deleted between two calls of `guard`. None if what the guard
+        looks for cannot happen in between, or does no harm."""
+
     def now(self) -> datetime:
         """Returns the time by which this repository decides (UTC)."""
 

@@ -148,6 +148,11 @@ class EmbeddedRepository:
         """The address of OWNER, which is the first file of every repository."""
         return OWNER_ADDRESS
 
+    @property
+    def batch_max(self) -> None:
+        """No limit: there is no guard."""
+        return
+
     def check_storage(self) -> None:
         """Checks OWNER and increases its epoch. Raises Refused `storage_foreign`."""
         self._context.ownership.move()

@@ -138,6 +138,8 @@ class PlainRepository:
     readings mark the commits in `_closed` as closed (`Commit.tombstoned`).
     """
 
+    batch_max: int | None = None
+
     def __init__(
         self,
         storage: Storage,

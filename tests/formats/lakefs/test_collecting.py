@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from ebbtide.arrow import Column
 from ebbtide.errors import InvalidInput
+from ebbtide.formats.lakefs.guards import LakefsGuard
 from ebbtide.formats.lakefs.repository import LakefsRepository
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import AnsweredRules
@@ -257,6 +259,27 @@ def test_commits_that_add_only_new_objects_do_not_stop_a_sweep(
     before_the_deletes(monkeypatch, late)
     assert collector.sweep(report.run_id).state == "swept"
     assert entry.address not in world.objects()
+
+
+def test_the_refs_are_looked_at_before_each_small_batch(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LakefsRepository.batch_max == 1_000
+    monkeypatch.setattr(LakefsRepository, "batch_max", 2)
+    for number in range(5):
+        old_commit(world, branch="main")
+        world.state.upload("main", f"more {number}", b"m")
+    looked: list[int] = []
+    look = LakefsGuard.__call__
+
+    def counted(guard: LakefsGuard, addresses: Column) -> None:
+        looked.append(len(addresses))
+        look(guard, addresses)
+
+    monkeypatch.setattr(LakefsGuard, "__call__", counted)
+    report = world.collector().run()
+    assert report.counts["deleted"].objects == sum(looked) >= 5
+    assert max(looked) == 2
 
 
 def test_a_commit_of_what_was_staged_long_ago_does_not_stop_a_sweep(

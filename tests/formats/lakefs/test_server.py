@@ -8,8 +8,11 @@ tests are skipped.
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
@@ -26,6 +29,7 @@ from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository, find_name
 from ebbtide.formats.lakefs.server import Account, LakefsServer
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
+from ebbtide.gc.sweeping import outcomes
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
 from tests.formats.lakefs.oracle import KnownCommit, active
@@ -276,6 +280,48 @@ def test_an_expired_commit_reads_as_gone(lake: Lake) -> None:
     assert caught.value.status == GONE
     # It goes on saying that the object is there.
     assert lake.server.address_at(old, "a")
+
+
+def test_a_client_works_during_the_deletes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ordinary work does not stop a sweep, and nothing that a branch has is lost."""
+    monkeypatch.setattr(outcomes, "ADDRESSES_PER_BATCH", 5)
+    for number in range(60):
+        lake.upload("main", f"old/{number}", b"%d" % number)
+    lake.commit("main", days_ago=30)
+    for number in range(60):
+        lake.client.objects_api.delete_object(lake.name, "main", f"old/{number}")
+    lake.upload("main", "kept", b"kept")
+    lake.commit("main", days_ago=20)
+    dead = lake.objects() - lake.addresses("main")
+    assert len(dead) == 60
+    collector = lake.collector()
+    run_id = collector.plan().run_id
+    written: dict[str, bytes] = {}
+    ended = threading.Event()
+
+    def work() -> None:
+        for number in itertools.count():
+            if ended.is_set() and number > 5:
+                return
+            branch = f"b{number}"
+            made = lakefs_sdk.BranchCreation(name=branch, source="main")
+            lake.client.branches_api.create_branch(lake.name, made)
+            data = b"new %d" % number
+            lake.upload(branch, f"new/{number}", data)
+            lake.upload(branch, "kept", b"kept")  # the bytes that it has already
+            lake.commit(branch)
+            lake.client.refs_api.merge_into_branch(lake.name, branch, "main")
+            written[f"new/{number}"] = data
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        report = lake.collector().sweep(run_id)
+        ended.set()
+        working.result()
+    assert (report.state, report.error) == ("swept", None)
+    assert report.counts["deleted"].objects == len(dead)
+    assert lake.read_all("main") == {**written, "kept": b"kept"}
+    assert not dead & lake.objects()
 
 
 COMMITTED = {1: "main", 2: "main", 5: "dev", 6: "dev", 8: "dev2", 9: "dev2"}

@@ -52,8 +52,6 @@ TODO: Final = "todo"
 """The relation of candidates that are still to be deleted."""
 _MOVED: Final = {"moved": "quarantined"}
 ADDRESSES_PER_BATCH: Final = 20_000
-
-
 LOOKS_AT_ONCE: Final = 16
 _DATE_PRECISION: Final = timedelta(seconds=1)
 
@@ -85,20 +83,22 @@ def delete_parts(
     guard: Guard,
     looks_again: bool = False,
     quarantined: bool = False,
+    batch_max: int | None = None,
 ) -> list[Part]:
     """Deletes the addresses of `parts` (CANDIDATE_SCHEMA), or quarantines them with `quarantined`.
     Returns the parts of the record, with their counts.
 
     With `looks_again`, only files that have not changed since they were listed are deleted. Raises
     Refused `lease_lost` if another run has announced itself, `plan_corrupt`, and the errors of
-    `guard`, which is called before each batch.
+    `guard`, which is called before each batch, of at most `batch_max` addresses.
     """
+    rows_max = min(ADDRESSES_PER_BATCH, batch_max or ADDRESSES_PER_BATCH)
 
     remove = partial(quarantine.move_in, storage, run_id) if quarantined else storage.delete
 
     def work(_number: int, task: Part, answer: PartRows) -> None:
         assert task.name is not None
-        stem, rows_max = _stem(task.name), ADDRESSES_PER_BATCH
+        stem = _stem(task.name)
         attempt = secrets.token_hex(4)  # Spark may run a task twice, even at the same time
         written: Future[None] | None = None
         with ThreadPoolExecutor(1) as recorder:  # records a batch while the next is deleted

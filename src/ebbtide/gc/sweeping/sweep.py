@@ -277,6 +277,7 @@ class Sweep:
                     guard=guard,
                     looks_again=self.plan.inventory_url is not None,
                     quarantined=quarantined,
+                    batch_max=self.repository.batch_max,
                 )
             self._answers += answers
             done += rows_of(parts)
