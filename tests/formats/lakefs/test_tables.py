@@ -26,6 +26,7 @@ from ebbtide.formats.lakefs.walk import LakefsWalk
 from tests.formats.lakefs.tables import (
     MAGIC,
     Pair,
+    Writer,
     block,
     message,
     table,
@@ -149,6 +150,19 @@ def test_many_are_read_together(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
         elif each is asked[spoiled]:
             assert isinstance(one, EbbtideError)
             assert one.kind == ("missing_node" if wrong == "missing" else "corrupt_node")
+
+
+def test_a_table_without_blocks_has_no_entries() -> None:
+    writer = Writer(snappy=False)
+    index_at = writer.add(block([], restart=1))
+    own = {b"rocksdb.block.based.table.index.type": struct.pack("<I", 0), **RANGES}
+    properties_at = writer.add(block(sorted(own.items()), restart=9))
+    meta_at = writer.add(block([(b"rocksdb.properties", properties_at)]))
+    handles = (meta_at + index_at).ljust(40, b"\0")
+    data = bytes(writer.data) + b"\1" + handles + struct.pack("<I", 2) + MAGIC
+    assert read_range(data, table_id([], RANGES)).to_pylist() == []
+    with pytest.raises(DamagedTableError):
+        read_range(data, "another")
 
 
 def small() -> tuple[bytes, str]:

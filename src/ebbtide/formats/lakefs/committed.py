@@ -164,7 +164,8 @@ def _read(files: Sequence[tuple[str, bytes]], kind: bytes) -> tuple[list[Entries
     groups = decode([block for table in tables for block in table.blocks])
     owners = np.repeat(np.arange(len(tables)), [len(table.blocks) for table in tables])
     counts = np.zeros(len(tables), np.int64)
-    np.add.at(counts, owners, np.concatenate([group.counts for group in groups]))
+    of_blocks = [np.zeros(0, np.int64), *(group.counts for group in groups)]
+    np.add.at(counts, owners, np.concatenate(of_blocks))
     groups = [group for group in groups if len(group.keys)]
     for (file_id, _), table, found in zip(files, tables, _ids(tables, groups, counts), strict=True):
         if found != file_id:
