@@ -342,15 +342,15 @@ def purge_aside(act: Act) -> object:
 def _swept(act: Act, report: RunReport) -> str:
     """What a run has aside stays until its time."""
     held = report.quarantine or {}
+    if report.state != "swept" or held.get("state") != "held":
+        return _told(report)
+    repository_id = act.process.lake().info.repository_id
     name = f"quarantine of {report.run_id}"
-    is_sure = report.state == "swept" and held.get("state") == "held"
     # Who undoes it, or sweeps it too, may have been faster than the answer.
-    if is_sure and act.known.since(name, act.number) is None:
+    if act.known.since(name, act.number) is None:
         start = f"{LAKE}/_ebbtide/gc/runs/{report.run_id}/quarantine/"
         keys = [key for key in act.world.bucket.objects if key.startswith(start)]
-        until = datetime.fromisoformat(held["until"])
-        lake = act.process.lake()
-        act.known.promise(name, lake.info.repository_id, keys, until)
+        act.known.promise(name, repository_id, keys, datetime.fromisoformat(held["until"]))
     return _told(report)
 
 
