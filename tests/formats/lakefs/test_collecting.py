@@ -264,7 +264,7 @@ def test_commits_that_add_only_new_objects_do_not_stop_a_sweep(
 def test_the_refs_are_looked_at_before_each_small_batch(
     world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert LakefsRepository.batch_max == 1_000
+    assert LakefsRepository.batch_max == 5_000
     monkeypatch.setattr(LakefsRepository, "batch_max", 2)
     for number in range(5):
         old_commit(world, branch="main")

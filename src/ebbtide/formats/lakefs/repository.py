@@ -75,7 +75,7 @@ class LakefsRepository(PlainRepository):
     layout: LakefsLayout
     landmark = f"{COMMITTED_PREFIX}dummy"
     grace = GRACE
-    batch_max = 1_000
+    batch_max = 5_000
 
     def __init__(
         self,
