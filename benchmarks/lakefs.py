@@ -41,7 +41,7 @@ from benchmarks import results
 from benchmarks.measuring import Measured, measure, mib
 from ebbtide.arrow import texts
 from ebbtide.storage import open_storage
-from tests.formats.lakefs.tables import Pair, message, table, table_id, value
+from tests.formats.lakefs.tables import Pair, message, partition, range_row, value, written
 
 SEED: Final = 20_261_127
 RANGE_ENTRIES: Final = 2_500
@@ -51,8 +51,6 @@ KEPT_DAYS: Final = 120
 OLD: Final = timedelta(days=3)
 """The age of all files: no grace keeps them."""
 UNIFIED: Final = "_lakefs/retention/gc/unified"
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
-_YEAR_4000: Final = datetime(4000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -89,7 +87,7 @@ class Lake:
             [f"table/{number:09d}".encode() for number in range(start, start + len(found))]
             for start, found in zip(range(0, first, RANGE_ENTRIES), ranges, strict=True)
         ]
-        written = [self._range(names, found) for names, found in zip(paths, ranges, strict=True)]
+        rows = [self._range(names, found) for names, found in zip(paths, ranges, strict=True)]
         head = self._main()
         number = first
         for commit in range(commits + 1):
@@ -104,13 +102,13 @@ class Lake:
                 fresh = [self._put(number + k) for k in range(len(changed))]
                 number += len(changed)
                 ranges[place][at : at + each] = fresh
-                written[place] = self._range(paths[place], ranges[place])
-            head = self._commit(head, self._metarange(written), date)
+                rows[place] = self._range(paths[place], ranges[place])
+            head = self._commit(head, self._table(rows, b"metaranges").decode(), date)
         self.client.experimental_api.hard_reset_branch(self.name, "main", ref=head)
 
     def _put(self, number: int) -> str:
-        partition = _partition(datetime.now(UTC) - OLD, number // PARTITION_OBJECTS)
-        address = f"data/{partition}/{number:020d}"
+        name = partition(datetime.now(UTC) - OLD, number // PARTITION_OBJECTS)
+        address = f"data/{name}/{number:020d}"
         self.write(address, b"x")
         return address
 
@@ -120,26 +118,14 @@ class Lake:
             self.write(address, b"x")
 
     def _range(self, paths: Sequence[bytes], addresses: Sequence[str]) -> Pair:
-        """Writes a range. Returns its last key, and what a metarange says about it."""
+        """Writes a range. Returns what a metarange has about it."""
         pairs = [(key, _entry(address)) for key, address in zip(paths, addresses, strict=True)]
-        range_id = self._table(pairs, b"ranges", {})
-        content = message((1, paths[0]), (2, paths[-1]), (3, len(pairs) * 100), (4, len(pairs)))
-        return paths[-1], value(range_id.encode(), content)
+        return range_row(self._table(pairs, b"ranges"), pairs)
 
-    def _metarange(self, written: Sequence[Pair]) -> str:
-        return self._table(written, b"metaranges", {})
-
-    def _table(self, pairs: Sequence[Pair], kind: bytes, more: dict[bytes, bytes]) -> str:
-        own = {b"type": kind, **more}
-        found = table_id(pairs, own)
-        late = {
-            b"min_key": pairs[0][0],
-            b"max_key": pairs[-1][0],
-            b"count": str(len(pairs)).encode(),
-            b"estimated_size_bytes": b"1",
-        }
-        self.write(f"_lakefs/{found}", table(pairs, {**own, **late}))
-        return found
+    def _table(self, pairs: Sequence[Pair], kind: bytes) -> bytes:
+        file_id, data = written(pairs, {b"type": kind})
+        self.write(f"_lakefs/{file_id.decode()}", data)
+        return file_id
 
     def _main(self) -> str:
         return str(self.client.branches_api.get_branch(self.name, "main").commit_id)
@@ -179,13 +165,6 @@ def _entry(address: str) -> bytes:
             (7, b"application/octet-stream"),
         ),
     )
-
-
-def _partition(began: datetime, number: int) -> str:
-    """Returns the name of a partition that the server began then, the later the lower."""
-    seconds = round((_YEAR_4000 - began).total_seconds()) % (1 << 32)
-    bits = (seconds << 64 | number) << 4
-    return "".join(_DIGITS[bits >> shift & 31] for shift in range(95, -1, -5))
 
 
 def _commit_id(metarange_id: str, created: int, parent: str) -> str:

@@ -61,16 +61,7 @@ class Cluster:
         """Start another worker, which registers itself after a while."""
         name = f"worker-{self._started}"
         self._started += 1
-        options = [
-            "--host",
-            "127.0.0.1",
-            "--cores",
-            "1",
-            "--memory",
-            self.memory,
-            "--webui-port",
-            "0",
-        ]
+        options = ["--host", "127.0.0.1", "--cores", "1", "--memory", self.memory]
         options += ["--webui-port", "0", "-d", str(self.directory / f"{name}-files"), self.url]
         self.workers.append(self._run(name, [WORKER_CLASS, *options]))
 

@@ -96,6 +96,7 @@ class EmbeddedRepository:
     """A repository of the embedded store, as the collector sees it."""
 
     layout: EmbeddedLayout
+    batch_max: int | None = None
 
     def __init__(
         self,
@@ -147,11 +148,6 @@ class EmbeddedRepository:
     def landmark(self) -> str:
         """The address of OWNER, which is the first file of every repository."""
         return OWNER_ADDRESS
-
-    @property
-    def batch_max(self) -> None:
-        """No limit: there is no guard."""
-        return
 
     def check_storage(self) -> None:
         """Checks OWNER and increases its epoch. Raises Refused `storage_foreign`."""

@@ -28,14 +28,12 @@ from ebbtide.formats.lakefs.server import (
 )
 from ebbtide.model import EPOCH
 from ebbtide.storage import Storage
-from tests.formats.lakefs.tables import Pair, message, table, table_id, value
+from tests.formats.lakefs.tables import Pair, message, partition, range_row, value, written
 from tests.support.clock import ManualClock
 
 NAMESPACE: Final = "s3://lake/repo/"
 ACCOUNT: Final = Account("http://lakefs.test", "key", "secret")
 RANGE_ENTRIES: Final = 3
-DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
-YEAR_4000: Final = datetime.fromisoformat("4000-01-01T00:00:00+00:00")
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ class State:
         self.rules: AnsweredRules | None = AnsweredRules(7, {})
         self.commits: dict[str, FakeCommit] = {}
         self.tags: dict[str, str] = {}
-        self.partition = self._partition()
+        self.partition = partition(self.clock.now, 0x1234)
         self.count = 0
         storage.put("_lakefs/dummy", b"")
         first = self._commit((), {}, clock.now)
@@ -191,7 +189,7 @@ class State:
         return head
 
     def rotate(self) -> None:
-        self.partition = self._partition()
+        self.partition = partition(self.clock.now, 0x1234)
 
     # What it answers
 
@@ -278,23 +276,14 @@ class State:
         rows = []
         for pairs in ranges:
             range_id = self._put(pairs, {b"type": b"ranges", **more})
-            last = pairs[-1][0]
-            data = message((1, pairs[0][0]), (2, last), (3, 100), (4, len(pairs)))
-            rows.append((last, value(range_id.encode(), data)))
+            rows.append(range_row(range_id.encode(), pairs))
         return self._put(rows, {b"type": b"metaranges", **more})
 
     def _put(self, pairs: list[Pair], properties: Mapping[bytes, bytes]) -> str:
-        name = table_id(pairs, properties)
-        first, last = (pairs[0][0], pairs[-1][0]) if pairs else (b"", b"")
-        more = {b"count": b"%d" % len(pairs), b"min_key": first, b"max_key": last}
-        self.storage.put(f"_lakefs/{name}", table(pairs, {**properties, **more}))
+        file_id, data = written(pairs, properties)
+        name = file_id.decode()
+        self.storage.put(f"_lakefs/{name}", data)
         return name
-
-    def _partition(self) -> str:
-        seconds = round((YEAR_4000 - self.clock.now).total_seconds()) % (1 << 32)
-        bits = seconds << 64 | 0x1234
-        bits <<= 4  # twenty characters have a hundred bits, and an id has 96
-        return "".join(DIGITS[bits >> shift & 31] for shift in range(95, -1, -5))
 
 
 def _entry(entry: Entry) -> bytes:

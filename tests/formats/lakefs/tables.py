@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 import google_crc32c
@@ -12,6 +13,8 @@ import pyarrow as pa
 
 BLOCK_BYTES: Final = 4096
 RESTART: Final = 16
+DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
+YEAR_4000: Final = datetime.fromisoformat("4000-01-01T00:00:00+00:00")
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 Pair = tuple[bytes, bytes]
 
@@ -138,3 +141,24 @@ def message(*fields: tuple[int, int | bytes]) -> bytes:
         elif each:
             found += varint(number << 3 | 2) + varint(len(each)) + each
     return found
+
+
+def written(pairs: Sequence[Pair], properties: Mapping[bytes, bytes]) -> Pair:
+    """The id and the content of a file, with the properties that the server adds at the end."""
+    first, last = (pairs[0][0], pairs[-1][0]) if pairs else (b"", b"")
+    late = {b"count": b"%d" % len(pairs), b"min_key": first, b"max_key": last}
+    return table_id(pairs, properties).encode(), table(pairs, {**properties, **late})
+
+
+def range_row(range_id: bytes, pairs: Sequence[Pair]) -> Pair:
+    """What a metarange has about a range with these entries."""
+    first, last = pairs[0][0], pairs[-1][0]
+    return last, value(range_id, message((1, first), (2, last), (3, 100), (4, len(pairs))))
+
+
+def partition(began: datetime, number: int = 0) -> str:
+    """The name of a partition that the server began then; of the same second, by number."""
+    seconds = round((YEAR_4000 - began).total_seconds()) % (1 << 32)
+    bits = seconds << 64 | number
+    bits <<= 4  # twenty characters have a hundred bits, and an id has 96
+    return "".join(DIGITS[bits >> shift & 31] for shift in range(95, -1, -5))

@@ -10,16 +10,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ebbtide.arrow import Column
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.lakefs.guards import LakefsGuard
+from ebbtide.formats.lakefs.layout import LakefsLayout
 from ebbtide.formats.lakefs.repository import LakefsRepository
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import AnsweredRules
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.sweeping import outcomes, sweep
+from ebbtide.storage import Storage
 from tests.formats.lakefs.fake import Entry, State, needed
 from tests.formats.lakefs.oracle import KnownCommit, active
 from tests.formats.lakefs.world import DAY, START, LakefsWorld, on_disk, open_lakefs_world
@@ -56,6 +59,24 @@ def test_what_only_an_expired_commit_has_goes(world: LakefsWorld) -> None:
     assert (swept.state, swept.counts["deleted"].objects) == ("swept", 1)
     assert entry.address not in world.objects()
     assert world.collector().verify(swept.run_id).counts == {}
+
+
+def test_the_metaranges_of_expired_commits_are_not_read(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files stay whatever is in them."""
+    expired, entry = old_commit(world)
+    looked: set[str] = set()
+    read_tree = LakefsLayout.read_tree
+
+    def noted(layout: LakefsLayout, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
+        looked.add(tree_id)
+        return read_tree(layout, storage, tree_id, checksum)
+
+    monkeypatch.setattr(LakefsLayout, "read_tree", noted)
+    assert set(candidates(world.collector().plan())) == {entry.address}
+    assert world.state.commits[expired].metarange_id not in looked
+    assert world.state.commits[world.state.branches["main"].head].metarange_id in looked
 
 
 def test_tags_keep_their_data_unless_a_policy_says_otherwise(world: LakefsWorld) -> None:
