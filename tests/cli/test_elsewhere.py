@@ -28,7 +28,7 @@ def test_names() -> None:
 
 @pytest.mark.parametrize("missing", LAKEFS)
 def test_a_server_and_its_keys_must_be_named(missing: str) -> None:
-    settings = Settings(**{name: value for name, value in LAKEFS.items() if name != missing})
+    settings = Settings(**LAKEFS | {missing: None})  # whatever the environment has
     with pytest.raises(InvalidInput, match=f"EBBTIDE_{missing.upper()} is not set"):
         open_elsewhere("lakefs:x", settings)
 
