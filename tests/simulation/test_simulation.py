@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.histories import history, step
+from tests.simulation.scheduler import Disturbance
 from tests.simulation.simulation import Simulation, smallest, told
 from tests.simulation.store import open_simulation
+from tests.simulation.world import LEASE
 from tests.support.randomized import randomized
 
-pytestmark = pytest.mark.xdist_group("simulation")  # whose beginnings are made once
-
-SHARES = 3
+SHARES = 4
+"""Tests that divide the histories among the processes of a test run."""
 SEEDS = range(40, 42)
 
 
@@ -25,7 +27,14 @@ def simulation() -> object:
         yield made
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+def in_group(share: int) -> pytest.MarkDecorator:
+    """Tests of one group run in one process, which makes the beginnings of histories once."""
+    return pytest.mark.xdist_group(f"simulation {share}")
+
+
+@pytest.mark.parametrize(
+    "share", [pytest.param(share, marks=in_group(share)) for share in range(SHARES)]
+)
 @pytest.mark.timeout(0)
 @randomized("simulated histories")
 def test_histories(simulation: Simulation, seed: int, share: int) -> None:
@@ -36,6 +45,18 @@ def test_histories(simulation: Simulation, seed: int, share: int) -> None:
         pytest.fail(f"{outcome.violation}\n{small}\n{told(outcome)}")
 
 
+@in_group(0)
+def test_a_copy_is_not_replaced_in_the_middle_of_a_transaction(simulation: Simulation) -> None:
+    """The real database would wait for it, and with it the whole process."""
+    sleeps = Disturbance("sleep", "commit", 3, 1, LEASE)
+    copied_run = step("copied run", 54, 29, 54, 53, disturbed=sleeps)
+    copy = step("copy database", process=2)
+    outcome = simulation.run(history(3, copy, copied_run, copy))
+    assert outcome.violation is None
+    assert any("waits for the writer of the last copy" in line.text for line in outcome.lines)
+
+
+@in_group(0)
 @pytest.mark.drawn("whole programs")
 def test_a_seed_gives_the_same_history_in_another_process(simulation: Simulation) -> None:
     """Whatever the order of hashes, and whatever was carried out before."""

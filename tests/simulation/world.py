@@ -161,7 +161,9 @@ class World:
         return scheduler
 
     def copy_database(self) -> None:
-        """What a backup has of this instant."""
+        """What a backup has of this instant. It replaces the last one, once no run over that one is
+        about to commit."""
+        self.scheduler.wait_for("the writer of the last copy", lambda: self.copied.writer is None)
         with_now = self.database.copy()
         self.copied.bring_back(with_now)
         with_now.close()
