@@ -22,10 +22,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from ebbtide.server.api.routing import PREFIX
 from ebbtide.server.app import create_app, guarded_routes
 from ebbtide.server.errors import STATUS
 from ebbtide.server.jobs import Jobs
-from ebbtide.server.routing import PREFIX
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.server.calls import ASKED, Asked

@@ -9,8 +9,8 @@ import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 
+from ebbtide.server.api.routing import PREFIX
 from ebbtide.server.app import create_app
-from ebbtide.server.routing import PREFIX
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 

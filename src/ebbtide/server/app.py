@@ -11,12 +11,7 @@ import anyio.to_thread
 from fastapi import FastAPI
 
 from ebbtide.server import errors
-from ebbtide.server.auth import Authentication
-from ebbtide.server.jobs import Jobs
-from ebbtide.server.limits import HeaderLimit
-from ebbtide.server.metrics import Measuring, Metrics
-from ebbtide.server.pages.app import PagesInFront, make_pages
-from ebbtide.server.routes import (
+from ebbtide.server.api import (
     branches,
     collected_files,
     collecting,
@@ -36,7 +31,12 @@ from ebbtide.server.routes import (
     status,
     tags,
 )
-from ebbtide.server.routing import PUBLIC, GuardedRoute, Segments
+from ebbtide.server.api.routing import PUBLIC, GuardedRoute, Segments
+from ebbtide.server.auth import Authentication
+from ebbtide.server.jobs import Jobs
+from ebbtide.server.limits import HeaderLimit
+from ebbtide.server.metrics import Measuring, Metrics
+from ebbtide.server.pages.app import PagesInFront, make_pages
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import ReclaimThread
 

@@ -1,6 +1,6 @@
 """Makes a plan: list, read, decide, mark, subtract. Writes only the run's own files and the index.
 
-The order is rule 2 of the safety rules (README.md). The listing comes first. The protected
+The order is rule 2 of the safety rules (docs/safety.md). The listing comes first. The protected
 addresses and the commits are read afterwards, in one snapshot of the metadata. A file that is
 written after the listing cannot be a candidate.
 """

@@ -11,7 +11,7 @@ from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
-from ebbtide.server import runs
+from ebbtide.server.api import runs
 from ebbtide.server.pages.candidate_reading import CandidateFilter, find
 from ebbtide.server.pages.figures import folder_of
 from ebbtide.server.pages.routing import Pages

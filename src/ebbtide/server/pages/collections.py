@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from ebbtide.server.api.paging import item_place
 from ebbtide.server.pages.refs import parse_state
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
-from ebbtide.server.paging import item_place
 from ebbtide.store.access.keys import Role
 from ebbtide.store.collections.projects import Project
 from ebbtide.store.repository import Repository

@@ -13,8 +13,8 @@ from ebbtide.gc.explaining.answers import (
     ExplainedAddress,
     ExplainedCommit,
 )
+from ebbtide.server.api.explaining import explainer_of
 from ebbtide.server.errors import STATUS
-from ebbtide.server.explaining import explainer_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role

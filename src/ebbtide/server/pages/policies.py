@@ -12,12 +12,12 @@ from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.retention.policy import Policy
+from ebbtide.server.api.runs import steps_of
 from ebbtide.server.jobs import Job, Order
 from ebbtide.server.pages.charts import shares
 from ebbtide.server.pages.comparing import NAMES, Comparison, compare, looked_rows
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.server.runs import steps_of
 from ebbtide.store.access.keys import Role
 from ebbtide.store.repository import Repository
 

@@ -14,12 +14,12 @@ from ebbtide.gc.counts import Count
 from ebbtide.ids import instant_of
 from ebbtide.retention.decision import decide
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.server import runs
+from ebbtide.server.api import runs
+from ebbtide.server.api.repositories import storage_url_of
 from ebbtide.server.pages.charts import Line, line, shares
 from ebbtide.server.pages.figures import RunFigures
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
-from ebbtide.server.placing import storage_url_of
 from ebbtide.store.access.keys import Role
 from ebbtide.store.repositories.catalog import Catalogued
 from ebbtide.store.repositories.lifecycle import ListFilter

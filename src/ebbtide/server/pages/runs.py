@@ -12,11 +12,11 @@ from starlette.responses import Response
 from ebbtide.errors import InvalidInput
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import instant_of
-from ebbtide.server import runs
+from ebbtide.server.api import runs
+from ebbtide.server.api.runs import RunAnswer, RunCreation, UndoRequest
 from ebbtide.server.pages.charts import Bar, bars, shares
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.server.wire.collecting import RunAnswer, RunCreation, UndoRequest
 from ebbtide.store.access.keys import Role
 
 pages = Pages()

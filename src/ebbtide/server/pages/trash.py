@@ -12,10 +12,10 @@ from starlette.responses import Response
 from ebbtide.errors import NotFound
 from ebbtide.escaping import shown
 from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.server.api.paging import item_place
 from ebbtide.server.pages.collections import place_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
-from ebbtide.server.paging import item_place
 from ebbtide.store.access.keys import Role
 from ebbtide.store.refs.refs import NamedCommit
 from ebbtide.store.repositories.lifecycle import ListFilter

@@ -1,0 +1,135 @@
+"""The server's configuration for clients, and the access key of the request."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Final
+
+from ebbtide.server.api.base import Wire, seconds_of
+from ebbtide.server.api.routing import Routes
+from ebbtide.server.serving import Served, ServedDep
+from ebbtide.store.access.keys import Role
+
+
+class VersionConfig(Wire):
+    """`version` is the version of the wire format, which clients compare; `version_context` names
+    Ebbtide."""
+
+    version: str
+    version_context: str
+
+
+class StorageConfig(Wire):
+    """Which storage namespaces repositories may have, and how clients can transfer objects."""
+
+    blockstore_type: str
+    blockstore_namespace_example: str
+    blockstore_namespace_ValidityRegex: str  # noqa: N815 - as clients spell it
+    default_namespace_prefix: str | None = None
+    pre_sign_support: bool = False
+    pre_sign_support_ui: bool = False
+    pre_sign_multipart_upload: bool = False
+    import_support: bool = False
+    import_validity_regex: str
+    blockstore_id: str | None = None
+
+
+class ConfigAnswer(Wire):
+    """The version and the storage configuration together."""
+
+    version_config: VersionConfig
+    storage_config: StorageConfig
+
+
+class CollectionConfig(Wire):
+    """`grace_period` is the grace in seconds: no younger file is collected."""
+
+    grace_period: int
+
+
+class SetupState(Wire):
+    """The state of the set-up. It is always `initialized`: `ebbtide init` makes the first access
+    key."""
+
+    state: str = "initialized"
+    comm_prefs_missing: bool = False
+
+
+class UserAnswer(Wire):
+    """The access key of the request, in the place of a user."""
+
+    id: str
+    creation_date: int
+    friendly_name: str
+
+
+class CurrentUser(Wire):
+    """The sender of the request."""
+
+    user: UserAnswer
+
+
+routes = Routes("config")
+
+WIRE_VERSION: Final = "1.88.0"
+"""The lakeFS version whose wire format the routes follow. Clients compare it with the version that
+they need."""
+
+
+@routes.add("GET", "/setup_lakefs", None)
+def get_setup_state() -> SetupState:
+    """Returns whether there is a store behind the server. The route is public, because clients call
+    it without a key."""
+    return SetupState()
+
+
+@routes.add("GET", "/config", Role.READER)
+def get_config(served: ServedDep) -> ConfigAnswer:
+    """Returns the configuration that clients read before they upload."""
+    return ConfigAnswer(version_config=_version(), storage_config=_storage(served))
+
+
+@routes.add("GET", "/config/version", Role.READER)
+def get_version() -> VersionConfig:
+    """Returns the version of the wire format."""
+    return _version()
+
+
+@routes.add("GET", "/config/storage", Role.READER)
+def get_storage_config(served: ServedDep) -> StorageConfig:
+    """Returns which storage namespaces repositories may have."""
+    return _storage(served)
+
+
+@routes.add("GET", "/config/garbage-collection", Role.READER)
+def get_collection_config(served: ServedDep) -> CollectionConfig:
+    """Returns the grace."""
+    return CollectionConfig(grace_period=int(served.settings.grace.total_seconds()))
+
+
+@routes.add("GET", "/user", Role.READER)
+def get_current_user(served: ServedDep) -> CurrentUser:
+    """Returns the access key of the request."""
+    key = served.key
+    return CurrentUser(
+        user=UserAnswer(
+            id=key.access_key_id,
+            creation_date=seconds_of(key.created_at),
+            friendly_name=served.committer,
+        )
+    )
+
+
+def _version() -> VersionConfig:
+    return VersionConfig(version=WIRE_VERSION, version_context=f"ebbtide {version('ebbtide')}")
+
+
+def _storage(served: Served) -> StorageConfig:
+    url = served.settings.storage_url or ""
+    scheme = url.partition("://")[0] if "://" in url else "file"
+    return StorageConfig(
+        blockstore_type="local" if scheme == "file" else scheme,
+        blockstore_namespace_example="local://my-repository/",
+        blockstore_namespace_ValidityRegex=r"^(local|file|s3|s3a|gs|az)://.+$",
+        import_validity_regex=r"^(file|s3|s3a|gs|az)://.+$",
+    )

@@ -1,0 +1,250 @@
+"""Objects: upload, read, list, copy, move and delete."""
+
+from __future__ import annotations
+
+from heapq import merge
+from operator import attrgetter
+from typing import Annotated, Final, Literal, Self
+
+from fastapi import Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.server.api import downloads
+from ebbtide.server.api.base import OCTETS, Pagination, Segment, Text, Wire, seconds_of
+from ebbtide.server.api.paging import PagingDep
+from ebbtide.server.api.routing import Routes
+from ebbtide.server.errors import STATUS
+from ebbtide.server.serving import ServedDep
+from ebbtide.server.uploads import receive
+from ebbtide.store.access.keys import Role
+from ebbtide.store.content.entries import Entry, is_external
+
+
+class ObjectStats(Wire):
+    """The metadata of an object; or a prefix that several paths have in common."""
+
+    path: str
+    path_type: Literal["object", "common_prefix"]
+    physical_address: str
+    checksum: str
+    size_bytes: int
+    mtime: int
+    metadata: dict[str, str] | None = None
+    content_type: str | None = None
+
+    @classmethod
+    def of(cls, entry: Entry, root: str, *, user_metadata: bool = True) -> Self:
+        """Makes the answer for an object; `root` is the URL of the repository's storage root."""
+        address = entry.address
+        return cls(
+            path=entry.path,
+            path_type="object",
+            physical_address=address if is_external(address) else f"{root.rstrip('/')}/{address}",
+            checksum=entry.checksum,
+            size_bytes=entry.size_bytes,
+            mtime=seconds_of(entry.mtime),
+            metadata=dict(entry.metadata) if user_metadata else None,
+            content_type=entry.content_type or OCTETS,
+        )
+
+    @classmethod
+    def of_prefix(cls, prefix: str) -> Self:
+        """Makes the answer for a common prefix."""
+        return cls(
+            path=prefix,
+            path_type="common_prefix",
+            physical_address="",
+            checksum="",
+            size_bytes=0,
+            mtime=0,
+        )
+
+
+class ObjectMove(Wire):
+    """The source of a move within a branch."""
+
+    src_path: Text
+
+
+class ObjectStatsList(Wire):
+    """Objects and prefixes, sorted by path."""
+
+    pagination: Pagination
+    results: list[ObjectStats]
+
+
+class ObjectCopyCreation(Wire):
+    """The source of a copy. Without `src_ref` it is the branch that the copy goes to. `shallow` is
+    ignored."""
+
+    src_path: Text
+    src_ref: Text | None = None
+    shallow: bool = False
+
+
+class PathList(Wire):
+    """A list of paths."""
+
+    paths: list[Text]
+
+
+class ObjectErrorAnswer(Wire):
+    """The error for one path of a request with several paths."""
+
+    status_code: int
+    message: str
+    path: str
+
+
+class ObjectErrorList(Wire):
+    """The paths of a request that failed."""
+
+    errors: list[ObjectErrorAnswer]
+
+
+routes = Routes("objects")
+
+PathQuery = Annotated[Text, Query()]
+RangeHeader = Annotated[str | None, Header()]
+
+_BRANCH: Final = "/repositories/{repository:segment}/branches/{branch:segment}"
+_REF: Final = "/repositories/{repository:segment}/refs/{ref:segment}"
+
+
+@routes.add("POST", _BRANCH + "/objects", Role.WRITER, status=201, streamed=True)
+async def upload_object(
+    request: Request, repository: Segment, branch: Segment, path: PathQuery, served: ServedDep
+) -> ObjectStats:
+    """Uploads an object. The body is the object itself, or a form with the part `content`."""
+    entry, root = await receive(request, served, repository, branch, path)
+    return ObjectStats.of(entry, root)
+
+
+@routes.add("GET", _REF + "/objects", Role.READER, response_class=StreamingResponse)
+def get_object(
+    repository: Segment,
+    ref: Segment,
+    path: PathQuery,
+    served: ServedDep,
+    range: RangeHeader = None,
+    if_none_match: RangeHeader = None,
+) -> Response:
+    """Returns the bytes of an object, or a range of them."""
+    found = served.repository(repository).objects.open(ref, path)
+    return downloads.answer(found, range, if_none_match)
+
+
+@routes.add("HEAD", _REF + "/objects", Role.READER, response_class=Response)
+def head_object(
+    repository: Segment,
+    ref: Segment,
+    path: PathQuery,
+    served: ServedDep,
+    range: RangeHeader = None,
+) -> Response:
+    """Returns the headers of an object without its bytes."""
+    found = served.repository(repository).objects.open(ref, path)
+    return downloads.head(found, range)
+
+
+@routes.add("GET", _REF + "/objects/stat", Role.READER)
+def stat_object(
+    repository: Segment,
+    ref: Segment,
+    path: PathQuery,
+    served: ServedDep,
+    user_metadata: Annotated[bool, Query()] = True,
+) -> ObjectStats:
+    """Returns the metadata of an object."""
+    found = served.repository(repository)
+    entry = found.objects.stat(ref, path)
+    return ObjectStats.of(entry, found.info.storage_url, user_metadata=user_metadata)
+
+
+@routes.add("GET", _REF + "/objects/ls", Role.READER)
+def list_objects(
+    repository: Segment,
+    ref: Segment,
+    paging: PagingDep,
+    served: ServedDep,
+    delimiter: Annotated[Text, Query()] = "",
+    user_metadata: Annotated[bool, Query()] = True,
+) -> ObjectStatsList:
+    """Lists objects by path. With a delimiter, all paths that contain it after the prefix are shown
+    as one common prefix."""
+    found = served.repository(repository)
+    page = found.objects.list(
+        ref,
+        prefix=paging.prefix,
+        delimiter=delimiter,
+        after=paging.after,
+        amount=paging.amount,
+    )
+    root = found.info.storage_url
+    entries = [ObjectStats.of(each, root, user_metadata=user_metadata) for each in page.entries]
+    prefixes = map(ObjectStats.of_prefix, page.common_prefixes)
+    results = list(merge(entries, prefixes, key=attrgetter("path")))
+    return ObjectStatsList(
+        pagination=paging.pagination(len(results), page.next_after), results=results
+    )
+
+
+@routes.add("DELETE", _BRANCH + "/objects", Role.WRITER, status=204)
+def delete_object(
+    repository: Segment, branch: Segment, path: PathQuery, served: ServedDep
+) -> Response:
+    """Deletes one object."""
+    served.repository(repository).objects.delete(branch, path)
+    return Response(status_code=204)
+
+
+@routes.add("POST", _BRANCH + "/objects/delete", Role.WRITER)
+def delete_objects(
+    repository: Segment, branch: Segment, asked: PathList, served: ServedDep
+) -> ObjectErrorList:
+    """Deletes several objects. A path without an object is no error."""
+    most = served.settings.server_list_max
+    if len(asked.paths) > most:
+        raise InvalidInput("too_large", f"at most {most} paths are deleted at once")
+    objects = served.repository(repository).objects
+    errors: list[ObjectErrorAnswer] = []
+    try:
+        objects.delete_many(branch, asked.paths)
+    except EbbtideError as error:
+        if error.kind == "branch_not_found":
+            raise
+        errors = [
+            ObjectErrorAnswer(status_code=STATUS[error.kind], message=error.message, path=path)
+            for path in asked.paths
+        ]
+    return ObjectErrorList(errors=errors)
+
+
+@routes.add("POST", _BRANCH + "/objects/copy", Role.WRITER, status=201)
+def copy_object(
+    repository: Segment,
+    branch: Segment,
+    dest_path: PathQuery,
+    asked: ObjectCopyCreation,
+    served: ServedDep,
+) -> ObjectStats:
+    """Copies an object to a branch. The store decides whether the copy shares the bytes; `shallow`
+    is ignored."""
+    found = served.repository(repository)
+    entry = found.objects.copy(branch, dest_path, asked.src_ref or branch, asked.src_path)
+    return ObjectStats.of(entry, found.info.storage_url)
+
+
+@routes.add("POST", _BRANCH + "/objects/move", Role.WRITER, status=201)
+def move_object(
+    repository: Segment,
+    branch: Segment,
+    dest_path: PathQuery,
+    asked: ObjectMove,
+    served: ServedDep,
+) -> ObjectStats:
+    """Moves an object within its branch. lakeFS has no such route."""
+    found = served.repository(repository)
+    entry = found.objects.move(branch, dest_path, asked.src_path)
+    return ObjectStats.of(entry, found.info.storage_url)

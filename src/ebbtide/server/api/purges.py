@@ -1,0 +1,217 @@
+"""Purges: delete the named data at once and for good, with a signed record.
+
+A purge continues after the answer to its request; `get_purge` returns its progress. If the server
+ends meanwhile, the purge can be resumed.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import BackgroundTasks
+from pydantic import Field
+
+from ebbtide.errors import NotFound
+from ebbtide.purge.purger import PurgeReport, Purges
+from ebbtide.purge.request import (
+    REASON_BYTES_MAX,
+    TARGETS_MAX,
+    PathTarget,
+    Request,
+    require_confirmed,
+)
+from ebbtide.purge.verifying import PurgeFindings, verify
+from ebbtide.server.api.base import Pagination, Segment, Text, Wire
+from ebbtide.server.api.paging import PagingDep
+from ebbtide.server.api.routing import Routes
+from ebbtide.server.serving import Served, ServedDep
+from ebbtide.store.access.keys import AccessKey, Role
+from ebbtide.store.purges.queries import PurgeRow
+
+State = Literal["planning", "planned", "refused", "failed", "deleting", "incomplete", "done"]
+
+
+class PathNamed(Wire):
+    """A path at a branch, tag or commit. With a branch's plain name, the object that is staged at
+    the path is named too."""
+
+    ref: Text
+    path: Text
+
+
+class PurgeCreation(Wire):
+    """The reason of a purge and the data that it names. `confirmation` must repeat the name of the
+    repository, unless `dry_run` is set."""
+
+    reason: Annotated[Text, Field(max_length=REASON_BYTES_MAX)]
+    paths: Annotated[list[PathNamed], Field(max_length=TARGETS_MAX)] = Field(default_factory=list)
+    commits: Annotated[list[Text], Field(max_length=TARGETS_MAX)] = Field(default_factory=list)
+    collections: Annotated[list[Text], Field(max_length=TARGETS_MAX)] = Field(default_factory=list)
+    repository: bool = False
+    all_history: bool = False
+    dry_run: bool = False
+    confirmation: Text = ""
+
+    def request(self, key: AccessKey) -> Request:
+        """Returns the request in the name of the access key. Raises InvalidInput."""
+        request = Request(
+            reason=self.reason,
+            who={"access_key_id": key.access_key_id, "name": key.name},
+            paths=tuple(PathTarget.of(each.ref, each.path) for each in self.paths),
+            commits=tuple(self.commits),
+            collections=tuple(self.collections),
+            repository=self.repository,
+            all_history=self.all_history,
+        )
+        request.check()
+        return request
+
+
+class PurgeResumption(Wire):
+    """`confirmation` must repeat the name of the repository."""
+
+    confirmation: Text = ""
+
+
+class PurgeReference(Wire):
+    """A reference that blocks the purge: one that the request did not name, or a hold."""
+
+    kind: str
+    id: str
+    names: list[str]
+    entry_count: int
+    examples: list[str]
+
+
+class PurgeAnswer(Wire):
+    """A purge. Lists, and the answers to starting and resuming one, leave out counts and
+    references."""
+
+    purge_id: str
+    repository: str
+    repository_id: str
+    state: State
+    request: dict[str, Any]
+    record_path: str
+    record_sha256: str | None = None
+    started_at: datetime
+    closed_at: datetime | None = None
+    finished_at: datetime | None = None
+    error: dict[str, str] | None = None
+    object_count: int | None = None
+    size_bytes: int | None = None
+    foreign_count: int | None = None
+    outcomes: dict[str, int] | None = None
+    reference_count: int | None = None
+    reference_counts: dict[str, int] | None = None
+    references: list[PurgeReference] | None = None
+
+    @classmethod
+    def of(cls, report: PurgeReport) -> PurgeAnswer:
+        """Makes the answer with everything that is known of a purge."""
+        return cls.model_validate(report.to_json())
+
+    @classmethod
+    def short(cls, report: PurgeReport) -> PurgeAnswer:
+        """Makes the answer from the database alone."""
+        return cls.model_validate(report.summary())
+
+
+class PurgeList(Wire):
+    """Purges, the newest first."""
+
+    pagination: Pagination
+    results: list[PurgeAnswer]
+
+
+class PurgeDifference(Wire):
+    """A difference between the record and the present state."""
+
+    kind: str
+    text: str
+
+
+class PurgeVerification(Wire):
+    """The result of a verification."""
+
+    purge_id: str
+    verified: bool
+    address_count: int
+    differences: list[PurgeDifference]
+
+    @classmethod
+    def of(cls, found: PurgeFindings) -> PurgeVerification:
+        """Makes the answer for a verification."""
+        return cls.model_validate(found.to_json())
+
+
+routes = Routes("purges")
+
+_PURGES: Final = "/repositories/{repository:segment}/purges"
+_PURGE: Final = _PURGES + "/{purge_id:segment}"
+
+
+@routes.add("POST", _PURGES, Role.ADMIN, status=202)
+def start_purge(
+    repository: Segment, asked: PurgeCreation, served: ServedDep, after: BackgroundTasks
+) -> PurgeAnswer:
+    """Starts a purge; with `dry_run`, only its plan."""
+    purges = Purges(served.store)
+    name = served.repository(repository).info.name
+    if not asked.dry_run:
+        require_confirmed(name, asked.confirmation)
+    row = purges.begin(name, asked.request(served.key))
+    after.add_task(purges.carry_out_alone, row.purge_id, dry_run=asked.dry_run)
+    return PurgeAnswer.short(PurgeReport(row))
+
+
+@routes.add("GET", _PURGES, Role.ADMIN)
+def list_purges(repository: Segment, paging: PagingDep, served: ServedDep) -> PurgeList:
+    """Lists the purges of the repository, and of earlier repositories with the same name, the
+    newest first."""
+    found = [row for row in Purges(served.store).list(repository) if row.purge_id > paging.after]
+    page, more = paging.cut(found[: paging.amount_and_one])
+    last = page[-1].purge_id if more else None
+    results = [PurgeAnswer.short(PurgeReport(row)) for row in page]
+    return PurgeList(pagination=paging.pagination(len(page), last), results=results)
+
+
+@routes.add("GET", _PURGE, Role.ADMIN)
+def get_purge(repository: Segment, purge_id: Segment, served: ServedDep) -> PurgeAnswer:
+    """Returns one purge: its progress, or its outcome."""
+    row = _find(served, repository, purge_id)
+    return PurgeAnswer.of(Purges(served.store).show(row.purge_id))
+
+
+@routes.add("POST", _PURGE + "/resume", Role.ADMIN, status=202)
+def resume_purge(
+    repository: Segment,
+    purge_id: Segment,
+    asked: PurgeResumption,
+    served: ServedDep,
+    after: BackgroundTasks,
+) -> PurgeAnswer:
+    """Continues a purge that was stopped, that failed in part, or that was only planned."""
+    row = _find(served, repository, purge_id)
+    require_confirmed(row.repository_name, asked.confirmation)
+    purges = Purges(served.store)
+    purges.require_open(row)
+    after.add_task(purges.carry_out_alone, row.purge_id)
+    return PurgeAnswer.short(PurgeReport(row))
+
+
+@routes.add("GET", _PURGE + "/verify", Role.ADMIN)
+def verify_purge(repository: Segment, purge_id: Segment, served: ServedDep) -> PurgeVerification:
+    """Compares a purge with its record, the database and the storage."""
+    row = _find(served, repository, purge_id)
+    return PurgeVerification.of(verify(served.store, row.purge_id))
+
+
+def _find(served: Served, repository: str, purge_id: str) -> PurgeRow:
+    """Returns a purge, also of a repository that does not exist any more. Raises NotFound
+    `purge_not_found`."""
+    row = Purges(served.store).find(purge_id)
+    if row.repository_name != repository:
+        raise NotFound("purge_not_found", f"{repository!r} has no purge with that id")
+    return row

@@ -1,0 +1,192 @@
+"""Repositories: create, list, read, delete and restore."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Final
+
+from fastapi import Body, Query, Response
+from pydantic import Field
+
+from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
+from ebbtide.server.api.base import (
+    ExpiryChange,
+    Instant,
+    Pagination,
+    Restoration,
+    Segment,
+    Text,
+    Wire,
+    seconds_of,
+)
+from ebbtide.server.api.lifecycle import ExpiredQuery, ListedDep, next_after
+from ebbtide.server.api.paging import PagingDep
+from ebbtide.server.api.routing import Routes
+from ebbtide.server.serving import ServedDep
+from ebbtide.store.access.keys import Role
+from ebbtide.store.embedded import Store
+from ebbtide.store.repositories.catalog import Catalogued
+
+
+class RepositoryCreation(Wire):
+    """A new repository. `storage_namespace` is a URL, or `local://NAME` for a place below the
+    store's storage."""
+
+    name: Text
+    storage_namespace: Annotated[Text, Field(min_length=1)]
+    default_branch: Text | None = None
+    sample_data: bool = False
+    read_only: bool = False
+    expires_at: Instant | None = None
+
+
+class RepositoryAnswer(Wire):
+    """A repository. `id` is its name, as lakeFS clients call it; `repository_id` is its id."""
+
+    id: str
+    creation_date: int
+    default_branch: str
+    storage_namespace: str
+    storage_id: str = ""
+    read_only: bool = False
+    repository_id: str
+    state: str
+    expires_at: datetime | None = None
+
+    @classmethod
+    def of(cls, found: Catalogued) -> RepositoryAnswer:
+        """Makes the answer for a repository."""
+        info = found.info
+        return cls(
+            id=info.name,
+            creation_date=seconds_of(info.created_at),
+            default_branch=info.default_branch,
+            storage_namespace=info.storage_url,
+            repository_id=info.repository_id,
+            state=found.state.value,
+            expires_at=info.expires_at,
+        )
+
+
+class RepositoryList(Wire):
+    """Repositories, sorted by name."""
+
+    pagination: Pagination
+    results: list[RepositoryAnswer]
+
+
+_LOCAL: Final = re.compile(r"local://([A-Za-z0-9_][A-Za-z0-9_.-]{0,254})/?")
+
+routes = Routes("repositories")
+
+_REPOSITORY: Final = "/repositories/{repository:segment}"
+
+
+@routes.add("POST", "/repositories", Role.ADMIN, status=201)
+def create_repository(asked: RepositoryCreation, served: ServedDep) -> RepositoryAnswer:
+    """Creates a repository. This needs an admin, because the request chooses where the server
+    writes."""
+    if asked.sample_data or asked.read_only:
+        raise InvalidInput(
+            "invalid_argument", "sample_data and read_only are not supported: leave them out"
+        )
+    made = served.store.create_repository(
+        asked.name,
+        storage_url=storage_url_of(asked.storage_namespace, served.store),
+        default_branch=asked.default_branch or "main",
+        expires_at=asked.expires_at,
+    )
+    found = served.store.catalog.get(made.info.repository_id, include_expired=True)
+    return RepositoryAnswer.of(found)
+
+
+@routes.add("GET", "/repositories", Role.READER)
+def list_repositories(
+    paging: PagingDep,
+    listed: ListedDep,
+    served: ServedDep,
+    search: Annotated[Text, Query()] = "",
+) -> RepositoryList:
+    """Lists repositories by name; with `search`, those whose names contain this text."""
+    page, more = paging.cut(
+        served.store.catalog.page(
+            prefix=paging.prefix,
+            after=paging.after,
+            amount=paging.amount_and_one,
+            search=search,
+            listed=listed,
+        )
+    )
+    last = None
+    if more:
+        info = page[-1].info
+        last = next_after(info.name, info.repository_id, listed)
+    return RepositoryList(
+        pagination=paging.pagination(len(page), last),
+        results=[RepositoryAnswer.of(found) for found in page],
+    )
+
+
+@routes.add("GET", _REPOSITORY, Role.READER)
+def get_repository(
+    repository: Segment, served: ServedDep, include_expired: ExpiredQuery = False
+) -> RepositoryAnswer:
+    """Returns one repository, by name or id."""
+    found = served.store.catalog.get(repository, include_expired=include_expired)
+    return RepositoryAnswer.of(found)
+
+
+@routes.add("DELETE", _REPOSITORY, Role.ADMIN, status=204)
+def delete_repository(repository: Segment, served: ServedDep) -> Response:
+    """Moves a repository to the trash."""
+    served.store.catalog.delete(repository)
+    return Response(status_code=204)
+
+
+@routes.add("PATCH", _REPOSITORY, Role.ADMIN)
+def change_repository(
+    repository: Segment, asked: ExpiryChange, served: ServedDep
+) -> RepositoryAnswer:
+    """Sets when a repository expires. One in the trash is restored, unless the date is past."""
+    changed = served.store.catalog.set_expiry(
+        repository, asked.expires_at, ensure_unique_name=asked.ensure_unique_name
+    )
+    return RepositoryAnswer.of(changed)
+
+
+@routes.add("POST", _REPOSITORY + "/restore", Role.ADMIN)
+def restore_repository(
+    repository: Segment,
+    served: ServedDep,
+    asked: Annotated[Restoration | None, Body()] = None,
+) -> RepositoryAnswer:
+    """Restores a repository from the trash."""
+    unique = asked is not None and asked.ensure_unique_name
+    restored = served.store.catalog.restore(repository, ensure_unique_name=unique)
+    return RepositoryAnswer.of(restored)
+
+
+@routes.add("GET", _REPOSITORY + "/metadata", Role.READER)
+def get_metadata(repository: Segment, served: ServedDep) -> dict[str, str]:
+    """Returns the metadata of a repository, which is always empty."""
+    served.repository(repository)
+    return {}
+
+
+def storage_url_of(place: str, store: Store) -> str:
+    """Returns the URL of a storage root. `local://NAME` is a place below the store's own storage.
+
+    Raises InvalidInput `invalid_argument`.
+    """
+    match = _LOCAL.fullmatch(place)
+    if match is not None:
+        return store.default_root(match[1])
+    if not re.match(r"(file|s3|s3a|gs|az)://", place):
+        raise InvalidInput(
+            "invalid_argument",
+            f"{shown(place)} is not a storage location for a repository: write local://NAME, or "
+            "a URL such as s3://bucket/prefix or file:///directory",
+        )
+    return place

@@ -1,0 +1,150 @@
+"""API routes with the role that each needs, and references in paths.
+
+Every route has a role: `Routes.add` requires one, and `GuardedRoute` checks it before it reads
+anything else of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cached_property
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ebbtide.errors import Denied, EbbtideError
+from ebbtide.server.api.base import ErrorAnswer
+from ebbtide.server.auth import principal_of
+from ebbtide.server.limits import limited
+from ebbtide.store.access.keys import Role
+
+PREFIX: Final = "/api/v1"
+ROLE: Final = "x-role"
+STREAMED: Final = "x-streamed"
+PUBLIC: Final = "public"
+SLASH: Final = "\ue000"
+"""Stands for a decoded slash inside one path segment, until the segment is converted."""
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+class GuardedRoute(APIRoute):
+    """A route that is open to one role and all roles above it."""
+
+    @property
+    def role(self) -> str:
+        """The role that the route needs, or `public`."""
+        return str((self.openapi_extra or {})[ROLE])
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        """Returns the handler with the role check in front of it."""
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            if self.role != PUBLIC:
+                _require(request, Role(self.role))
+            if not (self.openapi_extra or {}).get(STREAMED):
+                request = limited(request, request.app.state.settings.server_body_max)
+            try:
+                return await handle(request)
+            except HTTPException as error:
+                # FastAPI wraps an error that was raised while it read the body.
+                if isinstance(error.__cause__, EbbtideError):
+                    raise error.__cause__ from None
+                raise
+
+        return guarded
+
+
+class Routes:
+    """The routes of one topic."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._registered: list[Callable[[APIRouter], None]] = []
+
+    @cached_property
+    def all(self) -> Sequence[BaseRoute]:
+        """The routes, made once: FastAPI needs a third of a second to make the routes of all
+        topics."""
+        errors = {"model": ErrorAnswer}
+        router = APIRouter(route_class=GuardedRoute, responses={"4XX": errors, "5XX": errors})
+        for register in self._registered:
+            register(router)
+        return router.routes
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        role: Role | None,
+        *,
+        status: int = 200,
+        streamed: bool = False,
+        **options: Any,  # options of FastAPI
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Registers a function as a route. A `role` of None opens the route to everybody.
+        `streamed` exempts the body from the general limit: streamed bodies have their own limit."""
+
+        def register(endpoint: Endpoint) -> Endpoint:
+            def to(router: APIRouter) -> None:
+                router.add_api_route(
+                    PREFIX + path,
+                    endpoint,
+                    methods=[method],
+                    tags=[self._topic],
+                    status_code=status,
+                    response_model_exclude_none=True,
+                    openapi_extra={ROLE: PUBLIC if role is None else str(role), STREAMED: streamed},
+                    **options,
+                )
+
+            self._registered.append(to)
+            return endpoint
+
+        return register
+
+
+class Segments:
+    """Splits paths into segments before they are decoded, so that a reference may contain `%2F`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forwards the request with a path in which each slash separates two segments."""
+        raw: bytes | None = scope.get("raw_path")
+        if scope["type"] == "http" and raw is not None:
+            segments = raw.decode("latin-1").split("/")
+            decoded = (unquote(segment).replace("/", SLASH) for segment in segments)
+            scope = {**scope, "path": "/".join(decoded)}
+        await self._app(scope, receive, send)
+
+
+class _Segment(Convertor[str]):
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return value.replace(SLASH, "/")
+
+    def to_string(self, value: str) -> str:
+        return value.replace("/", SLASH)
+
+
+register_url_convertor("segment", _Segment())
+
+
+def _require(request: Request, needed: Role) -> None:
+    """Checks the role of the request's key. Raises Denied `role_missing`."""
+    key = principal_of(request.scope)
+    if not key.role.allows(needed):
+        raise Denied(
+            "role_missing",
+            f"access key {key.access_key_id} has the role {key.role}: this needs {needed}",
+        )

@@ -1,0 +1,250 @@
+"""Runs over HTTP: runs of this server's jobs, runs of other processes, and recorded runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
+from ebbtide.escaping import shown
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.engine import LocalEngine
+from ebbtide.gc.options import RunOptions
+from ebbtide.gc.report import RunReport
+from ebbtide.server.api.base import Pagination, Text, Wire
+from ebbtide.server.jobs import Action, Job, Order
+from ebbtide.server.serving import Served
+
+
+class RunCreation(Wire):
+    """The options of a run: plan and sweep; with `dry_run`, plan only; with `sweep`, sweep the plan
+    of that earlier run.
+
+    With a `quarantine` (a period) the sweep moves files to quarantine instead of deleting them.
+    `sizes` says of which files a directory is asked for size and date; without it, the setting
+    decides.
+    """
+
+    mode: Literal["auto", "clean", "incremental"] = "auto"
+    grace: Annotated[str, Field(max_length=64)] | None = None
+    unsafe: bool = False
+    allow_share: bool = False
+    sizes: Literal["all", "candidates"] | None = None
+    dry_run: bool = False
+    sweep: Text | None = None
+    quarantine: Annotated[str, Field(max_length=64)] | None = None
+
+
+class UndoRequest(Wire):
+    """With `under`, only files whose addresses begin with this prefix are restored.
+
+    `sweeps_ended` states that no process of any sweep exists any more, not even a suspended one.
+    Then files that a sweep was about to delete are restored too.
+    """
+
+    under: Text | None = None
+    sweeps_ended: bool = False
+
+
+class StepAnswer(Wire):
+    """A step of a run. Steps are known while the run is in progress, and on the server that saw
+    them end."""
+
+    step: str
+    seconds: float
+    ended: bool
+
+
+class RunAnswer(Wire):
+    """A run. `report` is the output of `ebbtide gc show --json`."""
+
+    run_id: str
+    state: Literal["running", "planned", "swept", "incomplete", "refused", "failed", "undone"]
+    steps: list[StepAnswer] = Field(default_factory=list)
+    report: dict[str, Any] | None = None
+    error: dict[str, str] | None = None
+
+
+class RunList(Wire):
+    """Runs, the newest first."""
+
+    pagination: Pagination
+    results: list[RunAnswer]
+
+
+def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
+    """Starts a run as a job.
+
+    Raises the errors of `Jobs.start`, and NotFound `repository_not_found`. For a sweep it also
+    raises NotFound `run_not_found` and Conflict `plan_used`.
+    """
+    if asked.sweep and collector_of(served, repository).show(asked.sweep).state == "swept":
+        raise Conflict("plan_used", f"run {asked.sweep} was swept already: start a new one")
+    action: Action = "plan" if asked.dry_run else "run"
+    return _start(
+        served,
+        repository,
+        action="sweep" if asked.sweep else action,
+        run_id=asked.sweep or None,
+        mode=asked.mode,
+        grace=asked.grace,
+        unsafe=asked.unsafe,
+        allow_share=asked.allow_share,
+        sizes=asked.sizes,
+        quarantine=asked.quarantine,
+    )
+
+
+def undo(served: Served, repository: str, run_id: str, asked: UndoRequest) -> RunAnswer:
+    """Restores the files in a run's quarantine, as a job. Raises as `start`, and NotFound
+    `not_quarantined`."""
+    _require_quarantine(served, repository, run_id)
+    return _start(
+        served,
+        repository,
+        action="undo",
+        run_id=run_id,
+        under=asked.under or "",
+        sweeps_ended=asked.sweeps_ended,
+    )
+
+
+def purge(served: Served, repository: str, run_id: str) -> RunAnswer:
+    """Deletes the files in a run's quarantine for good, as a job. Raises as `undo`."""
+    _require_quarantine(served, repository, run_id)
+    return _start(served, repository, action="purge", run_id=run_id)
+
+
+def _require_quarantine(served: Served, repository: str, run_id: str) -> None:
+    report = collector_of(served, repository).show(run_id)
+    if report.quarantine is None or report.quarantine["state"] == "purged":
+        raise NotFound("not_quarantined", f"run {run_id} has no files in quarantine")
+    if report.state == "undone":
+        raise Conflict("plan_used", f"run {run_id} was undone already")
+
+
+def _start(served: Served, repository: str, **what: Any) -> RunAnswer:  # fields of Order
+    found = served.repository(repository)
+    order = Order(
+        directory=served.store.directory,
+        settings=served.settings,
+        repository=found.info.name,
+        repository_id=found.info.repository_id,
+        **what,
+    )
+    return _of_job(served.jobs.start(order))
+
+
+def get(served: Served, repository: str, run_id: str) -> RunAnswer:
+    """Returns one run. Raises NotFound `run_not_found`."""
+    known = _Known(served, repository)
+    if run_id not in known.ids:
+        raise NotFound("run_not_found", f"there is no run {shown(run_id)} of {repository}")
+    return known.answer(run_id)
+
+
+def page(
+    served: Served, repository: str, *, after: str, amount: int
+) -> tuple[list[RunAnswer], str | None]:
+    """Returns some runs, the newest first, and the `after` of the next page (None on the last
+    page). The ids of newer runs sort before those of older runs."""
+    known = _Known(served, repository)
+    ids = sorted(run_id for run_id in known.ids if run_id > after)
+    answers = [known.answer(run_id) for run_id in ids[:amount]]
+    return answers, answers[-1].run_id if len(ids) > amount else None
+
+
+class _Known:
+    """All known runs of a repository: from the jobs of this server, the lease, and the records."""
+
+    def __init__(self, served: Served, repository: str) -> None:
+        found = served.repository(repository)
+        # If a run has several jobs, the newest one counts.
+        jobs = reversed(served.jobs.of(found.info.repository_id))
+        self._jobs = {job.run_id: job for job in jobs if job.run_id is not None}
+        self._held = found.running_id()
+        self._recorded = _format(served, repository).run_paths()
+        self._collector = collector_of(served, repository)
+
+    @property
+    def ids(self) -> set[str]:
+        """The ids of all runs."""
+        return {*self._jobs, *self._recorded, *([] if self._held is None else [self._held])}
+
+    def answer(self, run_id: str) -> RunAnswer:
+        """Returns the state of a run from its best source.
+
+        A job that still runs knows most. After the job has ended, the record counts, because other
+        processes may have changed it since.
+        """
+        job = self._jobs.get(run_id)
+        if job is not None and not job.ended:
+            return _of_job(job)
+        if run_id == self._held:
+            return RunAnswer(run_id=run_id, state="running")
+        if run_id in self._recorded:
+            steps = [] if job is None else _of_job(job).steps
+            return _recorded(self._collector, run_id).model_copy(update={"steps": steps})
+        assert job is not None  # the id is one of `ids`
+        return _of_job(job)
+
+
+def steps_of(job: Job) -> list[StepAnswer]:
+    """Returns the steps that a job has begun."""
+    now = time.monotonic()
+    return [
+        StepAnswer(
+            step=step.step,
+            seconds=round(now - step.started if step.seconds is None else step.seconds, 3),
+            ended=step.seconds is not None,
+        )
+        for step in list(job.steps)
+    ]
+
+
+def _of_job(job: Job) -> RunAnswer:
+    assert job.run_id is not None  # jobs without a run id are not listed
+    steps = steps_of(job)
+    if job.report is not None:
+        report = RunReport.from_json(job.report)
+        return RunAnswer(
+            run_id=job.run_id,
+            state=report.state,
+            steps=steps,
+            report=job.report,
+            error=job.report["error"],
+        )
+    return RunAnswer(
+        run_id=job.run_id,
+        state="failed" if job.ended else "running",
+        steps=steps,
+        error=job.error,
+    )
+
+
+def _recorded(collector: Collector, run_id: str) -> RunAnswer:
+    """Returns a recorded run. If its files are damaged or missing, its state is `failed`: one such
+    run must not hide the others."""
+    try:
+        report = collector.show(run_id)
+    except (NotFound, Refused) as error:
+        return RunAnswer(run_id=run_id, state="failed", error=_error(error))
+    document = report.to_json()
+    return RunAnswer(run_id=run_id, state=report.state, report=document, error=document["error"])
+
+
+def _error(error: EbbtideError) -> dict[str, str]:
+    return {"kind": error.kind, "message": error.message}
+
+
+def _format(served: Served, repository: str) -> EmbeddedRepository:
+    return EmbeddedRepository(served.repository(repository).context, store_id=served.store.store_id)
+
+
+def collector_of(served: Served, repository: str) -> Collector:
+    """Returns a collector that only reads records, which needs no Spark."""
+    options = RunOptions.of(served.settings)
+    return Collector(_format(served, repository), engine=LocalEngine(), options=options)
