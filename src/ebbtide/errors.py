@@ -161,7 +161,6 @@ class EbbtideError(Exception):
     """The base class. `message` says what happened and what to do; `details` is for programs."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
-    http_status: ClassVar[int] = 500
 
     def __init__(self, kind: str, message: str, **details: Any) -> None:  # JSON-ready values
         if kind not in KINDS:
@@ -189,51 +188,38 @@ class InvalidInput(EbbtideError):
     """The caller must change its request. Nothing was changed."""
 
     exit_code = ExitCode.USAGE
-    http_status = 400
 
 
 class NotFound(EbbtideError):
     """The named object does not exist."""
 
-    http_status = 404
-
 
 class Denied(EbbtideError):
     """The caller's key does not allow the request. Another key might."""
-
-    http_status = 403
 
 
 class Conflict(EbbtideError):
     """The current state does not allow the request. Look at it, then decide or try again."""
 
-    http_status = 409
-
 
 class Gone(EbbtideError):
     """The named data was deleted on purpose."""
-
-    http_status = 410
 
 
 class Refused(EbbtideError):
     """A gate of the collector refused: nothing was deleted. The message says what it found."""
 
     exit_code = ExitCode.REFUSED
-    http_status = 409
 
 
 class Failed(EbbtideError):
     """A failure outside this program. A retry may help."""
-
-    http_status = 503
 
 
 class Incomplete(EbbtideError):
     """Part of the work is done, and a record says which part. A repetition finishes it."""
 
     exit_code = ExitCode.INCOMPLETE
-    http_status = 500
 
 
 def disk_full(disk: str, reason: str) -> Failed:

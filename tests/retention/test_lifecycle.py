@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from itertools import product
 
 import pytest
 
 from ebbtide.errors import InvalidInput
 from ebbtide.retention import LifecycleState, state_at
-from ebbtide.retention.lifecycle import earliest, expiry_asked, worst
+from ebbtide.retention.lifecycle import earliest, expiry_asked
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 WEEK = timedelta(days=7)
@@ -118,10 +117,3 @@ def test_earliest() -> None:
     assert earliest() is None
     assert earliest(None, None) is None
     assert earliest(None, NOW + WEEK, NOW, None) == NOW
-
-
-def test_worst() -> None:
-    order = [PERSISTENT, EXPIRING, TRASHED, GONE]
-    for first, second in product(range(4), repeat=2):
-        assert worst(order[first], order[second]) is order[max(first, second)]
-    assert worst(EXPIRING) is EXPIRING

@@ -26,7 +26,7 @@ from ebbtide.store.objects import sharing
 from ebbtide.store.objects.sharing import share_staged
 from ebbtide.store.refs.queries import require_branch
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.copies import begin_reading, end_reading, is_reading, record_copy
+from ebbtide.store.staging.copies import begin_reading, end_reading, record_copy
 from ebbtide.store.staging.queries import Change, page_of_staged, write_staged
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
@@ -81,8 +81,11 @@ def end(repository: Repository, reading_id: str) -> None:
 
 
 def goes_on(repository: Repository, reading_id: str) -> bool:
+    """Whether a reading is registered and has not ended."""
+    of_it = readings.c.reading_id == reading_id
     with repository.context.metadata.snapshot() as tx:
-        return is_reading(tx, repository.context.repository_id, reading_id)
+        ends_at = tx.execute(sa.select(readings.c.ends_at).where(of_it)).scalar_one_or_none()
+        return ends_at is not None and ends_at > tx.now()
 
 
 def seal(repository: Repository, branch: str = "main") -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.retention.dates import to_utc
@@ -44,10 +43,6 @@ class LifecycleState(Enum):
         if self is LifecycleState.TRASHED:
             return field == "expires_at"
         return self is not LifecycleState.GONE
-
-
-_ORDER: Final = tuple(LifecycleState)
-"""From persistent to gone, for `worst`."""
 
 
 def state_at(
@@ -86,9 +81,3 @@ def expiry_asked(expires_at: datetime | None, *, now: datetime) -> datetime | No
 def earliest(*dates: datetime | None) -> datetime | None:
     """Returns the earliest of the dates. None is never."""
     return min((date for date in dates if date is not None), default=None)
-
-
-def worst(*states: LifecycleState) -> LifecycleState:
-    """Returns the state of an item from its own state and those of the items that contain it. It is
-    trashed or gone if any of them is. At least one state is given."""
-    return max(states, key=_ORDER.index)

@@ -40,7 +40,6 @@ from ebbtide.storage.local import TEMPORARY_SUFFIX
 SNAPSHOTS_PREFIX: Final = "snapshots/"
 MANIFESTS_PREFIX: Final = "manifests/"
 LOGS_PREFIX: Final = "transactions/"
-CONFIG_ADDRESS: Final = "config.yaml"
 
 _COLLECTED: Final = {
     "snapshot": f"{SNAPSHOTS_PREFIX}{ID_PATTERN}",

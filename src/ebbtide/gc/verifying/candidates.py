@@ -72,7 +72,6 @@ class Candidates:
         self._layout = layout
         self._findings = findings
         self._records = _by_part(folder.names("deleted"))
-        self.is_swept = bool(self._records)
         self.total = Count()
         self.outcomes: Counter[str] = Counter()
         self.outcome_bytes: Counter[str] = Counter()

@@ -8,7 +8,7 @@ record. A move within a branch is recorded like a copy, for the same reason.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import sqlalchemy as sa
 
@@ -58,16 +58,6 @@ def begin_reading(tx: Transaction, repository_id: str, *, lasts: timedelta) -> s
         )
     )
     return reading_id
-
-
-def is_reading(tx: Transaction, repository_id: str, reading_id: str) -> bool:
-    """Whether a reading is registered and has not ended."""
-    ends_at: datetime | None = tx.execute(
-        sa.select(readings.c.ends_at).where(
-            readings.c.repository_id == repository_id, readings.c.reading_id == reading_id
-        )
-    ).scalar_one_or_none()
-    return ends_at is not None and ends_at > tx.now()
 
 
 def end_reading(tx: Transaction, repository_id: str, reading_id: str) -> None:
