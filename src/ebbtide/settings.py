@@ -200,6 +200,11 @@ class Settings(BaseSettings):
         timedelta(minutes=10),
         description="How long a server keeps Spark's JVM after a run, for the next run.",
     )
+    server_repositories: str = Field(
+        "",
+        description="Repositories elsewhere whose runs the server shows and starts, separated by "
+        "blanks: `lakefs:NAME`, `icechunk:PATH` or `icechunk:URL`.",
+    )
     server_threads: int = Field(
         32, ge=1, description="The most requests that one server works on at a time."
     )

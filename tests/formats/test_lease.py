@@ -18,7 +18,7 @@ import pytest
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, Refused
 from ebbtide.formats.base import RunHold
-from ebbtide.formats.lease import LEASE_ADDRESS, StorageHold, hold_storage
+from ebbtide.formats.lease import LEASE_ADDRESS, StorageHold, hold_storage, holder_of
 from ebbtide.ids import new_id
 from ebbtide.processes import this_process
 from ebbtide.storage import Storage, open_storage
@@ -148,6 +148,26 @@ def test_a_hold_is_taken_told_and_let_go(
     with holding("two") as second:
         assert second.run_epoch == 2
     assert heartbeats() == 0
+
+
+def test_who_holds_it(storage: Storage, holding: Holding, clock: ManualClock) -> None:
+    """Whoever wants to show it asks so; nothing is written."""
+
+    def holder() -> str | None:
+        return holder_of(storage, lease_ttl=TTL, now=clock.now)
+
+    assert holder() is None
+    with holding("one"):
+        before = storage.get(LEASE_ADDRESS)
+        assert holder() == "one"
+        clock.now += TTL
+        assert holder() is None, "it was silent for too long"
+        clock.now -= TTL
+        assert storage.get(LEASE_ADDRESS) == before
+    assert holder() is None
+    storage.put(LEASE_ADDRESS, b"{")
+    with pytest.raises(Refused, match="is damaged"):
+        holder()
 
 
 def test_a_prefix_is_put_before_the_address(storage: Storage, holding: Holding) -> None:

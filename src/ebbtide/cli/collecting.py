@@ -11,17 +11,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from ebbtide.cli.command import Cli
-from ebbtide.cli.elsewhere import (
-    ASKED,
+from ebbtide.cli.parsing import parse_date
+from ebbtide.cli.progress import StepProgress
+from ebbtide.durations import parse_duration
+from ebbtide.errors import EbbtideError
+from ebbtide.formats.elsewhere import (
     always_quarantined,
     is_elsewhere,
     open_elsewhere,
     require_not_quiet,
 )
-from ebbtide.cli.parsing import parse_date
-from ebbtide.cli.progress import StepProgress
-from ebbtide.durations import parse_duration
-from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.imports import allow_pandas
 from ebbtide.processes import NO_SPARK, REMOTE
 
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
     from ebbtide.gc.spark.session import Launched
     from ebbtide.settings import Settings
 
-
-NO_QUARANTINE: Final = "none"
-ASKED_PERIOD: Final = timedelta(days=7)
-"""The quarantine of a sweep that asks before it begins."""
 
 SMALL_DATABASE_BYTES: Final = 32 * 2**20
 """The size of a database with some hundred thousand files, or ten thousand commits."""
@@ -86,7 +81,7 @@ def open_collector(
     short = not is_elsewhere(repository) and _is_small(cli)
     engine = make_engine(cli.settings, chosen, progress, conf=conf, starting=starting, short=short)
 
-    from ebbtide.gc.options import RunOptions, parse_mode, parse_sizes
+    from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine, parse_sizes
 
     found: RepositoryFormat
     sessions: timedelta | None
@@ -108,7 +103,7 @@ def open_collector(
         sizes=None if sizes is None else parse_sizes(sizes),
         inventory=inventory,
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
-        quarantine=_period(found, quarantine or always_quarantined(repository)),
+        quarantine=parse_quarantine(quarantine or always_quarantined(repository), found),
     )
     return _run_of(cli, found, engine, options)
 
@@ -147,20 +142,6 @@ def _is_small(cli: Cli) -> bool:
     except OSError:
         return False
     return 0 < size < SMALL_DATABASE_BYTES
-
-
-def _period(found: RepositoryFormat, quarantine: str | None) -> timedelta | None:
-    """Returns the quarantine, or None. Raises InvalidInput if a period is given but the runs cannot
-    be undone, as those of a gone repository."""
-    if quarantine in (None, NO_QUARANTINE):
-        return None
-    try:
-        found.check_undoable()
-    except InvalidInput:
-        if quarantine == ASKED:
-            return None
-        raise
-    return ASKED_PERIOD if quarantine == ASKED else parse_duration(quarantine)
 
 
 def make_engine(

@@ -16,11 +16,11 @@ from typer.core import TyperCommand
 
 from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm
-from ebbtide.cli.elsewhere import is_elsewhere
 from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.output import Output
 from ebbtide.cli.progress import StepProgress
 from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.interrupts import exit_code
 
 if TYPE_CHECKING:

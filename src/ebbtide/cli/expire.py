@@ -12,7 +12,6 @@ from ebbtide.cli import documents
 from ebbtide.cli.asking import confirm, require_answerable
 from ebbtide.cli.collecting import make_engine
 from ebbtide.cli.command import Cli, YesOption, command
-from ebbtide.cli.elsewhere import is_icechunk, open_icechunk
 from ebbtide.cli.gc import MasterOption
 from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.policies import read_policy_file
@@ -21,6 +20,7 @@ from ebbtide.cli.summary import show_block
 from ebbtide.durations import parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.escaping import shown
+from ebbtide.formats.elsewhere import is_icechunk, open_icechunk
 from ebbtide.retention.dates import to_utc
 from ebbtide.text import count_text, date_text, size_text
 

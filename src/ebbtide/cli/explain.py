@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ebbtide.cli.command import Cli, CollectedArgument, command
-from ebbtide.cli.elsewhere import is_elsewhere, open_elsewhere
 from ebbtide.cli.gc import GraceOption, RunDirOption
 from ebbtide.cli.policies import rules_of
 from ebbtide.durations import parse_duration
 from ebbtide.escaping import escaped
+from ebbtide.formats.elsewhere import is_elsewhere, open_elsewhere
 from ebbtide.text import count_text, date_text, short_id, size_text
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from ebbtide.cli.command import (
     command,
     group,
 )
-from ebbtide.cli.elsewhere import ASKED
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.interrupting import SWEPT, command_line, planning_told, sweep_told
 from ebbtide.cli.summary import show_summary
 from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError
+from ebbtide.formats.elsewhere import ASKED
 from ebbtide.text import count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:

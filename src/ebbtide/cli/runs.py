@@ -12,10 +12,10 @@ import typer
 from ebbtide.cli.collecting import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, command
 from ebbtide.cli.documents import instant
-from ebbtide.cli.elsewhere import is_elsewhere
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.gc import RunDirOption
 from ebbtide.cli.summary import show_summary
+from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.ids import instant_of
 from ebbtide.text import age_text, count_text, date_text, size_text
 

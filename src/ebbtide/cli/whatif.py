@@ -8,7 +8,6 @@ import typer
 
 from ebbtide.cli.collecting import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
-from ebbtide.cli.elsewhere import is_elsewhere, is_icechunk
 from ebbtide.cli.gc import (
     GraceOption,
     InventoryDateOption,
@@ -20,6 +19,7 @@ from ebbtide.cli.policies import read_policy_file
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
+from ebbtide.formats.elsewhere import is_elsewhere, is_icechunk
 from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:

@@ -374,6 +374,9 @@ def unguarded(addresses: Column) -> None:
 class RepositoryFormat(Protocol):
     """A repository as the collector sees it."""
 
+    on_hold: Callable[[str], None] | None
+    """If set, `hold` calls it with the id of the run that has taken the repository."""
+
     @property
     def identity(self) -> Identity:
         """The ids and the name of this repository."""
@@ -407,6 +410,9 @@ class RepositoryFormat(Protocol):
 
         A run that does not delete need not write to the storage. Raises Refused `run_in_progress`.
         """
+
+    def running_id(self) -> str | None:
+        """Returns the id of the run that holds the repository now, in any process; or None."""
 
     def check_storage(self) -> None:
         """Raises Refused `storage_foreign` unless the storage belongs to this database. Increases

@@ -43,7 +43,7 @@ from ebbtide.store.database.commits import find_commits
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.purges.queries import find_purged
 from ebbtide.store.refs.revisions import resolve
-from ebbtide.store.repositories.leases import Lease, beat, release_lease, take_lease
+from ebbtide.store.repositories.leases import Lease, beat, release_lease, running, take_lease
 from ebbtide.store.repositories.promises import promised
 
 FORMAT_NAME: Final = "ebbtide"
@@ -97,16 +97,10 @@ class EmbeddedRepository:
 
     layout: EmbeddedLayout
     batch_max: int | None = None
+    on_hold: Callable[[str], None] | None = None
 
-    def __init__(
-        self,
-        context: RepositoryContext,
-        *,
-        store_id: str,
-        on_hold: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, context: RepositoryContext, *, store_id: str) -> None:
         self._context = context
-        self._on_hold = on_hold
         self._metadata = context.metadata
         self._repository_id = context.repository_id
         self.layout = EmbeddedLayout()
@@ -129,15 +123,21 @@ class EmbeddedRepository:
             run_id=run_id,
             lease_ttl=self._context.settings.run_lease_ttl,
         )
-        if self._on_hold is not None:
-            # The caller wants the run's id before the run ends.
-            self._on_hold(run_id)
+        if self.on_hold is not None:
+            self.on_hold(run_id)
         hold = _Hold(self._context, lease)
         hold.start()
         try:
             yield hold
         finally:
             hold.stop()
+
+    def running_id(self) -> str | None:
+        """Returns the id of the run that holds the repository now, in any process; or None."""
+        ttl = self._context.settings.run_lease_ttl
+        with self._metadata.snapshot() as tx:
+            found = running(tx, self._repository_id, lease_ttl=ttl, now=tx.now())
+        return None if found is None else found[0]
 
     @property
     def walk(self) -> EmbeddedWalk:

@@ -242,6 +242,15 @@ def hold_storage(
         hold.stop()
 
 
+def holder_of(storage: Storage, *, lease_ttl: timedelta, now: datetime) -> str | None:
+    """Returns the id of the run that holds the repository; None if none does, or if it has been
+    silent for `lease_ttl`. Raises Refused `run_in_progress` if the file is damaged."""
+    found = _LeaseFile(storage, LEASE_ADDRESS).read()
+    if found is None or found.is_free or now - found.record.beat_at >= lease_ttl:
+        return None
+    return found.record.run_id
+
+
 def _take(file: _LeaseFile, run_id: str, times: _Times, *, epoch_min: int) -> StorageHold:
     """Writes the file for a run. Raises Refused `run_in_progress` if another run was faster."""
     last = _free(file, times)

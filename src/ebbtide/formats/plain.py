@@ -37,7 +37,7 @@ from ebbtide.formats.base import (
     one_by_one,
     unguarded,
 )
-from ebbtide.formats.lease import hold_storage
+from ebbtide.formats.lease import hold_storage, holder_of
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
@@ -139,6 +139,7 @@ class PlainRepository:
     """
 
     batch_max: int | None = None
+    on_hold: Callable[[str], None] | None = None
 
     def __init__(
         self,
@@ -160,11 +161,12 @@ class PlainRepository:
         """Returns this machine's time: there is no database."""
         return self._clock.host_now()
 
-    def hold(self, run_id: str, *, deletes: bool) -> AbstractContextManager[RunHold]:
+    @contextmanager
+    def hold(self, run_id: str, *, deletes: bool) -> Iterator[RunHold]:
         """Takes the lease on the storage. A plan that must not write there takes it in the
         directory for runs."""
         storage = self._run_dir if self._run_dir is not None and not deletes else self.storage
-        return hold_storage(
+        holding = hold_storage(
             storage,
             run_id=run_id,
             heartbeat=self._settings.run_heartbeat,
@@ -173,6 +175,15 @@ class PlainRepository:
             epoch_min=self._last_epoch(),
             clock=self._clock.host_now,
         )
+        with holding as hold:
+            if self.on_hold is not None:
+                self.on_hold(run_id)
+            yield hold
+
+    def running_id(self) -> str | None:
+        """Returns the id of the run that holds the storage now, in any process; or None. Raises
+        Refused `run_in_progress` if the lease's file is damaged."""
+        return holder_of(self.storage, lease_ttl=self._settings.run_lease_ttl, now=self.now())
 
     def _last_epoch(self) -> int:
         """Returns the highest epoch that a run announced, in case the lease's file was deleted."""

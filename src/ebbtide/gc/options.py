@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
+from ebbtide.durations import parse_duration
 from ebbtide.errors import InvalidInput
+from ebbtide.formats.elsewhere import ASKED
 
 if TYPE_CHECKING:
+    from ebbtide.formats.base import RepositoryFormat
     from ebbtide.settings import Settings
 
 Mode = Literal["auto", "clean", "incremental"]
@@ -17,6 +20,9 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 Sizes = Literal["auto", "all", "candidates"]
 SIZES: Final[tuple[Sizes, ...]] = get_args(Sizes)
+NO_QUARANTINE: Final = "none"
+ASKED_PERIOD: Final = timedelta(days=7)
+"""The quarantine of a sweep that nobody gave a period."""
 SIZED_FILES_MAX: Final = 1_000_000
 """The most files for which mode `auto` asks a directory for all sizes. For more files that would
 take several times as long as the rest of the run."""
@@ -38,6 +44,23 @@ def parse_mode(text: str) -> Mode:
         if text == mode:
             return mode
     raise InvalidInput("invalid_argument", f"there is no mode {text!r}: write {', '.join(MODES)}")
+
+
+def parse_quarantine(text: str | None, found: RepositoryFormat) -> timedelta | None:
+    """Returns the quarantine of a sweep; None for None and for NO_QUARANTINE.
+
+    ASKED means ASKED_PERIOD, or no quarantine if runs of the repository cannot be undone. Raises
+    InvalidInput for any other period of such a repository, as one that is gone.
+    """
+    if text in (None, NO_QUARANTINE):
+        return None
+    try:
+        found.check_undoable()
+    except InvalidInput:
+        if text == ASKED:
+            return None
+        raise
+    return ASKED_PERIOD if text == ASKED else parse_duration(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,10 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,6 +31,7 @@ from ebbtide.server.warm import Gateway, WarmSpark
 from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
+    from ebbtide.formats.base import RepositoryFormat
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engine import Engine
     from ebbtide.gc.options import Sizes
@@ -298,31 +301,23 @@ def _work(order: Order, connection: Connection) -> None:
 
 def _collect(order: Order, tell: Tell) -> None:
     from ebbtide.durations import parse_duration
+    from ebbtide.formats.elsewhere import always_quarantined
     from ebbtide.gc.collector import Collector
-    from ebbtide.gc.options import RunOptions, parse_mode
-    from ebbtide.store.embedded import Store
+    from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine
 
-    with Store.open(order.directory, settings=order.settings) as store:
-        repository = store.repository(order.repository)
-        if repository.info.repository_id != order.repository_id:
-            raise NotFound(
-                "repository_not_found",
-                f"repository {order.repository} was deleted and made anew since the request",
-            )
-        found = EmbeddedRepository(
-            repository.context,
-            store_id=store.store_id,
-            on_hold=lambda run_id: tell("run", run_id),
-        )
+    with _opened(order) as (found, sessions):
+        found.on_hold = lambda run_id: tell("run", run_id)
+        quarantine = order.quarantine or always_quarantined(order.repository)
         options = RunOptions.of(
             order.settings,
+            sessions=sessions,
             grace=None if order.grace is None else parse_duration(order.grace),
             unsafe=order.unsafe or order.action == "look",  # a look deletes nothing
             allow_share=order.allow_share,
             run_dir=order.run_dir,
             mode=parse_mode(order.mode),
             sizes=order.sizes,
-            quarantine=None if order.quarantine is None else parse_duration(order.quarantine),
+            quarantine=parse_quarantine(quarantine, found),
         )
         engine = _engine(order)
         collector = Collector(
@@ -332,6 +327,26 @@ def _collect(order: Order, tell: Tell) -> None:
             tell("looked", _look(order, collector, tell))
         else:
             tell("report", _act(order, collector).to_json())
+
+
+@contextmanager
+def _opened(order: Order) -> Iterator[tuple[RepositoryFormat, timedelta | None]]:
+    """Opens the repository of an order. With one that is not of the store comes the shortest grace
+    that is safe for it."""
+    from ebbtide.formats.elsewhere import is_elsewhere, open_elsewhere
+    from ebbtide.store.embedded import Store
+
+    if is_elsewhere(order.repository):
+        yield open_elsewhere(order.repository, order.settings)
+        return
+    with Store.open(order.directory, settings=order.settings) as store:
+        repository = store.repository(order.repository)
+        if repository.info.repository_id != order.repository_id:
+            raise NotFound(
+                "repository_not_found",
+                f"repository {order.repository} was deleted and made anew since the request",
+            )
+        yield EmbeddedRepository(repository.context, store_id=store.store_id), None
 
 
 def _engine(order: Order) -> Engine:

@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import Depends, Request
 
+from ebbtide.errors import NotFound
+from ebbtide.escaping import shown
+from ebbtide.formats.base import RepositoryFormat
+from ebbtide.formats.elsewhere import is_elsewhere, open_elsewhere
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.engine import LocalEngine
+from ebbtide.gc.options import RunOptions
 from ebbtide.server.auth import principal_of
 from ebbtide.server.jobs import Jobs
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import AccessKey
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A repository whose runs the server shows and starts: of the store, or elsewhere.
+
+    `key` is the same for all processes of a run, and another one for a repository that is made anew
+    under the same name. `sessions` is how long clients of a repository elsewhere may use what no
+    ref names; None for one of the store.
+    """
+
+    name: str
+    key: str
+    form: RepositoryFormat
+    settings: Settings
+    sessions: timedelta | None = None
+
+    @property
+    def options(self) -> RunOptions:
+        """The options of a run that was given none."""
+        return RunOptions.of(self.settings, sessions=self.sessions)
+
+    @property
+    def collector(self) -> Collector:
+        """A collector that only reads records, which needs no Spark."""
+        return Collector(self.form, engine=LocalEngine(), options=self.options)
 
 
 class Served:
@@ -30,6 +66,29 @@ class Served:
     def repository(self, name: str) -> Repository:
         """Returns the repository of that name. Raises NotFound `repository_not_found`."""
         return self.store.repository(name)
+
+    def collected(self, name: str) -> Collected:
+        """Returns a repository of the store, or one that `EBBTIDE_SERVER_REPOSITORIES` names.
+
+        Raises NotFound `repository_not_found`, and the errors of `open_elsewhere`.
+        """
+        if not is_elsewhere(name):
+            found = self.repository(name)
+            form = EmbeddedRepository(found.context, store_id=self.store.store_id)
+            return Collected(found.info.name, found.info.repository_id, form, self.settings)
+        if name not in self.elsewhere:
+            raise NotFound(
+                "repository_not_found",
+                f"EBBTIDE_SERVER_REPOSITORIES does not name {shown(name)}: this server shows only "
+                "the runs of its own repositories, and of those that it names",
+            )
+        opened, sessions = open_elsewhere(name, self.settings)
+        return Collected(name, name, opened, self.settings, sessions)
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """The names of the repositories that are not of the store."""
+        return tuple(self.settings.server_repositories.split())
 
     @property
     def key(self) -> AccessKey:

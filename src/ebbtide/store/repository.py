@@ -15,7 +15,6 @@ from ebbtide.store.objects.objects import Objects
 from ebbtide.store.refs.branches import Branches
 from ebbtide.store.refs.policies import Retention
 from ebbtide.store.refs.tags import Tags
-from ebbtide.store.repositories.leases import running
 from ebbtide.store.repositories.queries import RepositoryInfo
 from ebbtide.store.staging.addresses import PhysicalAddresses
 from ebbtide.store.staging.uploads import Uploads
@@ -52,17 +51,6 @@ class Repository:
     def storage(self) -> Storage:
         """The storage of the repository's root."""
         return self._context.storage
-
-    def running_id(self) -> str | None:
-        """Returns the id of the run that holds the repository now, in any process; or None."""
-        with self._context.metadata.snapshot() as tx:
-            found = running(
-                tx,
-                self.info.repository_id,
-                lease_ttl=self._context.settings.run_lease_ttl,
-                now=tx.now(),
-            )
-        return None if found is None else found[0]
 
     def give_up(self, commit_id: str, reason: str) -> CommitRecord:
         """Records that a damaged commit is lost, as `damage.give_up` describes."""

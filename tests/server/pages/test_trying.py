@@ -49,11 +49,15 @@ def looked(browser: Browser, page: str) -> httpx.Response:
     return answers[-1]
 
 
+def form_of(lake: Lake) -> EmbeddedRepository:
+    context = lake.store.repository(NAME).context
+    return EmbeddedRepository(context, store_id=lake.store.store_id)
+
+
 def what_if(lake: Lake) -> WhatIf:
     """As `ebbtide what-if` says it."""
-    form = EmbeddedRepository(lake.store.repository(NAME).context, store_id=lake.store.store_id)
     options = RunOptions.of(lake.store.settings, unsafe=True, mode="clean")
-    collector = Collector(form, engine=INLINE, options=options)
+    collector = Collector(form_of(lake), engine=INLINE, options=options)
     return collector.what_if([Policy.parse(A), Policy.parse(B)])
 
 
@@ -87,7 +91,7 @@ def test_policies_side_by_side(lake: Lake, admin: Browser) -> None:
         size = each.reclaimable.bytes_total
         assert row.startswith(f"{name} {count_text(each.reclaimable.objects)} {size_text(size)} ")
     assert lake.store.repository(NAME).retention.get() == before
-    assert lake.store.repository(NAME).running_id() is None
+    assert form_of(lake).running_id() is None
 
 
 def test_what_is_typed_is_previewed(admin: Browser) -> None:

@@ -143,7 +143,7 @@ def start_run(
     asked: Annotated[RunCreation | None, Body()] = None,
 ) -> RunAnswer:
     """Starts a run. The answer comes when the run holds the repository."""
-    return runs.start(served, repository, asked or RunCreation())
+    return runs.start(served, served.collected(repository), asked or RunCreation())
 
 
 @routes.add("POST", _GC + "/runs/{run_id:segment}/undo", Role.ADMIN, status=202)
@@ -155,23 +155,24 @@ def undo_run(
 ) -> RunAnswer:
     """Restores the files in a run's quarantine. The answer comes when the undo holds the
     repository."""
-    return runs.undo(served, repository, run_id, asked or UndoRequest())
+    return runs.undo(served, served.collected(repository), run_id, asked or UndoRequest())
 
 
 @routes.add("POST", _GC + "/runs/{run_id:segment}/purge", Role.ADMIN, status=202)
 def purge_run(repository: Segment, run_id: Segment, served: ServedDep) -> RunAnswer:
     """Deletes the files in a run's quarantine for good."""
-    return runs.purge(served, repository, run_id)
+    return runs.purge(served, served.collected(repository), run_id)
 
 
 @routes.add("GET", _GC + "/runs", Role.READER)
 def list_runs(repository: Segment, paging: PagingDep, served: ServedDep) -> RunList:
     """Lists the runs, also those in progress, the newest first."""
-    page, last = runs.page(served, repository, after=paging.after, amount=paging.amount)
+    found = served.collected(repository)
+    page, last = runs.page(served, found, after=paging.after, amount=paging.amount)
     return RunList(pagination=paging.pagination(len(page), last), results=page)
 
 
 @routes.add("GET", _GC + "/runs/{run_id:segment}", Role.READER)
 def get_run(repository: Segment, run_id: Segment, served: ServedDep) -> RunAnswer:
     """Returns one run: its progress, or its outcome."""
-    return runs.get(served, repository, run_id)
+    return runs.get(served, served.collected(repository), run_id)

@@ -7,13 +7,11 @@ from typing import Annotated, Any, Final
 from fastapi import Query
 
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.engine import LocalEngine
 from ebbtide.gc.explaining.explainer import LIMIT, Explainer
-from ebbtide.gc.options import RunOptions
 from ebbtide.server.api.base import Segment, Text
 from ebbtide.server.api.routing import Routes
-from ebbtide.server.serving import Served, ServedDep
+from ebbtide.server.serving import Collected, ServedDep
 from ebbtide.store.access.keys import Role
 
 routes = Routes("explaining")
@@ -38,7 +36,7 @@ def explain(
         raise InvalidInput(
             "invalid_argument", "give exactly one of address, commit and ref; path needs ref"
         )
-    explainer = explainer_of(served, repository, limit=limit)
+    explainer = explainer_of(served.collected(repository), limit=limit)
     if address is not None:
         return explainer.address(address).to_json()
     if path is not None:
@@ -46,12 +44,6 @@ def explain(
     return explainer.commit(given[0]).to_json()
 
 
-def explainer_of(served: Served, repository: str, *, limit: int) -> Explainer:
+def explainer_of(found: Collected, *, limit: int) -> Explainer:
     """Returns an explainer for a repository that works within this process."""
-    context = served.repository(repository).context
-    return Explainer(
-        EmbeddedRepository(context, store_id=served.store.store_id),
-        engine=LocalEngine(),
-        grace=RunOptions.of(served.settings).grace,
-        limit=limit,
-    )
+    return Explainer(found.form, engine=LocalEngine(), grace=found.options.grace, limit=limit)

@@ -9,14 +9,11 @@ from pydantic import Field
 
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
 from ebbtide.escaping import shown
-from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.engine import LocalEngine
-from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.server.api.base import Pagination, Text, Wire
 from ebbtide.server.jobs import Action, Job, Order
-from ebbtide.server.serving import Served
+from ebbtide.server.serving import Collected, Served
 
 
 class RunCreation(Wire):
@@ -24,6 +21,7 @@ class RunCreation(Wire):
     of that earlier run.
 
     With a `quarantine` (a period) the sweep moves files to quarantine instead of deleting them.
+    "none" means none, also for a lakeFS repository, whose files go to quarantine otherwise.
     `sizes` says of which files a directory is asked for size and date; without it, the setting
     decides.
     """
@@ -75,18 +73,18 @@ class RunList(Wire):
     results: list[RunAnswer]
 
 
-def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
+def start(served: Served, found: Collected, asked: RunCreation) -> RunAnswer:
     """Starts a run as a job.
 
-    Raises the errors of `Jobs.start`, and NotFound `repository_not_found`. For a sweep it also
-    raises NotFound `run_not_found` and Conflict `plan_used`.
+    Raises the errors of `Jobs.start`. For a sweep it also raises NotFound `run_not_found` and
+    Conflict `plan_used`.
     """
-    if asked.sweep and collector_of(served, repository).show(asked.sweep).state == "swept":
+    if asked.sweep and found.collector.show(asked.sweep).state == "swept":
         raise Conflict("plan_used", f"run {asked.sweep} was swept already: start a new one")
     action: Action = "plan" if asked.dry_run else "run"
     return _start(
         served,
-        repository,
+        found,
         action="sweep" if asked.sweep else action,
         run_id=asked.sweep or None,
         mode=asked.mode,
@@ -98,13 +96,13 @@ def start(served: Served, repository: str, asked: RunCreation) -> RunAnswer:
     )
 
 
-def undo(served: Served, repository: str, run_id: str, asked: UndoRequest) -> RunAnswer:
+def undo(served: Served, found: Collected, run_id: str, asked: UndoRequest) -> RunAnswer:
     """Restores the files in a run's quarantine, as a job. Raises as `start`, and NotFound
     `not_quarantined`."""
-    _require_quarantine(served, repository, run_id)
+    _require_quarantine(found, run_id)
     return _start(
         served,
-        repository,
+        found,
         action="undo",
         run_id=run_id,
         under=asked.under or "",
@@ -112,46 +110,45 @@ def undo(served: Served, repository: str, run_id: str, asked: UndoRequest) -> Ru
     )
 
 
-def purge(served: Served, repository: str, run_id: str) -> RunAnswer:
+def purge(served: Served, found: Collected, run_id: str) -> RunAnswer:
     """Deletes the files in a run's quarantine for good, as a job. Raises as `undo`."""
-    _require_quarantine(served, repository, run_id)
-    return _start(served, repository, action="purge", run_id=run_id)
+    _require_quarantine(found, run_id)
+    return _start(served, found, action="purge", run_id=run_id)
 
 
-def _require_quarantine(served: Served, repository: str, run_id: str) -> None:
-    report = collector_of(served, repository).show(run_id)
+def _require_quarantine(found: Collected, run_id: str) -> None:
+    report = found.collector.show(run_id)
     if report.quarantine is None or report.quarantine["state"] == "purged":
         raise NotFound("not_quarantined", f"run {run_id} has no files in quarantine")
     if report.state == "undone":
         raise Conflict("plan_used", f"run {run_id} was undone already")
 
 
-def _start(served: Served, repository: str, **what: Any) -> RunAnswer:  # fields of Order
-    found = served.repository(repository)
+def _start(served: Served, found: Collected, **what: Any) -> RunAnswer:  # fields of Order
     order = Order(
         directory=served.store.directory,
         settings=served.settings,
-        repository=found.info.name,
-        repository_id=found.info.repository_id,
+        repository=found.name,
+        repository_id=found.key,
         **what,
     )
     return _of_job(served.jobs.start(order))
 
 
-def get(served: Served, repository: str, run_id: str) -> RunAnswer:
+def get(served: Served, found: Collected, run_id: str) -> RunAnswer:
     """Returns one run. Raises NotFound `run_not_found`."""
-    known = _Known(served, repository)
+    known = _Known(served, found)
     if run_id not in known.ids:
-        raise NotFound("run_not_found", f"there is no run {shown(run_id)} of {repository}")
+        raise NotFound("run_not_found", f"there is no run {shown(run_id)} of {found.name}")
     return known.answer(run_id)
 
 
 def page(
-    served: Served, repository: str, *, after: str, amount: int
+    served: Served, found: Collected, *, after: str, amount: int
 ) -> tuple[list[RunAnswer], str | None]:
     """Returns some runs, the newest first, and the `after` of the next page (None on the last
     page). The ids of newer runs sort before those of older runs."""
-    known = _Known(served, repository)
+    known = _Known(served, found)
     ids = sorted(run_id for run_id in known.ids if run_id > after)
     answers = [known.answer(run_id) for run_id in ids[:amount]]
     return answers, answers[-1].run_id if len(ids) > amount else None
@@ -160,14 +157,13 @@ def page(
 class _Known:
     """All known runs of a repository: from the jobs of this server, the lease, and the records."""
 
-    def __init__(self, served: Served, repository: str) -> None:
-        found = served.repository(repository)
+    def __init__(self, served: Served, found: Collected) -> None:
         # If a run has several jobs, the newest one counts.
-        jobs = reversed(served.jobs.of(found.info.repository_id))
+        jobs = reversed(served.jobs.of(found.key))
         self._jobs = {job.run_id: job for job in jobs if job.run_id is not None}
-        self._held = found.running_id()
-        self._recorded = _format(served, repository).run_paths()
-        self._collector = collector_of(served, repository)
+        self._held = found.form.running_id()
+        self._recorded = found.form.run_paths()
+        self._collector = found.collector
 
     @property
     def ids(self) -> set[str]:
@@ -238,13 +234,3 @@ def _recorded(collector: Collector, run_id: str) -> RunAnswer:
 
 def _error(error: EbbtideError) -> dict[str, str]:
     return {"kind": error.kind, "message": error.message}
-
-
-def _format(served: Served, repository: str) -> EmbeddedRepository:
-    return EmbeddedRepository(served.repository(repository).context, store_id=served.store.store_id)
-
-
-def collector_of(served: Served, repository: str) -> Collector:
-    """Returns a collector that only reads records, which needs no Spark."""
-    options = RunOptions.of(served.settings)
-    return Collector(_format(served, repository), engine=LocalEngine(), options=options)

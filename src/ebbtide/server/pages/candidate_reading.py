@@ -105,8 +105,9 @@ class ChartsKept:
         self._lock = Lock()
         self._kept: OrderedDict[tuple[str, str], Charts] = OrderedDict()
 
-    def of(self, repository: Repository, plan: Plan, folder: RunFolder) -> Charts:
-        """Returns the charts of a plan. Raises Refused `plan_corrupt`."""
+    def of(self, repository: Repository | None, plan: Plan, folder: RunFolder) -> Charts:
+        """Returns the charts of a plan. Which branch held a file is only known of repositories of
+        the store. Raises Refused `plan_corrupt`."""
         key = (plan.identity.repository_id, plan.run_id)
         with self._lock:
             if key in self._kept:
@@ -114,7 +115,7 @@ class ChartsKept:
                 return self._kept[key]
         charts = replace(
             draw(folder, plan.candidates, now=plan.started_at),
-            held=find_last_holders(repository, plan, folder),
+            held=None if repository is None else find_last_holders(repository, plan, folder),
         )
         with self._lock:
             self._kept[key] = charts

@@ -8,10 +8,9 @@ from starlette.responses import Response
 
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
-from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
-from ebbtide.server.api import runs
 from ebbtide.server.pages.candidate_reading import CandidateFilter, find
 from ebbtide.server.pages.figures import folder_of
 from ebbtide.server.pages.routing import Pages
@@ -30,7 +29,6 @@ _RUN: Final = "/repositories/{repository:segment}/runs/{run_id:segment}"
 @pages.add("GET", _RUN + "/candidates", Role.READER)
 def list_candidates(visit: Visit) -> Response:
     """Shows a page of the candidates that match a search."""
-    repository = visit.repository()
     plan, folder = _plan(visit)
     search = CandidateFilter(
         visit.query("search"), visit.query("kind"), _parse_size(visit.query("bytes_min"))
@@ -39,7 +37,7 @@ def list_candidates(visit: Visit) -> Response:
     found = find(folder, plan.candidates, search, position=position, amount=PAGE_ROWS)
     return visit.page(
         "candidates.html",
-        name=repository.info.name,
+        name=visit.collected.name,
         run_id=plan.run_id,
         found=found,
         position=position,
@@ -57,7 +55,8 @@ def show_charts(visit: Visit) -> Response:
     """Shows the charts of a run. The page of the run requests them after it has loaded, because
     they need all parts."""
     plan, folder = _plan(visit)
-    charts = visit.charts.of(visit.repository(), plan, folder)
+    own = None if is_elsewhere(visit.collected.name) else visit.repository()
+    charts = visit.charts.of(own, plan, folder)
     is_fragment = "x-fragment" in visit.request.headers
     template = "charts.html" if is_fragment else "charts_page.html"
     return visit.page(template, charts=charts, plan=plan)
@@ -66,11 +65,11 @@ def show_charts(visit: Visit) -> Response:
 def _plan(visit: Visit) -> tuple[Plan, RunFolder]:
     """Returns the plan of the run in the path, and the run's folder. Raises NotFound
     `run_not_found`, and Refused if the plan is damaged."""
-    repository, run_id = visit.repository(), visit.segment("run_id")
-    plan = runs.collector_of(visit.served, repository.info.name).plan_of(run_id)
-    form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
-    path = form.run_paths().get(run_id, RunFolder.inside(repository.storage, run_id).path)
-    return plan, folder_of(repository, run_id, path)
+    found, run_id = visit.collected, visit.segment("run_id")
+    plan = found.collector.plan_of(run_id)
+    storage = found.form.storage
+    path = found.form.run_paths().get(run_id, RunFolder.inside(storage, run_id).path)
+    return plan, folder_of(storage, run_id, path)
 
 
 _UNITS: Final = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}

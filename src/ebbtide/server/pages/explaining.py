@@ -28,13 +28,13 @@ _PATH: Final = "/repositories/{repository:segment}/explain"
 @pages.add("GET", _PATH, Role.READER)
 def explain(visit: Visit) -> Response:
     """Shows the form, and the answer if the request names something."""
-    name = visit.repository().info.name
+    here = visit.collected
     what, path = visit.query("what").strip(), visit.query("path").strip()
     found: ExplainedAddress | ExplainedCommit | None = None
     problem: EbbtideError | None = None
     if what:
         try:
-            found = explainer_of(visit.served, name, limit=LIMIT).explain(what, path or None)
+            found = explainer_of(here, limit=LIMIT).explain(what, path or None)
         except EbbtideError as error:
             problem = error
     return visit.page(

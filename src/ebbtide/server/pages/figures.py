@@ -20,6 +20,7 @@ from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
 from ebbtide.gc.runs import PLAN_FILE, REPORT_FILE, RunFolder
 from ebbtide.ids import instant_of
+from ebbtide.storage import Storage
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 
@@ -91,7 +92,7 @@ class Figures:
                 self._kept.move_to_end(run_id)
                 return self._kept[run_id]
         try:
-            figures = read_figures(run_id, folder_of(repository, run_id, path))
+            figures = read_figures(run_id, folder_of(repository.storage, run_id, path))
         except EbbtideError:
             return None
         if figures is not None and figures.is_final:
@@ -121,9 +122,9 @@ def _quarantined(repository: Repository) -> Count:
     return found
 
 
-def folder_of(repository: Repository, run_id: str, path: str) -> RunFolder:
-    """Returns the folder of a recorded run."""
-    inside = RunFolder.inside(repository.storage, run_id)
+def folder_of(storage: Storage, run_id: str, path: str) -> RunFolder:
+    """Returns the folder of a recorded run. `storage` is the repository's."""
+    inside = RunFolder.inside(storage, run_id)
     return inside if path == inside.path else RunFolder.at(path)
 
 

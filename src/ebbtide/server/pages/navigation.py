@@ -6,17 +6,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.server.pages.rendering import link
 from ebbtide.store.access.keys import Role
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of a repository's pages, at `path` below the repository's own page."""
+    """A section of a repository's pages, at `path` below the repository's own page. Repositories
+    that are not of the store have those that are for `everywhere`."""
 
     name: str
     path: str
     role: Role = Role.READER
+    everywhere: bool = False
 
 
 SECTIONS: Final = (
@@ -26,8 +29,8 @@ SECTIONS: Final = (
     Section("Branches and tags", "refs"),
     Section("Collections", "collections"),
     Section("Policy", "policy"),
-    Section("Runs", "runs"),
-    Section("Explain", "explain"),
+    Section("Runs", "runs", everywhere=True),
+    Section("Explain", "explain", everywhere=True),
     Section("Trash", "trash"),
     Section("Purges", "purges", Role.ADMIN),
 )
@@ -54,5 +57,5 @@ def sections_of(repository: str, role: Role, path: str) -> tuple[ShownSection, .
             section.path == below,
         )
         for section in SECTIONS
-        if role.allows(section.role)
+        if role.allows(section.role) and (section.everywhere or not is_elsewhere(repository))
     )

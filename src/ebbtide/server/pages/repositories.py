@@ -9,6 +9,7 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.errors import EbbtideError
+from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.counts import Count
 from ebbtide.ids import instant_of
@@ -78,6 +79,7 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         rows=_rows(visit, page),
         more=more,
         search=search,
+        elsewhere=[name for name in visit.served.elsewhere if search in name],
         has_trash=bool(trashed),
         asked={field: visit.form(field) for field in ("name", "storage", "default_branch")},
         error=error,
@@ -113,7 +115,9 @@ def restore_repository(visit: Visit) -> Response:
 
 @pages.add("GET", "/repositories/{repository:segment}", Role.READER)
 def show_repository(visit: Visit) -> Response:
-    """Shows the overview of a repository."""
+    """Shows the overview of a repository. One elsewhere has runs alone."""
+    if is_elsewhere(visit.segment("repository")):
+        return visit.to("repositories", visit.collected.name, "runs")
     repository = visit.repository()
     found = visit.store.catalog.get(repository.info.repository_id)
     form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
@@ -123,7 +127,7 @@ def show_repository(visit: Visit) -> Response:
     branches = sorted(
         decision.by_ref, key=lambda each: (each.kind != "branch", -each.expired_count, each.name)
     )
-    latest, _ = runs.page(visit.served, repository.info.name, after="", amount=RUNS_LISTED)
+    latest, _ = runs.page(visit.served, visit.collected, after="", amount=RUNS_LISTED)
     histories = [commit for commit in roots.commits if not commit.is_content]
     return visit.page(
         "repository.html",

@@ -10,6 +10,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from ebbtide.errors import InvalidInput
+from ebbtide.gc.options import NO_QUARANTINE
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import instant_of
 from ebbtide.server.api import runs
@@ -65,7 +66,7 @@ def list_runs(visit: Visit) -> Response:
 @pages.add("POST", _RUNS, Role.ADMIN)
 def start_run(visit: Visit) -> Response:
     """Starts a run as a job of this server: plan, or plan and sweep."""
-    name = visit.repository().info.name
+    name = visit.collected.name
     action, mode = visit.form("action", "plan"), visit.form("mode", "auto")
     try:
         if action not in ACTIONS or mode not in MODES:
@@ -79,7 +80,7 @@ def start_run(visit: Visit) -> Response:
                 "quarantine": _quarantine(visit),
             }
         )
-        run = runs.start(visit.served, name, asked)
+        run = runs.start(visit.served, visit.collected, asked)
     except InvalidInput as error:
         return _list(visit, error=error, status=400)
     return visit.to("repositories", name, "runs", run.run_id, notice="run_started")
@@ -94,7 +95,7 @@ def show_run(visit: Visit) -> Response:
 @pages.add("POST", _RUN + "/sweep", Role.ADMIN)
 def sweep_run(visit: Visit) -> Response:
     """Sweeps the plan of a run, or continues a sweep that was interrupted."""
-    name, run_id = visit.repository().info.name, visit.segment("run_id")
+    name, run_id = visit.collected.name, visit.segment("run_id")
     if visit.form("confirmation").strip() != name:
         error = InvalidInput(
             "invalid_argument",
@@ -105,7 +106,7 @@ def sweep_run(visit: Visit) -> Response:
     try:
         allow_share, period = visit.form("allow_share") == "yes", _quarantine(visit)
         asked = RunCreation(sweep=run_id, allow_share=allow_share, quarantine=period)
-        runs.start(visit.served, name, asked)
+        runs.start(visit.served, visit.collected, asked)
     except InvalidInput as error:
         return _show(visit, error=error, status=400)
     return visit.to("repositories", name, "runs", run_id, notice="run_started")
@@ -114,35 +115,34 @@ def sweep_run(visit: Visit) -> Response:
 @pages.add("POST", _RUN + "/undo", Role.ADMIN)
 def undo_run(visit: Visit) -> Response:
     """Restores the files in a run's quarantine."""
-    name, run_id = visit.repository().info.name, visit.segment("run_id")
-    runs.undo(visit.served, name, run_id, UndoRequest())
+    name, run_id = visit.collected.name, visit.segment("run_id")
+    runs.undo(visit.served, visit.collected, run_id, UndoRequest())
     return visit.to("repositories", name, "runs", run_id, notice="undo_started")
 
 
 @pages.add("POST", _RUN + "/purge", Role.ADMIN)
 def purge_run(visit: Visit) -> Response:
     """Deletes the files in a run's quarantine for good."""
-    name, run_id = visit.repository().info.name, visit.segment("run_id")
+    name, run_id = visit.collected.name, visit.segment("run_id")
     if visit.form("confirmation").strip() != name:
         error = InvalidInput(
             "invalid_argument",
             f"type the name of the repository, {name}, to confirm. Nothing was deleted",
         )
         return _show(visit, error=error, status=400)
-    runs.purge(visit.served, name, run_id)
+    runs.purge(visit.served, visit.collected, run_id)
     return visit.to("repositories", name, "runs", run_id, notice="aside_purged")
 
 
-def _quarantine(visit: Visit) -> str | None:
-    """Returns the length of the quarantine; None if files are deleted at once."""
-    period = visit.form("quarantine").strip()[:64]
-    return None if period in ("", "none") else period
+def _quarantine(visit: Visit) -> str:
+    """Returns the length of the quarantine; NO_QUARANTINE if files are deleted at once."""
+    return visit.form("quarantine").strip()[:64] or NO_QUARANTINE
 
 
 @pages.add("GET", _RUN + "/progress", Role.READER)
 def progress(visit: Visit) -> Response:
     """Returns the progress of a run for the page that watches it."""
-    run = runs.get(visit.served, visit.repository().info.name, visit.segment("run_id"))
+    run = runs.get(visit.served, visit.collected, visit.segment("run_id"))
     return visit.json(
         {
             "state": run.state,
@@ -153,8 +153,8 @@ def progress(visit: Visit) -> Response:
 
 
 def _list(visit: Visit, *, error: InvalidInput | None = None, status: int = 200) -> Response:
-    name = visit.repository().info.name
-    found, more = runs.page(visit.served, name, after=visit.query("after"), amount=RUNS_PER_PAGE)
+    here = visit.collected
+    found, more = runs.page(visit.served, here, after=visit.query("after"), amount=RUNS_PER_PAGE)
     return visit.page(
         "runs.html",
         status=status,
@@ -162,7 +162,7 @@ def _list(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
         more=more,
         error=error,
         modes=MODES,
-        grace=visit.served.settings.grace,
+        grace=here.options.grace,
         quarantine=QUARANTINE,
         asked={name: visit.form(name) for name in ("action", "mode", "grace", "allow_share")},
         now=visit.now(),
@@ -170,8 +170,8 @@ def _list(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
 
 
 def _show(visit: Visit, *, error: InvalidInput | None = None, status: int = 200) -> Response:
-    name, run_id = visit.repository().info.name, visit.segment("run_id")
-    run = runs.get(visit.served, name, run_id)
+    name, run_id = visit.collected.name, visit.segment("run_id")
+    run = runs.get(visit.served, visit.collected, run_id)
     report = run.report
     known = None if report is None else RunReport.from_json(report)
     has_plan = known is not None and known.has_plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl
 
@@ -21,7 +22,7 @@ from ebbtide.server.pages.guarding import COOKIE
 from ebbtide.server.pages.navigation import sections_of
 from ebbtide.server.pages.notices import NOTICES
 from ebbtide.server.pages.rendering import link, render
-from ebbtide.server.serving import Served
+from ebbtide.server.serving import Collected, Served
 from ebbtide.storage import Content
 from ebbtide.store.access.keys import AccessKey, Role
 from ebbtide.store.access.sessions import Session
@@ -134,6 +135,11 @@ class Visit:
     def repository(self) -> Repository:
         """Returns the repository in the path. Raises NotFound `repository_not_found`."""
         return self.served.repository(self.segment("repository"))
+
+    @cached_property
+    def collected(self) -> Collected:
+        """The repository in the path, which may lie elsewhere. Raises as `Served.collected`."""
+        return self.served.collected(self.segment("repository"))
 
     def now(self) -> datetime:
         """Returns the database's time."""

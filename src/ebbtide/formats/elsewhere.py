@@ -1,6 +1,6 @@
 """Repositories that are not of the store: Icechunk's by path or URL, and those of a lakeFS server.
 
-Their names begin with a prefix that says so. Not for: repositories of the store (`command`).
+Their names begin with a prefix that says so. Not for: repositories of the store.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def always_quarantined(repository: str) -> str | None:
 def open_elsewhere(
     repository: str, settings: Settings, *, run_dir: str | None = None, quiet: bool = False
 ) -> tuple[IcechunkRepository | LakefsRepository, timedelta]:
-    """Returns a repository that is not of the store, and the shortest grace that is safe for it."""
+    """Returns a repository that is not of the store, and the shortest grace that is safe for it.
+
+    Raises InvalidInput `invalid_setting` or `invalid_argument`; NotFound; Refused; Failed.
+    """
     if is_icechunk(repository):
         found = open_icechunk(repository, settings, run_dir=run_dir, quiet=quiet)
         return found, settings.icechunk_grace

@@ -1,5 +1,4 @@
-"""Names of repositories that are not of the store: what the command line says where one cannot be
-opened."""
+"""Names of repositories that are not of the store: what is said where one cannot be opened."""
 
 from __future__ import annotations
 
@@ -7,9 +6,9 @@ import sys
 
 import pytest
 
-from ebbtide.cli.collecting import ASKED_PERIOD, _period
-from ebbtide.cli.elsewhere import always_quarantined, is_elsewhere, open_elsewhere
 from ebbtide.errors import InvalidInput
+from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, open_elsewhere
+from ebbtide.gc.options import ASKED_PERIOD, parse_quarantine
 from ebbtide.settings import Settings
 from tests.formats.lakefs.world import open_lakefs_world
 
@@ -48,5 +47,6 @@ def test_no_repository_of_a_server_is_quiet() -> None:
 def test_sweeps_of_a_server_go_to_a_quarantine() -> None:
     assert always_quarantined("lake") is None
     with open_lakefs_world() as world:
-        assert _period(world.repository(), always_quarantined("lakefs:x")) == ASKED_PERIOD
-        assert _period(world.repository(), "none") is None
+        found = world.repository()
+        assert parse_quarantine(always_quarantined("lakefs:x"), found) == ASKED_PERIOD
+        assert parse_quarantine("none", found) is None

@@ -1,0 +1,152 @@
+"""Repositories that are not of the store: the server shows and starts the runs of those that its
+settings name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from ebbtide.formats.icechunk.ids import id_text
+from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX
+from ebbtide.settings import Settings
+from ebbtide.store.access.keys import Role
+from ebbtide.store.embedded import Store
+from tests.server.pages.conftest import RUN, Browser, Browsers, browsing
+from tests.server.pages.test_pages import rows_of, text_of
+from tests.support.icechunk import Contents, contents, create_repository
+from tests.support.icechunk_lake import IcechunkLake
+from tests.support.server import eventually
+
+LOOSE = 3
+CHUNK_BYTES = 100
+
+
+@dataclass
+class Elsewhere:
+    """An Icechunk repository with some chunks that nothing refers to, and browsers of a server that
+    names it."""
+
+    path: Path
+    browsers: Browsers
+    loose: list[str]
+    before: Contents
+
+    @property
+    def name(self) -> str:
+        return f"icechunk:{self.path}"
+
+    @property
+    def place(self) -> str:
+        return f"/repositories/{quote(self.name, safe='')}"
+
+    @property
+    def left(self) -> list[str]:
+        return [each for each in self.loose if (self.path / each).exists()]
+
+
+@pytest.fixture(params=[1, 2])
+def elsewhere(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Elsewhere]:
+    path = tmp_path / "weather"
+    create_repository(path, request.param)
+    loose = [f"{CHUNKS_PREFIX}{id_text(bytes([number]) * 12)}" for number in range(LOOSE)]
+    (path / "chunks").mkdir(exist_ok=True)
+    for each in loose:
+        (path / each).write_bytes(b"x" * CHUNK_BYTES)
+    IcechunkLake(path).age()
+    settings = Settings(
+        reclaim=False,
+        spark_master="none",
+        share_max=1.0,
+        icechunk_grace=timedelta(hours=1),
+        server_repositories=f"icechunk:{path} icechunk:{tmp_path}/other",
+    )
+    with (
+        Store.init(tmp_path / "store", settings=settings) as store,
+        browsing(store) as browsers,
+    ):
+        yield Elsewhere(path, browsers, loose, contents(path))
+
+
+def started(browser: Browser, elsewhere: Elsewhere, place: str, **fields: str) -> str:
+    """The run that a form begins or goes on with, when its job is over."""
+    answer = browser.post(f"{elsewhere.place}/{place}", **fields)
+    assert answer.status_code == 303, text_of(answer.text)
+    found = RUN.search(answer.headers["location"])
+    assert found is not None
+    eventually(lambda: browser.get(f"{elsewhere.place}/runs/{found[1]}/progress").json()["ended"])
+    return found[1]
+
+
+def test_from_a_plan_to_an_undo(elsewhere: Elsewhere) -> None:
+    """All by pages: nothing is deleted that is needed, and what went comes back."""
+    admin = elsewhere.browsers()
+    assert f'href="/ui{elsewhere.place}/runs"' in admin.get("").text
+    assert admin.get(elsewhere.place).headers["location"] == f"/ui{elsewhere.place}/runs"
+
+    run_id = started(admin, elsewhere, "runs", action="plan")
+    page = admin.get(f"{elsewhere.place}/runs/{run_id}").text
+    assert f"{LOOSE} candidates: look at them" in text_of(page)
+    rows = rows_of(admin.get(f"{elsewhere.place}/runs/{run_id}/candidates").text)[1:]
+    assert {row.split()[0] for row in rows} == {*elsewhere.loose}
+    charts = text_of(admin.get(f"{elsewhere.place}/runs/{run_id}/charts").text)
+    assert "7 to 30 days" in charts and "chunk" in charts
+    why = text_of(admin.get(f"{elsewhere.place}/explain", params={"what": "main"}).text)
+    assert "In the history of" in why
+    assert elsewhere.left == elsewhere.loose
+
+    typed = {"confirmation": elsewhere.name, "quarantine": "7d"}
+    assert started(admin, elsewhere, f"runs/{run_id}/sweep", **typed) == run_id
+    assert elsewhere.left == []
+    assert contents(elsewhere.path) == elsewhere.before
+    gone = admin.get(f"{elsewhere.place}/explain", params={"what": elsewhere.loose[0]}).text
+    assert "quarantined it" in text_of(gone)
+
+    started(admin, elsewhere, f"runs/{run_id}/undo")
+    assert elsewhere.left == elsewhere.loose
+    assert "undone" in text_of(admin.get(f"{elsewhere.place}/runs").text)
+
+
+def test_a_run_without_a_quarantine(elsewhere: Elsewhere) -> None:
+    admin = elsewhere.browsers()
+    run_id = started(admin, elsewhere, "runs", action="run", quarantine="")
+    assert elsewhere.left == []
+    page = text_of(admin.get(f"{elsewhere.place}/runs/{run_id}").text)
+    assert "swept" in page and "Undo" not in page
+
+
+def test_only_what_the_settings_name(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    """Whoever has a key could read any directory otherwise."""
+    reader = elsewhere.browsers(Role.READER)
+    for other in (f"icechunk:{tmp_path}", f"icechunk:{elsewhere.path}/", "lakefs:x"):
+        answer = reader.get(f"/repositories/{quote(other, safe='')}/runs")
+        assert answer.status_code == 404
+        assert "EBBTIDE_SERVER_REPOSITORIES does not name" in text_of(answer.text)
+    assert reader.post(f"{elsewhere.place}/runs", action="plan").status_code == 403
+
+
+def test_one_that_is_not_there(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    """It keeps nobody from the others."""
+    reader = elsewhere.browsers(Role.READER)
+    missing = f"/repositories/{quote(f'icechunk:{tmp_path}/other', safe='')}/runs"
+    answer = reader.get(missing)
+    assert answer.status_code in (404, 409), text_of(answer.text)
+    assert "Icechunk" in text_of(answer.text)
+    assert reader.get("").status_code == 200
+    assert reader.get(f"{elsewhere.place}/runs").status_code == 200
+
+
+def test_it_has_runs_and_explanations_alone(elsewhere: Elsewhere) -> None:
+    reader = elsewhere.browsers(Role.READER)
+    page = reader.get(f"{elsewhere.place}/runs").text
+    (sections,) = re.findall(r'<nav class="sections".*?</nav>', page, re.DOTALL)
+    assert re.findall(r">([^<]+)</a></li>", sections) == ["Runs", "Explain"]
+    for section in ("files", "commits", "refs", "collections", "policy", "trash"):
+        assert reader.get(f"{elsewhere.place}/{section}").status_code == 404
+    assert "No repository has" in reader.get("?search=nothing").text
+    assert elsewhere.name in reader.get("?search=weather").text
