@@ -70,6 +70,15 @@ CollectedArgument = Annotated[
         autocompletion=completing.repositories,
     ),
 ]
+WithPolicyArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="REPO",
+        help="Name of the repository; lakefs:NAME.",
+        show_default=False,
+        autocompletion=completing.repositories,
+    ),
+]
 RefArgument = Annotated[
     str,
     typer.Argument(
@@ -180,7 +189,7 @@ class Cli:
             raise InvalidInput(
                 "invalid_argument",
                 f"{name} is not a repository of a store, and this command is only for those: use "
-                "'explain' or 'gc', and 'expire' for Icechunk",
+                "'explain' or 'gc', 'retention' for lakeFS, and 'expire' for Icechunk",
             )
         return self.store.repository(name)
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ebbtide.cli import documents
-from ebbtide.cli.command import Cli, RepositoryArgument, command, group
+from ebbtide.cli.command import Cli, WithPolicyArgument, command, group
 from ebbtide.cli.figures import refs_table
 from ebbtide.cli.parsing import parse_pairs
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
+from ebbtide.formats.elsewhere import is_lakefs, open_lakefs
 from ebbtide.text import age_at, count_text, date_text, one_line, short_id
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ebbtide.model import Commit
     from ebbtide.retention import Policy
     from ebbtide.retention.decision import Decision, Roots
-    from ebbtide.store.database.commits import CommitRecord
     from ebbtide.store.repository import Repository
 
 app = group("Show and set the retention policy of a repository.")
@@ -69,7 +69,7 @@ PolicyFile = Annotated[
 @command(app, "set")
 def set_policy(
     cli: Cli,
-    repository: RepositoryArgument,
+    repository: WithPolicyArgument,
     default: DefaultRule = None,
     branch: BranchRules = None,
     tags: TagsRule = None,
@@ -90,15 +90,22 @@ def set_policy(
     from ebbtide.retention import Policy
 
     policy = Policy.parse(mapping)
-    retention = cli.repository(repository).retention
-    before = retention.get()
-    unmatched = retention.set(policy)
+    if is_lakefs(repository):
+        found = open_lakefs(repository, cli.settings)
+        before = found.written_policy()
+        unmatched = found.set_policy(policy)
+    else:
+        retention = cli.repository(repository).retention
+        before = retention.get()
+        unmatched = retention.set(policy)
     warnings = [f"the rule for {pattern!r} matches no branch" for pattern in unmatched]
     if before is not None:
         warnings += [
             f"{name} of the previous policy is dropped: a policy is set as a whole"
             for name in _dropped(before, policy)
         ]
+    elif is_lakefs(repository):
+        warnings.append("lakeFS's own rules do not apply to runs of Ebbtide any more")
     for warning in warnings:
         cli.output.warn(warning)
     document = {"repository": repository, "policy": policy.to_mapping(), "warnings": warnings}
@@ -162,30 +169,46 @@ def read_policy_file(file: str) -> object:
 
 
 @command(app, "unset")
-def unset_policy(cli: Cli, repository: RepositoryArgument) -> None:
-    """Remove the policy. Without a policy, nothing expires."""
-    cli.repository(repository).retention.unset()
+def unset_policy(cli: Cli, repository: WithPolicyArgument) -> None:
+    """Remove the policy. Without a policy, nothing expires. For a lakeFS repository, lakeFS's own
+    rules apply again."""
+    if is_lakefs(repository):
+        open_lakefs(repository, cli.settings).set_policy(None)
+        rest = "lakeFS's own rules apply"
+    else:
+        cli.repository(repository).retention.unset()
+        rest = "everything is kept"
     cli.output.answer(
         {"repository": repository, "policy": None},
-        lambda: cli.output.line(f"{repository} has no policy any more: everything is kept"),
+        lambda: cli.output.line(f"{repository} has no policy any more: {rest}"),
     )
 
 
 @command(app, "show")
 def show_policy(
     cli: Cli,
-    repository: RepositoryArgument,
+    repository: WithPolicyArgument,
     commits: Annotated[
         bool, typer.Option("--commits", help="List every commit, with the reason why it is kept.")
     ] = False,
 ) -> None:
-    """Show the policy, and how many commits of each branch it keeps and expires now."""
+    """Show the policy, and how many commits of each branch it keeps and expires now.
+
+    For a lakeFS repository without a policy of Ebbtide, these are lakeFS's own rules.
+    """
     from ebbtide.retention.decision import decide
 
-    found = cli.repository(repository)
-    policy = found.retention.get()
-    with cli.collected(repository).reading() as reading:
-        roots = reading.roots()
+    messages: Mapping[str, str] = {}
+    policy: Policy | None
+    if is_lakefs(repository):
+        elsewhere = open_lakefs(repository, cli.settings)
+        policy, roots = elsewhere.policy(), elsewhere.roots()
+    else:
+        found = cli.repository(repository)
+        policy = found.retention.get()
+        with cli.collected(repository).reading() as reading:
+            roots = reading.roots()
+        messages = _messages(found, roots) if commits else {}
     decision = decide(roots)
     document = _document(repository, policy, roots, decision, with_commits=commits)
 
@@ -197,20 +220,21 @@ def show_policy(
             cli.output.warn(warning)
         if commits:
             cli.output.line()
-            _show_commits(cli, roots, decision, _records(found, roots))
+            _show_commits(cli, roots, decision, messages)
 
     cli.output.answer(document, show)
 
 
-def _records(repository: Repository, roots: Roots) -> Mapping[str, CommitRecord]:
-    """Returns the records of all commits, for their messages. They are read together, because there
-    may be many."""
+def _messages(repository: Repository, roots: Roots) -> Mapping[str, str]:
+    """Returns the messages of all commits, by id. They are read together, because there may be
+    many."""
     from ebbtide.store.database.commits import find_commits
 
     context = repository.context
     with context.metadata.snapshot() as tx:
         commit_ids = [commit.commit_id for commit in roots.commits]
-        return find_commits(tx, context.repository_id, commit_ids)
+        records = find_commits(tx, context.repository_id, commit_ids)
+    return {commit_id: record.message for commit_id, record in records.items()}
 
 
 def _show_policy(cli: Cli, policy: Policy | None) -> None:
@@ -267,9 +291,7 @@ def _youngest_first(roots: Roots) -> list[Commit]:
     return sorted(roots.commits, key=lambda commit: commit.created_at, reverse=True)
 
 
-def _show_commits(
-    cli: Cli, roots: Roots, decision: Decision, records: Mapping[str, CommitRecord]
-) -> None:
+def _show_commits(cli: Cli, roots: Roots, decision: Decision, messages: Mapping[str, str]) -> None:
     now = datetime.now(UTC)
     rows = []
     for commit in _youngest_first(roots):
@@ -281,7 +303,7 @@ def _show_commits(
                 age_at(commit.created_at, now),
                 "kept" if reason is not None else "gone" if commit.tombstoned else EXPIRED,
                 reason or "",
-                one_line(records[commit.commit_id].message),
+                one_line(messages.get(commit.commit_id, "")),
             ]
         )
     cli.output.table(["commit", "created", "age", "fate", "reason", "message"], rows, right=["age"])

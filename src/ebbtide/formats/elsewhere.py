@@ -30,15 +30,20 @@ def is_icechunk(repository: str) -> bool:
     return repository.startswith(ICECHUNK)
 
 
+def is_lakefs(repository: str) -> bool:
+    """Whether a name is that of a repository of a lakeFS server."""
+    return repository.startswith(LAKEFS)
+
+
 def is_elsewhere(repository: str) -> bool:
     """Whether a name is that of a repository which is not of the store."""
-    return repository.startswith((ICECHUNK, LAKEFS))
+    return is_icechunk(repository) or is_lakefs(repository)
 
 
 def always_quarantined(repository: str) -> str | None:
     """Returns ASKED if sweeps of a repository go to a quarantine unless an option says otherwise.
     lakeFS closes no commit: what goes may be needed again before a sweep can notice."""
-    return ASKED if repository.startswith(LAKEFS) else None
+    return ASKED if is_lakefs(repository) else None
 
 
 def open_elsewhere(

@@ -26,12 +26,18 @@ from ebbtide.formats.lakefs.layout import COMMITTED_PREFIX, LakefsLayout
 from ebbtide.formats.lakefs.reading import LakefsReading
 from ebbtide.formats.lakefs.refs import LakefsHistory, read_history
 from ebbtide.formats.lakefs.restaged import restaged
-from ebbtide.formats.lakefs.rules import read_policy
+from ebbtide.formats.lakefs.rules import (
+    read_policy,
+    remove_policy,
+    write_policy,
+    written_policy,
+)
 from ebbtide.formats.lakefs.server import LakefsServer
 from ebbtide.formats.lakefs.urls import LOCAL, Namespace
 from ebbtide.formats.lakefs.walk import LakefsWalk
 from ebbtide.formats.plain import PlainRepository
 from ebbtide.model import Commit
+from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
@@ -121,14 +127,42 @@ class LakefsRepository(PlainRepository):
         """Reads the whole repository anew. What is staged is read before the commits: an object
         that is committed in between is then in one of both."""
         self._cutoff = cutoff
-        policy = read_policy(self._server, self.storage)
+        policy = self.policy()
         folders = [self._address(url) for url in self._server.uncommitted()]
         now = self.now()
         self._history = read_history(self._server, self.storage, self.layout)
-        yield LakefsReading(
+        yield self._read(policy, self._history, folders, now)
+
+    def policy(self) -> Policy:
+        """Returns the policy in force. Raises as `read_policy` does."""
+        return read_policy(self._server, self.storage)
+
+    def written_policy(self) -> Policy | None:
+        """Returns the policy beside the repository; None if lakeFS's own rules apply."""
+        return written_policy(self.storage)
+
+    def set_policy(self, policy: Policy | None) -> tuple[str, ...]:
+        """Writes the policy beside the repository; None removes it, so that lakeFS's own rules
+        apply. Returns its patterns that match no branch. Raises Failed."""
+        if policy is None:
+            remove_policy(self.storage)
+            return ()
+        write_policy(self.storage, policy)
+        return policy.unmatched(self._server.branches())
+
+    def roots(self) -> Roots:
+        """Reads refs, commits and the policy, without what is staged. Raises as `reading` does."""
+        policy, now = self.policy(), self.now()
+        history = read_history(self._server, self.storage, self.layout)
+        return self._read(policy, history, (), now).roots()
+
+    def _read(
+        self, policy: Policy, history: LakefsHistory, folders: Iterable[str], now: datetime
+    ) -> LakefsReading:
+        return LakefsReading(
             self.storage,
             self._namespace,
-            self._history,
+            history,
             policy,
             tuple(folders),
             now,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from ebbtide.errors import InvalidInput, NotFound, Refused
+from ebbtide.documents import read_document
+from ebbtide.errors import Failed, InvalidInput, NotFound, Refused
 from ebbtide.formats.lakefs.server import AnsweredRules, LakefsServer
 from ebbtide.retention import Policy
 from ebbtide.storage import Storage
@@ -24,22 +25,43 @@ def read_policy(server: LakefsServer, storage: Storage) -> Policy:
     Raises Refused `policy_not_found` if there are no rules: to delete nothing is the only answer
     that cannot be wrong. Raises InvalidInput `invalid_policy`; Failed.
     """
+    written = written_policy(storage)
+    if written is not None:
+        return written
+    rules = server.rules()
+    if rules is None:
+        raise Refused(
+            "policy_not_found",
+            f"no rules say what may go from {server.name}: set lakeFS's rules ('lakectl gc "
+            f"set-config'), or a policy: ebbtide retention set lakefs:{server.name} --default 30d",
+        )
+    return of_days(rules)
+
+
+def written_policy(storage: Storage) -> Policy | None:
+    """Returns the policy beside the repository; None if there is none. Raises InvalidInput
+    `invalid_policy`; Failed."""
     try:
-        written = json.loads(storage.get(POLICY_ADDRESS))
+        text = storage.get(POLICY_ADDRESS)
     except NotFound:
-        rules = server.rules()
-        if rules is None:
-            raise Refused(
-                "policy_not_found",
-                f"no rules say what may go from {server.name}: set lakeFS's rules ('lakectl gc "
-                f"set-config'), or write a policy to {storage.url}/{POLICY_ADDRESS}",
-            ) from None
-        return of_days(rules)
-    except ValueError as error:
-        raise InvalidInput(
-            "invalid_policy", f"{storage.url}/{POLICY_ADDRESS} is no JSON: {error}"
-        ) from error
-    return Policy.parse(written)
+        return None
+    where = f"{storage.url}/{POLICY_ADDRESS}"
+    return Policy.parse(read_document(text, kind="invalid_policy", what=where))
+
+
+def write_policy(storage: Storage, policy: Policy) -> None:
+    """Writes the policy beside the repository. Raises Failed."""
+    storage.put(POLICY_ADDRESS, json.dumps(policy.to_mapping(), indent=1).encode())
+
+
+def remove_policy(storage: Storage) -> None:
+    """Deletes the policy beside the repository, so that lakeFS's rules apply. Does nothing if there
+    is none. Raises Failed."""
+    (answer,) = storage.delete([POLICY_ADDRESS])
+    if answer.outcome == "failed":
+        raise Failed(
+            "storage_error", f"{storage.url}/{POLICY_ADDRESS} was not deleted: {answer.error}"
+        )
 
 
 def of_days(rules: AnsweredRules) -> Policy:
