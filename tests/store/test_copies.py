@@ -82,7 +82,8 @@ def end(repository: Repository, reading_id: str) -> None:
 
 def goes_on(repository: Repository, reading_id: str) -> bool:
     """Whether a reading is registered and has not ended."""
-    of_it = readings.c.reading_id == reading_id
+    repository_id = repository.context.repository_id
+    of_it = sa.and_(readings.c.repository_id == repository_id, readings.c.reading_id == reading_id)
     with repository.context.metadata.snapshot() as tx:
         ends_at = tx.execute(sa.select(readings.c.ends_at).where(of_it)).scalar_one_or_none()
         return ends_at is not None and ends_at > tx.now()

@@ -93,7 +93,8 @@ class Reasons(Mapping[str, str]):
     def __init__(self, marks: Marks, inputs: SelectionInput) -> None:
         self._inputs = inputs
         self._marks = marks
-        self._active = marks.active()[: len(inputs.history.commits)]  # no hypothetical children
+        # The hypothetical children of dangling heads come behind the commits.
+        self._active = marks.active()[: len(inputs.history.commits)]
 
     def __len__(self) -> int:
         return self._active.count(1)

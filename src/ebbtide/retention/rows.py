@@ -26,7 +26,7 @@ def micros_since_epoch(instant: datetime) -> int:
 
 
 def with_commits(head: Roots, rows: Iterable[CommitRow]) -> Roots:
-    """Returns the reading `head` with the commits of the rows."""
+    """Returns `head`, the roots without commits, with the commits of the rows."""
     kept: list[Commit] = []
     stub_ids: set[str] = set()
     checksums: dict[str, str] = {}

@@ -19,7 +19,7 @@ THREADS: Final = 16
 OPENED_MAX: Final = 128
 """The most directories that are open at a time."""
 _MEMBERS_MIN: Final = 64
-"""The least number of files for a thread of their own."""
+"""Fewer files than this get no thread of their own."""
 
 
 def unlink(root: str, addresses: Sequence[str], *, keep_depth: int) -> list[DeleteOutcome]:

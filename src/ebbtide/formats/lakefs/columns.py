@@ -143,7 +143,7 @@ def _lanes(data: Bytes, blocks: Sequence[bytes], offset: int) -> tuple[Ints, Int
     stops[:-1] = begins[1:]
     stops[np.cumsum(counts) - 1] = data_ends
     is_first = number == 0
-    # A table without entries has a block without any, with one restart point.
+    # A table without entries has one empty block, with one restart point.
     is_empty = is_first & (counts[block] == 1) & (begins == stops)
     if (begins[is_first] != starts).any() or ((begins >= stops) & ~is_empty).any():
         raise DamagedTableError("the restart points of a block are in no order")

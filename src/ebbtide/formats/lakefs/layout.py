@@ -101,7 +101,7 @@ class LakefsLayout(PlainLayout):
 
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
         """Returns the ranges of a metarange (NODES_SCHEMA)."""
-        del checksum  # the id is one
+        del checksum  # the id is the checksum
         if tree_id == EMPTY_TREE:
             return NODES_SCHEMA.empty_table()
         address = self.tree_address(tree_id)

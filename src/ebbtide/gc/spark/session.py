@@ -300,7 +300,7 @@ def _settle(context: SparkContext) -> None:
         interrupts.install()
     server: Any = vars(context).get("_accumulatorServer")
     if server is not None:
-        # The server reads from the JVM, and would print a trace when the JVM ends.
+        # PySpark's thread for accumulators would print a traceback when the JVM ends.
         server.handle_error = lambda *_: None
 
 

@@ -46,7 +46,7 @@ class Backlog:
 
 
 def is_due(tx: Transaction) -> bool:
-    """Whether an address is due, or a token was dropped."""
+    """Whether the reclaimer has work: an address is due, or a token was dropped."""
     due = sa.select(released.c.address).where(released.c.due_at <= tx.now())
     return any(
         tx.execute(query.limit(1)).first() is not None
