@@ -2,7 +2,7 @@
 
 A collection points at content, as a branch points at a commit. After an update the replaced content
 is kept for one lease. A version that somebody asked to keep stays as long as the collection. Not
-for: reading collections (`collection_reading`). Source: the Arvados wiki, "Expiring collections".
+for: reading collections (`reading`). Source: the Arvados wiki, "Expiring collections".
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ def _delete_in(
     hidden: list[str] = []
     dropped: list[str] = []
     for path in paths:
-        # Under the staging token are the sealed tokens, which a commit may publish at any moment.
-        # The commit is under these.
+        # A path is read from the staging token first, then from the sealed tokens, then from the
+        # commit. A new commit may publish the sealed tokens at any moment.
         below = path in committed
         for token in reversed(branch.sealed_tokens):
             if path in staged[token]:
