@@ -40,7 +40,7 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import LocalEngine
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import PartRows, checked
+from ebbtide.gc.parts import PartRows
 from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.planning.plan import write_plan
 from ebbtide.gc.runs import RunFolder
@@ -137,7 +137,7 @@ def _plan(store: Store, lake: Repository, count: int) -> str:
     run_id = descending_id(datetime.now(UTC))
     folder, answer = RunFolder.inside(lake.storage, run_id), PartRows()
     for number, table in enumerate(_candidates(count)):
-        answer.wrote(folder, f"candidates/{number:05d}.parquet", table, group="object")
+        answer.wrote(folder, f"candidates/{number:05d}.parquet", table, kind="object")
     # These are the files of the plan that was just made: the decision is the same.
     for name in ("commits.parquet", "refs.parquet"):
         source = RunFolder.inside(lake.storage, plan.run_id)
@@ -146,7 +146,7 @@ def _plan(store: Store, lake: Repository, count: int) -> str:
     large = replace(
         plan,
         run_id=run_id,
-        candidates=tuple(sorted(checked(answer.rows), key=lambda part: str(part.name))),
+        candidates=tuple(sorted(answer.parts(), key=lambda part: part.name)),
         counts={**plan.counts, "listed": total, "candidate": total},
         whole=total,
     )

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import EbbtideError, Failed, NotFound, Refused
+from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.parts import PartRows
+from ebbtide.gc.parts import Answers, PartRows
 from ebbtide.gc.runs import RunFolder
 from tests.support.copies import listing
 from tests.support.engines import ENGINES, on_engines, shared_session
@@ -67,17 +68,23 @@ def test_a_sweep_goes_on_where_it_stopped(
     world.close()
 
 
+def figures(found: Answers, of: str) -> list[tuple[int, int]]:
+    return [(each.count.objects, each.count.bytes_total) for each in found.counts if each.of == of]
+
+
 @every
 def test_answers_and_refusals(engine: Engine) -> None:
     def count(number: int, task: int, answer: PartRows) -> None:
         if task < 0:
             answer.failed(NotFound("object_not_found", f"task {number}"))
         else:
-            answer.counted(task, bytes_total=number, group="seen")
+            answer.counted(Count(task, number), of="seen")
 
     found = engine.run([5, 7, 9], count)
-    assert sorted((part.rows, part.bytes_total) for part in found) == [(5, 0), (7, 1), (9, 2)]
-    assert engine.run([], count) == []
+    assert not found.parts
+    assert {each.of for each in found.counts} == {"seen"}
+    assert sorted(figures(found, "seen")) == [(5, 0), (7, 1), (9, 2)]
+    assert engine.run([], count) == Answers()
     with pytest.raises(Refused) as refused:
         engine.run([1, -1, -1, 2], count)
     assert refused.value.kind == "object_not_found"
@@ -89,20 +96,20 @@ def test_steps_together(engine: Engine) -> None:
     """Each does its own tasks, which have its own numbers; an error of one is an error of all."""
 
     def count(number: int, task: int, answer: PartRows) -> None:
-        answer.counted(task, bytes_total=number, group="counted")
+        answer.counted(Count(task, number), of="counted")
 
     def name(number: int, task: str, answer: PartRows) -> None:
         if task == "refused":
             answer.failed(Refused("missing_tree", "not there"))
-        answer.counted(0, bytes_total=number, group=task)
+        answer.counted(Count(0, number), of=task, kind="of a name")
 
     found = engine.run_together(([5, 6, 7], count), (["a", "b"], name), ([], count))
-    counted = sorted((part.rows, part.bytes_total) for part in found if part.group == "counted")
-    assert counted == [(5, 0), (6, 1), (7, 2)]
-    assert [(p.group, p.bytes_total) for p in found if p.rows == 0] == [("a", 0), ("b", 1)]
+    assert sorted(figures(found, "counted")) == [(5, 0), (6, 1), (7, 2)]
+    assert (figures(found, "a"), figures(found, "b")) == ([(0, 0)], [(0, 1)])
+    assert {each.kind for each in found.counts} == {"", "of a name"}
     with pytest.raises(Refused, match="not there"):
         engine.run_together(([1], count), (["refused"], name))
-    assert engine.run_together(([], count)) == []
+    assert engine.run_together(([], count)) == Answers()
 
 
 def test_what_a_step_did_not_expect() -> None:

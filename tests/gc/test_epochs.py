@@ -6,7 +6,7 @@ import pytest
 
 from ebbtide.errors import Refused
 from ebbtide.formats.base import unguarded
-from ebbtide.gc.parts import Part
+from ebbtide.gc.parts import Answers
 from ebbtide.gc.runs import RunFolder, announce_epoch
 from ebbtide.gc.sweeping.outcomes import delete_parts
 from tests.support.engines import INLINE
@@ -17,7 +17,7 @@ EPOCH = 7
 OTHER_RUN = "f" * 32
 
 
-def delete_candidates(world: PlannedWorld) -> list[Part]:
+def delete_candidates(world: PlannedWorld) -> Answers:
     """Deletes the candidates of the plan, as executors of its run under EPOCH."""
     storage = world.lake.storage
     return delete_parts(
@@ -51,4 +51,4 @@ def test_a_hold_that_was_replaced_deletes_nothing(
 
 def test_the_hold_that_the_storage_names_deletes(planned: PlannedWorld) -> None:
     announce_epoch(planned.lake.storage, run_epoch=EPOCH, run_id=planned.run_id)
-    assert any(part.relation == "deleted" for part in delete_candidates(planned))
+    assert any(each.of == "deleted" for each in delete_candidates(planned).counts)

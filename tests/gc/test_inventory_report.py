@@ -17,7 +17,7 @@ import pytest
 
 from ebbtide.arrow import texts
 from ebbtide.errors import InvalidInput, Refused
-from ebbtide.gc.parts import Part, read_rows
+from ebbtide.gc.parts import Answers, read_rows
 from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.relations.inventory_report import (
     InventoryFile,
@@ -199,10 +199,7 @@ def test_manifest(planned: PlannedWorld, inventory: Path, tmp_path: Path) -> Non
     folder = RunFolder(LocalStorage(str(tmp_path)), "run/")
     anywhere = replace(given, bucket=None)
     found = read_inventory(INLINE, planned.format(), folder, anywhere)
-    assert (
-        sum(part.rows for part in found if part.name is None)
-        == listed(LocalStorage(str(planned.root))).num_rows
-    )
+    assert counted(found) == listed(LocalStorage(str(planned.root))).num_rows
     files[0].write_bytes(files[0].read_bytes()[:-1] + b"\0")
     with pytest.raises(Refused, match="checksum is not the one in the manifest"):
         read_inventory(INLINE, planned.format(), folder, anywhere)
@@ -220,9 +217,14 @@ class _Bucketed:
         self.landmark = planned.format().landmark
 
 
+def counted(found: Answers) -> int:
+    """How many files the tasks counted, of all kinds."""
+    return sum(each.count.objects for each in found.counts)
+
+
 def _read(
     planned: PlannedWorld, table: pa.Table, tmp_path: Path, *, prefix: str = "deep/root"
-) -> list[Part]:
+) -> Answers:
     write(table, tmp_path / "bucket.parquet")
     given = InventoryReport(
         "inventory", DATE, LocalStorage(str(tmp_path)), (InventoryFile("bucket.parquet"),)
@@ -236,8 +238,8 @@ def test_a_prefix_is_taken_as_it_is_spelled(
     planned: PlannedWorld, tmp_path: Path, prefix: str
 ) -> None:
     table = listed(LocalStorage(str(planned.root)))
-    parts = _read(planned, s3_form(table, prefix=f"{prefix}/"), tmp_path, prefix=prefix)
-    assert sum(part.rows for part in parts if part.name is None) == table.num_rows
+    found = _read(planned, s3_form(table, prefix=f"{prefix}/"), tmp_path, prefix=prefix)
+    assert counted(found) == table.num_rows
 
 
 def test_the_name_of_an_inventory_in_a_bucket_is_taken_as_it_is_spelled(s3_url: str) -> None:
@@ -273,10 +275,10 @@ def test_bucket_with_versions_and_other_prefixes(planned: PlannedWorld, tmp_path
             flagged(marked, True, True),
         ]
     )
-    parts = _read(planned, both, tmp_path)
+    answers = _read(planned, both, tmp_path)
     found = read_rows(
         RunFolder(LocalStorage(str(tmp_path)), "run/"),
-        [part for part in parts if part.name is not None],
+        answers.parts,
         INVENTORY_SCHEMA,
     )
     expected = {
@@ -284,7 +286,7 @@ def test_bucket_with_versions_and_other_prefixes(planned: PlannedWorld, tmp_path
     }
     system = {planned.format().landmark}
     assert set(texts(found.column("address"))) >= expected - system
-    assert sum(part.rows for part in parts if part.name is None) == table.num_rows
+    assert counted(answers) == table.num_rows
 
 
 def test_other_buckets(planned: PlannedWorld, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def listed(folder: RunFolder, rng: random.Random, count: int) -> tuple[list[Part
         table = pa.Table.from_pylist(rows, schema=INVENTORY_SCHEMA)
         if number % 2:
             table = with_keys(table, judged_by(table))
-        answer.wrote(folder, f"inventory/part-{number}.parquet", table, group="rows")
+        answer.wrote(folder, f"inventory/part-{number}.parquet", table)
     return answer.parts(), judged
 
 
@@ -61,7 +61,7 @@ def test_rows_have_the_key_of_what_they_are_judged_by(folder: RunFolder, seed: i
     schema = pa.schema([INVENTORY_SCHEMA.field(name) for name in ("kind", "address")])
     parts, _ = listed(folder, rng, 4)
     for part in parts:
-        whole = read_part(folder, part.name or "", part.checksum)
+        whole = read_part(folder, part.name, part.checksum)
         expected = keys_of(judged_by(whole)).tolist()
         assert judged_keys(folder, part).tolist() == expected
         (table,) = read_judged(folder, [part], schema)

@@ -112,9 +112,8 @@ class Relations:
         """Addresses by kind, as the parts have them."""
         by_kind: dict[str, set[str]] = {}
         for part in found.candidates:
-            assert part.name is not None
             table = read_part(self.folder, part.name, part.checksum)
-            by_kind.setdefault(part.group, set()).update(texts(table.column("address")))
+            by_kind.setdefault(part.kind, set()).update(texts(table.column("address")))
         return by_kind
 
 
@@ -339,7 +338,7 @@ def test_places_are_those_of_the_rows(tmp_path: Path, engine: Engine, seed: int)
     named = {}
     for place in found:
         part = parts[place["part"]]
-        table = read_part(relations.folder, part.name or "")
+        table = read_part(relations.folder, part.name)
         named[place["judged"]] = table.slice(place["row"], 1)
     expected = [row[0] for row in relations.rows if row[3] == "object"]
     assert sorted(texts(each.column("address"))[0] for each in named.values()) == sorted(expected)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.gc.counts import Count
-from ebbtide.gc.parts import total_by_group
+from ebbtide.gc.parts import total_by_kind
 from ebbtide.gc.planning.whatif import Alternative, WhatIf
 from ebbtide.gc.report import RunReport
 from ebbtide.retention import Policy
@@ -59,7 +59,7 @@ def check_agrees(world: World, found: Alternative, report: RunReport) -> None:
     plan = world.collector().plan_of(report.run_id)
     classes = {name: count for name, count in plan.counts.items() if name != "listed"}
     assert found.counts == classes
-    assert found.kinds == total_by_group(plan.candidates)
+    assert found.kinds == total_by_kind(plan.candidates)
     assert (found.active_count, found.expired_count) == (plan.active_count, plan.expired_count)
     assert found.policy == plan.policy
     assert found.warnings == plan.warnings

@@ -55,9 +55,13 @@ class Forgery:
     def edit_candidates(self, kind: str, change: Callable[[list[Row]], object]) -> None:
         """Change the candidates of one kind, of which there may be none yet."""
         parts = self.plan["candidates"]
-        part = next((each for each in parts if each["group"] == kind), None)
+        part = next((each for each in parts if each["kind"] == kind), None)
         if part is None:
-            part = {"name": f"candidates/{kind}-99999-000.parquet", "group": kind}
+            part = {
+                "name": f"candidates/{kind}-99999-000.parquet",
+                "relation": "candidates",
+                "kind": kind,
+            }
             parts.append(part)
             rows: list[Row] = []
         else:

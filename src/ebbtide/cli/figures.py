@@ -115,7 +115,7 @@ def candidate_kinds(plan: Plan) -> dict[str, Count]:
 
     kinds: dict[str, Count] = {}
     for part in plan.candidates:
-        kinds[part.group] = kinds.get(part.group, Count()) + part.count
+        kinds[part.kind] = kinds.get(part.kind, Count()) + part.count
     return kinds
 
 

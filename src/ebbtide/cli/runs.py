@@ -133,7 +133,6 @@ def _candidates(report: RunReport, plan: Plan | None) -> Iterator[dict[str, Any]
 
     folder = RunFolder.at(report.run_path)
     for part in plan.candidates if plan is not None else ():
-        assert part.name is not None  # candidates are written, not only counted
         yield from read_part(folder, part.name, part.checksum).select(COLUMNS).to_pylist()
 
 

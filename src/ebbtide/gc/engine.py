@@ -1,7 +1,7 @@
 """Engines, which carry out the steps of a run: Spark (`spark`), or this process itself.
 
 A step is a function that is called with tasks. In a `frame` it yields rows of a relation. In a
-`run` it writes rows as Parquet parts, and answers with the parts.
+`run` it writes rows as Parquet parts, and answers with the parts and with counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ebbtide.gc.frames import Batches, Frame, LocalFrame
 from ebbtide.gc.meter import Meter
-from ebbtide.gc.parts import PARTS_SCHEMA, Part, PartRows, checked
+from ebbtide.gc.parts import ANSWERS_SCHEMA, Answers, Part, PartRows, checked
 
 Work = Callable[[int, Any, PartRows], None]
 """A function that does one task. Called with the task's number, the task, and the answer to
@@ -80,8 +80,8 @@ class Engine(ABC):
     def forget(self) -> None:
         """Frees the frames that are kept."""
 
-    def run(self, tasks: Sequence[Any], work: Work) -> list[Part]:
-        """Runs `work` for each task. Returns the parts of all answers, in order of group and name.
+    def run(self, tasks: Sequence[Any], work: Work) -> Answers:
+        """Runs `work` for each task. Returns all answers, the parts in order of kind and name.
 
         If a task answered with an error, raises Refused or Failed with the kind of the first error
         (as `checked` does). Otherwise raises as `Frame.collect`.
@@ -92,15 +92,14 @@ class Engine(ABC):
             work(*task, answer)
             yield answer.batch()
 
-        found = self.frame(list(enumerate(tasks)), step, PARTS_SCHEMA)
+        found = self.frame(list(enumerate(tasks)), step, ANSWERS_SCHEMA)
         return checked(found.collect().to_pylist())
 
-    def run_together(self, *steps: tuple[Sequence[Any], Work]) -> list[Part]:
+    def run_together(self, *steps: tuple[Sequence[Any], Work]) -> Answers:
         """Runs several independent steps at the same time, as `run` does for one step. If one step
         has few tasks, tasks of the others use the free cores.
 
-        Returns the parts of all steps together; the caller tells them apart by their relation or
-        group.
+        Returns the answers of all steps together; the caller tells them apart by their relation.
         """
         works = [work for _, work in steps]
         tasks = [

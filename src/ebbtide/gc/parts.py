@@ -22,10 +22,10 @@ from ebbtide.errors import EbbtideError, Failed, Refused
 from ebbtide.gc.counts import Count
 from ebbtide.gc.runs import RunFolder
 
-PARTS_SCHEMA: Final = make_schema(
+ANSWERS_SCHEMA: Final = make_schema(
     ("name", pa.string()),
     ("relation", pa.string()),
-    ("group", pa.string()),
+    ("kind", pa.string()),
     ("rows", pa.int64()),
     ("bytes_total", pa.int64()),
     ("sized", pa.bool_()),
@@ -33,15 +33,8 @@ PARTS_SCHEMA: Final = make_schema(
     ("error_kind", pa.string()),
     ("error", pa.string()),
 )
-"""A row of a task's answer. It is one of three things:
-
-- A part: its `name` in the run's folder, the `relation` that it belongs to, and its `group` within
-  the relation, in most cases a kind of files. `bytes_total` is the sum of `size_bytes` over its
-  `rows`; `sized` says whether all rows have a size. `checksum` is the SHA-256 of its file.
-- An error, without a name.
-- A count of rows that were seen but not written, without name and error. `relation` and `group` say
-  which rows, such as those of a class or an outcome.
-"""
+"""A row of a task's answer, as it comes to the driver: a `Part`, a `Counted` without a name, or an
+error without a name."""
 
 ADDRESS_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -55,15 +48,20 @@ REPEATING: Final = frozenset({"kind", "slice", "reason", "outcome", "error"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A row of PARTS_SCHEMA that is not an error."""
+    """A Parquet file in a run's folder: its name there, the `relation` that it is a part of, and
+    the `kind` of files that it lists, empty if there are several.
 
-    name: str | None
-    group: str
+    `bytes_total` is the sum of `size_bytes` over its `rows`; `sized` says whether all rows have a
+    size. `checksum` is the SHA-256 of the file, or None if it was not recorded.
+    """
+
+    name: str
     rows: int
     bytes_total: int
     checksum: str | None
     sized: bool = True
     relation: str = ""
+    kind: str = ""
 
     @property
     def count(self) -> Count:
@@ -74,7 +72,8 @@ class Part:
         """Returns the JSON for plan.json."""
         return {
             "name": self.name,
-            "group": self.group,
+            "relation": self.relation,
+            "kind": self.kind,
             "rows": self.rows,
             "bytes": self.count.known_bytes,
             "checksum": self.checksum,
@@ -86,17 +85,39 @@ class Part:
         content."""
         return cls(
             str(content["name"]),
-            str(content["group"]),
             int(content["rows"]),
             int(content["bytes"] or 0),
             str(content["checksum"]),
             content["bytes"] is not None,
+            str(content["relation"]),
+            str(content["kind"]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Rows that a task saw. `of` says which rows, such as those of a class or an outcome; `kind` is
+    the kind of their files, or empty."""
+
+    of: str
+    kind: str
+    count: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the tasks of a step answered: the parts that they wrote, and what they counted."""
+
+    parts: list[Part] = field(default_factory=list)
+    counts: list[Counted] = field(default_factory=list)
+
+    def __add__(self, other: Answers) -> Answers:
+        return Answers(self.parts + other.parts, self.counts + other.counts)
 
 
 @dataclass(slots=True)
 class PartRows:
-    """Collects the answer of one task: parts and errors, as rows of PARTS_SCHEMA."""
+    """Collects the answer of one task: parts, counts and errors, as rows of ANSWERS_SCHEMA."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)  # a row by column name
     errors: int = 0
@@ -108,7 +129,7 @@ class PartRows:
         table: pa.Table,
         *,
         relation: str = "",
-        group: str = "",
+        kind: str = "",
         durable: bool = False,
     ) -> None:
         """Writes `table` as part `name`, and adds the part to the answer. Empty tables are not
@@ -126,7 +147,7 @@ class PartRows:
                 bytes_total=_bytes(table),
                 sized=_is_sized(table),
                 relation=relation,
-                group=group,
+                kind=kind,
                 durable=durable,
             )
 
@@ -140,55 +161,33 @@ class PartRows:
         bytes_total: int = 0,
         sized: bool = True,
         relation: str = "",
-        group: str = "",
+        kind: str = "",
         durable: bool = False,
     ) -> None:
         """Writes `data`, the bytes of a Parquet file, as part `name`, and adds the part to the
         answer."""
         folder.storage.put(folder.address(name), data, durable=durable)
-        self.counted(
-            rows,
-            bytes_total=bytes_total,
-            sized=sized,
-            relation=relation,
-            group=group,
-            name=name,
-            data=data,
-        )
+        checksum = hashlib.sha256(data).hexdigest()
+        self.rows.append(asdict(Part(name, rows, bytes_total, checksum, sized, relation, kind)))
 
     def copied(
         self, folder: RunFolder, name: str, source: RunFolder, part: Part, *, relation: str
     ) -> None:
         """Copies another run's part unchanged to part `name`, and adds it to the answer. Raises
         Refused `plan_corrupt`."""
-        assert part.name is not None
         data = _read_bytes(source, part.name, part.checksum)
         folder.storage.put(folder.address(name), data, durable=False)
         self.rows.append({**asdict(part), "name": name, "relation": relation})
 
-    def counted(
-        self,
-        rows: int,
-        *,
-        bytes_total: int,
-        sized: bool = True,
-        relation: str = "",
-        group: str = "",
-        name: str | None = None,
-        data: bytes | None = None,
-    ) -> None:
-        """Adds rows to the answer: those of part `name`, or without a name rows that were only
-        seen."""
-        checksum = None if data is None else hashlib.sha256(data).hexdigest()
+    def counted(self, count: Count, *, of: str, kind: str = "") -> None:
+        """Adds a count to the answer, as `Counted` describes it."""
         self.rows.append(
             {
-                "name": name,
-                "relation": relation,
-                "group": group,
-                "rows": rows,
-                "bytes_total": bytes_total,
-                "sized": sized,
-                "checksum": checksum,
+                "relation": of,
+                "kind": kind,
+                "rows": count.objects,
+                "bytes_total": count.bytes_total,
+                "sized": count.sized,
             }
         )
 
@@ -200,13 +199,13 @@ class PartRows:
             self.rows.append({"error_kind": error.kind, "error": error.message})
 
     def parts(self) -> list[Part]:
-        """Returns the rows as parts. For code that writes parts in the driver, where an error is
-        raised at once and is never a row."""
-        return checked(self.rows)
+        """Returns the parts in order of kind and name. For code that writes parts in the driver,
+        where an error is raised at once and is never a row."""
+        return checked(self.rows).parts
 
     def batch(self) -> pa.RecordBatch:
-        """Returns the rows as one batch of PARTS_SCHEMA."""
-        return pa.RecordBatch.from_pylist(self.rows, schema=PARTS_SCHEMA)
+        """Returns the rows as one batch of ANSWERS_SCHEMA."""
+        return pa.RecordBatch.from_pylist(self.rows, schema=ANSWERS_SCHEMA)
 
 
 def encode(table: pa.Table) -> bytes:
@@ -293,8 +292,8 @@ def _is_sized(table: pa.Table) -> bool:
     return "size_bytes" not in table.column_names or not table.column("size_bytes").null_count
 
 
-def checked(rows: Iterable[Mapping[str, Any]]) -> list[Part]:
-    """Returns the parts in rows of PARTS_SCHEMA, in order of group and name.
+def checked(rows: Iterable[Mapping[str, Any]]) -> Answers:
+    """Returns the answers in rows of ANSWERS_SCHEMA, the parts in order of kind and name.
 
     If there are errors, raises an error of the first one's kind: Failed for `storage_error`, and
     Refused for all other kinds.
@@ -308,15 +307,23 @@ def checked(rows: Iterable[Mapping[str, Any]]) -> list[Part]:
             errors[0]["error"] + more,
             errors=[row["error"] for row in errors[:ERRORS_PER_TASK_MAX]],
         )
-    parts = [Part(**{key: row[key] for key in Part.__dataclass_fields__}) for row in answers]
-    return sorted(parts, key=lambda part: (part.group, part.name or ""))
+    parts = [
+        Part(**{key: row[key] for key in Part.__dataclass_fields__})
+        for row in answers
+        if row.get("name") is not None
+    ]
+    counts = [
+        Counted(row["relation"], row["kind"], Count(row["rows"], row["bytes_total"], row["sized"]))
+        for row in answers
+        if row.get("name") is None
+    ]
+    return Answers(sorted(parts, key=lambda part: (part.kind, part.name)), counts)
 
 
 def read_tables(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yields a table with the columns of `schema` for each part. Raises Refused
     `plan_corrupt`."""
     for part in parts:
-        assert part.name is not None
         table = read_part(folder, part.name, part.checksum, columns=schema.names)
         yield table.select(schema.names).cast(schema)
 
@@ -327,7 +334,6 @@ def read_batches(
     """Yields tables with the columns of `schema` and at most `rows_max` rows, so that no part is
     held as one table. Raises Refused `plan_corrupt`."""
     for part in parts:
-        assert part.name is not None
         with opened_part(folder, part.name, part.checksum) as file:
             for batch in file.iter_batches(rows_max, columns=schema.names, use_threads=False):
                 yield pa.Table.from_batches([batch]).select(schema.names).cast(schema)
@@ -339,11 +345,11 @@ def read_rows(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> pa
     return pa.concat_tables([schema.empty_table(), *read_tables(folder, parts, schema)])
 
 
-def total_by_group(parts: Iterable[Part]) -> dict[str, Count]:
-    """Returns the rows and bytes of `parts` for each group."""
+def total_by_kind(found: Iterable[Part | Counted]) -> dict[str, Count]:
+    """Returns the files and bytes for each kind."""
     totals: dict[str, Count] = {}
-    for part in parts:
-        totals[part.group] = totals.get(part.group, Count()) + part.count
+    for each in found:
+        totals[each.kind] = totals.get(each.kind, Count()) + each.count
     return totals
 
 

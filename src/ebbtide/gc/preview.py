@@ -19,12 +19,12 @@ from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Batches
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import (
-    PARTS_SCHEMA,
+    ANSWERS_SCHEMA,
     Part,
     PartRows,
     checked,
     read_tables,
-    total_by_group,
+    total_by_kind,
 )
 from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.planning.plan import Plan
@@ -71,7 +71,7 @@ def preview(
     first, second = plan_of(before), plan_of(after)
     folder = second[1]
     freed = _freed(engine, first, second)
-    kinds = dict(sorted(total_by_group(freed).items()))
+    kinds = dict(sorted(total_by_kind(freed).items()))
     return Preview(kinds, _first_files(folder, freed, files_max))
 
 
@@ -90,12 +90,12 @@ def _freed(
         for number, places in by_part(batches):
             part = new.candidates[number]
             rows = rows_at(folder, part, places, CANDIDATE_SCHEMA)
-            name = f"freed/{part.group}-{number:05d}.parquet"
-            answer.wrote(folder, name, rows, relation="freed", group=part.group)
+            name = f"freed/{part.kind}-{number:05d}.parquet"
+            answer.wrote(folder, name, rows, relation="freed", kind=part.kind)
         yield answer.batch()
 
-    written = freed.gathered(engine.task_count, "part", "row").map(write, PARTS_SCHEMA)
-    return checked(written.collect().to_pylist())
+    written = freed.gathered(engine.task_count, "part", "row").map(write, ANSWERS_SCHEMA)
+    return checked(written.collect().to_pylist()).parts
 
 
 def _first_files(folder: RunFolder, parts: list[Part], files_max: int) -> list[dict[str, Any]]:

@@ -196,7 +196,7 @@ def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
                 names = [prefix + address for address in texts(table.column("address"))]
                 failed = [each for each in storage.delete(names) if each.outcome == "failed"]
                 size = sum(counts(table.column("size_bytes")))
-                answer.counted(table.num_rows, bytes_total=size, group="deleted")
+                answer.counted(Count(table.num_rows, size), of="deleted")
                 advance(table.num_rows)
                 if failed:
                     reason = f"{failed[0].address}: {failed[0].error}"
@@ -207,7 +207,7 @@ def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
         answers = engine.run(split(shares(storage, run_id), tasks=engine.task_count), work)
     except Failed as error:
         raise Failed(error.kind, f"{error.message}: purge the run again") from error
-    return sum((part.count for part in answers), Count())
+    return sum((each.count for each in answers.counts), Count())
 
 
 def delete_copies(storage: Storage, addresses: Sequence[str]) -> dict[str, DeleteOutcome]:

@@ -27,7 +27,7 @@ from ebbtide.gc.collector import Collector, Confirm, always
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import Part, total_by_group
+from ebbtide.gc.parts import Part, total_by_kind
 from ebbtide.gc.planning.making import check_times
 from ebbtide.gc.planning.plan import REMOVAL, Plan
 from ebbtide.gc.planning.subtract import Relations, subtract
@@ -301,10 +301,9 @@ def make_removal_plan(
     with steps("list"):
         slices = Slices(cutoff=started_at, now=started_at)
         answers, _ = list_inventory(engine, repository.storage, layout, folder, slices)
-        kinds = total_by_group(part for part in answers if part.name is None)
+        kinds = total_by_kind(answers.counts)
         listed = sum((kinds.get(kind, Count()) for kind in layout.delete_order), Count())
-    inventory = [part for part in answers if part.name is not None]
-    relations = _all_listed(folder, repository.storage, inventory, listed, layout)
+    relations = _all_listed(folder, repository.storage, answers.parts, listed, layout)
     with steps("subtract"):
         result = subtract(engine, relations)
     return Plan(

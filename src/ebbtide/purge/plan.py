@@ -150,7 +150,6 @@ def write_objects(
 def read_objects(folder: RunFolder, parts: Iterable[Part]) -> Iterator[pa.Table]:
     """Yields the objects (OBJECTS_SCHEMA), part by part. Raises Refused `plan_corrupt`."""
     for part in parts:
-        assert part.name is not None
         yield read_part(folder, part.name, part.checksum).cast(OBJECTS_SCHEMA)
 
 

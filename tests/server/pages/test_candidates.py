@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ebbtide.arrow import table_of
 from ebbtide.errors import Refused
-from ebbtide.gc.parts import Part, PartRows, checked
+from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id, new_id
@@ -51,8 +51,8 @@ def write(groups: list[tuple[str, list[CandidateRow]]]) -> tuple[RunFolder, list
             [(r.address, r.size_bytes, r.last_modified, kind, None, None) for r in rows],
             CANDIDATE_SCHEMA,
         )
-        answer.wrote(folder, f"candidates/{number:03d}.parquet", table, group=kind)
-    return folder, sorted(checked(answer.rows), key=lambda part: str(part.name))
+        answer.wrote(folder, f"candidates/{number:03d}.parquet", table, kind=kind)
+    return folder, sorted(answer.parts(), key=lambda part: part.name)
 
 
 def pages(

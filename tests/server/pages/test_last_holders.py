@@ -57,8 +57,8 @@ def defined(lake: Repository, plan: Plan, folder: RunFolder) -> tuple[Counter[st
     """Bytes by branch and by directory, by the definition."""
     sizes: dict[str, int] = {}
     for part in plan.candidates:
-        if part.group == "object":
-            for row in read_part(folder, str(part.name)).to_pylist():
+        if part.kind == "object":
+            for row in read_part(folder, part.name).to_pylist():
                 sizes[row["address"]] = row["size_bytes"]
     rows = read_part(folder, "commits.parquet").to_pylist()
     by_branch: Counter[str] = Counter()
@@ -97,7 +97,7 @@ def test_against_the_definition(planned: Planned) -> None:
     assert sums(list(found.branches)) == {**by_branch}
     assert sums(list(found.places)) == {**by_place}
     assert sum(row.count for row in found.branches) == sum(
-        part.rows for part in planned[1].candidates if part.group == "object"
+        part.rows for part in planned[1].candidates if part.kind == "object"
     )
 
 

@@ -210,7 +210,7 @@ class TreeSearch:
 
     def _run(self, family: Family, work: Any) -> list[Part]:
         names = self.index.now().names(family, LOOSE)
-        return self.engine.run(split(names, tasks=self.engine.task_count), work)
+        return self.engine.run(split(names, tasks=self.engine.task_count), work).parts
 
     def _confirmed(
         self, hits: pa.Table, pairs: pa.Table, required: frozenset[str]
@@ -246,7 +246,7 @@ class TreeSearch:
 
         columns = (hits.column(name).to_pylist() for name in NODES_SCHEMA.names)
         rows = list(zip(*columns, strict=True))
-        parts = self.engine.run(split(rows, tasks=self.engine.task_count), work)
+        parts = self.engine.run(split(rows, tasks=self.engine.task_count), work).parts
         schema = make_schema(("node_id", pa.string()))
         return read_rows(place.folder, parts, schema).column("node_id")
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from ebbtide.arrow import texts
 from ebbtide.formats.base import ExpiredCommit, Protector, RepositoryFormat
 from ebbtide.gc import quarantine
+from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import PastHolder, Went
 from ebbtide.gc.parts import ADDRESS_SCHEMA, PartRows, opened_part, read_part, read_tables, split
@@ -62,10 +63,11 @@ def _outcome_in(engine: Engine, folder: RunFolder, address: str) -> str | None:
     def work(_number: int, task: Sequence[str], answer: PartRows) -> None:
         for name in task:
             for outcome in _outcomes(folder, name, address):
-                answer.counted(1, bytes_total=0, relation=outcome)
+                answer.counted(Count(1), of=outcome)
 
     names = folder.names("deleted")
-    found = {part.relation for part in engine.run(split(names, tasks=engine.task_count), work)}
+    answers = engine.run(split(names, tasks=engine.task_count), work)
+    found = {each.of for each in answers.counts}
     return next((outcome for outcome in GONE if outcome in found), None)
 
 

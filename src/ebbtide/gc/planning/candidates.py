@@ -56,8 +56,7 @@ def by_use(parts: Iterable[Part]) -> dict[str, tuple[Part, ...]]:
     """Returns the written parts by their relation, which is the name of a field of Subtracted."""
     found: dict[str, list[Part]] = {CANDIDATES: [], REMAINING: [], SETTLED: []}
     for part in parts:
-        if part.name is not None:
-            found[part.relation].append(part)
+        found[part.relation].append(part)
     return {name: tuple(of_use) for name, of_use in found.items()}
 
 
@@ -124,7 +123,7 @@ class CandidateWriter:
                 name,
                 piece,
                 relation=relation,
-                group=kind or relation,
+                kind=kind,
                 durable=is_candidate,
             )
             self._written[share] += 1

@@ -164,11 +164,12 @@ def recall(engine: Engine, earlier: EarlierRun, now: Now) -> Recalled:
         expired = _expired(engine, earlier, now)
         doubted, unsettled = _doubted(engine, earlier, now, expired)
         small = _small(earlier.plan.settled)
-        written = engine.run_together(
+        answers = engine.run_together(
             # If both have a row for an address, the first counts: settled rows have the date.
             _news(engine, doubted + expired, remembered, now.folder),
             _put_together(engine, small, unsettled, now.folder),
         )
+        written = answers.parts
         together = [part for part in written if part.relation == SETTLED]
         large = [each for each in earlier.plan.settled if each not in small]
         return Recalled(
@@ -200,7 +201,7 @@ def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
         table = _rows(found, addresses, cutoff, found.column("kind"), layout)
         answer.wrote(folder, name, in_closed_slices(table, closed_after), relation="inventory")
 
-    return engine.run(tasks, work)
+    return engine.run(tasks, work).parts
 
 
 def _rows(
@@ -249,10 +250,10 @@ def _doubted(
         answer.wrote(folder, f"doubt/part-{number:05d}.parquet", table, relation="inventory")
 
     rows = rows_of(each.part for each in earlier.plan.settled)
-    found = engine.run(split(earlier.plan.settled, tasks=engine.tasks_for(rows)), work)
+    found = engine.run(split(earlier.plan.settled, tasks=engine.tasks_for(rows)), work).parts
     answer = PartRows()
     keys = once(np.concatenate([settled_no_more, keys_in_parts(folder, found)]))
-    answer.wrote(folder, "unsettled/keys.parquet", key_table(keys), group=KEYS)
+    answer.wrote(folder, "unsettled/keys.parquet", key_table(keys), relation=KEYS)
     return found, answer.parts()
 
 
@@ -330,7 +331,7 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
         keyed = with_keys(table, judged_by(table))
         answer.wrote(folder, f"expired/part-{number:05d}.parquet", keyed, relation="inventory")
 
-    return engine.run(split(nodes, tasks=engine.task_count), work)
+    return engine.run(split(nodes, tasks=engine.task_count), work).parts
 
 
 def _lost_nodes(

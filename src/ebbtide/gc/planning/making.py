@@ -19,7 +19,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Frame
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import Part, total_by_group
+from ebbtide.gc.parts import Part, total_by_kind
 from ebbtide.gc.planning.candidates import Subtracted
 from ebbtide.gc.planning.deciding import Basis, Decided, write_decision
 from ebbtide.gc.planning.gates import check_not_empty, check_presence, check_share
@@ -197,7 +197,7 @@ class _Planning:
             _, result = self._subtract_all(read)
         finally:
             self.engine.forget()
-        return UnwrittenPlan(basis, result.counts, total_by_group(result.candidates))
+        return UnwrittenPlan(basis, result.counts, total_by_kind(result.candidates))
 
     def _list(self, started_at: datetime, settled_after: str | None = None) -> ListedFiles:
         listing = InventoryListing(self.engine, self.repository, self.folder, self.options)
@@ -325,8 +325,7 @@ class _Planning:
             return read, result
         # Whoever reads the folder must not take the first result for candidates.
         parts = (*result.candidates, *result.remaining, *result.settled)
-        names = [part.name for part in parts if part.name is not None]
-        self.folder.storage.delete([self.folder.address(name) for name in names])
+        self.folder.storage.delete([self.folder.address(part.name) for part in parts])
         return read, self._subtract(read)
 
     def _subtract(self, read: _Read) -> Subtracted:

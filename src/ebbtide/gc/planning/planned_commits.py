@@ -124,7 +124,7 @@ def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
         ]
 
     return _write_rows(
-        folder, COMMITS_FILE, roots.commits, columns, COMMITS_SCHEMA, group="commits"
+        folder, COMMITS_FILE, roots.commits, columns, COMMITS_SCHEMA, relation="commits"
     )
 
 
@@ -134,7 +134,7 @@ def write_refs(folder: RunFolder, roots: Roots) -> Part:
     def columns(refs: Sequence[Ref]) -> list[list[Any]]:  # of the schema's types
         return [[getattr(ref, name) for ref in refs] for name in REFS_SCHEMA.names]
 
-    return _write_rows(folder, REFS_FILE, roots.refs, columns, REFS_SCHEMA, group="refs")
+    return _write_rows(folder, REFS_FILE, roots.refs, columns, REFS_SCHEMA, relation="refs")
 
 
 def _write_rows(
@@ -144,7 +144,7 @@ def _write_rows(
     columns: Callable[[Sequence[_Row]], list[list[Any]]],
     schema: pa.Schema,
     *,
-    group: str,
+    relation: str,
 ) -> Part:
     # In batches: the columns of all rows would need as much memory as the rows themselves.
     tables = (
@@ -161,7 +161,7 @@ def _write_rows(
     )
     answer = PartRows()
     data = encode_all(tables, schema)
-    answer.encoded(folder, name, data, rows=len(rows), group=group, durable=True)
+    answer.encoded(folder, name, data, rows=len(rows), relation=relation, durable=True)
     return answer.parts()[0]
 
 

@@ -25,7 +25,7 @@ from ebbtide.gc.frames import Batches, Frame
 from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
-    PARTS_SCHEMA,
+    ANSWERS_SCHEMA,
     Part,
     PartRows,
     checked,
@@ -109,7 +109,6 @@ def placed(
     def place(task: Sequence[tuple[int, Part]]) -> Batches:
         gone = read_rows(folder, purged, ADDRESS_SCHEMA).column("address")
         for number, part in task:
-            assert part.name is not None
             columns = ["key", "kind", "target"]
             table = read_part(folder, part.name, part.checksum, columns=columns)
             if "key" not in table.column_names or len(gone) or not by_target:
@@ -161,7 +160,6 @@ def by_part(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
 def rows_at(folder: RunFolder, part: Part, places: pa.Table, schema: pa.Schema) -> pa.Table:
     """Returns the rows of a part at these places, with the columns of `schema`. Raises Refused
     `plan_corrupt`."""
-    assert part.name is not None
     table = read_part(folder, part.name, part.checksum, columns=schema.names)
     return table.take(places.column("row").combine_chunks()).select(schema.names).cast(schema)
 
@@ -212,16 +210,15 @@ def subtract(engine: Engine, given: Relations) -> Subtracted:
         yield answer.batch()
 
     tasks = engine.tasks_for(rows_of(given.inventory))
-    found = left.gathered(tasks, "part", "row").map(judge, PARTS_SCHEMA).collect()
+    found = left.gathered(tasks, "part", "row").map(judge, ANSWERS_SCHEMA).collect()
     answers = checked(found.to_pylist())
     counts = dict.fromkeys(CLASSES, Count())
-    for part in answers:
-        if part.relation == "class":
-            counts[part.group] += part.count
+    for each in answers.counts:
+        counts[each.of] += each.count
     # All other listed files are live. Their sizes are known only if the listing asked for them.
     left_count = sum(counts.values(), Count())
     counts["live"] = replace(given.listed - left_count, sized=given.listed.sized)
-    return Subtracted(**by_use(answers), counts=counts)
+    return Subtracted(**by_use(answers.parts), counts=counts)
 
 
 def _judge(
@@ -251,9 +248,7 @@ def _judge(
         chosen = rows.filter(pa.array(of_class))
         sizes = chosen.column("size_bytes")
         size, has_all = pc.sum(sizes).as_py() or 0, not sizes.null_count
-        answer.counted(
-            chosen.num_rows, bytes_total=size, sized=has_all, relation="class", group=name
-        )
+        answer.counted(Count(chosen.num_rows, size, has_all), of=name)
         if name == "candidate":
             writer.add(chosen)
         elif given.closed_after is not None:

@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from ebbtide.arrow import make_schema
 from ebbtide.errors import Refused
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
+from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.meter import advance
-from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.parts import Answers, Part, PartRows, read_part
 from ebbtide.gc.prefetching import listed
 from ebbtide.gc.relations.keys import KEYS_SCHEMA, KeyArray, keys_of, with_keys
 from ebbtide.gc.runs import RunFolder
@@ -45,6 +46,8 @@ files. Parts may also have a column `key`, which is the key of `judged_by`.
 JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address", "target")])
 """The columns from which `judged_by` finds the address that a row is judged by."""
 
+LISTED: Final = "listed"
+"""What a listing counts, by kind."""
 POINTERS: Final = "pointers"
 """The relation of parts that list files of the layout's `checked_kinds`. Other parts list none."""
 
@@ -66,14 +69,14 @@ def list_inventory(
     *,
     expected: int | None = None,
     keyed: bool = False,
-) -> tuple[list[Part], int]:
-    """Lists the storage, without the slices that may be left out. Returns parts, and the number of
-    slices that were left out because they are young.
+) -> tuple[Answers, int]:
+    """Lists the storage, without the slices that may be left out. Returns parts (INVENTORY_SCHEMA)
+    and the counts of LISTED files by kind, and the number of slices that were left out because they
+    are young.
 
-    Parts with a name hold rows of INVENTORY_SCHEMA. Parts without a name count the rows of one kind
-    (their `group`). Foreign and system files are in both. `expected` is the expected number of
-    files, for the display of progress. With `keyed`, parts have a column `key`, for runs that use
-    the keys more than once.
+    Foreign and system files are in both. `expected` is the expected number of files, for the
+    display of progress. With `keyed`, parts have a column `key`, for runs that use the keys more
+    than once.
     """
     listing = layout.plan_listing(storage, slices, cores=engine.cores)
     items = listing.items
@@ -135,7 +138,6 @@ def judged_by(table: pa.Table) -> pa.ChunkedArray[Any]:
 
 def judged_keys(folder: RunFolder, part: Part) -> KeyArray:
     """Returns the key of `judged_by` for each row of a part. Raises Refused `plan_corrupt`."""
-    assert part.name is not None
     columns = ("key", *JUDGED_SCHEMA.names)
     return judged_keys_of(read_part(folder, part.name, part.checksum, columns=columns))
 
@@ -144,7 +146,6 @@ def read_judged(folder: RunFolder, parts: Iterable[Part], schema: pa.Schema) -> 
     """Yields the columns of `schema` (a part of INVENTORY_SCHEMA) of each part, with a column
     `key`, the key of `judged_by`. Raises Refused `plan_corrupt`."""
     for part in parts:
-        assert part.name is not None
         columns = list(dict.fromkeys(("key", *JUDGED_SCHEMA.names, *schema.names)))
         table = read_part(folder, part.name, part.checksum, columns=columns)
         rows = table.select(schema.names).cast(schema)
@@ -213,11 +214,8 @@ class InventoryWriter:
             [("address", "count"), ("size_bytes", "sum"), ("size_bytes", "count")]
         )
         for row in counts.to_pylist():
-            self._answer.counted(
-                row["address_count"],
-                bytes_total=row["size_bytes_sum"] or 0,
-                sized=row["size_bytes_count"] == row["address_count"],
-                relation="kind",
-                group=row["kind"],
-            )
+            count = row["address_count"]
+            sized = row["size_bytes_count"] == count
+            listed = Count(count, row["size_bytes_sum"] or 0, sized)
+            self._answer.counted(listed, of=LISTED, kind=row["kind"])
         self._tables, self._rows, self._parts = [], 0, self._parts + 1

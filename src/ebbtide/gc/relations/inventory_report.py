@@ -28,8 +28,9 @@ import pyarrow.parquet as pq
 from ebbtide.arrow import texts
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat
+from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.parts import Answers, PartRows
 from ebbtide.gc.relations.inventory import InventoryWriter, classified
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
@@ -149,8 +150,8 @@ def _from_manifest(url: str, date: datetime | None) -> InventoryReport:
 
 def read_inventory(
     engine: Engine, repository: RepositoryFormat, folder: RunFolder, given: InventoryReport
-) -> list[Part]:
-    """Returns the inventory as parts and counts, in the form of `list_inventory`.
+) -> Answers:
+    """Returns the inventory as answers in the form of `list_inventory`.
 
     Raises Refused `inventory_foreign` if the inventory is of another storage, covers only a part of
     this one, or covers it twice. Raises Refused `inventory_corrupt` if a file cannot be read, or
@@ -171,15 +172,15 @@ def read_inventory(
         except EbbtideError as error:
             answer.failed(error)
         writer.flush()
-        answer.counted(seen, bytes_total=0, relation=_LANDMARK)
+        answer.counted(Count(seen), of=_LANDMARK)
 
     answers = engine.run(given.files, work)
-    seen = sum(part.rows for part in answers if part.relation == _LANDMARK)
+    seen = sum(each.count.objects for each in answers.counts if each.of == _LANDMARK)
     if seen != 1:
         found = "more than once" if seen else "nowhere"
         cause = "covers several days" if seen else "does not cover everything"
         raise _foreign(f"{given.url} lists {landmark} {found}, perhaps because it {cause}", storage)
-    return [part for part in answers if part.relation != _LANDMARK]
+    return Answers(answers.parts, [each for each in answers.counts if each.of != _LANDMARK])
 
 
 def _batches(

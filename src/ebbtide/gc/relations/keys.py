@@ -65,13 +65,12 @@ def once(keys: KeyArray) -> KeyArray:
 def read_keys(folder: RunFolder, part: Part) -> KeyArray:
     """Returns the keys of one part, ascending and each once. Raises Refused `plan_corrupt`."""
     keys = read_keys_in_order(folder, part)
-    return keys if part.group == KEYS else once(keys)
+    return keys if part.relation == KEYS else once(keys)
 
 
 def read_keys_in_order(folder: RunFolder, part: Part) -> KeyArray:
     """Returns the key of each row of a part, from its column `key` if there is one, otherwise from
     `address`. Raises Refused `plan_corrupt`."""
-    assert part.name is not None
     with opened_part(folder, part.name, part.checksum) as file:
         name = "key" if "key" in file.schema_arrow.names else "address"
         column = file.read([name], use_threads=False).column(name)

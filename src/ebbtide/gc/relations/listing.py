@@ -20,7 +20,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.meter import advance
 from ebbtide.gc.options import SIZED_FILES_MAX, RunOptions
-from ebbtide.gc.parts import Part, PartRows, read_tables, split, total_by_group
+from ebbtide.gc.parts import Answers, Part, PartRows, read_tables, split, total_by_kind
 from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA, InventoryWriter, list_inventory
 from ebbtide.gc.relations.inventory_report import InventoryReport, read_inventory
 from ebbtide.gc.relations.keys import rows_of
@@ -49,10 +49,9 @@ def sized(
 
 def all_sized(
     engine: Engine, storage: Storage, layout: Layout, folder: RunFolder, listed: Sequence[Part]
-) -> list[Part]:
-    """Writes the parts of `list_inventory` again with sizes and dates, and returns parts and counts
-    in the same form. Files that do not exist any more are left out."""
-    named = [part for part in listed if part.name is not None]
+) -> Answers:
+    """Writes the parts of `list_inventory` again with sizes and dates, and returns answers in the
+    same form. Files that do not exist any more are left out."""
 
     def work(number: int, task: Sequence[Part], answer: PartRows) -> None:
         writer = InventoryWriter(f"sized-{number:05d}", answer, folder, layout.checked_kinds)
@@ -64,8 +63,8 @@ def all_sized(
             writer.add(rows.filter(pc.or_(is_foreign, pc.is_valid(rows.column("last_modified")))))
         writer.flush()
 
-    engine.meter.begin("files", rows_of(named))
-    return engine.run(split(named, tasks=engine.task_count), work)
+    engine.meter.begin("files", rows_of(listed))
+    return engine.run(split(listed, tasks=engine.task_count), work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,8 @@ class InventoryListing:
     def read(self, given: InventoryReport, started_at: datetime) -> ListedFiles:
         """Reads an inventory."""
         # `closed_after` stays None: the inventory may lack the last files of a closed slice.
-        parts = read_inventory(self.engine, self.repository, self.folder, given)
-        return self._listed(parts, min(self._cutoff(started_at), given.date))
+        answers = read_inventory(self.engine, self.repository, self.folder, given)
+        return self._listed(answers, min(self._cutoff(started_at), given.date))
 
     def make(
         self, started_at: datetime, *, settled_after: str | None, expected: int | None
@@ -123,7 +122,7 @@ class InventoryListing:
             sized=self._asks_for_sizes(expected),
         )
         is_whole = settled_after is None
-        parts, young = list_inventory(
+        answers, young = list_inventory(
             self.engine,
             repository.storage,
             repository.layout,
@@ -132,11 +131,11 @@ class InventoryListing:
             expected=expected if is_whole else None,
             keyed=not is_whole,
         )
-        found = self._listed(parts, cutoff)
+        found = self._listed(answers, cutoff)
         if is_whole and self._wants_sizes_of(found.total):
             layout = repository.layout
-            parts = all_sized(self.engine, repository.storage, layout, folder, parts)
-            found = self._listed(parts, cutoff)
+            answers = all_sized(self.engine, repository.storage, layout, folder, found.parts)
+            found = self._listed(answers, cutoff)
         return replace(found, young_slices=young, closed_after=closed_after)
 
     def _cutoff(self, started_at: datetime) -> datetime:
@@ -154,11 +153,11 @@ class InventoryListing:
         is_open = self.options.sizes == "auto" and not total.sized
         return is_open and total.objects <= SIZED_FILES_MAX
 
-    def _listed(self, answers: list[Part], cutoff: datetime) -> ListedFiles:
-        kinds = total_by_group(part for part in answers if part.relation == "kind")
+    def _listed(self, answers: Answers, cutoff: datetime) -> ListedFiles:
+        kinds = total_by_kind(answers.counts)
         collected = self.repository.layout.delete_order
         return ListedFiles(
-            parts=[part for part in answers if part.name is not None],
+            parts=answers.parts,
             kinds=kinds,
             total=sum((kinds.get(kind, Count()) for kind in collected), Count()),
             cutoff=cutoff,

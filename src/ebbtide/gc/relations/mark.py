@@ -62,7 +62,7 @@ def write_trees(
     required = marked.required & marked.companions
     _write_addresses(folder, f"{prefix}companions", companions, marked.companions - required)
     if required:  # most formats require no companions
-        _write_addresses(folder, f"{prefix}required", companions, required, group=REQUIRED)
+        _write_addresses(folder, f"{prefix}required", companions, required, relation=REQUIRED)
     return KnownTrees(trees.parts(), companions.parts())
 
 
@@ -72,10 +72,10 @@ def _write_addresses(
     answer: PartRows,
     addresses: Iterable[str],
     *,
-    group: str = "",
+    relation: str = "live",
 ) -> None:
     table = pa.table([sorted(addresses)], schema=ADDRESS_SCHEMA)
-    answer.wrote(folder, f"{name}.parquet", table, relation="live", group=group)
+    answer.wrote(folder, f"{name}.parquet", table, relation=relation)
 
 
 def required_of(live: Frame) -> Frame:
@@ -114,14 +114,13 @@ class Mark:
         folder, layout = place.folder, place.layout
 
         def own(part: Part) -> Batches:
-            assert part.name is not None
             table = read_part(folder, part.name, part.checksum)
             if part.relation == "trees":
                 ids = table.filter(table.column("recorded")).column("tree_id")
                 keys = keys_of(layout.tree_addresses(ids))
             else:
                 keys = keys_of(table.column("address"))
-            flags = pa.repeat(pa.scalar(part.group == REQUIRED), len(keys))
+            flags = pa.repeat(pa.scalar(part.relation == REQUIRED), len(keys))
             yield pa.record_batch([pa.array(keys), flags], schema=LIVE_SCHEMA)
 
         of_nodes = node_addresses(engine, place, self.nodes, self.index, asked)
@@ -134,14 +133,13 @@ class Mark:
         folder = self.place.folder
 
         def of_companions(part: Part) -> Batches:
-            assert part.name is not None
             table = read_part(folder, part.name, part.checksum)
             is_asked = pa.array([key in wanted for key in keys_of(table.column("address"))])
             yield from table.filter(is_asked).select(ADDRESS_SCHEMA.names).to_batches()
 
         wanted = frozenset(keys.tolist())
         of_nodes = addresses_among(self.engine, self.place, self.nodes, keys)
-        required = [part for part in self.trees.companions if part.group == REQUIRED]
+        required = [part for part in self.trees.companions if part.relation == REQUIRED]
         return self.engine.frame(required, of_companions, ADDRESS_SCHEMA).union(of_nodes)
 
     def kept(self) -> Mark:

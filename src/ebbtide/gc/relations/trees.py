@@ -94,7 +94,6 @@ def tree_nodes(
     which = "data" if stay else "recorded"
 
     def needed(part: Part) -> Batches:
-        assert part.name is not None
         table = read_part(folder, part.name, part.checksum)
         rows = table.filter(table.column(which)).drop_columns("recorded")
         buckets = pa.array(bucket_of(rows.column("tree_id")))

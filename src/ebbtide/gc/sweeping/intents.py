@@ -59,7 +59,7 @@ class Intent:
 def batches(part: Part, *, stem: str, rows_max: int, epoch: int, attempt: str) -> Iterator[Intent]:
     """Divides a part of candidates into batches of at most `rows_max` rows. `stem` is the name of
     the part's records."""
-    assert part.name is not None and part.checksum is not None
+    assert part.checksum is not None
     process = f"process {os.getpid()} on {platform.node() or 'a nameless host'}"
     for number, start in enumerate(range(0, part.rows, rows_max)):
         name = f"{stem}/{epoch:06d}-{number:04d}-{attempt}"

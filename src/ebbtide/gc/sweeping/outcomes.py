@@ -27,7 +27,16 @@ from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.meter import advance
-from ebbtide.gc.parts import Part, PartRows, read_part, read_rows, split
+from ebbtide.gc.parts import (
+    Answers,
+    Counted,
+    Part,
+    PartRows,
+    read_part,
+    read_rows,
+    split,
+    total_by_kind,
+)
 from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.relations.inventory import judged_by
 from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of
@@ -84,9 +93,9 @@ def delete_parts(
     looks_again: bool = False,
     quarantined: bool = False,
     batch_max: int | None = None,
-) -> list[Part]:
+) -> Answers:
     """Deletes the addresses of `parts` (CANDIDATE_SCHEMA), or quarantines them with `quarantined`.
-    Returns the parts of the record, with their counts.
+    Returns the parts of the record, and the counts of each outcome by kind.
 
     With `looks_again`, only files that have not changed since they were listed are deleted. Raises
     Refused `lease_lost` if another run has announced itself, `plan_corrupt`, and the errors of
@@ -97,7 +106,6 @@ def delete_parts(
     remove = partial(quarantine.move_in, storage, run_id) if quarantined else storage.delete
 
     def work(_number: int, task: Part, answer: PartRows) -> None:
-        assert task.name is not None
         stem = _stem(task.name)
         attempt = secrets.token_hex(4)  # Spark may run a task twice, even at the same time
         written: Future[None] | None = None
@@ -192,12 +200,8 @@ def _record(
         [("size_bytes", "sum"), ("size_bytes", "count")]
     )
     for row in counts.to_pylist():
-        answer.counted(
-            row["size_bytes_count"],
-            bytes_total=row["size_bytes_sum"],
-            relation=row["outcome"],
-            group=row["kind"],
-        )
+        count = Count(row["size_bytes_count"], row["size_bytes_sum"])
+        answer.counted(count, of=row["outcome"], kind=row["kind"])
 
 
 def write_todo(
@@ -208,9 +212,9 @@ def write_todo(
     candidates: Iterable[Part],
     back: KeyArray,
     settled: Iterable[str],
-) -> tuple[list[Part], list[Part]]:
-    """Writes the candidates that are still to be deleted. Returns their parts, and the parts of the
-    record of revived candidates.
+) -> tuple[list[Part], Answers]:
+    """Writes the candidates that are still to be deleted. Returns their parts, and for revived
+    candidates answers as those of `delete_parts`.
 
     Candidates whose keys (of `judged_by`) are in `back` are revived. Candidates with an outcome
     other than `failed` in the record parts named by `settled` are left out.
@@ -220,10 +224,9 @@ def write_todo(
     def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
         needed = KeySet(back)
         for part in task:
-            settle(part, earlier.get(_stem(part.name or ""), []), needed, answer)
+            settle(part, earlier.get(_stem(part.name), []), needed, answer)
 
     def settle(part: Part, records: list[str], needed: KeySet, answer: PartRows) -> None:
-        assert part.name is not None
         stem = _stem(part.name)
         table = read_part(folder, part.name, part.checksum).cast(CANDIDATE_SCHEMA)
         for name in records:
@@ -237,14 +240,13 @@ def write_todo(
             name = f"deleted/{stem}/{epoch:06d}-revived-{secrets.token_hex(4)}"
             _record(folder, answer, name, kept, [NotDeleted("revived")] * kept.num_rows)
         answer.wrote(
-            folder, f"todo/{epoch:06d}/{stem}.parquet", table, relation=TODO, group=part.group
+            folder, f"todo/{epoch:06d}/{stem}.parquet", table, relation=TODO, kind=part.kind
         )
 
-    parts = engine.run(split(list(candidates), tasks=engine.task_count), work)
-    return (
-        [part for part in parts if part.relation == TODO],
-        [part for part in parts if part.relation != TODO],
-    )
+    answers = engine.run(split(list(candidates), tasks=engine.task_count), work)
+    todo = [part for part in answers.parts if part.relation == TODO]
+    revived = [part for part in answers.parts if part.relation != TODO]
+    return todo, Answers(revived, answers.counts)
 
 
 def _stem(name: str) -> str:
@@ -260,33 +262,27 @@ def _by_stem(records: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def tally(engine: Engine, folder: RunFolder, answers: list[Part]) -> Outcomes:
+def tally(engine: Engine, folder: RunFolder, answers: Answers) -> Outcomes:
     """Counts the outcomes of all candidates, over all attempts.
 
     `answers` are those of this attempt's tasks. They suffice if these tasks wrote the whole record.
     If an earlier attempt, or a task that Spark repeated, wrote parts too, the record is read.
     """
     names = folder.names("deleted")
-    written = {part.name for part in answers if part.name is not None}
-    if written == set(names):
-        counted = [part for part in answers if part.name is None]
-    else:
-        counted = _read_tally(engine, folder, names)
+    written = {part.name for part in answers.parts}
+    counted = answers.counts if written == set(names) else _read_tally(engine, folder, names)
     by_outcome = dict.fromkeys(OUTCOMES, Count())
-    deleted_by_kind: dict[str, Count] = {}
-    for part in counted:
-        outcome, kind, count = part.relation, part.group, part.count
-        by_outcome[outcome] += count
-        if outcome == "deleted":
-            deleted_by_kind[kind] = deleted_by_kind.get(kind, Count()) + count
+    for each in counted:
+        by_outcome[each.of] += each.count
+    deleted_by_kind = total_by_kind(each for each in counted if each.of == "deleted")
     return Outcomes(by_outcome, deleted_by_kind)
 
 
-def _read_tally(engine: Engine, folder: RunFolder, names: list[str]) -> list[Part]:
+def _read_tally(engine: Engine, folder: RunFolder, names: list[str]) -> list[Counted]:
     """Reads the record and returns counts in the form of `_record`. Each address counts once."""
 
     def work(_number: int, records: list[str], answer: PartRows) -> None:
-        parts = [Part(name, "", 0, 0, None) for name in records]
+        parts = [Part(name, 0, 0, None) for name in records]
         table = read_rows(folder, parts, OUTCOME_SCHEMA)
         ranks = pc.index_in(table.column("outcome"), value_set=pa.array(OUTCOMES))
         each = (
@@ -298,11 +294,7 @@ def _read_tally(engine: Engine, folder: RunFolder, names: list[str]) -> list[Par
             [("size_bytes_max", "sum"), ("size_bytes_max", "count")]
         )
         for row in counts.to_pylist():
-            answer.counted(
-                row["size_bytes_max_count"],
-                bytes_total=row["size_bytes_max_sum"],
-                relation=OUTCOMES[row["rank_min"]],
-                group=row["kind_min"],
-            )
+            count = Count(row["size_bytes_max_count"], row["size_bytes_max_sum"])
+            answer.counted(count, of=OUTCOMES[row["rank_min"]], kind=row["kind_min"])
 
-    return engine.run(list(_by_stem(names).values()), work)
+    return engine.run(list(_by_stem(names).values()), work).counts

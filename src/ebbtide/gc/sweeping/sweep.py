@@ -23,7 +23,7 @@ from ebbtide.gc import quarantine
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.frames import Frame
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import Part, PartRows, read_part, split
+from ebbtide.gc.parts import Answers, Part, PartRows, read_part, split
 from ebbtide.gc.planning.deciding import Fenced, Unread, decide_at_fence, decide_behind
 from ebbtide.gc.planning.making import check_times
 from ebbtide.gc.planning.plan import Plan
@@ -62,7 +62,7 @@ class Sweep:
     hold: RunHold
     options: RunOptions
     steps: Steps
-    _answers: list[Part] = field(default_factory=list)
+    _answers: Answers = field(default_factory=Answers)
     _closed: frozenset[str] = frozenset()
 
     def execute(self) -> Swept:
@@ -105,7 +105,7 @@ class Sweep:
         is_first = self.folder.get_json(FENCE_FILE) is None
         earlier = self.folder.names("deleted")
         for attempt in range(1, ATTEMPTS + 1):
-            self._answers.clear()
+            self._answers = Answers()
             try:
                 with self.steps("fence"):
                     fenced = self._fence()
@@ -262,7 +262,7 @@ class Sweep:
         guard = self.repository.guard()
         meter, done = self.engine.meter, 0
         for position, kind in enumerate(order):
-            parts = [part for part in todo if part.group == kind]
+            parts = [part for part in todo if part.kind == kind]
             if not parts:
                 continue
             with self.steps(f"delete {kind}"):
@@ -281,8 +281,8 @@ class Sweep:
                 )
             self._answers += answers
             done += rows_of(parts)
-            if any(part.relation == "failed" for part in answers):
-                return sum(p.rows for p in todo if p.group in order[position + 1 :])
+            if any(each.of == "failed" for each in answers.counts):
+                return sum(p.rows for p in todo if p.kind in order[position + 1 :])
         return 0
 
 
@@ -291,7 +291,6 @@ def check_parts(engine: Engine, folder: RunFolder, parts: Sequence[Part]) -> Non
 
     def work(_number: int, task: Sequence[Part], answer: PartRows) -> None:
         for part in task:
-            assert part.name is not None
             try:
                 read_part(folder, part.name, part.checksum)
             except Refused as error:

@@ -212,10 +212,10 @@ class Undo:
                 held = table.filter(pc.equal(table.column("outcome"), pa.scalar("quarantined")))
                 for kind, rows in split_by(held.select(BACK_SCHEMA.names), "kind"):
                     target = f"{stem}-{number:05d}-{place:05d}-{kind}.parquet"
-                    answer.wrote(folder, target, rows, group=kind)
+                    answer.wrote(folder, target, rows, kind=kind)
 
         names = folder.names("deleted")
-        return self.engine.run(split(names, tasks=self.engine.task_count), work)
+        return self.engine.run(split(names, tasks=self.engine.task_count), work).parts
 
     def _existing(self, parts: Sequence[Part], stem: str) -> list[Part]:
         """Returns the files of parts (BACK_SCHEMA) that exist, in quarantine or at their own
@@ -230,9 +230,9 @@ class Undo:
             back = storage.sizes(addresses)
             rows = table.filter(pc.or_(held.column("regular"), back.column("regular")))
             name = f"{stem}-there-{number:05d}.parquet"
-            answer.wrote(folder, name, rows, group=part.group, durable=True)
+            answer.wrote(folder, name, rows, kind=part.kind, durable=True)
 
-        return self.engine.run(list(parts), work)
+        return self.engine.run(list(parts), work).parts
 
     def _return(self, found: Quarantine, parts: list[Part]) -> Quarantine:
         """Restores files (parts of BACK_SCHEMA). Returns the record, which is changed before."""
@@ -252,9 +252,9 @@ class Undo:
             known = KeySet.read(folder, taken).has(keys_of(table.column("address")))
             name = f"{stem}-less-{number:05d}.parquet"
             rows = table.filter(pc.invert(pa.array(known)))
-            answer.wrote(folder, name, rows, group=part.group, durable=True)
+            answer.wrote(folder, name, rows, kind=part.kind, durable=True)
 
-        return self.engine.run(parts, work)
+        return self.engine.run(parts, work).parts
 
     def _stem(self, attempt: int) -> str:
         return f"back/{self.hold.run_epoch:06d}-{attempt:02d}"
@@ -273,10 +273,10 @@ class Undo:
                     columns = [addresses, rows.column("size_bytes"), layout.classify(addresses)]
                     for kind, of_kind in split_by(pa.table(columns, schema=BACK_SCHEMA), "kind"):
                         name = f"{stem}-{number:05d}-{next(written):05d}.parquet"
-                        answer.wrote(folder, name, of_kind, group=kind, durable=True)
+                        answer.wrote(folder, name, of_kind, kind=kind, durable=True)
 
         shares = quarantine.shares(storage, run_id)
-        return self.engine.run(split(shares, tasks=self.engine.task_count), work)
+        return self.engine.run(split(shares, tasks=self.engine.task_count), work).parts
 
     def _without_purged(self, parts: list[Part], attempt: int | str) -> tuple[list[Part], int]:
         """Returns the parts without purged addresses, and the number of these."""
@@ -293,7 +293,7 @@ class Undo:
             gone = pc.is_in(table.column("address"), value_set=pa.array(sorted(purged)))
             name = f"back/{self.hold.run_epoch:06d}-{attempt}-unpurged-{number:05d}.parquet"
             rows = table.filter(pc.invert(gone))
-            answer.wrote(self.folder, name, rows, group=part.group, durable=True)
+            answer.wrote(self.folder, name, rows, kind=part.kind, durable=True)
         return kept + answer.parts(), count
 
     def _remember(self, found: Quarantine, parts: list[Part]) -> Quarantine:
@@ -324,11 +324,11 @@ class Undo:
 
         self.engine.meter.begin("files", rows_of(parts))
         order = self.repository.layout.delete_order
-        kinds = [*(kind for kind in reversed(order)), *({p.group for p in parts} - {*order})]
+        kinds = [*(kind for kind in reversed(order)), *({p.kind for p in parts} - {*order})]
         for kind in kinds:
             self.hold.check()
             try:
-                self.engine.run([part for part in parts if part.group == kind], work)
+                self.engine.run([part for part in parts if part.kind == kind], work)
             except Failed as error:
                 raise Failed(error.kind, f"{error.message}: undo the run again") from error
 
@@ -397,7 +397,8 @@ class Undo:
 
         tasks = split(sorted(trees), tasks=self.engine.task_count)
         incomplete: set[str] = set()
-        for table in read_tables(folder, self.engine.run(tasks, work), _MISSING_SCHEMA):
+        written = self.engine.run(tasks, work).parts
+        for table in read_tables(folder, written, _MISSING_SCHEMA):
             addresses = table.column("address")
             purged = self.repository.purged_among(texts(addresses.drop_null()))
             is_purged = pc.is_in(addresses, value_set=pa.array(sorted(purged), pa.string()))

@@ -104,7 +104,6 @@ class Candidates:
 
     def _read(self, part: Part) -> Iterator[Candidate]:
         """Yields the candidates of one part with their recorded outcomes, and checks them."""
-        assert part.name is not None
         table = read_part(self._folder, part.name, part.checksum, columns=_COLUMNS)
         self._check_shapes(part, table)
         stem = part.name.rpartition("/")[2].removesuffix(".parquet")
@@ -160,7 +159,7 @@ class Candidates:
             text = None
             if kind not in self._layout.delete_order or not _is_inside(address):
                 text = f"a {kind} file, which is never deleted"
-            elif kind != said or kind != part.group:
+            elif kind != said or kind != part.kind:
                 text = f"a {kind}, and listed as a {said} in {part.name}"
             elif target != said_target:
                 text = f"written for {target}, and listed as for {said_target}"

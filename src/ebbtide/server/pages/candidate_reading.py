@@ -136,7 +136,7 @@ def find(
     begin, scanned = 0, 0
     for part in parts:
         end = begin + part.rows
-        if end <= position or (search.kind and part.group != search.kind):
+        if end <= position or (search.kind and part.kind != search.kind):
             begin = end
             continue
         if scanned >= SCANNED_MAX:
@@ -176,8 +176,8 @@ def draw(folder: RunFolder, parts: Sequence[Part], *, now: datetime) -> Charts:
         for place, count, total in _by_place(table):
             places[place] += count
             sizes[place] += total
-        kinds[part.group] += part.rows
-        kind_sizes[part.group] += part.bytes_total
+        kinds[part.kind] += part.rows
+        kind_sizes[part.kind] += part.bytes_total
     return Charts(
         bars((name, count, size) for (name, _), (count, size) in zip(AGES, ages, strict=True)),
         bars(_largest(places, sizes)),
@@ -226,7 +226,6 @@ def _place_text(place: str) -> str:
 
 
 def _read(folder: RunFolder, part: Part) -> pa.Table:
-    assert part.name is not None
     return read_part(folder, part.name, part.checksum, columns=_COLUMNS)
 
 

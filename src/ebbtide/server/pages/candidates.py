@@ -45,7 +45,7 @@ def list_candidates(visit: Visit) -> Response:
         bytes_min=visit.query("bytes_min"),
         total=sum(part.rows for part in plan.candidates),
         bytes_total=sum(part.bytes_total for part in plan.candidates),
-        kinds=sorted({part.group for part in plan.candidates}),
+        kinds=sorted({part.kind for part in plan.candidates}),
         started_at=plan.started_at,
     )
 

@@ -65,7 +65,7 @@ class _Commit:
 def find_last_holders(repository: Repository, plan: Plan, folder: RunFolder) -> LastHolders | None:
     """Returns the last holders of a plan's objects; None if the plan has no objects, more than
     OBJECTS_MAX, or no list of commits. Raises Refused `plan_corrupt`."""
-    parts = [part for part in plan.candidates if part.group == OBJECT]
+    parts = [part for part in plan.candidates if part.kind == OBJECT]
     if not parts or sum(part.rows for part in parts) > OBJECTS_MAX or plan.commits is None:
         return None
     held = _Held(folder, parts)
@@ -97,7 +97,7 @@ class _Held:
 
     def __init__(self, folder: RunFolder, parts: Sequence[Part]) -> None:
         tables = [
-            read_part(folder, str(part.name), part.checksum, columns=("address", "size_bytes"))
+            read_part(folder, part.name, part.checksum, columns=("address", "size_bytes"))
             for part in parts
         ]
         table = pa.concat_tables(tables)
