@@ -108,7 +108,7 @@ def kept_of_ladders(ladders: Ladders, heads: Sequence[Headcount]) -> Iterator[tu
     """Yields (commit, head index) for the first N commits of each head's ladder.
 
     If several heads keep a commit, the head with most commits left is named, then the first head. A
-    commit whose rung was copied may come more than once.
+    commit may come more than once, because ladders that part have copies of a rung.
     """
     if not any(count for _, count in heads):
         return

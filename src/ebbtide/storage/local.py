@@ -396,7 +396,8 @@ def _locked(directory: int) -> Iterator[None]:
 def _versioned(parent: int, name: str) -> tuple[bytes, str]:
     """Returns the bytes of a plain file, and their version."""
     with os.fdopen(_open_plain(parent, name), "rb") as file:
-        # The status first. If somebody writes to the file meanwhile, the version is outdated.
+        # The status is read first: if somebody writes to the file meanwhile, the version is
+        # outdated, and a write on its condition fails.
         found = os.fstat(file.fileno())
         data = file.read()
     return data, _version(found, data)
