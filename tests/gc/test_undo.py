@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +26,7 @@ from ebbtide.store.purges.queries import insert_purged
 from tests.support.dying import Died
 from tests.support.engines import on_engines
 from tests.support.faulty import Hook, SharedFaultyStorage
+from tests.support.forging import Forgery
 from tests.support.randomized import randomized
 from tests.support.world import DAY, World
 
@@ -302,6 +304,41 @@ def test_what_does_not_come_back_is_asked_for_again(
     with pytest.raises(Failed, match="undo the run again"):
         world.collector().undo(report.run_id)
     monkeypatch.setattr(LocalStorage, "move", move)
+    assert world.collector().undo(report.run_id).state == "undone"
+    assert files(world) == before
+
+
+def as_before(part: dict[str, Any]) -> dict[str, Any]:
+    """A part as an earlier version recorded it: one name stood for its relation or its kind."""
+    relation, kind = part["relation"], part["kind"]
+    others = {name: value for name, value in part.items() if name not in ("relation", "kind")}
+    return others | {"group": kind or relation}
+
+
+def test_records_of_an_earlier_version(world: World) -> None:
+    """Its plan can be swept, and what was restored from its quarantine stays protected."""
+    history(world)
+    before = files(world)
+    planned = world.collector(quarantine=WEEK).plan()
+    old = Forgery(world.format(), planned)
+    for name in ("candidates", "protected", "remaining", "settled", "unsettled"):
+        old.plan[name] = [as_before(part) for part in old.plan[name]]
+    for name in ("commits", "refs"):
+        old.plan[name] = as_before(old.plan[name])
+    old.seal()
+    report = world.collector(quarantine=WEEK).sweep(planned.run_id)
+    assert report.state == "swept", report.error
+    gone = sorted(before.keys() - files(world).keys())
+    assert len(gone) > 4
+
+    name = next(each for each in gone if each.startswith("data/"))
+    assert world.collector().undo(report.run_id, under=name).state == "swept"
+    record = world.root / f"{QUARANTINES_PREFIX}{report.run_id}.json"
+    content = json.loads(record.read_text())
+    assert content["back"]
+    record.write_text(json.dumps(content | {"back": [as_before(each) for each in content["back"]]}))
+    later = world.collect(mode="incremental")
+    assert (later.state, later.counts["candidate"].objects) == ("swept", 0)
     assert world.collector().undo(report.run_id).state == "undone"
     assert files(world) == before
 

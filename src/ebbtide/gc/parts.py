@@ -83,14 +83,19 @@ class Part:
     def from_json(cls, content: dict[str, Any]) -> Part:
         """Returns the part that `to_json` wrote. Raises KeyError or TypeError for other
         content."""
+        # Records of an earlier version have `group`, which stood for either.
+        relation, kind = (
+            str(content[name] if name in content else content["group"])
+            for name in ("relation", "kind")
+        )
         return cls(
             str(content["name"]),
             int(content["rows"]),
             int(content["bytes"] or 0),
             str(content["checksum"]),
             content["bytes"] is not None,
-            str(content["relation"]),
-            str(content["kind"]),
+            relation,
+            kind,
         )
 
 
