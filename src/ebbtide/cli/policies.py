@@ -202,7 +202,8 @@ def show_policy(
     policy: Policy | None
     if is_lakefs(repository):
         elsewhere = open_lakefs(repository, cli.settings)
-        policy, roots = elsewhere.policy(), elsewhere.roots()
+        policy = elsewhere.policy()
+        roots = elsewhere.roots(policy)
     else:
         found = cli.repository(repository)
         policy = found.retention.get()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
+from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, open_elsewhere
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
@@ -301,7 +302,6 @@ def _work(order: Order, connection: Connection) -> None:
 
 def _collect(order: Order, tell: Tell) -> None:
     from ebbtide.durations import parse_duration
-    from ebbtide.formats.elsewhere import always_quarantined
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine
 
@@ -333,7 +333,6 @@ def _collect(order: Order, tell: Tell) -> None:
 def _opened(order: Order) -> Iterator[tuple[RepositoryFormat, timedelta | None]]:
     """Opens the repository of an order. With one that is not of the store comes the shortest grace
     that is safe for it."""
-    from ebbtide.formats.elsewhere import is_elsewhere, open_elsewhere
     from ebbtide.store.embedded import Store
 
     if is_elsewhere(order.repository):

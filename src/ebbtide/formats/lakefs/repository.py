@@ -150,9 +150,10 @@ class LakefsRepository(PlainRepository):
         write_policy(self.storage, policy)
         return policy.unmatched(self._server.branches())
 
-    def roots(self) -> Roots:
-        """Reads refs, commits and the policy, without what is staged. Raises as `reading` does."""
-        policy, now = self.policy(), self.now()
+    def roots(self, policy: Policy) -> Roots:
+        """Reads refs and commits, for a decision by `policy`. Does not read what is staged. Raises
+        as `reading` does."""
+        now = self.now()
         history = read_history(self._server, self.storage, self.layout)
         return self._read(policy, history, (), now).roots()
 
