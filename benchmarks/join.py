@@ -76,8 +76,8 @@ def _write(target: Path, table: pa.Table) -> None:
 
 def ours(directory: Path, partitions: int, *, spark: bool = True) -> int:
     """Returns the number of rows that are left, by a plan's own frames."""
-    from ebbtide.gc.engine import Engine, LocalEngine
-    from ebbtide.gc.frames import Batches
+    from ebbtide.gc.engine import Batches, Engine
+    from ebbtide.gc.none import LocalEngine
 
     engine: Engine = LocalEngine()
     if spark:

@@ -38,11 +38,11 @@ from benchmarks.results import write
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import LocalEngine
+from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import PartRows
-from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.planning.plan import write_plan
+from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id, new_id
 from ebbtide.settings import Settings

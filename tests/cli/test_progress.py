@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide.cli import progress
 from ebbtide.cli.progress import StepProgress, reading_text
-from ebbtide.gc.meter import Meter, ProgressReading, advance
+from ebbtide.gc.steps import Meter, ProgressReading, advance
 from ebbtide.text import time_text
 from tests.cli.conftest import Ebbtide
 from tests.cli.test_gc import SHORT

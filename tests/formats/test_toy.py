@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.engine import LocalEngine
+from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage

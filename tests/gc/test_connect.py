@@ -20,7 +20,7 @@ import pytest
 from pyspark.find_spark_home import _find_spark_home
 
 from ebbtide.errors import Failed, Refused
-from ebbtide.gc.frames import Batches
+from ebbtide.gc.engine import Batches
 from ebbtide.gc.spark import connect as module
 from ebbtide.gc.spark.connect import ConnectEngine, connect
 from ebbtide.gc.spark.jvm import find_java

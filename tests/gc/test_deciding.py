@@ -18,8 +18,8 @@ from ebbtide.gc.planning.deciding import (
     write_decision,
 )
 from ebbtide.gc.planning.gates import check_not_empty
-from ebbtide.gc.planning.planned_commits import read_commits
-from ebbtide.gc.relations.mark import MarkedTrees
+from ebbtide.gc.planning.plan import read_commits
+from ebbtide.gc.relations.live import MarkedTrees
 from ebbtide.gc.relations.trees import TREES_SCHEMA
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import new_id

@@ -13,8 +13,8 @@ import pytest
 
 from ebbtide.arrow import make_schema, rows_in, table_of
 from ebbtide.errors import Failed, NotFound, Refused
-from ebbtide.gc.engine import Engine, LocalEngine
-from ebbtide.gc.frames import Batches, Frame
+from ebbtide.gc.engine import Batches, Engine, Frame
+from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.spark.engine import SparkFrame
 from tests.support.engines import on_engines
 from tests.support.randomized import randomized

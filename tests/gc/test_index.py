@@ -18,7 +18,7 @@ from ebbtide.formats.base import INDEX_PREFIX
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.relations import index as index_module
-from ebbtide.gc.relations import indexed, keys, nodes
+from ebbtide.gc.relations import indexed, keys, live
 from ebbtide.gc.relations.index import Index
 from ebbtide.gc.relations.keys import (
     SET_AT_ONCE,
@@ -286,7 +286,7 @@ def _size(world: World) -> int:
 
 
 def test_large_parts_are_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "KEYS_PER_PART", 3)
+    monkeypatch.setattr(live, "KEYS_PER_PART", 3)
     fill(world)
     swept(world)
     assert len(index_files(world, "nodes")) >= len(PATHS) // 4
@@ -345,7 +345,7 @@ def test_addresses_with_one_key_keep_garbage(world: World, monkeypatch: pytest.M
     world.lake.objects.put("main", "dropped", b"dropped")
     world.lake.objects.delete("main", "dropped")
     world.clock.advance(timedelta(hours=2))
-    for module in (keys, indexed, nodes):
+    for module in (keys, indexed, live):
         monkeypatch.setattr(module, "keys_of", lambda addresses: keys_of(addresses) % 3)
     monkeypatch.setattr(
         "ebbtide.gc.relations.inventory.keys_of", lambda addresses: keys_of(addresses) % 3

@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide.errors import Refused
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.relations.mark import Mark, MarkedTrees, write_trees
+from ebbtide.gc.relations.live import Mark, MarkedTrees, write_trees
 from ebbtide.gc.runs import RunFolder, TaskFiles
 from tests.support.engines import INLINE
 from tests.support.world import World

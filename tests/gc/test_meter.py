@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ebbtide.gc.meter import Meter, ProgressReading, advance
+from ebbtide.gc.steps import Meter, ProgressReading, advance
 
 
 def test_counts_from_the_beginning_of_a_step() -> None:

@@ -16,12 +16,10 @@ import pytest
 from ebbtide.arrow import texts
 from ebbtide.errors import Refused
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
-from ebbtide.gc.frames import Frame
+from ebbtide.gc.engine import Engine, Frame
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.planning import subtract as subtraction
-from ebbtide.gc.planning.candidates import Subtracted
-from ebbtide.gc.planning.subtract import flagged, placed, subtract, unlisted
+from ebbtide.gc.planning.subtract import Subtracted, flagged, placed, subtract, unlisted
 from ebbtide.gc.relations import inventory, keys
 from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.runs import RunFolder

@@ -11,9 +11,9 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from ebbtide.errors import Failed
-from ebbtide.gc.meter import Meter
 from ebbtide.gc.spark.engine import _reason
 from ebbtide.gc.spark.watch import watched
+from ebbtide.gc.steps import Meter
 
 SECONDS_MAX = 60
 NOT_SOON = timedelta(days=1)

@@ -8,7 +8,8 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from ebbtide.gc.engine import Engine, LocalEngine
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.spark.engine import SparkEngine
 from ebbtide.gc.spark.session import launch
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ebbtide.formats.base import RepositoryFormat
-from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
+from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import checksum_of
 

@@ -165,7 +165,7 @@ def make_engine(
     chosen = master or settings.spark_master
     engine: Engine
     if chosen == NO_SPARK and not was_submitted():
-        from ebbtide.gc.engine import LocalEngine
+        from ebbtide.gc.none import LocalEngine
 
         engine = LocalEngine()
     else:

@@ -86,8 +86,8 @@ def _open(
     cli: Cli, repository: str, *, limit: int, grace: str | None, run_dir: str | None
 ) -> Explainer:
     from ebbtide.formats.embedded import EmbeddedRepository
-    from ebbtide.gc.engine import LocalEngine
     from ebbtide.gc.explaining.explainer import Explainer
+    from ebbtide.gc.none import LocalEngine
     from ebbtide.gc.options import RunOptions
 
     found: RepositoryFormat

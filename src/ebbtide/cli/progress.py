@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    from ebbtide.gc.meter import Meter, ProgressReading
+    from ebbtide.gc.steps import Meter, ProgressReading
 
 STEP_TEXT: Final[Mapping[str, str]] = {
     "start": "starting Spark (a few seconds)",

@@ -38,7 +38,7 @@ def reclaim(
     Without --once, the command runs until it is interrupted. 'ebbtide serve' does the same work,
     unless EBBTIDE_RECLAIM is false. Any number of processes may do it at the same time.
     """
-    from ebbtide.gc.meter import Meter, advance
+    from ebbtide.gc.steps import Meter, advance
     from ebbtide.store.reclaim.reclaimer import Reclaimed, Reclaimer
 
     reclaimer = Reclaimer(cli.store)

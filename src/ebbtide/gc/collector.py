@@ -20,8 +20,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.gates import check_grace
 from ebbtide.gc.planning.incremental import Chosen, Earlier, EarlierRun
 from ebbtide.gc.planning.making import make_plan
-from ebbtide.gc.planning.plan import Plan, read_plan, write_plan
-from ebbtide.gc.planning.planned_commits import read_commits
+from ebbtide.gc.planning.plan import Plan, read_commits, read_plan, write_plan
 from ebbtide.gc.planning.whatif import Alternative, WhatIf, what_if
 from ebbtide.gc.quarantines import Quarantines
 from ebbtide.gc.relations.inventory_report import InventoryReport, open_inventory

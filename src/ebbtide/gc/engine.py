@@ -1,21 +1,30 @@
-"""Engines, which carry out the steps of a run: Spark (`spark`), or this process itself.
+"""The contract of engines, which carry out the steps of a run, and of their frames.
 
 A step is a function that is called with tasks. In a `frame` it yields rows of a relation. In a
 `run` it writes rows as Parquet parts, and answers with the parts and with counts.
+
+The code that makes plans uses only `Frame`. On Spark a frame is a DataFrame of Spark's (`spark`):
+Spark exchanges its rows between executors and spills them to disk. Without Spark it is in this
+process (`none`). Code that needs the values of rows is a step, a function from batches to batches.
+Steps are the same on both.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 
-from ebbtide.gc.frames import Batches, Frame, LocalFrame
-from ebbtide.gc.meter import Meter
 from ebbtide.gc.parts import ANSWERS_SCHEMA, Answers, Part, PartRows, checked
+from ebbtide.gc.steps import Meter
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+Step = Callable[[Batches], Batches]
+"""A function from the batches of one partition to batches of a declared schema. Picklable."""
+
+How = Literal["left", "left_anti", "left_semi"]
 
 Work = Callable[[int, Any, PartRows], None]
 """A function that does one task. Called with the task's number, the task, and the answer to
@@ -24,6 +33,57 @@ fill."""
 TASKS_PER_CORE: Final = 3
 ROWS_PER_TASK_MIN: Final = 50_000
 ADDRESSES_HELD_MAX: Final = 1_000_000
+
+
+class Frame(ABC):
+    """Rows of `schema`, in partitions. Nothing is computed before `collect`. Each `collect`
+    computes everything again, except frames that are `kept`."""
+
+    schema: pa.Schema
+
+    @abstractmethod
+    def map(self, step: Step, schema: pa.Schema) -> Frame:
+        """Returns a frame of the rows that `step` yields for each partition."""
+
+    @abstractmethod
+    def union(self, other: Frame) -> Frame:
+        """Returns the rows of both frames, which have the same schema."""
+
+    @abstractmethod
+    def select(self, *names: str) -> Frame:
+        """Returns the rows with these columns only."""
+
+    @abstractmethod
+    def named(self, *names: str) -> Frame:
+        """Returns the same columns with other names, given in order."""
+
+    @abstractmethod
+    def distinct(self) -> Frame:
+        """Returns each different row once."""
+
+    @abstractmethod
+    def join(self, other: Frame, on: str, how: How) -> Frame:
+        """Joins with `other` by a column of 64-bit integers that both have. Nulls match nothing.
+
+        `left_anti` returns the rows without a match in `other`, and `left_semi` the rows with one.
+        `left` returns all rows, with the other columns of the matching row of `other`, or nulls.
+        For `left`, `other` must have each value at most once.
+        """
+
+    @abstractmethod
+    def gathered(self, partitions: int, *names: str) -> Frame:
+        """Returns the same rows in `partitions` partitions, each in the order of these columns. The
+        first column has 32-bit integers; all rows with the same value of it are in one
+        partition."""
+
+    @abstractmethod
+    def kept(self) -> Frame:
+        """Returns the same rows, computed only once. For frames that are used several times."""
+
+    @abstractmethod
+    def collect(self) -> pa.Table:
+        """Returns all rows to the driver. If a step raised an EbbtideError, raises the same error.
+        Raises Failed for any other error: `task_failed`, or on Spark `spark_error`."""
 
 
 class Engine(ABC):
@@ -117,34 +177,3 @@ class Engine(ABC):
     def holds(self, parts: Iterable[Part]) -> bool:
         """Whether one process can hold the addresses in `parts` in memory."""
         return sum(part.rows for part in parts) <= self.held_max
-
-
-class LocalEngine(Engine):
-    """Carries out steps in this process, one task after the other, without Java, other processes
-    or threads. For tests, and for repositories of some hundred thousand files: it uses one core,
-    and holds all rows in memory that Spark would exchange or spill to disk."""
-
-    @property
-    def name(self) -> str:
-        """The engine's name in reports: `none`."""
-        return "none"
-
-    @property
-    def cores(self) -> int:
-        """One: tasks run one after the other."""
-        return 1
-
-    @property
-    def task_count(self) -> int:
-        """One: more tasks would only read the same parts again."""
-        return 1
-
-    def forget(self) -> None:
-        """Does nothing: kept rows are freed together with their frame."""
-
-    def frame(
-        self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
-    ) -> LocalFrame:
-        """Returns a frame that calls `step` for one task after the other when its rows are
-        read."""
-        return LocalFrame(schema, lambda: chain.from_iterable(map(step, tasks)))

@@ -15,8 +15,7 @@ from ebbtide.errors import Refused
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
-from ebbtide.gc.frames import Batches
+from ebbtide.gc.engine import Batches, Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import (
     ANSWERS_SCHEMA,
@@ -26,9 +25,8 @@ from ebbtide.gc.parts import (
     read_tables,
     total_by_kind,
 )
-from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.planning.plan import Plan
-from ebbtide.gc.planning.subtract import by_part, placed, rows_at
+from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA, by_part, placed, rows_at
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, silent
 

@@ -26,9 +26,9 @@ from ebbtide.errors import Failed, NotFound, Refused
 from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, split
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.steps import advance
 from ebbtide.storage import DeleteOutcome, Storage
 from ebbtide.text import count_text
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import texts, without
-from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_part
 from ebbtide.gc.quarantine import delete_copies
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.steps import advance
 from ebbtide.purge.plan import DELETED_SCHEMA, outcome_counts, read_objects
 from ebbtide.storage import Storage
 

@@ -22,9 +22,10 @@ from typing import Any, Final
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.engine import Engine, LocalEngine
-from ebbtide.gc.meter import Meter
+from ebbtide.gc.engine import Engine
+from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.steps import Meter
 from ebbtide.ids import descending_id
 from ebbtide.purge.deleting import Deleted, delete_objects
 from ebbtide.purge.naming import resolve_request

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, rows_in, texts
 from ebbtide.formats.base import NODES_SCHEMA, Layout
-from ebbtide.gc.engine import Engine, LocalEngine
-from ebbtide.gc.frames import Batches
+from ebbtide.gc.engine import Batches, Engine
+from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.prefetching import fetched
 from ebbtide.gc.relations.index import LOOSE, Index
 from ebbtide.gc.relations.indexed import UnchangedFiles

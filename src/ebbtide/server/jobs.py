@@ -357,7 +357,7 @@ def _engine(order: Order) -> Engine:
         conf = read_text(order.settings.spark_conf)
         return ConnectEngine(master, partial(connect, master, conf))
     if order.gateway is None:
-        from ebbtide.gc.engine import LocalEngine
+        from ebbtide.gc.none import LocalEngine
 
         return LocalEngine()
     from ebbtide.gc.spark.engine import SparkEngine

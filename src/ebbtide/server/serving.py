@@ -14,7 +14,7 @@ from ebbtide.formats.base import RepositoryFormat
 from ebbtide.formats.elsewhere import is_elsewhere, open_elsewhere
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.engine import LocalEngine
+from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.options import RunOptions
 from ebbtide.server.auth import principal_of
 from ebbtide.server.jobs import Jobs

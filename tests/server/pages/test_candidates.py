@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ebbtide.arrow import table_of
 from ebbtide.errors import Refused
 from ebbtide.gc.parts import Part, PartRows
-from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
+from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id, new_id
 from ebbtide.server.pages import candidate_reading

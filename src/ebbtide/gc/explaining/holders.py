@@ -25,8 +25,7 @@ from ebbtide.gc.parts import Part, PartRows, read_rows, split
 from ebbtide.gc.relations.index import LOOSE, Family, Index, parts_in
 from ebbtide.gc.relations.indexed import IndexedTrees, UnchangedFiles
 from ebbtide.gc.relations.keys import KeyArray, keys_of
-from ebbtide.gc.relations.mark import Mark, MarkedTrees, write_trees
-from ebbtide.gc.relations.nodes import node_addresses, unknown_nodes
+from ebbtide.gc.relations.live import Mark, MarkedTrees, node_addresses, unknown_nodes, write_trees
 from ebbtide.gc.relations.trees import KnownTrees
 from ebbtide.gc.runs import TaskFiles
 from ebbtide.storage import Storage

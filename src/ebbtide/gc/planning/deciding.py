@@ -14,13 +14,13 @@ from typing import Any
 from ebbtide.arrow import texts
 from ebbtide.gc.parts import Part, read_rows
 from ebbtide.gc.planning.gates import check_not_empty
-from ebbtide.gc.planning.planned_commits import (
+from ebbtide.gc.planning.plan import (
     PlannedCommits,
     read_commits,
     write_commits,
     write_refs,
 )
-from ebbtide.gc.relations.mark import MarkedTrees, write_trees
+from ebbtide.gc.relations.live import MarkedTrees, write_trees
 from ebbtide.gc.relations.trees import TREES_SCHEMA, KnownTrees
 from ebbtide.gc.runs import RunFolder
 from ebbtide.retention.decision import Decision, Roots, decide

@@ -17,10 +17,10 @@ from ebbtide.durations import format_duration
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
-from ebbtide.gc.frames import Batches
+from ebbtide.gc.engine import Batches
 from ebbtide.gc.parts import ADDRESS_SCHEMA
 from ebbtide.gc.relations.keys import KeyArray
-from ebbtide.gc.relations.mark import Mark
+from ebbtide.gc.relations.live import Mark
 from ebbtide.retention.decision import Roots
 from ebbtide.text import count_text
 

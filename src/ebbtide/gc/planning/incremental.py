@@ -32,8 +32,7 @@ from ebbtide.arrow import make_schema, rows_in, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine, Work
-from ebbtide.gc.frames import Batches, Frame
+from ebbtide.gc.engine import Batches, Engine, Frame, Work
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
     Part,
@@ -42,9 +41,9 @@ from ebbtide.gc.parts import (
     read_rows,
     split,
 )
-from ebbtide.gc.planning.candidates import ROWS_PER_PART, SETTLED
 from ebbtide.gc.planning.deciding import released_since
 from ebbtide.gc.planning.plan import Plan, SettledPart
+from ebbtide.gc.planning.subtract import ROWS_PER_PART, SETTLED
 from ebbtide.gc.relations.index import Index
 from ebbtide.gc.relations.inventory import (
     INVENTORY_SCHEMA,
@@ -67,7 +66,7 @@ from ebbtide.gc.relations.keys import (
     rows_of,
     with_keys,
 )
-from ebbtide.gc.relations.mark import MarkedTrees, write_trees
+from ebbtide.gc.relations.live import MarkedTrees, write_trees
 from ebbtide.gc.relations.trees import FLAGGED, KnownTrees, each_once, tree_nodes
 from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.text import count_text

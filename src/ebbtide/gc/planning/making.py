@@ -16,11 +16,9 @@ import pyarrow as pa
 
 from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
-from ebbtide.gc.frames import Frame
+from ebbtide.gc.engine import Engine, Frame
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_kind
-from ebbtide.gc.planning.candidates import Subtracted
 from ebbtide.gc.planning.deciding import Basis, Decided, write_decision
 from ebbtide.gc.planning.gates import check_not_empty, check_presence, check_share
 from ebbtide.gc.planning.incremental import (
@@ -34,6 +32,7 @@ from ebbtide.gc.planning.incremental import (
 from ebbtide.gc.planning.plan import Plan, SettledPart
 from ebbtide.gc.planning.subtract import (
     Relations,
+    Subtracted,
     addresses_left,
     asked_keys,
     flagged,
@@ -46,7 +45,7 @@ from ebbtide.gc.relations.index import Index
 from ebbtide.gc.relations.inventory import POINTERS
 from ebbtide.gc.relations.inventory_report import InventoryReport
 from ebbtide.gc.relations.listing import InventoryListing, ListedFiles
-from ebbtide.gc.relations.mark import Mark, required_of
+from ebbtide.gc.relations.live import Mark, required_of
 from ebbtide.gc.relations.protected import protected_of, write_protected, write_unseen
 from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.gc.steps import Steps

@@ -19,11 +19,11 @@ from ebbtide.errors import Refused
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Answers, Part, PartRows, read_part
 from ebbtide.gc.prefetching import listed
 from ebbtide.gc.relations.keys import KEYS_SCHEMA, KeyArray, keys_of, with_keys
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.steps import advance
 from ebbtide.model import EPOCH
 from ebbtide.storage import Storage
 

@@ -18,13 +18,13 @@ from ebbtide.arrow import texts
 from ebbtide.formats.base import FOREIGN, Layout, RepositoryFormat, Slices
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.meter import advance
 from ebbtide.gc.options import SIZED_FILES_MAX, RunOptions
 from ebbtide.gc.parts import Answers, Part, PartRows, read_tables, split, total_by_kind
 from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA, InventoryWriter, list_inventory
 from ebbtide.gc.relations.inventory_report import InventoryReport, read_inventory
 from ebbtide.gc.relations.keys import rows_of
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.steps import advance
 from ebbtide.ids import latest_id
 from ebbtide.storage import Storage
 

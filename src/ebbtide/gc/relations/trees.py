@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import Column, first_of_each, make_schema, rows_in, without
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA
-from ebbtide.gc.engine import Engine
-from ebbtide.gc.frames import Batches, Frame
+from ebbtide.gc.engine import Batches, Engine, Frame
 from ebbtide.gc.parts import Part, read_part
 from ebbtide.gc.prefetching import fetched
 from ebbtide.gc.relations.index import LOOSE, Index, bucket_of

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from ebbtide.errors import Failed
-from ebbtide.gc.meter import Meter, ProgressReading
 from ebbtide.gc.spark.engine import NOT_ASKED, SparkEngine
+from ebbtide.gc.steps import Meter, ProgressReading
 from ebbtide.imports import allow_pandas
 
 PACKAGES: Final = ("pandas", "grpc", "grpc_status", "google.rpc", "zstandard")

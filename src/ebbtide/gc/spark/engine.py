@@ -18,11 +18,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ebbtide.arrow import counts
 from ebbtide.errors import EbbtideError, Failed
-from ebbtide.gc.engine import ADDRESSES_HELD_MAX, Engine
-from ebbtide.gc.frames import Batches, Frame, How, Step
-from ebbtide.gc.meter import Meter, ProgressReading
+from ebbtide.gc.engine import ADDRESSES_HELD_MAX, Batches, Engine, Frame, How, Step
 from ebbtide.gc.prefetching import AT_ONCE
 from ebbtide.gc.spark.watch import EXECUTORS_WAIT, watched
+from ebbtide.gc.steps import Meter, ProgressReading
 from ebbtide.imports import allow_pandas
 
 ROWS_PER_PARTITION: Final = 500_000

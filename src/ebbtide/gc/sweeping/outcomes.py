@@ -26,7 +26,6 @@ from ebbtide.formats.base import Guard
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import (
     Answers,
     Counted,
@@ -37,10 +36,11 @@ from ebbtide.gc.parts import (
     split,
     total_by_kind,
 )
-from ebbtide.gc.planning.candidates import CANDIDATE_SCHEMA
+from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA
 from ebbtide.gc.relations.inventory import judged_by
 from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
+from ebbtide.gc.steps import advance
 from ebbtide.gc.sweeping.intents import batches, declared
 from ebbtide.interrupts import held
 from ebbtide.storage import DeleteOutcome, Storage

@@ -20,18 +20,16 @@ import pyarrow as pa
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
 from ebbtide.formats.base import AMONG_MAX, Fencing, Reading, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
-from ebbtide.gc.engine import Engine
-from ebbtide.gc.frames import Frame
+from ebbtide.gc.engine import Engine, Frame
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Answers, Part, PartRows, read_part, split
 from ebbtide.gc.planning.deciding import Fenced, Unread, decide_at_fence, decide_behind
 from ebbtide.gc.planning.making import check_times
-from ebbtide.gc.planning.plan import Plan
-from ebbtide.gc.planning.planned_commits import commits_of
+from ebbtide.gc.planning.plan import Plan, commits_of
 from ebbtide.gc.planning.subtract import flagged, needed_of
 from ebbtide.gc.quarantine import Quarantine, keep_records
 from ebbtide.gc.relations.keys import KeyArray, rows_of
-from ebbtide.gc.relations.mark import Mark, write_trees
+from ebbtide.gc.relations.live import Mark, write_trees
 from ebbtide.gc.relations.protected import protected_among, write_protected, write_unseen
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder, TaskFiles
 from ebbtide.gc.steps import Steps

@@ -25,13 +25,12 @@ from ebbtide.formats.base import FOREIGN, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, split
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.quarantine import BACK_SCHEMA, Quarantine, Share, kept_records
 from ebbtide.gc.relations.keys import KeySet, keys_of, rows_of
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.steps import Steps
+from ebbtide.gc.steps import Steps, advance
 from ebbtide.gc.sweeping.intents import told, unsettled
 from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA
 from ebbtide.text import count_text

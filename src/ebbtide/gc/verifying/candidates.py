@@ -16,10 +16,10 @@ from ebbtide.arrow import texts
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.base import Layout
 from ebbtide.gc.counts import Count
-from ebbtide.gc.meter import advance
 from ebbtide.gc.parts import Part, read_part
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.steps import advance
 from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA, OUTCOMES
 from ebbtide.gc.verifying.findings import Finding, Findings
 from ebbtide.storage import Storage

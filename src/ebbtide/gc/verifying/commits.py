@@ -12,8 +12,7 @@ from typing import Final
 
 from ebbtide.errors import EbbtideError
 from ebbtide.gc.parts import Part, read_part
-from ebbtide.gc.planning.plan import Plan
-from ebbtide.gc.planning.planned_commits import COMMITS_FILE, REFS_FILE
+from ebbtide.gc.planning.plan import COMMITS_FILE, REFS_FILE, Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.verifying.findings import Finding, Findings
 from ebbtide.model import Commit, Ref

@@ -15,7 +15,7 @@ from typing import Final
 
 from ebbtide.errors import NotFound
 from ebbtide.formats.base import Walk
-from ebbtide.gc.meter import Meter, advance
+from ebbtide.gc.steps import Meter, advance
 from ebbtide.gc.verifying.commits import PlannedRoots
 from ebbtide.model import Commit
 from ebbtide.retention.decision import Decision, Roots

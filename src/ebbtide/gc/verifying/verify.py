@@ -11,11 +11,10 @@ from typing import Final
 from ebbtide.arrow import texts
 from ebbtide.errors import Refused
 from ebbtide.formats.base import Layout, Reading, RepositoryFormat
-from ebbtide.gc.meter import Meter
 from ebbtide.gc.parts import ADDRESS_SCHEMA, read_tables
 from ebbtide.gc.planning.plan import REMOVAL, Plan
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
-from ebbtide.gc.steps import Steps
+from ebbtide.gc.steps import Meter, Steps
 from ebbtide.gc.verifying.candidates import Candidate, Candidates, look_at_files
 from ebbtide.gc.verifying.commits import (
     PlannedRoots,

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 from fastapi import Query
 
 from ebbtide.errors import InvalidInput
-from ebbtide.gc.engine import LocalEngine
 from ebbtide.gc.explaining.explainer import LIMIT, Explainer
+from ebbtide.gc.none import LocalEngine
 from ebbtide.server.api.base import Segment, Text
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import Collected, ServedDep

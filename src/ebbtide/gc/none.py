@@ -1,80 +1,54 @@
-"""Relations as data frames: rows of a declared schema, which are computed on demand.
+"""The engine without Spark: carries out steps in this process.
 
-The code that makes plans uses only `Frame`. On Spark a frame is a DataFrame of Spark's (`spark`):
-Spark exchanges its rows between executors and spills them to disk. Without Spark it is a
-`LocalFrame` in this process. Code that needs the values of rows is a step, a function from batches
-to batches. Steps are the same on both.
+For tests, and for repositories of some hundred thousand files. It needs no Java, no other process
+and no threads. It uses one core, and holds all rows in memory that Spark would exchange or spill.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.errors import EbbtideError, Failed
+from ebbtide.gc.engine import Batches, Engine, Frame, How, Step
 
-Batches: TypeAlias = Iterator[pa.RecordBatch]
-Step = Callable[[Batches], Batches]
-"""A function from the batches of one partition to batches of a declared schema. Picklable."""
-
-How = Literal["left", "left_anti", "left_semi"]
 ROWS_PER_BATCH: Final = 200_000
 
 
-class Frame(ABC):
-    """Rows of `schema`, in partitions. Nothing is computed before `collect`. Each `collect`
-    computes everything again, except frames that are `kept`."""
+class LocalEngine(Engine):
+    """Carries out steps in this process, one task after the other, without Java, other processes
+    or threads. For tests, and for repositories of some hundred thousand files: it uses one core,
+    and holds all rows in memory that Spark would exchange or spill to disk."""
 
-    schema: pa.Schema
+    @property
+    def name(self) -> str:
+        """The engine's name in reports: `none`."""
+        return "none"
 
-    @abstractmethod
-    def map(self, step: Step, schema: pa.Schema) -> Frame:
-        """Returns a frame of the rows that `step` yields for each partition."""
+    @property
+    def cores(self) -> int:
+        """One: tasks run one after the other."""
+        return 1
 
-    @abstractmethod
-    def union(self, other: Frame) -> Frame:
-        """Returns the rows of both frames, which have the same schema."""
+    @property
+    def task_count(self) -> int:
+        """One: more tasks would only read the same parts again."""
+        return 1
 
-    @abstractmethod
-    def select(self, *names: str) -> Frame:
-        """Returns the rows with these columns only."""
+    def forget(self) -> None:
+        """Does nothing: kept rows are freed together with their frame."""
 
-    @abstractmethod
-    def named(self, *names: str) -> Frame:
-        """Returns the same columns with other names, given in order."""
-
-    @abstractmethod
-    def distinct(self) -> Frame:
-        """Returns each different row once."""
-
-    @abstractmethod
-    def join(self, other: Frame, on: str, how: How) -> Frame:
-        """Joins with `other` by a column of 64-bit integers that both have. Nulls match nothing.
-
-        `left_anti` returns the rows without a match in `other`, and `left_semi` the rows with one.
-        `left` returns all rows, with the other columns of the matching row of `other`, or nulls.
-        For `left`, `other` must have each value at most once.
-        """
-
-    @abstractmethod
-    def gathered(self, partitions: int, *names: str) -> Frame:
-        """Returns the same rows in `partitions` partitions, each in the order of these columns. The
-        first column has 32-bit integers; all rows with the same value of it are in one
-        partition."""
-
-    @abstractmethod
-    def kept(self) -> Frame:
-        """Returns the same rows, computed only once. For frames that are used several times."""
-
-    @abstractmethod
-    def collect(self) -> pa.Table:
-        """Returns all rows to the driver. If a step raised an EbbtideError, raises the same error.
-        Raises Failed for any other error: `task_failed`, or on Spark `spark_error`."""
+    def frame(
+        self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
+    ) -> LocalFrame:
+        """Returns a frame that calls `step` for one task after the other when its rows are
+        read."""
+        return LocalFrame(schema, lambda: chain.from_iterable(map(step, tasks)))
 
 
 class LocalFrame(Frame):
